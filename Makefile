@@ -43,7 +43,7 @@ check: $(VENV)/.ready  ## validate CONFIG without starting anything
 	@$(BIN)/python -m app.config check $(CONFIG)
 
 schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors
-	@$(BIN)/python -m app.config schema > switchyard.schema.json
+	@$(BIN)/python -m app.config schema > serve_config.schema.json
 
 setup: $(VENV)/.ready
 

@@ -1,0 +1,353 @@
+"""The router's configuration: what it may say, and every reason to refuse it.
+
+It is the `user_config` of the application `router` in `serve_config.yaml` (or a file of its own for `python -m app`).
+A `Config` that exists is right: whatever cannot be served is refused here, with the path and the fix.
+
+    python -m app.config check FILE     says what is wrong with FILE, starting nothing; exit status 1 if anything is
+    python -m app.config schema         prints the JSON Schema of `serve_config.yaml` for editors
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+Task = Literal["chat", "completions", "responses", "embeddings"]
+
+TASKS: tuple[Task, ...] = get_args(Task)
+
+ROUTER = "router"
+"""The name of the router's application in `serve_config.yaml`."""
+
+APP_PREFIX = "/deployments/"
+"""A model application's route is this and its name: the router finds it there."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
+Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class ConfigError(ValueError):
+    """A configuration that is refused. `problems` holds one line each: ``path: what is wrong; the fix``."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Sticky(_Model):
+    """The same key always reaches the same deployment."""
+
+    by: Literal["header", "user", "api_key"] = Field(description="Where the key comes from.")
+    name: str | None = Field(default=None, description="The header's name, with `by: header`.")
+
+    @model_validator(mode="after")
+    def _header_has_a_name(self) -> Self:
+        if (self.by == "header") != (self.name is not None):
+            raise ValueError("`by: header` needs `name: <header>`, the others take none")
+        return self
+
+
+class Endpoint(_Model):
+    """A public name that clients call, and the deployments behind it."""
+
+    tasks: tuple[Task, ...] = Field(min_length=1, description="What callers may ask; every deployment must do it.")
+    traffic: dict[str, Percent] = Field(min_length=1, description="Percentage per deployment; sums to 100.")
+    sticky: Sticky | None = None
+    fallback: tuple[str, ...] | None = Field(
+        default=None,
+        description="Who is tried after a failure before the first byte, in order; [] for nobody. "
+        "Left out: the other deployments that get traffic, the largest share first.",
+    )
+
+    @model_validator(mode="after")
+    def _percentages_sum_to_100(self) -> Self:
+        total = sum(self.traffic.values())
+        if total != 100:
+            parts = " + ".join(f"{name} {weight}" for name, weight in self.traffic.items())
+            fix = f"add {100 - total}" if total < 100 else f"take away {total - 100}"
+            raise ValueError(f"traffic sums to {total} ({parts}), it must be 100: {fix}")
+        return self
+
+
+class Deployment(_Model):
+    """One model variant: a Serve application of this cluster, or an OpenAI-compatible server elsewhere."""
+
+    app: Name | None = Field(default=None, description=f"The Serve application, at {APP_PREFIX}<app>.")
+    url: str | None = Field(default=None, description="Base URL of a server elsewhere, without /v1.")
+    model: str = Field(min_length=1, description="The name under which that server knows the model.")
+    tasks: tuple[Task, ...] = Field(default=("chat", "completions", "responses"), min_length=1)
+    api_key_env: str | None = Field(default=None, description="The environment variable with the key for `url`.")
+    api_key_file: Path | None = Field(default=None, description="The file with the key for `url`.")
+
+    @model_validator(mode="after")
+    def _is_in_one_place(self) -> Self:
+        if (self.app is None) == (self.url is None):
+            raise ValueError("name either `app` (a Serve application of this cluster) or `url` (a server elsewhere)")
+        if self.url is None and (self.api_key_env or self.api_key_file):
+            raise ValueError("`api_key_env` and `api_key_file` go with `url`; an `app` has the internal key")
+        if self.api_key_env and self.api_key_file:
+            raise ValueError("name either `api_key_env` or `api_key_file`")
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url '{self.url}' must begin with http:// or https://")
+        if self.url is not None and self.url.rstrip("/").endswith("/v1"):
+            raise ValueError(f"url '{self.url}': leave out /v1, the router adds it")
+        return self
+
+
+class Timeouts(_Model):
+    """In seconds; expiry ends the engine's work."""
+
+    connect_s: Seconds = Field(default=5.0, description="To reach the deployment.")
+    first_byte_s: Seconds = Field(default=300.0, description="From the request to the answer's first byte.")
+    idle_s: Seconds = Field(default=120.0, description="Between two chunks of an answer.")
+    total_s: Seconds = Field(default=3600.0, description="The whole exchange.")
+
+
+class Config(_Model):
+    """Endpoints, deployments and traffic. One immutable snapshot; a change is a new one."""
+
+    endpoints: dict[Name, Endpoint] = Field(min_length=1)
+    deployments: dict[Name, Deployment] = Field(min_length=1)
+    defaults: dict[Task, str] = Field(
+        default_factory=dict, description="Task to endpoint, for clients that name no model."
+    )
+    timeouts: Timeouts = Timeouts()
+    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="A larger request gets a 413.")
+
+    @model_validator(mode="after")
+    def _names_refer_to_something(self) -> Self:
+        problems = [*self._ambiguous(), *self._endpoint_problems(), *self._default_problems()]
+        if problems:
+            raise ConfigError(problems)
+        return self
+
+    def _ambiguous(self) -> list[str]:
+        both = sorted(set(self.endpoints) & set(self.deployments))
+        return [
+            f"endpoints.{name}: a deployment has this name too; `model` could mean either, rename one" for name in both
+        ]
+
+    def _endpoint_problems(self) -> list[str]:
+        problems: list[str] = []
+        for name, endpoint in self.endpoints.items():
+            path = f"endpoints.{name}"
+            for listed in (*endpoint.traffic, *(endpoint.fallback or ())):
+                where = f"{path}.traffic" if listed in endpoint.traffic else f"{path}.fallback"
+                problems += self._cannot_serve(where, listed, endpoint.tasks)
+        return problems
+
+    def _cannot_serve(self, where: str, name: str, tasks: Sequence[Task]) -> list[str]:
+        deployment = self.deployments.get(name)
+        if deployment is None:
+            known = ", ".join(self.deployments)
+            return [f"{where}: unknown deployment '{name}'; declare it under deployments (known: {known})"]
+        missing = [task for task in tasks if task not in deployment.tasks]
+        if missing:
+            return [
+                f"{where}: deployment '{name}' does {', '.join(deployment.tasks)}, the endpoint promises "
+                f"{', '.join(tasks)}; take it out or put it behind an endpoint of its own"
+            ]
+        return []
+
+    def _default_problems(self) -> list[str]:
+        problems: list[str] = []
+        for task, name in self.defaults.items():
+            endpoint = self.endpoints.get(name)
+            if endpoint is None:
+                problems.append(f"defaults.{task}: unknown endpoint '{name}'; known: {', '.join(self.endpoints)}")
+            elif task not in endpoint.tasks:
+                problems.append(f"defaults.{task}: endpoint '{name}' does {', '.join(endpoint.tasks)} only")
+        return problems
+
+
+def parse(data: object) -> Config:
+    """A Config from plain data (a `user_config`). Raises ConfigError with every problem found."""
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(list(_problems(error))) from None
+
+
+def _problems(error: ValidationError) -> list[str]:
+    lines: list[str] = []
+    for item in error.errors():
+        cause = item.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigError):
+            lines += cause.problems
+            continue
+        path = ".".join(str(part) for part in item["loc"] if part != "[key]") or "(top level)"
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = f"unknown key; remove it or correct its spelling (known: {_known_keys(item['loc'])})"
+        lines.append(f"{path}: {message}")
+    return lines
+
+
+def _known_keys(location: Sequence[int | str]) -> str:
+    models: dict[int, type[BaseModel]] = {1: Config}
+    by_section: dict[str, type[BaseModel]] = {"endpoints": Endpoint, "deployments": Deployment}
+    if len(location) >= 3:
+        models[3] = by_section.get(str(location[0]), Config)
+    if len(location) == 2:
+        models[2] = Timeouts
+    if len(location) == 4:
+        models[4] = Sticky
+    model = models.get(len(location), Config)
+    return ", ".join(model.model_fields)
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML that refuses a mapping with the same key twice, where plain YAML silently keeps the last."""
+
+
+def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if key in seen:
+            raise ConfigError([f"line {key_node.start_mark.line + 1}: duplicate name '{key}'; rename or remove one"])
+        seen.add(key)
+    loader.flatten_mapping(node)
+    return dict(loader.construct_pairs(node, deep=True))
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def load(path: Path) -> Config:
+    """The router's Config from `path`: a `serve_config.yaml` or a file with the router's part alone.
+
+    Raises ConfigError with every problem, the unreadable file included.
+    """
+    document = _read(path)
+    if not isinstance(document, dict):
+        raise ConfigError(["(top level): expected a mapping with `applications` or `endpoints`"])
+    if "applications" not in document:
+        return parse(document)
+    applications = _applications(document)
+    config, problems = _router_config(applications)
+    problems += _application_problems(applications, config)
+    if config is None or problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _read(path: Path) -> object:
+    try:
+        document: object = yaml.load(path.read_text(), Loader=_StrictLoader)
+        return document
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror}"]) from None
+    except yaml.YAMLError as error:
+        raise ConfigError([f"{path}: not YAML: {error}"]) from None
+
+
+def _applications(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    applications = document["applications"]
+    if not isinstance(applications, list) or not all(isinstance(item, dict) for item in applications):
+        raise ConfigError(["applications: expected a list of applications"])
+    return applications
+
+
+def _router_config(applications: Sequence[Mapping[str, Any]]) -> tuple[Config | None, list[str]]:
+    routers = [(i, app) for i, app in enumerate(applications) if app.get("name") == ROUTER]
+    if not routers:
+        return None, [f"applications: no application is named '{ROUTER}'; the router is the one at route_prefix /"]
+    index, router = routers[0]
+    for position, deployment in enumerate(router.get("deployments") or []):
+        if isinstance(deployment, dict) and "user_config" in deployment:
+            prefix = f"applications[{index}].deployments[{position}].user_config"
+            try:
+                return parse(deployment["user_config"]), []
+            except ConfigError as error:
+                return None, [f"{prefix}.{line}" for line in error.problems]
+    return None, [f"applications[{index}].deployments: the router has no `user_config`; declare endpoints there"]
+
+
+def _application_problems(applications: Sequence[Mapping[str, Any]], config: Config | None) -> list[str]:
+    problems: list[str] = []
+    prefixes: dict[str, object] = {}
+    for index, application in enumerate(applications):
+        name = str(application.get("name"))
+        if name in prefixes:
+            problems.append(f"applications[{index}].name: duplicate name '{name}'; rename one")
+        prefixes[name] = application.get("route_prefix")
+    for name, deployment in config.deployments.items() if config else ():
+        if deployment.app is None:
+            continue
+        expected = APP_PREFIX + deployment.app
+        if deployment.app not in prefixes:
+            problems.append(f"deployments.{name}.app: no application is named '{deployment.app}'; declare it")
+        elif prefixes[deployment.app] != expected:
+            problems.append(f"applications.{deployment.app}.route_prefix: must be {expected} for the router to find it")
+    return problems
+
+
+def check_file(path: Path) -> list[str]:
+    """Every problem of the configuration in `path`; empty when it is right. Starts nothing."""
+    try:
+        load(path)
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of `serve_config.yaml`: Serve's file, with the router's `user_config` spelt out."""
+    router = Config.model_json_schema(ref_template="#/$defs/{model}")
+    definitions = router.pop("$defs")
+    deployment = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {"name": {"type": "string"}},
+        "if": {"properties": {"name": {"const": "Router"}}},
+        "then": {"properties": {"user_config": {"$ref": "#/$defs/Config"}}, "required": ["user_config"]},
+    }
+    application = {
+        "type": "object",
+        "required": ["name", "import_path"],
+        "properties": {
+            "name": {"type": "string"},
+            "import_path": {"type": "string"},
+            "route_prefix": {"type": ["string", "null"]},
+            "args": {"type": "object"},
+            "deployments": {"type": "array", "items": deployment},
+        },
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Switchyard serve_config.yaml",
+        "type": "object",
+        "required": ["applications"],
+        "properties": {"applications": {"type": "array", "items": application}},
+        "$defs": {**definitions, "Config": router},
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m app.config")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("check", help="say what is wrong with FILE").add_argument("file", type=Path)
+    commands.add_parser("schema", help="print the JSON Schema of serve_config.yaml")
+    arguments = parser.parse_args(argv)
+    if arguments.command == "schema":
+        sys.stdout.write(json.dumps(schema(), indent=2) + "\n")
+        return 0
+    problems = check_file(arguments.file)
+    sys.stdout.write("\n".join(problems or [f"{arguments.file}: right"]) + "\n")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

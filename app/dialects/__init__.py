@@ -1,0 +1,1 @@
+"""One module per provider's wire format. Translation only: no I/O, no clock, no logging, no web framework."""

@@ -1,0 +1,114 @@
+"""Anthropic's Messages API, which vLLM speaks itself: passed through, with errors in Anthropic's form.
+
+Contract: `shared/dialects.md` section 3. vLLM converts to a chat request inside, so its errors arrive in OpenAI's form
+or Anthropic's; both hold an `error` object.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from app.config import Config
+from app.dialects.base import Call, Reply, Request, Route, Stream, dump, json_object
+from app.dialects.relay import Ending, Relay
+from app.errors import BadRequest, NotFound, SwitchyardError
+from app.sse import encode
+
+_TYPES: Mapping[int, str] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+_LAST_EVENTS = (b"event: message_stop\n", b"event: error\n")
+
+# What vLLM 0.29 models; `tests/real/test_fields.py` compares. Anything else it would drop without a word.
+ENGINE = frozenset(
+    "cache_salt chat_template_kwargs ec_transfer_params kv_transfer_params max_tokens messages metadata model "
+    "output_config stop_sequences stream system temperature tool_choice tools top_k top_p vllm_xargs".split()
+)
+
+
+def error_body(error: SwitchyardError) -> dict[str, Any]:
+    """``{"type": "error", "error": {"type", "message"}}``; the message names the field."""
+    kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+MESSAGES = Ending(
+    is_terminal=lambda frames: frames[:-2].rpartition(b"\n\n")[2].startswith(_LAST_EVENTS),
+    error_frames=lambda error: encode(dump(error_body(error)), type="error"),
+)
+
+
+class Anthropic:
+    """The dialect at `/v1/messages`."""
+
+    name: ClassVar[str] = "anthropic"
+    routes: ClassVar[Sequence[Route]] = (
+        Route("POST", "/v1/messages", "messages"),
+        Route("POST", "/v1/messages/count_tokens", "count_tokens"),
+    )
+
+    def parse(self, operation: str, request: Request) -> Call:
+        body = json_object(request.body)
+        _check(body, needs_max_tokens=operation == "messages")
+        body.pop("service_tier", None)
+        user = body.get("metadata", {}).get("user_id")
+        return Call(
+            task="chat",
+            path=request.path,
+            body=body,
+            model=body["model"],
+            stream=body.get("stream", False),
+            user=user if isinstance(user, str) else None,
+        )
+
+    def render(self, call: Call, body: bytes) -> Reply:
+        return Reply(body)
+
+    def stream(self, call: Call) -> Stream:
+        return Relay(MESSAGES)
+
+    def render_error(self, error: SwitchyardError) -> Reply:
+        return Reply(dump(error_body(error)), error.status)
+
+    def answer(self, operation: str, request: Request, config: Config) -> Reply:
+        raise NotFound(f"{request.path}: not found")
+
+
+_REQUIRED: Mapping[str, type | tuple[type, ...]] = {"model": str, "messages": list}
+_TYPED: Mapping[str, type | tuple[type, ...]] = {
+    **_REQUIRED,
+    "max_tokens": int,
+    "stream": bool,
+    "metadata": dict,
+    "system": (str, list),
+    "stop_sequences": list,
+    "temperature": (int, float),
+    "tools": list,
+    "top_k": int,
+    "top_p": (int, float),
+}
+
+
+def _check(body: dict[str, Any], *, needs_max_tokens: bool) -> None:
+    for name in (*_REQUIRED, *(("max_tokens",) if needs_max_tokens else ())):
+        if name not in body:
+            raise BadRequest(f"{name}: Field required", param=name)
+    for name, value in body.items():
+        expected = _TYPED.get(name, object)
+        if not isinstance(value, expected) or (isinstance(value, bool) and bool not in _as_tuple(expected)):
+            raise BadRequest(f"{name}: Input has the wrong type", param=name)
+        if name not in ENGINE and name != "service_tier":
+            raise BadRequest(f"{name}: Extra inputs are not permitted", param=name)
+    if not body["messages"]:
+        raise BadRequest("messages: at least one message is required", param="messages")
+
+
+def _as_tuple(types: type | tuple[type, ...]) -> tuple[type, ...]:
+    return types if isinstance(types, tuple) else (bool,) if types is object else (types,)

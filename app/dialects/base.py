@@ -1,0 +1,151 @@
+"""What a dialect is: pure functions between a client's words and vLLM's.
+
+    Request ──parse──► Call ──(exchange, upstream)──► answer bytes ──render──► Reply
+                                                     stream bytes ──Stream.feed/close/fail──► bytes
+    any SwitchyardError ──render_error──► Reply
+
+A dialect object holds no state; what one request needs to remember travels in its `Call`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+from pydantic_core import from_json, to_json
+
+from app.config import Config, Task
+from app.engine import Usage
+from app.errors import BadRequest, SwitchyardError
+
+JSON = "application/json"
+EVENT_STREAM = "text/event-stream; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a dialect sees of an HTTP request. Header names are lower-case; `params` are the path's."""
+
+    method: str
+    path: str
+    body: bytes = b""
+    params: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One question to a deployment, in vLLM's words.
+
+    `model` is the endpoint or deployment that the client named, None for the task's default; the exchange writes the
+    deployment's own model name into `body`. `user` is a sticky key candidate. `note` is the dialect's own memory.
+    """
+
+    task: Task
+    path: str
+    body: dict[str, Any]
+    model: str | None = None
+    stream: bool = False
+    user: str | None = None
+    note: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole HTTP response."""
+
+    body: bytes
+    status: int = 200
+    media_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Stream(Protocol):
+    """Turns the upstream's event stream into the client's, for one request.
+
+    Legal calls: `feed` any number of times, then exactly one of `close` (the upstream ended in order) and `fail`
+    (it did not). What these return, joined, ends in exactly one terminal frame.
+    """
+
+    @property
+    def usage(self) -> Usage | None:
+        """The counts, once the stream has told them."""
+
+    def feed(self, chunk: bytes) -> bytes: ...
+
+    def close(self) -> bytes: ...
+
+    def fail(self, error: SwitchyardError) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A method and path (Starlette's syntax), and the dialect's name for what it does.
+
+    `local` ones are answered from the configuration (`Dialect.answer`), the others by a deployment.
+    """
+
+    method: str
+    path: str
+    operation: str
+    local: bool = False
+
+
+class Dialect(Protocol):
+    """One provider's wire format."""
+
+    name: ClassVar[str]
+    routes: ClassVar[Sequence[Route]]
+
+    def parse(self, operation: str, request: Request) -> Call:
+        """The question behind `request`. Raises ClientError, and nothing else, on any bytes."""
+
+    def render(self, call: Call, body: bytes) -> Reply:
+        """The upstream's whole answer (status 200) in the client's words. Raises Broken on nonsense."""
+
+    def stream(self, call: Call) -> Stream: ...
+
+    def render_error(self, error: SwitchyardError) -> Reply: ...
+
+    def answer(self, operation: str, request: Request, config: Config) -> Reply:
+        """A local route's reply. Raises ClientError."""
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The body as a JSON object without nulls. Raises BadRequest on anything else."""
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise BadRequest(f"The body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadRequest("The body must be a JSON object")
+    # Most bodies hold no null: looking for the word is far cheaper than walking the tree.
+    return without_nulls(value) if b"null" in body else value
+
+
+# Below these keys JSON null is data, not absence: a JSON Schema's `const`, `default` or `enum`, template variables.
+_VERBATIM = frozenset({"parameters", "schema", "json", "input_schema", "chat_template_kwargs", "arguments"})
+
+
+def without_nulls(value: Any) -> Any:
+    """`value` with every null member of every object left out: null means absent, at every level."""
+    if isinstance(value, dict):
+        return {
+            key: item if key in _VERBATIM else without_nulls(item) for key, item in value.items() if item is not None
+        }
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+def field_path(location: Sequence[int | str]) -> str:
+    """A field's path as clients know it: ``messages[0].role``."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def dump(value: Any) -> bytes:
+    """Compact JSON on one line."""
+    return to_json(value)

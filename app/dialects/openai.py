@@ -1,0 +1,234 @@
+"""OpenAI's API as vLLM speaks it: the identity, but for checks, nulls, errors and what vLLM lacks.
+
+Contract: OpenAI's API reference; what the official SDKs send and expect (`shared/dialects.md` sections 1 and 2).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ValidationError
+
+from app.config import Config, Task
+from app.dialects import openai_fields as fields
+from app.dialects.base import Call, Reply, Request, Route, Stream, dump, field_path, json_object
+from app.dialects.best_of import BestOf
+from app.dialects.relay import Ending, Relay
+from app.errors import BadRequest, NotFound, SwitchyardError
+from app.sse import DONE, encode
+
+_CODES: Mapping[str, str] = {
+    "unauthorized": "invalid_api_key",
+    "too_large": "request_too_large",
+    "method_not_allowed": "method_not_allowed",
+    "unavailable": "service_unavailable",
+    "timeout": "timeout",
+}
+
+
+def error_body(error: SwitchyardError) -> dict[str, Any]:
+    """``{"error": {"message", "type", "param", "code"}}`` as the SDK's exception classes read it."""
+    kind = "invalid_request_error" if error.status < 500 else "server_error"
+    code = error.code or _CODES.get(error.kind)
+    if error.status == 429:
+        kind, code = "rate_limit_error", code or "rate_limit_exceeded"
+    if error.status == 404 and error.param == "model":
+        code = "model_not_found"
+    return {
+        "error": {
+            "message": error.message,
+            "type": kind,
+            "param": error.param,
+            "code": code,
+        }
+    }
+
+
+def _error_frames(error: SwitchyardError) -> bytes:
+    return encode(dump(error_body(error))) + DONE
+
+
+def _responses_error_frames(error: SwitchyardError) -> bytes:
+    body = error_body(error)["error"]
+    event = {
+        "type": "error",
+        "sequence_number": 0,
+        **{key: body[key] for key in ("code", "message", "param")},
+    }
+    return encode(dump(event), type="error")
+
+
+CHUNKS = Ending(is_terminal=lambda frames: frames.endswith(DONE), error_frames=_error_frames)
+
+_LAST_EVENTS = (b"event: response.completed\n", b"event: response.incomplete\n", b"event: response.failed\n")
+
+
+def _ends_a_response(frames: bytes) -> bool:
+    return frames[:-2].rpartition(b"\n\n")[2].startswith(_LAST_EVENTS)
+
+
+EVENTS = Ending(is_terminal=_ends_a_response, error_frames=_responses_error_frames)
+
+
+class OpenAI:
+    """The dialect at `/v1`."""
+
+    name: ClassVar[str] = "openai"
+    routes: ClassVar[Sequence[Route]] = (
+        Route("POST", "/v1/chat/completions", "chat"),
+        Route("POST", "/v1/completions", "completions"),
+        Route("POST", "/v1/embeddings", "embeddings"),
+        Route("POST", "/v1/responses", "responses"),
+        Route("GET", "/v1/responses/{id}", "stored_response", local=True),
+        Route("DELETE", "/v1/responses/{id}", "stored_response", local=True),
+        Route("POST", "/v1/responses/{id}/cancel", "stored_response", local=True),
+        Route("GET", "/v1/models", "list_models", local=True),
+        Route("GET", "/v1/models/{model:path}", "retrieve_model", local=True),
+    )
+
+    def parse(self, operation: str, request: Request) -> Call:
+        body = json_object(request.body)
+        return _PARSERS[operation](body)
+
+    def render(self, call: Call, body: bytes) -> Reply:
+        if isinstance(call.note, BestOf):
+            return Reply(call.note.choose(body))
+        return Reply(body)
+
+    def stream(self, call: Call) -> Stream:
+        if call.task == "responses":
+            return Relay(EVENTS)
+        return Relay(CHUNKS, hide_usage=call.note == "hide usage")
+
+    def render_error(self, error: SwitchyardError) -> Reply:
+        headers = {"x-should-retry": "false"} if error.kind in ("broken", "internal") else {}
+        return Reply(dump(error_body(error)), error.status, headers=headers)
+
+    def answer(self, operation: str, request: Request, config: Config) -> Reply:
+        if operation == "list_models":
+            return Reply(dump({"object": "list", "data": [_card(name) for name in _models(config)]}))
+        if operation == "retrieve_model":
+            name = request.params["model"]
+            if name not in _models(config):
+                raise NotFound(f"The model '{name}' does not exist", param="model")
+            return Reply(dump(_card(name)))
+        raise NotFound(
+            f"Response '{request.params['id']}' not found: this server stores no responses, "
+            "send the conversation's items in `input`",
+            param="response_id",
+        )
+
+
+def _models(config: Config) -> list[str]:
+    return [*config.endpoints, *config.deployments]
+
+
+def _card(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "switchyard"}
+
+
+def checked(body: dict[str, Any], model: type[BaseModel], known: frozenset[str]) -> None:
+    """Raises BadRequest, naming the field, where `body` breaks `model` or has a field outside `known`."""
+    try:
+        model.model_validate(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = field_path([part for part in first["loc"] if not _is_union_branch(part)])
+        message = first["msg"].removeprefix("Value error, ")
+        if not path:  # a rule over several fields, whose message begins with the field's name
+            path, _, message = message.partition(": ")
+        code = "missing_required_parameter" if first["type"] == "missing" else None
+        raise BadRequest(f"{path}: {message}", param=path, code=code) from None
+    for name in body:
+        if name in fields.UNSUPPORTED:
+            raise BadRequest(f"{name}: {fields.UNSUPPORTED[name]}", param=name, code="unsupported_parameter")
+        if name not in known:
+            raise BadRequest(f"Unrecognized request argument supplied: {name}", param=name, code="unknown_parameter")
+
+
+def _is_union_branch(part: int | str) -> bool:
+    """Whether a part of pydantic's location names a branch of a union and no field."""
+    return isinstance(part, str) and (part in ("str", "int", "float", "bool", "dict") or "[" in part)
+
+
+def _without(body: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in body.items() if key not in names}
+
+
+def _call(
+    task: Task,
+    path: str,
+    body: dict[str, Any],
+    *,
+    dropped: frozenset[str] = fields.BOOKKEEPING,
+    note: object = None,
+) -> Call:
+    return Call(
+        task=task,
+        path=path,
+        body=_without(body, dropped),
+        model=body.get("model"),
+        stream=body.get("stream", False),
+        user=body.get("user") or body.get("safety_identifier"),
+        note=note,
+    )
+
+
+def greedy(body: dict[str, Any]) -> None:
+    """Rewrites the two ways to ask for greedy decoding that vLLM refuses.
+
+    `top_p` 0 is out of vLLM's bounds. `n` > 1 at temperature 0 is too: `top_k` 1 at any other temperature gives the
+    same tokens.
+    """
+    if body.get("top_p") == 0:
+        body["top_p"] = 1.0
+        body["temperature"] = 0.0
+    if body.get("temperature") == 0 and body.get("n", 1) > 1:
+        body.update(temperature=1.0, top_k=1)
+
+
+def count_tokens(body: dict[str, Any]) -> str | None:
+    """Asks for usage on every stream; says so (the call's note) when the client did not and must not see it."""
+    if not body.get("stream"):
+        return None
+    options = body.get("stream_options", {})
+    if options.get("include_usage"):
+        return None
+    body["stream_options"] = {**options, "include_usage": True}
+    return "hide usage"
+
+
+def _chat(body: dict[str, Any]) -> Call:
+    checked(body, fields.Chat, fields.CHAT)
+    greedy(body)
+    note = count_tokens(body)
+    return _call("chat", "/v1/chat/completions", body, note=note)
+
+
+def _completions(body: dict[str, Any]) -> Call:
+    checked(body, fields.Completions, fields.COMPLETIONS)
+    if body.get("suffix") == "":
+        del body["suffix"]
+    best_of = BestOf.take(body)
+    greedy(body)
+    return _call("completions", "/v1/completions", body, note=best_of or count_tokens(body))
+
+
+def _embeddings(body: dict[str, Any]) -> Call:
+    checked(body, fields.Embeddings, fields.EMBEDDINGS)
+    return _call("embeddings", "/v1/embeddings", body)
+
+
+def _responses(body: dict[str, Any]) -> Call:
+    checked(body, fields.Responses, fields.RESPONSES)
+    if body.get("top_p") == 0:
+        greedy(body)
+    # vLLM would look for a store that it does not have; nothing is stored, and the answer says so.
+    return _call("responses", "/v1/responses", {**body, "store": False}, dropped=fields.RESPONSES_BOOKKEEPING)
+
+
+_PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
+    "chat": _chat,
+    "completions": _completions,
+    "embeddings": _embeddings,
+    "responses": _responses,
+}

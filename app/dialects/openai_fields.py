@@ -1,0 +1,201 @@
+"""The fields of OpenAI's requests: types and bounds of the documented ones, names of all that pass.
+
+vLLM checks the rest itself. The names of vLLM's own fields are listed here because the router does not import vLLM;
+`tests/real/test_fields.py` compares them with the installed release.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+TokenIds = Annotated[list[int], Field(min_length=1)]
+
+
+class _Fields(BaseModel):
+    # Strict: a number in quotes is an error, as it is at OpenAI's.
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    model: str | None = None
+    user: str | None = None
+
+
+class StreamOptions(BaseModel):
+    """`stream_options`."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    include_usage: bool = False
+
+
+class _Sampling(_Fields):
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    n: int = Field(default=1, ge=1, le=128)
+    stop: str | list[str] | None = None
+    max_tokens: int | None = Field(default=None, ge=0)
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+
+    @model_validator(mode="after")
+    def _stream_options_go_with_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options: only allowed when stream is true")
+        return self
+
+
+class Message(BaseModel):
+    """One chat message; vLLM checks the parts of its content."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[Any] | None = None
+
+
+class Chat(_Sampling):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    tools: list[dict[str, Any]] | None = Field(default=None, min_length=1)
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+
+    @model_validator(mode="after")
+    def _companions(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs: only allowed when logprobs is true")
+        if self.tool_choice not in (None, "none") and self.tools is None:
+            raise ValueError("tool_choice: only allowed when tools are specified")
+        return self
+
+
+class Completions(_Sampling):
+    """POST /v1/completions."""
+
+    prompt: str | TokenIds | list[str] | list[TokenIds] | None = None
+    prompt_embeds: Any = None
+    best_of: int | None = Field(default=None, ge=1, le=20)
+    echo: bool | None = None
+    logprobs: int | None = Field(default=None, ge=0)
+    suffix: Literal[""] | None = None
+
+    @model_validator(mode="after")
+    def _has_a_prompt(self) -> Self:
+        if self.prompt_embeds is None and (self.prompt is None or self.prompt == []):
+            raise ValueError("prompt: must be given and not be empty")
+        return self
+
+
+class Embeddings(_Fields):
+    """POST /v1/embeddings. `messages` is vLLM's alternative to `input`."""
+
+    input: str | TokenIds | list[str] | list[TokenIds] | None = None
+    messages: list[Any] | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _has_an_input(self) -> Self:
+        if not self.input and not self.messages:
+            raise ValueError("input: must be given and not be empty")
+        return self
+
+
+class Responses(_Fields):
+    """POST /v1/responses."""
+
+    input: str | list[Any]
+    stream: bool = False
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    metadata: dict[str, str] | None = Field(default=None, max_length=16)
+    parallel_tool_calls: bool | None = None
+    background: Literal[False] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+
+    @model_validator(mode="after")
+    def _has_an_input(self) -> Self:
+        if not self.input:
+            raise ValueError("input: must not be empty")
+        return self
+
+
+# Accepted for the caller's own records: they change nothing in the answer of a server that bills and stores nothing.
+BOOKKEEPING = frozenset(
+    {
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+
+RESPONSES_BOOKKEEPING = frozenset(
+    {"background", "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options"}
+)
+
+UNSUPPORTED = {
+    "audio": "audio output is not supported",
+    "conversation": "conversations are not stored; send the items in `input`",
+    "function_call": "deprecated by OpenAI; use `tool_choice`",
+    "functions": "deprecated by OpenAI; use `tools`",
+    "modalities": "only text is generated; leave it out",
+    "prediction": "predicted outputs are not supported",
+    "previous_response_id": "responses are not stored; send the items in `input`",
+    "verbosity": "not supported by the engine",
+    "web_search_options": "web search is not supported",
+}
+
+_ENGINE = frozenset(
+    "add_special_tokens allowed_token_ids bad_words cache_salt ec_transfer_params echo frequency_penalty ignore_eos "
+    "include_stop_str_in_output kv_transfer_params length_penalty logit_bias logprob_token_ids logprobs max_tokens "
+    "min_p min_tokens model n presence_penalty priority prompt_logprobs repetition_detection repetition_penalty "
+    "request_id response_format return_token_ids return_token_offsets return_tokens_as_token_ids "
+    "routed_experts_prompt_start seed session_id skip_special_tokens spaces_between_special_tokens stop "
+    "stop_token_ids stream stream_interval stream_options structured_outputs temperature thinking_token_budget top_k "
+    "top_p truncate_prompt_tokens truncation_side use_beam_search user vllm_xargs".split()
+)
+
+ENGINE_CHAT = _ENGINE | frozenset(
+    "add_generation_prompt chat_template chat_template_kwargs continue_final_message documents include_reasoning "
+    "max_completion_tokens media_io_kwargs messages mm_processor_kwargs parallel_tool_calls reasoning_effort "
+    "return_assistant_tokens_mask return_prompt_text tool_choice tools top_logprobs".split()
+)
+
+ENGINE_COMPLETIONS = _ENGINE | frozenset({"prompt", "prompt_embeds", "suffix"})
+
+ENGINE_EMBEDDINGS = frozenset(
+    "add_generation_prompt add_special_tokens cache_salt chat_template chat_template_kwargs continue_final_message "
+    "dimensions embed_dtype encoding_format endianness input media_io_kwargs messages mm_processor_kwargs model "
+    "padding priority request_id truncate_prompt_tokens truncation_side use_activation user".split()
+)
+
+ENGINE_RESPONSES = frozenset(
+    "background cache_salt chat_template_kwargs ec_transfer_params enable_response_messages frequency_penalty "
+    "ignore_eos include include_reasoning include_stop_str_in_output input instructions kv_transfer_params logit_bias "
+    "max_output_tokens max_tool_calls media_io_kwargs metadata mm_processor_kwargs model parallel_tool_calls "
+    "presence_penalty previous_input_messages previous_response_id priority prompt prompt_cache_key reasoning "
+    "repetition_penalty request_id seed service_tier session_id skip_special_tokens stop store stream "
+    "structured_outputs temperature text tool_choice tools top_k top_logprobs top_p truncation user vllm_xargs".split()
+)
+
+CHAT = ENGINE_CHAT | BOOKKEEPING
+COMPLETIONS = ENGINE_COMPLETIONS | BOOKKEEPING | {"best_of"}
+EMBEDDINGS = ENGINE_EMBEDDINGS | BOOKKEEPING
+RESPONSES = ENGINE_RESPONSES | RESPONSES_BOOKKEEPING | BOOKKEEPING

@@ -1,0 +1,85 @@
+"""The pass-through stream: the upstream's events are already the client's.
+
+Whole chunks go on as they came. A chunk is taken apart only when it holds one of three things, found by a substring
+search: an error event (the engine's words must become the dialect's), the usage chunk that the client did not ask for
+(we did, to count tokens), or a comment (some clients' parsers break on those).
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.engine import Usage, engine_error, find_usage
+from app.errors import Broken, SwitchyardError
+from app.sse import Framer
+
+_ERROR = re.compile(rb'^data: ?(\{"error".*|\{"type": ?"error".*)$', re.MULTILINE)
+_NO_CHOICES = re.compile(rb'"choices": ?\[\]')
+_USAGE = re.compile(rb'"usage": ?\{')
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a stream ends in this format: what marks the last frame, and how a failure is told."""
+
+    is_terminal: Callable[[bytes], bool]
+    error_frames: Callable[[SwitchyardError], bytes]
+
+
+class Relay:
+    """A `Stream` that passes on what it gets. `hide_usage`: the client did not ask for the usage chunk."""
+
+    def __init__(self, ending: Ending, *, hide_usage: bool = False) -> None:
+        self._ending = ending
+        self._hide_usage = hide_usage
+        self._framer = Framer()
+        self._ended = False
+        self.usage: Usage | None = None
+
+    def feed(self, chunk: bytes) -> bytes:
+        if self._ended:
+            return b""
+        frames = self._framer.feed(chunk)
+        if not frames:
+            return b""
+        if b'"usage":' in frames and (usage := find_usage(frames)):
+            # Anthropic tells the prompt's count first and the completion's last.
+            before = self.usage or usage
+            self.usage = Usage(
+                max(before.prompt_tokens, usage.prompt_tokens),
+                max(before.completion_tokens, usage.completion_tokens),
+            )
+        if self._needs_a_look(frames):
+            frames = b"".join(self._frame(frame + b"\n\n") for frame in frames.split(b"\n\n") if frame)
+        self._ended = self._ended or self._ending.is_terminal(frames)
+        return frames
+
+    def close(self) -> bytes:
+        return self.fail(Broken("The deployment ended its answer before it was complete"))
+
+    def fail(self, error: SwitchyardError) -> bytes:
+        if self._ended:
+            return b""
+        self._ended = True
+        return self._ending.error_frames(error)
+
+    def _needs_a_look(self, frames: bytes) -> bool:
+        return (
+            b'"error"' in frames
+            or (self._hide_usage and _NO_CHOICES.search(frames) is not None)
+            or frames.startswith(b":")
+            or b"\n:" in frames
+        )
+
+    def _frame(self, frame: bytes) -> bytes:
+        if self._ended:
+            return b""
+        if frame.startswith(b":") or b"\n:" in frame:
+            frame = b"".join(line for line in frame.splitlines(keepends=True) if not line.startswith(b":"))
+            if not frame.strip():
+                return b""
+        if self._hide_usage and _NO_CHOICES.search(frame) and _USAGE.search(frame):
+            return b""
+        if error := _ERROR.search(frame):
+            return self.fail(engine_error(error[1], status=500))
+        return frame

@@ -1,0 +1,74 @@
+"""vLLM's words, read at the edges of its answers: token counts and error objects.
+
+Contract: vLLM 0.29, `entrypoints/serve/exception_handling` for errors; OpenAI's and Anthropic's `usage` objects.
+"""
+
+import re
+from dataclasses import dataclass
+
+from pydantic_core import from_json
+
+from app.errors import Broken, Rejected, SwitchyardError
+
+_USAGE = re.compile(rb'"usage": ?\{')
+_PROMPT = re.compile(rb'"(?:prompt|input)_tokens": ?(\d+)')
+_COMPLETION = re.compile(rb'"(?:completion|output)_tokens": ?(\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts as the engine reports them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def find_usage(payload: bytes) -> Usage | None:
+    """The highest counts in the usage objects of a piece of JSON, found without parsing what is around them.
+
+    Counts only grow along a stream, so the highest are the last. The keys cannot be mistaken for text: inside a JSON
+    string their quotes would be escaped.
+    """
+    if (found := _USAGE.search(payload)) is None:
+        return None
+    prompt = max(map(int, _PROMPT.findall(payload, found.start())), default=0)
+    completion = max(map(int, _COMPLETION.findall(payload, found.start())), default=0)
+    return Usage(prompt, completion)
+
+
+def engine_error(body: bytes, status: int) -> SwitchyardError:
+    """The engine's error object, ``{"error": {"message", "type", "param", "code"}}``, as ours.
+
+    A client's fault stays one (Rejected with the engine's status); anything else is the deployment's (Broken).
+    """
+    message, param, code = _fields(body)
+    if isinstance(code, int) and 400 <= code <= 599:
+        status = code
+    if 400 <= status < 500 and status not in (401, 403):
+        return Rejected(message or "The engine refused the request", status=status, param=param)
+    return Broken("The deployment failed while it served the request")
+
+
+_FIRST_OF_LIST = re.compile(r"'msg': (?:'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\")")
+
+
+def _fields(body: bytes) -> tuple[str | None, str | None, object]:
+    try:
+        error = from_json(body)["error"]
+        message, param, code = error.get("message"), error.get("param"), error.get("code")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None, None, None
+    param = _path(param) if isinstance(param, str) else None
+    if not isinstance(message, str):
+        return None, param, code
+    # vLLM prints pydantic's list of errors: keep the first one's sentence, and say which field it is about.
+    if "validation error" in message and (first := _FIRST_OF_LIST.search(message)):
+        message = (first[1] or first[2]).removeprefix("Value error, ")
+    if param is not None and param not in message:
+        message = f"{param}: {message}"
+    return message, param, code
+
+
+def _path(location: str) -> str:
+    """vLLM's ``body.messages.0.role`` as clients know it: ``messages[0].role``."""
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", location.removeprefix("body."))

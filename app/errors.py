@@ -1,0 +1,126 @@
+"""Everything that can go wrong with a request, by whose fault it is.
+
+    SwitchyardError                 status
+    ├── ClientError                 4xx   the request cannot be served as it stands
+    │   ├── BadRequest              400   malformed, of the wrong type, out of bounds, contradictory
+    │   ├── Unauthorized            401
+    │   ├── NotFound                404   no such endpoint, deployment or route
+    │   ├── MethodNotAllowed        405
+    │   ├── TooLarge                413
+    │   └── Rejected                4xx   the engine's own refusal of the request
+    ├── UpstreamError               5xx   the deployment failed us
+    │   ├── Unavailable             503   nobody answers there
+    │   ├── Broken                  502   an answer began and did not end, or makes no sense
+    │   └── TimedOut                504   connect, first byte, idle or total
+    └── InternalError               500   ours
+
+A dialect words them (`render_error`); nothing else turns an error into bytes.
+"""
+
+from typing import ClassVar
+
+
+class SwitchyardError(Exception):
+    """One failed request.
+
+    `message` is for the caller and holds neither secrets nor prompt text; `kind` is a stable word that dialects
+    map to their own codes; `param` is the path of the offending field (``messages[0].role``) or None;
+    `retry_after` is in seconds.
+    """
+
+    status: int = 500
+    kind: ClassVar[str] = "internal"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+
+
+class ClientError(SwitchyardError):
+    """The request cannot be served as it stands; sending it again changes nothing."""
+
+    status = 400
+    kind = "bad_request"
+
+
+class BadRequest(ClientError):
+    """Malformed, of the wrong type, out of bounds or contradictory."""
+
+
+class Unauthorized(ClientError):
+    """No credentials, or wrong ones."""
+
+    status = 401
+    kind = "unauthorized"
+
+
+class NotFound(ClientError):
+    """No such endpoint, deployment, model or route."""
+
+    status = 404
+    kind = "not_found"
+
+
+class MethodNotAllowed(ClientError):
+    """The route exists for other methods."""
+
+    status = 405
+    kind = "method_not_allowed"
+
+
+class TooLarge(ClientError):
+    """The body exceeds what the router reads."""
+
+    status = 413
+    kind = "too_large"
+
+
+class Rejected(ClientError):
+    """The engine refused the request; `status` is the engine's."""
+
+    kind = "rejected"
+
+    def __init__(self, message: str, *, status: int, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, param=param, code=code)
+        self.status = status
+
+
+class UpstreamError(SwitchyardError):
+    """The deployment failed, not the client: worth another try elsewhere."""
+
+    status = 502
+    kind = "upstream"
+
+
+class Unavailable(UpstreamError):
+    """Nobody answers: no connection, no replica, or a refusal to take more."""
+
+    status = 503
+    kind = "unavailable"
+
+
+class Broken(UpstreamError):
+    """An answer began and did not end, or makes no sense."""
+
+    kind = "broken"
+
+
+class TimedOut(UpstreamError):
+    """A deadline passed: connect, first byte, idle between chunks, or the whole exchange."""
+
+    status = 504
+    kind = "timeout"
+
+
+class InternalError(SwitchyardError):
+    """A defect of the router."""

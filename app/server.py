@@ -1,0 +1,161 @@
+"""The router as an ASGI application, built from values.
+
+A `Router` takes a configuration and its surroundings; whoever hosts its `app` (uvicorn, a Serve deployment, a test)
+delivers later configurations through `reconfigure`.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request as HTTPRequest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute
+from starlette.routing import Route as Path
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.config import Config, ConfigError, parse
+from app.dialects.anthropic import Anthropic
+from app.dialects.base import Dialect, Route
+from app.dialects.openai import OpenAI
+from app.errors import MethodNotAllowed, NotFound, SwitchyardError
+from app.exchange import Board, Snapshot, handle
+from app.telemetry import CONTENT_TYPE, Telemetry
+from app.upstream import Surroundings, Target, Upstream, targets
+
+_PROBE_TIMEOUT_S = 2.0
+_PROBE_CACHE_S = 1.0
+
+
+class Router:
+    """The running router: its application, and the way to give it a configuration.
+
+    Until the first one it answers 503, since a Serve replica builds its application before its configuration comes.
+    """
+
+    def __init__(self, surroundings: Surroundings, *, random: Random | None = None) -> None:
+        self._surroundings = surroundings
+        self._upstream = Upstream()
+        self._board = Board(self._upstream, Telemetry(), random or Random())
+        self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
+        self.app = Starlette(
+            routes=[*self._operations(), *_routes(self._exchange)],
+            middleware=[Middleware(_OneSlashOrNone)],
+            exception_handlers={HTTPException: _unrouted},
+            lifespan=self._lifespan,
+        )
+        self.app.router.redirect_slashes = False
+
+    def reconfigure(self, config: object) -> None:
+        """Serves by `config` (a Config, or plain data) from the next request on.
+
+        Raises ConfigError on one that cannot be served; the one before stays in force.
+        """
+        reloads = self._board.telemetry.reloads
+        try:
+            wanted = config if isinstance(config, Config) else parse(config)
+            self._board.snapshot = Snapshot(wanted, targets(wanted, self._surroundings))
+        except ConfigError:
+            reloads.labels("refused").inc()
+            raise
+        reloads.labels("applied").inc()
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        async with self._upstream:
+            yield
+
+    async def _exchange(self, dialect: Dialect, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
+        await handle(self._board, dialect, route, scope, receive, send)
+
+    def _operations(self) -> list[BaseRoute]:
+        return [
+            Path("/health", self._health, methods=["GET"]),
+            Path("/ready", self._ready, methods=["GET"]),
+            Path("/metrics", self._metrics, methods=["GET"]),
+        ]
+
+    async def _health(self, request: HTTPRequest) -> Response:
+        """The router is alive."""
+        return JSONResponse({"status": "ok"})
+
+    async def _ready(self, request: HTTPRequest) -> Response:
+        """Every endpoint has a healthy deployment among those that get traffic."""
+        snapshot = self._board.snapshot
+        if snapshot is None:
+            return JSONResponse({"status": "not configured"}, status_code=503)
+        healthy = await self._healthy(list(snapshot.targets.values()))
+        endpoints = {
+            name: any(healthy.get(deployment) for deployment, share in endpoint.traffic.items() if share > 0)
+            for name, endpoint in snapshot.config.endpoints.items()
+        }
+        ready = all(endpoints.values())
+        body = {"status": "ready" if ready else "not ready", "endpoints": endpoints, "deployments": healthy}
+        return JSONResponse(body, status_code=200 if ready else 503)
+
+    async def _healthy(self, asked: Sequence[Target]) -> Mapping[str, bool]:
+        """Which deployments are healthy; asked at most once a second, however many probes come."""
+        when, known = self._readiness
+        if time.monotonic() - when < _PROBE_CACHE_S and all(target.name in known for target in asked):
+            return known
+        answers = await asyncio.gather(*(self._upstream.probe(target, _PROBE_TIMEOUT_S) for target in asked))
+        known = {target.name: answer for target, answer in zip(asked, answers, strict=True)}
+        self._readiness = (time.monotonic(), known)
+        return known
+
+    async def _metrics(self, request: HTTPRequest) -> Response:
+        return Response(self._board.telemetry.expose(), media_type=CONTENT_TYPE)
+
+
+Exchange = Callable[[Dialect, Route, Scope, Receive, Send], Awaitable[None]]
+
+DIALECTS: Sequence[Dialect] = (Anthropic(), OpenAI())
+
+
+class _Endpoint:
+    """One route of one dialect as an ASGI application."""
+
+    def __init__(self, exchange: Exchange, dialect: Dialect, route: Route) -> None:
+        self._exchange, self._dialect, self._route = exchange, dialect, route
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._exchange(self._dialect, self._route, scope, receive, send)
+
+
+def _routes(exchange: Exchange) -> list[BaseRoute]:
+    return [
+        Path(route.path, _Endpoint(exchange, dialect, route), methods=[route.method])
+        for dialect in DIALECTS
+        for route in dialect.routes
+    ]
+
+
+class _OneSlashOrNone:
+    """`/v1/models/` is `/v1/models`: a redirect would cost POSTs their body in some clients."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and len(path := scope["path"]) > 1 and path.endswith("/"):
+            scope = {**scope, "path": path.rstrip("/") or "/"}
+        await self._app(scope, receive, send)
+
+
+async def _unrouted(request: HTTPRequest, raised: Exception) -> Response:
+    """No such path or method: told in the dialect that most clients speak."""
+    assert isinstance(raised, HTTPException)
+    error: SwitchyardError = (
+        MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}")
+        if raised.status_code == 405
+        else NotFound(f"There is nothing at {request.method} {request.url.path}")
+    )
+    reply = OpenAI().render_error(error)
+    headers: dict[str, Any] = dict(raised.headers or {})
+    return Response(reply.body, reply.status, headers, media_type=reply.media_type)

@@ -1,0 +1,113 @@
+"""Server-sent events, without I/O.
+
+Two readers for two needs. `Framer` cuts a byte stream at event boundaries and never looks inside: that is all that
+the pass-through path may cost. `Decoder` gives the events' fields, for dialects that must change them.
+
+Contract: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation, of which we
+emit the subset that every client in the field reads: UTF-8, LF only, one `data:` line with one space.
+"""
+
+import re
+from dataclasses import dataclass
+
+DONE = b"data: [DONE]\n\n"
+
+_BOUNDARY = b"\n\n"
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event: its data lines joined with LF, and its type where the stream named one."""
+
+    data: str
+    type: str | None = None
+
+
+def encode(data: str | bytes, *, type: str | None = None) -> bytes:
+    """One event as bytes. `data` is a single line (JSON without raw line feeds)."""
+    payload = data.encode() if isinstance(data, str) else data
+    head = b"event: %b\n" % type.encode() if type else b""
+    return b"%bdata: %b\n\n" % (head, payload)
+
+
+class Framer:
+    """Passes on whole frames only, with LF line ends: a broken upstream never leaves half a frame on the wire.
+
+    `feed` returns the bytes up to the last frame boundary seen so far, and keeps the rest. A chunk that ends on a
+    boundary, the usual case, is returned as it came, without a copy.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        if self._rest:
+            chunk = self._rest + chunk
+            self._rest = b""
+        if b"\r" in chunk:
+            # JSON holds no raw CR, so every one is a line end. One at the very end may be half of CRLF.
+            held = chunk.endswith(b"\r")
+            chunk = chunk[:-1] if held else chunk
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+            self._rest = b"\r" if held else b""
+        if not self._rest and chunk.endswith(_BOUNDARY):
+            return chunk
+        cut = chunk.rfind(_BOUNDARY)
+        if cut < 0:
+            self._rest = chunk + self._rest
+            return b""
+        self._rest = chunk[cut + 2 :] + self._rest
+        return chunk[: cut + 2]
+
+    @property
+    def pending(self) -> bytes:
+        """What has arrived of a frame that is not complete."""
+        return self._rest
+
+
+class Decoder:
+    """Bytes in any chunking to events. A frame without data (a comment, a keep-alive) is no event."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._data: list[str] = []
+        self._type: str | None = None
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """The events that `chunk` completes.
+
+        Raises UnicodeDecodeError on bytes that are not UTF-8.
+        """
+        self._buffer += chunk
+        events: list[Event] = []
+        while (line := self._take_line()) is not None:
+            event = self._line(line.decode())
+            if event is not None:
+                events.append(event)
+        return events
+
+    def _take_line(self) -> bytes | None:
+        found = _LINE_END.search(self._buffer)
+        # A CR at the very end may be the first half of CRLF: wait for what follows.
+        if found is None or (found.group() == b"\r" and found.end() == len(self._buffer)):
+            return None
+        line = self._buffer[: found.start()]
+        self._buffer = self._buffer[found.end() :]
+        return line
+
+    def _line(self, line: str) -> Event | None:
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            self._data.append(value)
+        elif field == "event":
+            self._type = value
+        return None
+
+    def _dispatch(self) -> Event | None:
+        data, self._data = self._data, []
+        type_, self._type = self._type, None
+        return Event("\n".join(data), type_) if data else None

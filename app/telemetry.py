@@ -1,0 +1,163 @@
+"""What the router tells about its work: metrics and an access log. Never prompt text, never keys.
+
+Metric names follow OpenTelemetry's GenAI conventions where one exists
+(https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/), dots as underscores.
+"""
+
+import json
+import logging
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from app.engine import Usage
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_LABELS = ("endpoint", "deployment", "dialect", "status")
+
+# The bucket boundaries that the conventions recommend, in seconds and tokens.
+_DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+_PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+
+_access = logging.getLogger("switchyard.access")
+
+
+@dataclass(slots=True)
+class Record:
+    """One exchange, as the metrics and the access log will tell it. Times are `time.perf_counter` seconds."""
+
+    dialect: str
+    operation: str
+    request_id: str
+    endpoint: str = ""
+    deployment: str = ""
+    reason: str = ""
+    status: int = 0
+    error: str = ""
+    streamed: bool = False
+    attempts: int = 0
+    usage: Usage | None = None
+    started: float = field(default_factory=time.perf_counter)
+    first_byte: float | None = None
+
+    @property
+    def labels(self) -> tuple[str, str, str, str]:
+        """Values for the labels that every metric has."""
+        return self.endpoint, self.deployment, self.dialect, str(self.status)
+
+
+class Telemetry:
+    """The process's metrics. With PROMETHEUS_MULTIPROC_DIR set, `expose` tells those of all processes sharing it."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.in_flight = Gauge(
+            "http_server_active_requests",
+            "Requests being served",
+            ("dialect",),
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.requests = Counter("switchyard_requests", "Requests answered", _LABELS, registry=registry)
+        self.errors = Counter(
+            "switchyard_errors", "Requests that failed, by kind", (*_LABELS, "error_type"), registry=registry
+        )
+        self.duration = Histogram(
+            "gen_ai_server_request_duration_seconds",
+            "From the request's arrival to the answer's last byte",
+            _LABELS,
+            registry=registry,
+            buckets=_DURATION,
+        )
+        self.first_token = Histogram(
+            "gen_ai_server_time_to_first_token_seconds",
+            "From the request's arrival to a stream's first chunk",
+            _LABELS,
+            registry=registry,
+            buckets=_FIRST_TOKEN,
+        )
+        self.per_token = Histogram(
+            "gen_ai_server_time_per_output_token_seconds",
+            "Between a stream's chunks",
+            _LABELS,
+            registry=registry,
+            buckets=_PER_TOKEN,
+        )
+        self.tokens = Histogram(
+            "gen_ai_client_token_usage_tokens",
+            "Tokens per request: input is the prompt, output the completion",
+            (*_LABELS, "gen_ai_token_type"),
+            registry=registry,
+            buckets=_TOKENS,
+        )
+        self.reloads = Counter("switchyard_config_reloads", "Configurations delivered", ("outcome",), registry=registry)
+
+    def finish(self, record: Record) -> None:
+        """Books a finished exchange and writes its line in the access log."""
+        elapsed = time.perf_counter() - record.started
+        labels = record.labels
+        self.requests.labels(*labels).inc()
+        self.duration.labels(*labels).observe(elapsed)
+        if record.error:
+            self.errors.labels(*labels, record.error).inc()
+        if record.streamed and record.first_byte is not None:
+            self.first_token.labels(*labels).observe(record.first_byte - record.started)
+        if record.usage is not None:
+            self.tokens.labels(*labels, "input").observe(record.usage.prompt_tokens)
+            self.tokens.labels(*labels, "output").observe(record.usage.completion_tokens)
+        if _access.isEnabledFor(logging.INFO):
+            _access.info(json.dumps(_line(record, elapsed)))
+
+    def expose(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return generate_latest(self.registry)
+        shared = CollectorRegistry()
+        MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+        return generate_latest(shared)
+
+
+def _line(record: Record, elapsed: float) -> dict[str, object]:
+    line: dict[str, object] = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "request_id": record.request_id,
+        "dialect": record.dialect,
+        "operation": record.operation,
+        "endpoint": record.endpoint,
+        "deployment": record.deployment,
+        "reason": record.reason,
+        "status": record.status,
+        "stream": record.streamed,
+        "duration_ms": round(elapsed * 1000, 1),
+    }
+    if record.attempts > 1:
+        line["attempts"] = record.attempts
+    if record.first_byte is not None:
+        line["first_byte_ms"] = round((record.first_byte - record.started) * 1000, 1)
+    if record.usage is not None:
+        line["prompt_tokens"] = record.usage.prompt_tokens
+        line["completion_tokens"] = record.usage.completion_tokens
+    if record.error:
+        line["error"] = record.error
+    return line
+
+
+def log_to_stderr() -> None:
+    """Sends the access log (one JSON object a line) and the router's own messages to stderr.
+
+    For the process's entry point to call, once.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger = logging.getLogger("switchyard")
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

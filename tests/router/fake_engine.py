@@ -1,0 +1,129 @@
+"""A fake deployment with vLLM's manners: it answers, streams, refuses or misbehaves as the test says."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+Answer = Callable[[dict[str, Any]], Response]
+
+
+def chunk(content: str, *, model: str = "m", finish_reason: str | None = None) -> str:
+    """One frame of a chat stream, spaced as vLLM does."""
+    choice = {"index": 0, "delta": {"content": content}, "logprobs": None, "finish_reason": finish_reason}
+    return frame(
+        {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model, "choices": [choice]}
+    )
+
+
+def frame(value: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(value, separators=(',', ':'))}\n\n"
+
+
+USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+
+
+def chat(body: dict[str, Any]) -> Response:
+    """A good answer, streamed or whole; it says which model name it was asked for."""
+    text = ["Hel", "lo ", body["model"]]
+    if not body.get("stream"):
+        message = {"role": "assistant", "content": "".join(text)}
+        choices = [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+        return JSONResponse(
+            {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": USAGE}
+        )
+    frames = [chunk(part) for part in text] + [chunk("", finish_reason="stop")]
+    if body.get("stream_options", {}).get("include_usage"):
+        frames.append(frame({"id": "chatcmpl-1", "object": "chat.completion.chunk", "choices": [], "usage": USAGE}))
+    return stream([*frames, "data: [DONE]\n\n"])
+
+
+def stream(parts: list[str | bytes | float]) -> Response:
+    """An event stream of these parts; a number is a pause in seconds."""
+
+    async def body() -> AsyncIterator[str | bytes]:
+        for part in parts:
+            if isinstance(part, float):
+                await asyncio.sleep(part)
+            else:
+                yield part
+                await asyncio.sleep(0)
+
+    return StreamingResponse(body(), media_type="text/event-stream")
+
+
+def refuse(status: int, message: str, param: str | None = None, kind: str = "BadRequestError") -> Answer:
+    """vLLM's error object."""
+    return lambda body: JSONResponse(
+        {"error": {"message": message, "type": kind, "param": param, "code": status}}, status_code=status
+    )
+
+
+def broken_after(*parts: str) -> bytes:
+    """A raw HTTP answer that breaks off after `parts`, in the middle of a chunked body."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(part.encode()), part.encode()) for part in parts)
+
+
+@dataclass
+class FakeEngine:
+    """One deployment: `answer` decides, `requests` and `headers` remember, `gone` counts clients that left."""
+
+    answer: Answer = chat
+    healthy: bool = True
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/deployments/{app}/health", self._health),
+                Route("/v1/{path:path}", self._call, methods=["POST"]),
+                Route("/deployments/{app}/v1/{path:path}", self._call, methods=["POST"]),
+            ]
+        )
+
+    async def _health(self, request: Request) -> Response:
+        return Response(status_code=200 if self.healthy else 503)
+
+    async def _call(self, request: Request) -> Response:
+        body = await request.json()
+        self.requests.append(body)
+        self.headers.append({**request.headers, ":path": request.url.path})
+        return self.answer(body)
+
+
+class RawServer:
+    """Accepts connections, reads a request, sends given bytes and closes: an upstream that breaks off."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.connections = 0
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return f"http://127.0.0.1:{port}"
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(self._data)
+        await writer.drain()
+        # A reset, not an orderly end, once the reader has had time to take what was sent.
+        await asyncio.sleep(0.05)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        writer.close()

@@ -1,0 +1,75 @@
+"""Anthropic's dialect: checks, errors, and what passes through."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.dialects.anthropic import Anthropic, error_body
+from app.dialects.base import Call, Request
+from app.errors import BadRequest, ClientError, NotFound, Unavailable
+
+LEAST: dict[str, Any] = {"model": "chat", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def parse(operation: str = "messages", /, **fields: Any) -> Call:
+    path = "/v1/messages" if operation == "messages" else "/v1/messages/count_tokens"
+    body = {name: value for name, value in {**LEAST, **fields}.items() if value is not ...}
+    return Anthropic().parse(operation, Request("POST", path, json.dumps(body).encode()))
+
+
+def test_the_least_request_passes_unchanged() -> None:
+    call = parse()
+    assert (call.task, call.path, call.model, call.stream, call.body) == ("chat", "/v1/messages", "chat", False, LEAST)
+
+
+def test_counting_tokens_needs_no_max_tokens() -> None:
+    assert parse("count_tokens", max_tokens=...).path == "/v1/messages/count_tokens"
+
+
+def test_the_user_of_the_metadata_is_the_sticky_key() -> None:
+    assert parse(metadata={"user_id": "u"}).user == "u"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"model": ...}, "model"),
+        ({"messages": ...}, "messages"),
+        ({"max_tokens": ...}, "max_tokens"),
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"stream": 1}, "stream"),
+        ({"metadata": "u"}, "metadata"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking"),
+        ({"mcp_servers": []}, "mcp_servers"),
+    ],
+)
+def test_an_invalid_field_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest, match=param) as raised:
+        parse(**fields)
+    assert raised.value.param == param
+
+
+@given(
+    st.dictionaries(st.sampled_from([*LEAST, "stream", "metadata", "system"]), st.none() | st.integers() | st.text())
+)
+def test_any_body_is_taken_or_refused_as_the_clients_fault(body: dict[str, Any]) -> None:
+    with pytest.raises(ClientError):
+        Anthropic().parse("messages", Request("POST", "/v1/messages", json.dumps(body).encode()))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (BadRequest("no"), "invalid_request_error"),
+        (NotFound("no"), "not_found_error"),
+        (Unavailable("no"), "overloaded_error"),
+    ],
+)
+def test_errors_have_anthropics_form(error: Any, kind: str) -> None:
+    assert error_body(error) == {"type": "error", "error": {"type": kind, "message": "no"}}

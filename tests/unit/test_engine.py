@@ -1,0 +1,52 @@
+"""What is read off the engine's answers."""
+
+import json
+
+import pytest
+
+from app.engine import Usage, engine_error, find_usage
+from app.errors import Broken, Rejected
+
+
+@pytest.mark.parametrize(
+    ("body", "usage"),
+    [
+        (b'{"usage":{"prompt_tokens":9,"total_tokens":12,"completion_tokens":3}}', Usage(9, 3)),
+        (b'{"usage": {"prompt_tokens": 9, "completion_tokens": 3}}', Usage(9, 3)),
+        (b'{"usage":{"input_tokens":4,"output_tokens":5}}', Usage(4, 5)),
+        (b'{"usage":{"prompt_tokens":9,"total_tokens":9}}', Usage(9, 0)),
+        (json.dumps({"text": '"usage":{"prompt_tokens":1}', "usage": {"prompt_tokens": 2}}).encode(), Usage(2, 0)),
+        (json.dumps({"text": '"usage":{"prompt_tokens":1}'}).encode(), None),
+        (b'{"usage":null}', None),
+        (b"", None),
+    ],
+)
+def test_usage_is_found_and_never_mistaken(body: bytes, usage: Usage | None) -> None:
+    assert find_usage(body) == usage
+
+
+def error(message: str, code: object = 400, param: str | None = None) -> bytes:
+    return json.dumps({"error": {"message": message, "type": "X", "param": param, "code": code}}).encode()
+
+
+def test_a_refusal_keeps_its_status_and_field() -> None:
+    found = engine_error(error("bad", 404, "body.messages.0.role"), 404)
+    assert isinstance(found, Rejected)
+    assert (found.status, found.param, found.message) == (404, "messages[0].role", "messages[0].role: bad")
+
+
+def test_pydantics_list_of_errors_becomes_one_sentence() -> None:
+    listed = "1 validation error:\n  {'type': 'x', 'loc': ('body', 'n'), 'msg': \"Value error, it's odd\", 'input': 1}"
+    assert engine_error(error(listed, 400, "body.n"), 400).message == "n: it's odd"
+
+
+@pytest.mark.parametrize("status", [401, 403, 500, 503])
+def test_what_is_not_the_clients_fault_is_the_deployments(status: int) -> None:
+    found = engine_error(error("secret detail", status), status)
+    assert isinstance(found, Broken)
+    assert "secret" not in found.message
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"error":"Unauthorized"}', b'{"error":{}}'])
+def test_an_answer_that_is_no_error_object_still_is_a_refusal(body: bytes) -> None:
+    assert engine_error(body, 400).message == "The engine refused the request"

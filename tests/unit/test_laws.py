@@ -1,0 +1,166 @@
+"""What every stream of every dialect keeps, over one table of conversations and any chunking."""
+
+import json
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.dialects.anthropic import Anthropic
+from app.dialects.base import Call, Dialect, Stream
+from app.dialects.openai import OpenAI
+from app.engine import Usage
+from app.errors import Broken, TimedOut
+from app.sse import Decoder, Event, encode
+
+
+def chunk(delta: dict[str, object], finish_reason: str | None = None, **fields: object) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    return encode(compact({"id": "c", "object": "chat.completion.chunk", "choices": [choice], **fields}))
+
+
+def compact(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def typed(name: str, **fields: object) -> bytes:
+    return encode(compact({"type": name, **fields}), type=name)
+
+
+CALL = Call("chat", "/v1/chat/completions", {}, stream=True)
+HIDDEN = Call("chat", "/v1/chat/completions", {}, stream=True, note="hide usage")
+RESPONSES = Call("responses", "/v1/responses", {}, stream=True)
+MESSAGES = Call("chat", "/v1/messages", {}, stream=True)
+
+DONE = b"data: [DONE]\n\n"
+TRICKY = 'a "choices":[] "usage":{ data: [DONE]\n\nevent: response.completed\n: \\ é😀'
+USAGE = encode('{"id":"c","choices":[],"usage":{"prompt_tokens":9,"total_tokens":12,"completion_tokens":3}}')
+COUNTED = Usage(9, 3)
+COUNTS = {"usage": {"input_tokens": 9, "output_tokens": 3}}
+MESSAGE_START = typed("message_start", message={"usage": {"input_tokens": 9, "output_tokens": 0}})
+MESSAGE_DELTA = typed("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 3})
+
+
+@dataclass(frozen=True)
+class Conversation:
+    name: str
+    dialect: Dialect
+    call: Call
+    upstream: bytes
+    client: bytes
+    usage: Usage | None = COUNTED
+
+
+def openai(name: str, *frames: bytes) -> Conversation:
+    body = b"".join(frames)
+    return Conversation(name, OpenAI(), CALL, body + USAGE + DONE, body + USAGE + DONE)
+
+
+TEXT = (chunk({"role": "assistant", "content": ""}), chunk({"content": "Hi"}), chunk({}, "stop"))
+
+CONVERSATIONS = [
+    openai("text", *TEXT),
+    openai("text that looks like frames", chunk({"content": TRICKY}), chunk({}, "stop")),
+    openai(
+        "tools", chunk({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": '{"error":'}}]}), TEXT[2]
+    ),
+    openai("length", chunk({"content": "Hi"}), chunk({}, "length")),
+    Conversation("usage not asked for", OpenAI(), HIDDEN, b"".join(TEXT) + USAGE + DONE, b"".join(TEXT) + DONE),
+    Conversation("no usage", OpenAI(), HIDDEN, b"".join(TEXT) + DONE, b"".join(TEXT) + DONE, None),
+    Conversation(
+        "keep-alive comments and CRLF",
+        OpenAI(),
+        HIDDEN,
+        (b": ping\n\n" + TEXT[0] + b": ping\n\n" + TEXT[1] + b": ping\n" + USAGE + DONE).replace(b"\n", b"\r\n"),
+        TEXT[0] + TEXT[1] + DONE,
+    ),
+    Conversation(
+        "responses",
+        OpenAI(),
+        RESPONSES,
+        body := typed("response.created")
+        + typed("response.output_text.delta", delta=TRICKY)
+        + typed("response.completed", response={"output": TRICKY, **COUNTS}),
+        body,
+    ),
+    Conversation(
+        "messages",
+        Anthropic(),
+        MESSAGES,
+        body := MESSAGE_START + typed("content_block_delta", text=TRICKY) + MESSAGE_DELTA + typed("message_stop"),
+        body,
+    ),
+]
+
+each = pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda c: c.name)
+fractions = st.lists(st.floats(0, 1), max_size=10)
+
+
+def parts(data: bytes, points: list[float]) -> list[bytes]:
+    edges = sorted({0, len(data), *(int(point * len(data)) for point in points)})
+    return [data[a:b] for a, b in pairwise(edges)]
+
+
+def events(data: bytes) -> list[Event]:
+    assert data == b"" or data.endswith(b"\n\n")
+    return Decoder().feed(data)
+
+
+def is_last(event: Event) -> bool:
+    finals = ("response.completed", "message_stop", "error")
+    return event.data == "[DONE]" or event.type in finals
+
+
+@each
+@given(points=fractions)
+def test_any_chunking_gives_the_client_the_same_bytes(conversation: Conversation, points: list[float]) -> None:
+    stream = conversation.dialect.stream(conversation.call)
+    told = b"".join(stream.feed(part) for part in parts(conversation.upstream, points)) + stream.close()
+    assert told == conversation.client
+    assert stream.usage == conversation.usage
+    assert [is_last(event) for event in events(told)].count(True) == 1
+    assert is_last(events(told)[-1])
+
+
+@each
+@given(point=st.floats(0, 1), points=fractions, how=st.sampled_from(["fail", "close"]))
+def test_a_failure_after_any_prefix_is_well_formed_and_told_once(
+    conversation: Conversation, point: float, points: list[float], how: str
+) -> None:
+    stream = conversation.dialect.stream(conversation.call)
+    prefix = conversation.upstream[: int(point * len(conversation.upstream))]
+    told = b"".join(stream.feed(part) for part in parts(prefix, points))
+    told += stream.fail(TimedOut("too slow")) if how == "fail" else stream.close()
+    assert [is_last(event) for event in events(told)].count(True) == 1
+    assert is_last(events(told)[-1])
+    if not told.endswith(conversation.client[-30:]):
+        assert b"too slow" in told or b"before it was complete" in told
+    assert _after_the_end(stream) == b""
+
+
+def _after_the_end(stream: Stream) -> bytes:
+    return stream.feed(DONE) + stream.close() + stream.fail(Broken("again"))
+
+
+@each
+def test_the_engines_error_event_is_told_in_the_dialects_words(conversation: Conversation) -> None:
+    stream = conversation.dialect.stream(conversation.call)
+    first = conversation.client.split(b"\n\n")[0] + b"\n\n"
+    error = {"error": {"message": "too long", "type": "BadRequestError", "param": None, "code": 400}}
+    told = stream.feed(first + encode(compact(error)) + DONE) + stream.close()
+    assert told.startswith(first)
+    (last, *_) = [event for event in events(told) if "too long" in event.data]
+    assert "BadRequestError" not in told.decode()
+    assert "invalid_request_error" in last.data or conversation.call.task == "responses"
+    assert [is_last(event) for event in events(told)].count(True) == 1
+
+
+@each
+def test_an_internal_error_event_keeps_the_engines_words_inside(conversation: Conversation) -> None:
+    stream = conversation.dialect.stream(conversation.call)
+    error = {"error": {"message": "CUDA error at worker 3", "type": "InternalServerError", "code": 500}}
+    told = stream.feed(encode(compact(error)) + DONE) + stream.close()
+    assert b"CUDA" not in told
+    assert b"failed while it served the request" in told

@@ -1,0 +1,78 @@
+"""Imports point one way."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# A module may import from layers below its own, and from its own. Dialects share base, relay and best_of only.
+LAYERS = [
+    {"app.errors", "app.sse", "app.config"},
+    {"app.access", "app.traffic", "app.engine"},
+    {"app.dialects", "app.upstream"},
+    {"app.exchange", "app.telemetry"},
+    {"app.server"},
+    {"app.__main__", "deployments"},
+]
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = [(name_of(path), path) for folder in ("app", "deployments") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def layer(module: str) -> int | None:
+    return next(
+        (i for i, names in enumerate(LAYERS) if any(module == n or module.startswith(n + ".") for n in names)), None
+    )
+
+
+@pytest.mark.parametrize(("module", "path"), MODULES, ids=lambda value: value if isinstance(value, str) else "")
+def test_imports_point_down(module: str, path: Path) -> None:
+    if module == "app":
+        assert list(imports(path)) == []
+        return
+    own = layer(module)
+    assert own is not None, f"{module} has no layer"
+    for imported in imports(path):
+        below = layer(imported)
+        assert below is None or below <= own, f"{module} imports {imported}"
+
+
+@pytest.mark.parametrize(("module", "path"), MODULES, ids=lambda value: value if isinstance(value, str) else "")
+def test_only_deployments_know_ray_and_vllm(module: str, path: Path) -> None:
+    roots = {name.partition(".")[0] for name in imports(path)}
+    if module.startswith("app"):
+        assert not roots & {"ray", "vllm", "deployments"}
+    if module.startswith("app.dialects"):
+        assert not roots & {"starlette", "aiohttp", "asyncio", "logging", "time", "prometheus_client"}
+
+
+def test_dialects_do_not_import_one_another() -> None:
+    shared = {"base", "relay", "best_of"}
+    dialects = {path.stem for path in (ROOT / "app/dialects").glob("*.py")} - shared - {"__init__"}
+    for name in dialects:
+        for imported in imports(ROOT / f"app/dialects/{name}.py"):
+            other = imported.removeprefix("app.dialects.").partition(".")[0]
+            assert other not in dialects or other.startswith(name), f"{name} imports {other}"
+
+
+def test_importing_the_router_starts_nothing_and_needs_no_engine() -> None:
+    code = "import sys, app.server, app.__main__; assert not {'ray', 'vllm', 'torch'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)

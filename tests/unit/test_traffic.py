@@ -1,0 +1,180 @@
+"""Who serves a request: the order of the reasons, the split's accuracy, and what sticks."""
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from app.config import Config, Sticky, parse
+from app.errors import BadRequest, NotFound
+from app.traffic import Assignment, assign, rendezvous, weighted
+
+
+def config(**chat: Any) -> Config:
+    endpoint = {"tasks": ["chat", "completions"], "traffic": {"blue": 90, "green": 10, "red": 0}, **chat}
+    names = ("blue", "green", "red", "lone")
+    return parse(
+        {
+            "endpoints": {
+                "chat": endpoint,
+                "embed": {"tasks": ["embeddings"], "traffic": {"mini": 100}},
+            },
+            "deployments": {
+                **{name: {"app": name, "model": "m"} for name in names},
+                "mini": {"app": "mini", "model": "e", "tasks": ["embeddings"]},
+            },
+            "defaults": {"chat": "chat"},
+        }
+    )
+
+
+def ask(
+    configuration: Config,
+    model: str | None = "chat",
+    *,
+    header: str | None = None,
+    key: str | None = None,
+    random: Random | None = None,
+) -> Assignment:
+    return assign(
+        configuration,
+        task="chat",
+        model=model,
+        header=header,
+        sticky_key=lambda sticky: key,
+        random=random or Random(1),
+    )
+
+
+def test_the_split_is_accurate_over_20000_assignments() -> None:
+    random = Random(20)
+    counts = Counter(weighted({"a": 70, "b": 25, "c": 5, "d": 0}, random) for _ in range(20_000))
+    assert counts["d"] == 0
+    assert chisquare([counts["a"], counts["b"], counts["c"]], [14_000, 5_000, 1_000]).pvalue > 0.001
+
+
+def test_sticky_keys_split_accurately_over_20000_keys() -> None:
+    counts = Counter(rendezvous(f"session-{i}", {"a": 70, "b": 25, "c": 5, "d": 0}) for i in range(20_000))
+    assert counts["d"] == 0
+    assert chisquare([counts["a"], counts["b"], counts["c"]], [14_000, 5_000, 1_000]).pvalue > 0.001
+
+
+traffics = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 100), min_size=1).filter(
+    lambda traffic: sum(traffic.values()) > 0
+)
+
+
+@given(st.text(), traffics)
+def test_the_same_key_always_lands_on_the_same_deployment_with_traffic(key: str, traffic: dict[str, int]) -> None:
+    chosen = rendezvous(key, traffic)
+    assert traffic[chosen] > 0
+    assert rendezvous(key, dict(reversed(traffic.items()))) == chosen
+
+
+@given(st.text(), traffics, st.sampled_from("abcdef"), st.integers(0, 100))
+def test_a_weight_change_moves_a_key_only_from_or_to_the_changed_name(
+    key: str, traffic: dict[str, int], changed: str, weight: int
+) -> None:
+    after = {**traffic, changed: weight}
+    if sum(after.values()) == 0:
+        return
+    old, new = rendezvous(key, traffic), rendezvous(key, after)
+    assert old == new or changed in (old, new)
+
+
+def test_moving_ten_percent_moves_ten_percent_of_the_keys() -> None:
+    keys = [f"user-{i}" for i in range(5_000)]
+    before, after = {"blue": 90, "green": 10}, {"blue": 80, "green": 20}
+    moved = [key for key in keys if rendezvous(key, before) != rendezvous(key, after)]
+    assert all(rendezvous(key, after) == "green" for key in moved)
+    assert 0.08 < len(moved) / len(keys) < 0.135
+
+
+def test_the_header_wins_over_stickiness_and_traffic() -> None:
+    sticky = config(sticky={"by": "header", "name": "x-session-id"})
+    assert ask(sticky, header="red", key="k") == Assignment("chat", "red", "header")
+
+
+def test_a_sticky_key_wins_over_traffic() -> None:
+    sticky = config(sticky={"by": "user"})
+    chosen = {ask(sticky, key="k", random=Random(i)).deployment for i in range(50)}
+    assert len(chosen) == 1
+    assert ask(sticky, key="k").reason == "sticky"
+
+
+def test_without_a_key_a_sticky_endpoint_splits_by_traffic() -> None:
+    assert ask(config(sticky={"by": "user"})).reason == "traffic"
+
+
+def test_an_endpoint_that_is_not_sticky_never_asks_for_a_key() -> None:
+    def refuse(sticky: Sticky) -> str:
+        raise AssertionError
+
+    found = assign(config(), task="chat", model="chat", header=None, sticky_key=refuse, random=Random(1))
+    assert found.reason == "traffic"
+
+
+def test_a_header_that_names_no_deployment_of_the_endpoint_lists_the_valid_ones() -> None:
+    with pytest.raises(NotFound, match="blue, green, red") as raised:
+        ask(config(), header="lone")
+    assert raised.value.param == "azureml-model-deployment"
+
+
+def test_a_deployment_named_as_the_model_serves_exactly() -> None:
+    assert ask(config(), "green") == Assignment("chat", "green", "model")
+    assert ask(config(), "lone") == Assignment("lone", "lone", "model")
+    assert ask(config(), "green", header="green").deployment == "green"
+    with pytest.raises(NotFound, match="the valid ones are: green"):
+        ask(config(), "green", header="blue")
+
+
+def test_no_model_means_the_tasks_default() -> None:
+    assert ask(config(), None).endpoint == "chat"
+    with pytest.raises(BadRequest, match="no default for completions"):
+        assign(config(), task="completions", model=None, header=None, sticky_key=lambda s: None, random=Random(1))
+
+
+@pytest.mark.parametrize("model", ["nobody", ""])
+def test_an_unknown_name_is_not_found(model: str) -> None:
+    with pytest.raises(NotFound, match="chat, embed") as raised:
+        ask(config(), model)
+    assert raised.value.param == "model"
+
+
+@pytest.mark.parametrize("model", ["embed", "mini"])
+def test_a_task_that_the_named_thing_does_not_do_is_refused(model: str) -> None:
+    with pytest.raises(BadRequest, match="does not do chat; it does embeddings"):
+        ask(config(), model)
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({}, ["green"], id="default: the others with traffic"),
+        pytest.param({"fallback": ["red", "blue"]}, ["red"], id="as declared, without the chosen one"),
+        pytest.param({"fallback": []}, [], id="nobody"),
+        pytest.param({"traffic": {"blue": 100, "green": 0}}, [], id="nobody else has traffic"),
+    ],
+)
+def test_who_else_may_serve(fields: dict[str, Any], expected: list[str]) -> None:
+    found = ask(config(**fields), random=_Fixed(0.0))
+    assert found.deployment == "blue"
+    assert list(found.alternatives) == expected
+
+
+class _Fixed(Random):
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self._value = value
+
+    def random(self) -> float:
+        return self._value
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.0, "a"), (0.4999, "a"), (0.5, "b"), (1 - 2**-53, "b")])
+def test_the_whole_range_of_draws_is_covered(value: float, expected: str) -> None:
+    assert weighted({"z": 0, "a": 50, "b": 50, "y": 0}, _Fixed(value)) == expected
