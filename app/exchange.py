@@ -16,8 +16,8 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl
 
 from app.access import credential
 from app.config import Config, Sticky, Timeouts
-from app.dialects.base import EVENT_STREAM, Call, Dialect, Reply, Request, Route
+from app.dialects.base import EVENT_STREAM, Call, Dialect, Reply, Request, Route, Stream
 from app.engine import find_usage
 from app.errors import InternalError, SwitchyardError, TimedOut, TooLarge, Unavailable, UpstreamError
 from app.telemetry import Record, Telemetry
@@ -52,7 +52,7 @@ class Calls(Protocol):
 
     def stream(
         self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
-    ) -> Any: ...
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,9 @@ async def handle(
             await out.reply(dialect.answer(route.operation, request, snapshot.config))
             return
         call = dialect.parse(route.operation, request)
-        async with _while_connected(receive), _deadline(snapshot.config.timeouts.total_s):
-            await _forward(board, snapshot, dialect, call, request, out)
+        async with _while_connected(receive):
+            deadline = asyncio.get_running_loop().time() + snapshot.config.timeouts.total_s
+            await _Errand(board, snapshot, dialect, call, out, deadline).run(request)
     except ClientGone:
         record.status, record.error = _GONE, "client_gone"
     except SwitchyardError as error:
@@ -116,75 +117,90 @@ async def handle(
         board.telemetry.finish(record)
 
 
-async def _forward(
-    board: Board, snapshot: Snapshot, dialect: Dialect, call: Call, request: Request, out: "_Out"
-) -> None:
-    record = out.record
-    assignment = assign(
-        snapshot.config,
-        task=call.task,
-        model=call.model,
-        header=request.headers.get(DEPLOYMENT_HEADER),
-        sticky_key=lambda sticky: _sticky_key(sticky, call, request.headers),
-        random=board.random,
-    )
-    record.endpoint, record.reason = assignment.endpoint, assignment.reason
-    send_on = _stream if call.stream else _unary
-    last = _candidates(assignment)[-1]
-    for name in _candidates(assignment):
-        record.deployment = name
-        record.attempts += 1
-        try:
-            return await send_on(board, snapshot, snapshot.targets[name], dialect, call, out)
-        except UpstreamError as error:
-            if name == last or out.started:
-                raise
-            _log.warning("request %s: %s (%s); trying another", record.request_id, error.message, error.kind)
+@dataclass(frozen=True, slots=True)
+class _Errand:
+    """A parsed call on its way to a deployment and back. `deadline` is the event loop's time."""
 
+    board: Board
+    snapshot: Snapshot
+    dialect: Dialect
+    call: Call
+    out: "_Out"
+    deadline: float
 
-def _candidates(assignment: Assignment) -> Sequence[str]:
-    """The assigned deployment, and the one other that is tried if it fails before the first byte."""
-    return (assignment.deployment, *assignment.alternatives[:1])
+    async def run(self, request: Request) -> None:
+        """Chooses the deployment, and another if that one fails before the first byte."""
+        record = self.out.record
+        assignment = self._assign(request.headers)
+        record.endpoint, record.reason = assignment.endpoint, assignment.reason
+        # One replacement: more would multiply the load on deployments that already fail.
+        candidates = (assignment.deployment, *assignment.alternatives[:1])
+        for name in candidates:
+            record.deployment = name
+            record.attempts += 1
+            try:
+                await (self._stream if self.call.stream else self._unary)(self.snapshot.targets[name])
+                return
+            except UpstreamError as error:
+                if name == candidates[-1] or self.out.started:
+                    raise
+                _log.warning("request %s: %s (%s); trying another", record.request_id, error.message, error.kind)
 
-
-async def _unary(board: Board, snapshot: Snapshot, target: Target, dialect: Dialect, call: Call, out: "_Out") -> None:
-    body = await board.upstream.unary(
-        target, call.path, call.body, request_id=out.upstream_id(), timeouts=snapshot.config.timeouts
-    )
-    out.record.usage = find_usage(body)
-    await out.reply(dialect.render(call, body))
-
-
-async def _stream(board: Board, snapshot: Snapshot, target: Target, dialect: Dialect, call: Call, out: "_Out") -> None:
-    stream = dialect.stream(call)
-    async with AsyncExitStack() as stack:
-        chunks: AsyncIterator[bytes] = await stack.enter_async_context(
-            board.upstream.stream(
-                target, call.path, call.body, request_id=out.upstream_id(), timeouts=snapshot.config.timeouts
-            )
+    def _assign(self, headers: Mapping[str, str]) -> Assignment:
+        return assign(
+            self.snapshot.config,
+            task=self.call.task,
+            model=self.call.model,
+            header=headers.get(DEPLOYMENT_HEADER),
+            sticky_key=lambda sticky: _sticky_key(sticky, self.call, headers),
+            random=self.board.random,
         )
-        await out.start_stream()
-        between = board.telemetry.per_token.labels(*out.record.labels)
+
+    async def _unary(self, target: Target) -> None:
+        async with _until(self.deadline):
+            body = await self.board.upstream.unary(
+                target,
+                self.call.path,
+                self.call.body,
+                request_id=self.out.upstream_id(),
+                timeouts=self.snapshot.config.timeouts,
+            )
+        self.out.record.usage = find_usage(body)
+        await self.out.reply(self.dialect.render(self.call, body))
+
+    async def _stream(self, target: Target) -> None:
+        async with AsyncExitStack() as stack:
+            async with _until(self.deadline):
+                chunks = await stack.enter_async_context(
+                    self.board.upstream.stream(
+                        target,
+                        self.call.path,
+                        self.call.body,
+                        request_id=self.out.upstream_id(),
+                        timeouts=self.snapshot.config.timeouts,
+                    )
+                )
+            await self.out.start_stream()
+            await self._relay(chunks, self.dialect.stream(self.call))
+
+    async def _relay(self, chunks: AsyncIterator[bytes], stream: Stream) -> None:
+        record = self.out.record
+        between = self.board.telemetry.per_token.labels(*record.labels)
         last = time.perf_counter()
         try:
-            async for chunk in chunks:
-                if data := stream.feed(chunk):
-                    await out.chunk(data)
-                now = time.perf_counter()
-                between.observe(now - last)
-                last = now
+            async with _until(self.deadline):
+                async for chunk in chunks:
+                    if data := stream.feed(chunk):
+                        await self.out.chunk(data)
+                    now = time.perf_counter()
+                    between.observe(now - last)
+                    last = now
             end = stream.close()
-            if end:
-                out.record.error = "broken"
+            record.error = "broken" if end else ""
         except SwitchyardError as error:
-            end, out.record.error = stream.fail(error), error.kind
-        except TimeoutError:
-            end, out.record.error = (
-                stream.fail(TimedOut("The answer took longer than this server allows")),
-                "timeout",
-            )
-        out.record.usage = stream.usage
-        await out.end_stream(end)
+            end, record.error = stream.fail(error), error.kind
+        record.usage = stream.usage
+        await self.out.end_stream(end)
 
 
 class _Out:
@@ -283,10 +299,10 @@ async def _while_connected(receive: Receive) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _deadline(seconds: float) -> AsyncIterator[None]:
-    """Raises TimedOut when the block takes longer."""
+async def _until(deadline: float) -> AsyncIterator[None]:
+    """Raises TimedOut when the block is still running at `deadline` (the event loop's time)."""
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout_at(deadline):
             yield
     except TimeoutError as error:
         raise TimedOut("The answer took longer than this server allows") from error

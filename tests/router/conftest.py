@@ -1,41 +1,38 @@
 """The real router on uvicorn, in front of fake deployments `blue`, `green` (chat) and `mini` (embeddings)."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from app.server import Router
 from app.upstream import Surroundings
 from tests.router.fake_engine import FakeEngine
 from tests.serving import serve
 
-Start = Callable[..., str]
-
 
 class Rig:
     """A router and the deployments behind it."""
 
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self.blue, self.green, self.mini = FakeEngine(), FakeEngine(), FakeEngine()
-        urls = {name: stack.enter_context(serve(getattr(self, name).app)) for name in ("blue", "green", "mini")}
+    def __init__(self, engines: dict[str, FakeEngine], engines_url: str) -> None:
+        self.blue, self.green, self.mini = engines["blue"], engines["green"], engines["mini"]
         self.config: dict[str, Any] = {
             "endpoints": {
                 "chat": {"tasks": ["chat", "completions", "responses"], "traffic": {"blue": 100, "green": 0}},
                 "embed": {"tasks": ["embeddings"], "traffic": {"mini": 100}},
             },
             "deployments": {
-                "blue": {"url": urls["blue"], "model": "blue-model"},
-                "green": {"url": urls["green"], "model": "green-model"},
-                "mini": {"url": urls["mini"], "model": "mini-model", "tasks": ["embeddings"]},
+                "blue": {"url": f"{engines_url}/blue", "model": "blue-model"},
+                "green": {"url": f"{engines_url}/green", "model": "green-model"},
+                "mini": {"url": f"{engines_url}/mini", "model": "mini-model", "tasks": ["embeddings"]},
             },
         }
         self.router = Router(Surroundings(), random=Random(7))
         self.router.reconfigure(self.config)
-        self.url = stack.enter_context(serve(self.router.app))
+        self.url = ""
 
     def change(self, **sections: Any) -> None:
         """Merges sections into the configuration and delivers it."""
@@ -55,7 +52,20 @@ class Rig:
         self.chat_endpoint(traffic={name: 100})
 
 
+@pytest.fixture(scope="session")
+def engines() -> Iterator[tuple[dict[str, FakeEngine], str]]:
+    """The fake deployments, each below its name at one URL, for the whole run."""
+    fakes = {name: FakeEngine() for name in ("blue", "green", "mini")}
+    with serve(Starlette(routes=[Mount(f"/{name}", fake.app) for name, fake in fakes.items()])) as url:
+        yield fakes, url
+
+
 @pytest.fixture
-def rig() -> Iterator[Rig]:
-    with ExitStack() as stack:
-        yield Rig(stack)
+def rig(engines: tuple[dict[str, FakeEngine], str]) -> Iterator[Rig]:
+    """A fresh router in front of freshly reset deployments."""
+    fakes, url = engines
+    for fake in fakes.values():
+        fake.reset()
+    rig = Rig(fakes, url)
+    with serve(rig.router.app) as rig.url:
+        yield rig

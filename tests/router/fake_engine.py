@@ -74,21 +74,24 @@ def broken_after(*parts: str) -> bytes:
 
 @dataclass
 class FakeEngine:
-    """One deployment: `answer` decides, `requests` and `headers` remember, `gone` counts clients that left."""
+    """One deployment: `answer` decides, `requests` and `headers` remember."""
 
     answer: Answer = chat
     healthy: bool = True
     requests: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 
+    def reset(self) -> None:
+        """As new."""
+        fresh = FakeEngine()
+        self.answer, self.healthy, self.requests, self.headers = chat, True, fresh.requests, fresh.headers
+
     @property
     def app(self) -> Starlette:
         return Starlette(
             routes=[
                 Route("/health", self._health),
-                Route("/deployments/{app}/health", self._health),
                 Route("/v1/{path:path}", self._call, methods=["POST"]),
-                Route("/deployments/{app}/v1/{path:path}", self._call, methods=["POST"]),
             ]
         )
 
@@ -98,7 +101,7 @@ class FakeEngine:
     async def _call(self, request: Request) -> Response:
         body = await request.json()
         self.requests.append(body)
-        self.headers.append({**request.headers, ":path": request.url.path})
+        self.headers.append(dict(request.headers))
         return self.answer(body)
 
 

@@ -1,0 +1,167 @@
+"""The official OpenAI and Anthropic SDKs, sync and async, against the real router and fake deployments."""
+
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from tests.router.conftest import Rig
+from tests.router.fake_engine import frame, refuse, stream
+
+USER = [{"role": "user", "content": "hi"}]
+
+
+def client(rig: Rig) -> Any:  # the SDK's overloads want literal message types
+    return OpenAI(base_url=f"{rig.url}/v1", api_key="k", max_retries=0)
+
+
+def create(rig: Rig, **fields: object) -> Any:
+    arguments = {"model": "chat", "messages": USER, **fields}
+    return client(rig).chat.completions.create(**arguments)
+
+
+def test_a_chat_is_answered_by_the_deployment_under_its_own_model_name(rig: Rig) -> None:
+    answer = client(rig).chat.completions.create(model="chat", messages=USER)
+    assert answer.choices[0].message.content == "Hello blue-model"
+    assert answer.usage is not None
+    assert rig.blue.requests == [{"model": "blue-model", "messages": USER}]
+
+
+def test_a_stream_arrives_chunk_by_chunk_without_the_usage_nobody_asked_for(rig: Rig) -> None:
+    chunks = list(client(rig).chat.completions.create(model="chat", messages=USER, stream=True))
+    assert [chunk.choices[0].delta.content for chunk in chunks] == ["Hel", "lo ", "blue-model", ""]
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+def test_a_stream_ends_with_the_usage_that_was_asked_for(rig: Rig) -> None:
+    chunks = list(
+        client(rig).chat.completions.create(
+            model="chat",
+            messages=USER,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.total_tokens == 12
+
+
+async def test_the_async_sdk_streams_too(rig: Rig) -> None:
+    async with AsyncOpenAI(base_url=f"{rig.url}/v1", api_key="k") as sdk_:
+        sdk: Any = sdk_
+        chunks = await sdk.chat.completions.create(model="chat", messages=USER, stream=True)
+        assert "".join([chunk.choices[0].delta.content or "" async for chunk in chunks]) == "Hello blue-model"
+
+
+def test_the_models_are_the_endpoints_and_the_deployments(rig: Rig) -> None:
+    assert [model.id for model in client(rig).models.list()] == ["chat", "embed", "blue", "green", "mini"]
+    assert client(rig).models.retrieve("green").id == "green"
+    with pytest.raises(openai.NotFoundError):
+        client(rig).models.retrieve("gone")
+
+
+def test_an_unknown_model_is_not_found(rig: Rig) -> None:
+    with pytest.raises(openai.NotFoundError) as raised:
+        create(rig, model="gone")
+    assert (raised.value.code, raised.value.param, raised.value.type) == (
+        "model_not_found",
+        "model",
+        "invalid_request_error",
+    )
+
+
+def test_a_wrong_field_is_a_bad_request_that_names_it(rig: Rig) -> None:
+    with pytest.raises(openai.BadRequestError) as raised:
+        create(rig, temperature=7)
+    assert (raised.value.param, raised.value.type) == ("temperature", "invalid_request_error")
+    assert rig.blue.requests == []
+
+
+def test_the_engines_refusal_is_told_in_openais_words(rig: Rig) -> None:
+    rig.blue.answer = refuse(400, "top_k must be 0 (disable), or at least 1", "top_k")
+    with pytest.raises(openai.BadRequestError) as raised:
+        create(rig, extra_body={"top_k": -5})
+    assert raised.value.body == {
+        "message": "top_k must be 0 (disable), or at least 1",
+        "type": "invalid_request_error",
+        "param": "top_k",
+        "code": None,
+    }
+
+
+def test_the_engines_own_failure_keeps_its_details_inside(rig: Rig) -> None:
+    rig.blue.answer = refuse(500, "CUDA out of memory on worker 3", kind="InternalServerError")
+    with pytest.raises(openai.InternalServerError) as raised:
+        create(rig)
+    assert raised.value.status_code == 502
+    assert "CUDA" not in str(raised.value)
+
+
+def test_an_error_inside_a_stream_raises_in_the_sdk(rig: Rig) -> None:
+    error = {"error": {"message": "boom", "type": "InternalServerError", "param": None, "code": 500}}
+    rig.blue.answer = lambda body: stream([frame({"choices": []}), frame(error), "data: [DONE]\n\n"])
+    with pytest.raises(openai.APIError, match="failed while it served"):
+        list(create(rig, stream=True))
+
+
+def test_stored_responses_do_not_exist(rig: Rig) -> None:
+    for call in (client(rig).responses.retrieve, client(rig).responses.cancel, client(rig).responses.delete):
+        with pytest.raises(openai.NotFoundError, match="stores no responses"):
+            call("resp_1")
+
+
+def test_the_anthropic_sdk_gets_anthropics_errors(rig: Rig) -> None:
+    sdk = anthropic.Anthropic(base_url=rig.url, api_key="k", max_retries=0)
+    with pytest.raises(anthropic.NotFoundError) as raised:
+        sdk.messages.create(model="gone", max_tokens=5, messages=[{"role": "user", "content": "hi"}])
+    assert raised.value.body == {
+        "type": "error",
+        "error": {
+            "type": "not_found_error",
+            "message": "The model 'gone' does not exist; the endpoints here are: chat, embed",
+        },
+    }
+    with pytest.raises(anthropic.BadRequestError, match="thinking"):
+        sdk.messages.create(
+            model="chat",
+            max_tokens=5,
+            messages=[{"role": "user", "content": "hi"}],
+            thinking={"type": "enabled", "budget_tokens": 1024},
+        )
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"{", None),
+        (b'{"model":"chat","messages":[]}', "messages"),
+        (b'{"model":"chat","messages":[{"role":"user","content":"x"}],"n":"2"}', "n"),
+    ],
+)
+def test_raw_bad_bodies_get_openais_error_object(rig: Rig, body: bytes, param: str | None) -> None:
+    answer = httpx.post(f"{rig.url}/v1/chat/completions", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nope", 404), ("GET", "/v1/chat/completions", 405)])
+def test_a_wrong_path_or_method_gets_openais_error_object(rig: Rig, method: str, path: str, status: int) -> None:
+    answer = httpx.request(method, rig.url + path)
+    assert answer.status_code == status
+    assert path in answer.json()["error"]["message"]
+
+
+def test_a_trailing_slash_changes_nothing(rig: Rig) -> None:
+    answer = httpx.post(f"{rig.url}/v1/chat/completions/", json={"model": "chat", "messages": USER})
+    assert answer.status_code == 200
+
+
+def test_a_body_that_is_too_large_is_refused(rig: Rig) -> None:
+    rig.change(max_body_bytes=1024)
+    answer = httpx.post(f"{rig.url}/v1/chat/completions", json={"model": "chat", "messages": USER, "user": "x" * 2000})
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "request_too_large"
