@@ -16,7 +16,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl
 
 from app.access import credential
 from app.config import Config, Sticky, Timeouts
-from app.dialects.base import EVENT_STREAM, Call, Dialect, Reply, Request, Route, Stream
+from app.dialects.base import EVENT_STREAM, Call, Dialect, Reply, Request, Route, Stream, json_object
 from app.engine import find_usage
 from app.errors import InternalError, SwitchyardError, TimedOut, TooLarge, Unavailable, UpstreamError
 from app.telemetry import Record, Telemetry
@@ -73,19 +73,24 @@ class Board:
     snapshot: Snapshot | None = None
 
 
+class _Abort(Exception):
+    """The stream failed and its format has no way to say so."""
+
+
 class ClientGone(Exception):
     """The client closed the connection: nobody is there to answer."""
 
 
-async def handle(
-    board: Board, dialect: Dialect, route: Route, scope: Mapping[str, Any], receive: Receive, send: Send
-) -> None:
+Candidates = Sequence[tuple[Dialect, Route]]
+"""The dialects that share a method and path. The first that claims a request has it; the last takes what is left."""
+
+
+async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
     """Serves one HTTP request (ASGI)."""
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    dialect, route = candidates[-1]
     record = Record(dialect.name, route.operation, _request_id(headers))
     out = _Out(send, record)
-    in_flight = board.telemetry.in_flight.labels(dialect.name)
-    in_flight.inc()
     try:
         if (snapshot := board.snapshot) is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
@@ -98,6 +103,8 @@ async def handle(
             query=_query(scope.get("query_string", b"")),
             headers=headers,
         )
+        dialect, route = next(((d, r) for d, r in candidates if d.claims(r, request)), candidates[-1])
+        record.dialect, record.operation = dialect.name, route.operation
         if route.local:
             await out.reply(dialect.answer(route.operation, request, snapshot.config))
             return
@@ -105,6 +112,8 @@ async def handle(
         async with _while_connected(receive):
             deadline = asyncio.get_running_loop().time() + snapshot.config.timeouts.total_s
             await _Errand(board, snapshot, dialect, call, out, deadline).run(request)
+    except _Abort:
+        pass  # leaving the answer unfinished makes the server break the connection
     except ClientGone:
         record.status, record.error = _GONE, "client_gone"
     except SwitchyardError as error:
@@ -113,7 +122,6 @@ async def handle(
         _log.exception("request %s failed in the router", record.request_id)
         await out.error(dialect, InternalError("The router failed to serve the request"))
     finally:
-        in_flight.dec()
         board.telemetry.finish(record)
 
 
@@ -138,8 +146,10 @@ class _Errand:
         for name in candidates:
             record.deployment = name
             record.attempts += 1
+            in_flight = self.board.telemetry.in_flight.labels(record.endpoint, name, record.dialect)
             try:
-                await (self._stream if self.call.stream else self._unary)(self.snapshot.targets[name])
+                with in_flight.track_inprogress():
+                    await (self._stream if self.call.stream else self._unary)(self.snapshot.targets[name])
                 return
             except UpstreamError as error:
                 if name == candidates[-1] or self.out.started:
@@ -151,22 +161,27 @@ class _Errand:
             self.snapshot.config,
             task=self.call.task,
             model=self.call.model,
-            header=headers.get(DEPLOYMENT_HEADER),
+            header=headers.get(DEPLOYMENT_HEADER) or self.call.deployment,
             sticky_key=lambda sticky: _sticky_key(sticky, self.call, headers),
             random=self.board.random,
         )
 
     async def _unary(self, target: Target) -> None:
         async with _until(self.deadline):
-            body = await self.board.upstream.unary(
-                target,
-                self.call.path,
-                self.call.body,
-                request_id=self.out.upstream_id(),
-                timeouts=self.snapshot.config.timeouts,
-            )
+            body = await self._ask(target, self.call.path, await self._question(target))
         self.out.record.usage = find_usage(body)
         await self.out.reply(self.dialect.render(self.call, body))
+
+    async def _ask(self, target: Target, path: str, body: Mapping[str, Any]) -> bytes:
+        timeouts = self.snapshot.config.timeouts
+        return await self.board.upstream.unary(target, path, body, request_id=self.out.upstream_id(), timeouts=timeouts)
+
+    async def _question(self, target: Target) -> dict[str, Any]:
+        """The call's body, once its lookup has been answered."""
+        if (lookup := self.call.lookup) is None:
+            return self.call.body
+        answer = json_object(await self._ask(target, lookup.path, lookup.body))
+        return lookup.then(self.call.body, answer)
 
     async def _stream(self, target: Target) -> None:
         async with AsyncExitStack() as stack:
@@ -175,7 +190,7 @@ class _Errand:
                     self.board.upstream.stream(
                         target,
                         self.call.path,
-                        self.call.body,
+                        await self._question(target),
                         request_id=self.out.upstream_id(),
                         timeouts=self.snapshot.config.timeouts,
                     )
@@ -200,6 +215,8 @@ class _Errand:
         except SwitchyardError as error:
             end, record.error = stream.fail(error), error.kind
         record.usage = stream.usage
+        if record.error and stream.aborts:
+            raise _Abort
         await self.out.end_stream(end)
 
 

@@ -25,7 +25,7 @@ from app.dialects.anthropic import Anthropic
 from app.dialects.base import Dialect, Route
 from app.dialects.openai import OpenAI
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
-from app.exchange import Board, Snapshot, handle
+from app.exchange import Board, Candidates, Snapshot, handle
 from app.telemetry import CONTENT_TYPE, Telemetry
 from app.upstream import Surroundings, Target, Upstream, targets
 
@@ -71,8 +71,8 @@ class Router:
         async with self._upstream:
             yield
 
-    async def _exchange(self, dialect: Dialect, route: Route, scope: Scope, receive: Receive, send: Send) -> None:
-        await handle(self._board, dialect, route, scope, receive, send)
+    async def _exchange(self, candidates: Candidates, scope: Scope, receive: Receive, send: Send) -> None:
+        await handle(self._board, candidates, scope, receive, send)
 
     def _operations(self) -> list[BaseRoute]:
         return [
@@ -113,26 +113,29 @@ class Router:
         return Response(self._board.telemetry.expose(), media_type=CONTENT_TYPE)
 
 
-Exchange = Callable[[Dialect, Route, Scope, Receive, Send], Awaitable[None]]
+Exchange = Callable[[Candidates, Scope, Receive, Send], Awaitable[None]]
 
 DIALECTS: Sequence[Dialect] = (Anthropic(), OpenAI())
+"""In the order in which they are asked whether a request on a shared path is theirs."""
 
 
 class _Endpoint:
-    """One route of one dialect as an ASGI application."""
+    """One method and path, with the dialects that have it, as an ASGI application."""
 
-    def __init__(self, exchange: Exchange, dialect: Dialect, route: Route) -> None:
-        self._exchange, self._dialect, self._route = exchange, dialect, route
+    def __init__(self, exchange: Exchange, candidates: Candidates) -> None:
+        self._exchange, self._candidates = exchange, candidates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._exchange(self._dialect, self._route, scope, receive, send)
+        await self._exchange(self._candidates, scope, receive, send)
 
 
 def _routes(exchange: Exchange) -> list[BaseRoute]:
+    shared: dict[tuple[str, str], list[tuple[Dialect, Route]]] = {}
+    for dialect in DIALECTS:
+        for route in dialect.routes:
+            shared.setdefault((route.method, route.path), []).append((dialect, route))
     return [
-        Path(route.path, _Endpoint(exchange, dialect, route), methods=[route.method])
-        for dialect in DIALECTS
-        for route in dialect.routes
+        Path(path, _Endpoint(exchange, candidates), methods=[method]) for (method, path), candidates in shared.items()
     ]
 
 

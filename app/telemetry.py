@@ -61,8 +61,8 @@ class Telemetry:
         self.registry = registry = CollectorRegistry()
         self.in_flight = Gauge(
             "http_server_active_requests",
-            "Requests being served",
-            ("dialect",),
+            "Requests that a deployment is working on",
+            _LABELS[:3],
             registry=registry,
             multiprocess_mode="livesum",
         )

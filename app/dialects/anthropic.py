@@ -54,6 +54,9 @@ class Anthropic:
         Route("POST", "/v1/messages/count_tokens", "count_tokens"),
     )
 
+    def claims(self, route: Route, request: Request) -> bool:
+        return True
+
     def parse(self, operation: str, request: Request) -> Call:
         body = json_object(request.body)
         _check(body, needs_max_tokens=operation == "messages")

@@ -7,7 +7,7 @@
 A dialect object holds no state; what one request needs to remember travels in its `Call`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -38,16 +38,32 @@ class Call:
     """One question to a deployment, in vLLM's words.
 
     `model` is the endpoint or deployment that the client named, None for the task's default; the exchange writes the
-    deployment's own model name into `body`. `user` is a sticky key candidate. `note` is the dialect's own memory.
+    deployment's own model name into `body`. `deployment` is a variant of the endpoint that the client chose by other
+    means than the routing header. `user` is a sticky key candidate. `note` is the dialect's own memory. `lookup` is
+    asked of the same deployment first, where the question itself depends on the engine (a prompt's length, say).
     """
 
     task: Task
     path: str
     body: dict[str, Any]
     model: str | None = None
+    deployment: str | None = None
     stream: bool = False
     user: str | None = None
     note: Any = None
+    lookup: "Lookup | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A small unary question, and what its answer (a JSON object) makes of the body of the call that waits for it.
+
+    `then` raises ClientError where the answer shows that the call cannot be served.
+    """
+
+    path: str
+    body: dict[str, Any]
+    then: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +82,9 @@ class Stream(Protocol):
     Legal calls: `feed` any number of times, then exactly one of `close` (the upstream ended in order) and `fail`
     (it did not). What these return, joined, ends in exactly one terminal frame.
     """
+
+    aborts: bool
+    """Whether a failure can only be told by breaking the connection: the format's clients skip error events."""
 
     @property
     def usage(self) -> Usage | None:
@@ -96,6 +115,9 @@ class Dialect(Protocol):
 
     name: ClassVar[str]
     routes: ClassVar[Sequence[Route]]
+
+    def claims(self, route: Route, request: Request) -> bool:
+        """Whether `request`, on a path that other dialects have too, is this one's."""
 
     def parse(self, operation: str, request: Request) -> Call:
         """The question behind `request`. Raises ClientError, and nothing else, on any bytes."""

@@ -4,6 +4,7 @@ Contract: OpenAI's API reference; what the official SDKs send and expect (`share
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ValidationError
@@ -69,25 +70,52 @@ def _ends_a_response(frames: bytes) -> bool:
 EVENTS = Ending(is_terminal=_ends_a_response, error_frames=_responses_error_frames)
 
 
+AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
+
+
+def _generation(prefix: str) -> tuple[Route, ...]:
+    return (
+        Route("POST", f"{prefix}/chat/completions", "chat"),
+        Route("POST", f"{prefix}/completions", "completions"),
+        Route("POST", f"{prefix}/embeddings", "embeddings"),
+    )
+
+
+def _routes(prefix: str) -> tuple[Route, ...]:
+    return (
+        *_generation(prefix),
+        Route("POST", f"{prefix}/responses", "responses"),
+        Route("GET", f"{prefix}/responses/{{id}}", "stored_response", local=True),
+        Route("DELETE", f"{prefix}/responses/{{id}}", "stored_response", local=True),
+        Route("POST", f"{prefix}/responses/{{id}}/cancel", "stored_response", local=True),
+        Route("GET", f"{prefix}/models", "list_models", local=True),
+        Route("GET", f"{prefix}/models/{{model:path}}", "retrieve_model", local=True),
+    )
+
+
 class OpenAI:
     """The dialect at `/v1`."""
 
     name: ClassVar[str] = "openai"
     routes: ClassVar[Sequence[Route]] = (
-        Route("POST", "/v1/chat/completions", "chat"),
-        Route("POST", "/v1/completions", "completions"),
-        Route("POST", "/v1/embeddings", "embeddings"),
-        Route("POST", "/v1/responses", "responses"),
-        Route("GET", "/v1/responses/{id}", "stored_response", local=True),
-        Route("DELETE", "/v1/responses/{id}", "stored_response", local=True),
-        Route("POST", "/v1/responses/{id}/cancel", "stored_response", local=True),
-        Route("GET", "/v1/models", "list_models", local=True),
-        Route("GET", "/v1/models/{model:path}", "retrieve_model", local=True),
+        *(_routes("/v1") + _routes("/openai/v1")),
+        # Azure OpenAI's classic paths, and the paths that clients of Azure's own dialect share with the OpenAI SDK.
+        *_generation("/openai/deployments/{deployment}"),
+        *(route for prefix in AZURE_MOUNTS for route in _generation(prefix)),
     )
+
+    def claims(self, route: Route, request: Request) -> bool:
+        return True  # asked last: what no other dialect recognises is OpenAI's
 
     def parse(self, operation: str, request: Request) -> Call:
         body = json_object(request.body)
-        return _PARSERS[operation](body)
+        call = _PARSERS[operation](body)
+        if (deployment := request.params.get("deployment")) is not None:
+            return replace(call, model=deployment)
+        if (endpoint := request.params.get("endpoint")) is not None:
+            chosen = call.model if call.model != endpoint else None
+            return replace(call, model=endpoint, deployment=chosen)
+        return call
 
     def render(self, call: Call, body: bytes) -> Reply:
         if isinstance(call.note, BestOf):

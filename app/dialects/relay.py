@@ -35,6 +35,7 @@ class Relay:
         self._framer = Framer()
         self._ended = False
         self.usage: Usage | None = None
+        self.aborts = False
 
     def feed(self, chunk: bytes) -> bytes:
         if self._ended:

@@ -1,0 +1,65 @@
+"""`python -m app`: the router alone, as a process of its own, in front of servers elsewhere."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import yaml
+
+from tests.router.fake_engine import FakeEngine
+from tests.serving import free_port
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(config: Path, port: int, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "app", "--config", str(config), "--port", str(port)]
+    return subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **environment}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_it_serves_a_deployment_elsewhere_and_stops_on_sigterm(
+    engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
+) -> None:
+    fakes, url = engines
+    fakes["blue"].reset()
+    port, config = free_port(), tmp_path / "router.yaml"
+    document = {
+        "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"far": 100}}},
+        "deployments": {"far": {"url": f"{url}/blue", "model": "big", "api_key_env": "FAR_KEY"}},
+    }
+    config.write_text(yaml.safe_dump(document))
+    process = start(config, port, FAR_KEY="theirs")
+    try:
+        answer = None
+        for _ in range(200):
+            try:
+                body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+                answer = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body)
+                break
+            except httpx.ConnectError:
+                assert process.poll() is None
+                time.sleep(0.05)
+        assert answer is not None
+        assert answer.json()["choices"][0]["message"]["content"] == "Hello big"
+        assert fakes["blue"].headers[-1]["authorization"] == "Bearer theirs"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=10)
+    assert '"deployment": "far"' in log
+    assert "theirs" not in log
+
+
+def test_a_wrong_configuration_is_told_and_nothing_starts(tmp_path: Path) -> None:
+    config = tmp_path / "router.yaml"
+    config.write_text("endpoints: {chat: {tasks: [chat], traffic: {gone: 100}}}\ndeployments: {}\n")
+    process = start(config, free_port())
+    _, said = process.communicate(timeout=20)
+    assert process.returncode == 1
+    assert "deployments: " in said
+    assert "Traceback" not in said
