@@ -49,6 +49,7 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
     return Broken("The deployment failed while it served the request")
 
 
+_FIRST_OF_LINES = re.compile(r"validation errors? for .*\n(\S+)\n +(.*?)(?: \[type=|$)", re.MULTILINE)
 _FIRST_OF_LIST = re.compile(r"'msg': (?:'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\")")
 
 
@@ -61,9 +62,12 @@ def _fields(body: bytes) -> tuple[str | None, str | None, object]:
     param = _path(param) if isinstance(param, str) else None
     if not isinstance(message, str):
         return None, param, code
-    # vLLM prints pydantic's list of errors: keep the first one's sentence, and say which field it is about.
-    if "validation error" in message and (first := _FIRST_OF_LIST.search(message)):
-        message = (first[1] or first[2]).removeprefix("Value error, ")
+    # vLLM prints pydantic's errors, in one of two ways: keep the first one's sentence, and say what field it is about.
+    if "validation error" in message:
+        if first := _FIRST_OF_LIST.search(message):
+            message = (first[1] or first[2]).removeprefix("Value error, ")
+        elif first := _FIRST_OF_LINES.search(message):
+            message = f"{first[1]}: {first[2]}"
     if param is not None and param not in message:
         message = f"{param}: {message}"
     return message, param, code

@@ -7,6 +7,7 @@
     │   ├── NotFound                404   no such endpoint, deployment or route
     │   ├── MethodNotAllowed        405
     │   ├── TooLarge                413
+    │   ├── Unprocessable           422   well formed, and beyond what this deployment can do
     │   └── Rejected                4xx   the engine's own refusal of the request
     ├── UpstreamError               5xx   the deployment failed us
     │   ├── Unavailable             503   nobody answers there
@@ -17,7 +18,7 @@
 A dialect words them (`render_error`); nothing else turns an error into bytes.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class SwitchyardError(Exception):
@@ -85,10 +86,22 @@ class TooLarge(ClientError):
     kind = "too_large"
 
 
+class Unprocessable(ClientError):
+    """Well formed, and beyond what this deployment can do. `value` is what `param` was."""
+
+    status = 422
+    kind = "unprocessable"
+
+    def __init__(self, message: str, *, param: str | None = None, value: Any = None) -> None:
+        super().__init__(message, param=param)
+        self.value = value
+
+
 class Rejected(ClientError):
-    """The engine refused the request; `status` is the engine's."""
+    """The engine refused the request; `status` is the engine's. `value` is what `param` was, where that is known."""
 
     kind = "rejected"
+    value: Any = None
 
     def __init__(self, message: str, *, status: int, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message, param=param, code=code)

@@ -25,9 +25,9 @@ from urllib.parse import parse_qsl
 
 from app.access import credential
 from app.config import Config, Sticky, Timeouts
-from app.dialects.base import EVENT_STREAM, Call, Dialect, Reply, Request, Route, Stream, json_object
+from app.dialects.base import EVENT_STREAM, Call, Dialect, Reply, Request, Route, Stream, json_object, value_at
 from app.engine import find_usage
-from app.errors import InternalError, SwitchyardError, TimedOut, TooLarge, Unavailable, UpstreamError
+from app.errors import InternalError, Rejected, SwitchyardError, TimedOut, TooLarge, Unavailable, UpstreamError
 from app.telemetry import Record, Telemetry
 from app.traffic import DEPLOYMENT_HEADER, Assignment, assign
 from app.upstream import Target
@@ -116,6 +116,9 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
         pass  # leaving the answer unfinished makes the server break the connection
     except ClientGone:
         record.status, record.error = _GONE, "client_gone"
+    except asyncio.CancelledError:  # how Serve tells that the client left
+        record.status, record.error = _GONE, "client_gone"
+        raise
     except SwitchyardError as error:
         await out.error(dialect, error)
     except Exception:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
@@ -151,6 +154,9 @@ class _Errand:
                 with in_flight.track_inprogress():
                     await (self._stream if self.call.stream else self._unary)(self.snapshot.targets[name])
                 return
+            except Rejected as error:
+                error.value = value_at(self.call.body, error.param)
+                raise
             except UpstreamError as error:
                 if name == candidates[-1] or self.out.started:
                     raise

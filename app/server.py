@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.config import Config, ConfigError, parse
 from app.dialects.anthropic import Anthropic
+from app.dialects.azure import Azure
 from app.dialects.base import Dialect, Route
 from app.dialects.openai import OpenAI
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
@@ -115,7 +116,7 @@ class Router:
 
 Exchange = Callable[[Candidates, Scope, Receive, Send], Awaitable[None]]
 
-DIALECTS: Sequence[Dialect] = (Anthropic(), OpenAI())
+DIALECTS: Sequence[Dialect] = (Anthropic(), Azure(), OpenAI())
 """In the order in which they are asked whether a request on a shared path is theirs."""
 
 

@@ -66,7 +66,7 @@ def assign(
 
 def _must_do(task: Task, tasks: Sequence[Task], what: str, name: str) -> None:
     if task not in tasks:
-        raise BadRequest(f"{what} '{name}' does not do {task}; it does {', '.join(tasks)}", param="model")
+        raise BadRequest(f"model: {what} '{name}' does not do {task}; it does {', '.join(tasks)}", param="model")
 
 
 def _endpoint_of(config: Config, deployment: str) -> str:

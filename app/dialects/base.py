@@ -7,11 +7,13 @@
 A dialect object holds no state; what one request needs to remember travels in its `Call`.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from pydantic_core import from_json, to_json
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails, from_json, to_json
 
 from app.config import Config, Task
 from app.engine import Usage
@@ -166,6 +168,33 @@ def field_path(location: Sequence[int | str]) -> str:
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     return path
+
+
+def value_at(body: Any, path: str | None) -> Any:
+    """What `body` holds at a `field_path`; None where there is nothing."""
+    for part in _STEPS.findall(path or ""):
+        try:
+            body = body[int(part) if isinstance(body, list) else part]
+        except (KeyError, IndexError, ValueError, TypeError):
+            return None
+    return body if path else None
+
+
+_STEPS = re.compile(r"[^.\[\]]+")
+
+
+def most_specific(error: ValidationError) -> ErrorDetails:
+    """The first wrong field's error: of a union's branches, the one that got furthest into the value."""
+    errors = error.errors(include_url=False)
+    of_the_first = [item for item in errors if item["loc"][:1] == errors[0]["loc"][:1]]
+    return max(of_the_first, key=lambda item: len([part for part in item["loc"] if not is_union_branch(part)]))
+
+
+def is_union_branch(part: int | str) -> bool:
+    """Whether a part of pydantic's location names a branch of a union and no field."""
+    if not isinstance(part, str):
+        return False
+    return part in ("str", "int", "float", "bool", "dict") or "[" in part or part[:1].isupper()
 
 
 def dump(value: Any) -> bytes:

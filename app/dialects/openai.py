@@ -11,7 +11,18 @@ from pydantic import BaseModel, ValidationError
 
 from app.config import Config, Task
 from app.dialects import openai_fields as fields
-from app.dialects.base import Call, Reply, Request, Route, Stream, dump, field_path, json_object
+from app.dialects.base import (
+    Call,
+    Reply,
+    Request,
+    Route,
+    Stream,
+    dump,
+    field_path,
+    is_union_branch,
+    json_object,
+    most_specific,
+)
 from app.dialects.best_of import BestOf
 from app.dialects.relay import Ending, Relay
 from app.errors import BadRequest, NotFound, SwitchyardError
@@ -159,8 +170,8 @@ def checked(body: dict[str, Any], model: type[BaseModel], known: frozenset[str])
     try:
         model.model_validate(body)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = field_path([part for part in first["loc"] if not _is_union_branch(part)])
+        first = most_specific(error)
+        path = field_path([part for part in first["loc"] if not is_union_branch(part)])
         message = first["msg"].removeprefix("Value error, ")
         if not path:  # a rule over several fields, whose message begins with the field's name
             path, _, message = message.partition(": ")
@@ -171,11 +182,6 @@ def checked(body: dict[str, Any], model: type[BaseModel], known: frozenset[str])
             raise BadRequest(f"{name}: {fields.UNSUPPORTED[name]}", param=name, code="unsupported_parameter")
         if name not in known:
             raise BadRequest(f"Unrecognized request argument supplied: {name}", param=name, code="unknown_parameter")
-
-
-def _is_union_branch(part: int | str) -> bool:
-    """Whether a part of pydantic's location names a branch of a union and no field."""
-    return isinstance(part, str) and (part in ("str", "int", "float", "bool", "dict") or "[" in part)
 
 
 def _without(body: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:

@@ -48,13 +48,28 @@ class _Sampling(_Fields):
         return self
 
 
+class Part(BaseModel):
+    """One part of a message's content; which kinds there are is the model's affair."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    type: str
+    text: str | None = None
+
+    @model_validator(mode="after")
+    def _text_has_text(self) -> Self:
+        if self.type == "text" and self.text is None:
+            raise ValueError("a part of type 'text' needs the field 'text'")
+        return self
+
+
 class Message(BaseModel):
-    """One chat message; vLLM checks the parts of its content."""
+    """One chat message."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Any] | None = None
+    content: str | list[Part] | None = None
 
 
 class Chat(_Sampling):

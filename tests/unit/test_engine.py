@@ -40,6 +40,13 @@ def test_pydantics_list_of_errors_becomes_one_sentence() -> None:
     assert engine_error(error(listed, 400, "body.n"), 400).message == "n: it's odd"
 
 
+def test_pydantics_report_becomes_one_sentence() -> None:
+    report = (
+        "2 validation errors for Part\na.text\n  Field required [type=missing, input_value={}]\n    For further ..."
+    )
+    assert engine_error(error(report), 400).message == "a.text: Field required"
+
+
 @pytest.mark.parametrize("status", [401, 403, 500, 503])
 def test_what_is_not_the_clients_fault_is_the_deployments(status: int) -> None:
     found = engine_error(error("secret detail", status), status)

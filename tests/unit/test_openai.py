@@ -103,6 +103,8 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("chat", {"messages": [{"role": "boss", "content": "hi"}]}, "messages[0].role"),
     ("chat", {"messages": [*MESSAGES, 5]}, "messages[1]"),
     ("chat", {"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    ("chat", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
+    ("chat", {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}, "messages[0].content[0].type"),
     ("chat", {"model": 5}, "model"),
     ("chat", {"temperature": -0.1}, "temperature"),
     ("chat", {"temperature": 2.1}, "temperature"),

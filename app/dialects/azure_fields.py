@@ -1,0 +1,268 @@
+"""The fields of Azure's requests: which are documented, their bounds, and how they read in vLLM's words."""
+
+import base64
+import struct
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
+
+from app.dialects.base import dump, field_path, is_union_branch, most_specific, value_at
+from app.errors import Broken, Unprocessable
+
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+
+_SAMPLING = frozenset("frequency_penalty max_tokens model presence_penalty seed stop stream temperature top_p".split())
+
+KNOWN: Mapping[str, frozenset[str]] = {
+    "chat": _SAMPLING
+    | frozenset({"messages", "modalities", "response_format", "stream_options", "tool_choice", "tools"}),
+    "completions": _SAMPLING | {"prompt"},
+    "embeddings": frozenset({"dimensions", "encoding_format", "input", "input_type", "model"}),
+}
+"""Operation to documented fields; any other is an extra parameter."""
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    model: str | None = None
+
+
+class Part(BaseModel):
+    """One part of a message: OpenAI's form, or the documented one with everything in `content`."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    type: Literal["text", "image", "image_url", "input_audio", "audio_url"]
+    content: str | None = None
+    text: str | None = None
+    image_url: dict[str, Any] | None = None
+    detail: Literal["auto", "low", "high"] | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.type == "text" and self.text is None and self.content is None:
+            raise ValueError("a part of type 'text' needs the field 'text'")
+        if self.type in ("image", "image_url") and self.image_url is None and self.content is None:
+            raise ValueError(f"a part of type '{self.type}' needs the field 'image_url'")
+        return self
+
+    def openai(self) -> dict[str, Any]:
+        """The part as vLLM reads it."""
+        if self.type == "text":
+            return {"type": "text", "text": self.content if self.text is None else self.text}
+        if self.type in ("image", "image_url") and self.image_url is None:
+            return {"type": "image_url", "image_url": {"url": self.content, "detail": self.detail or "auto"}}
+        return {**self.model_dump(exclude_none=True), "type": "image_url" if self.type == "image" else self.type}
+
+
+class Message(BaseModel):
+    """One chat message."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+
+    def openai(self) -> dict[str, Any]:
+        """The message as vLLM reads it."""
+        message = self.model_dump(exclude_none=True)
+        if isinstance(self.content, list):
+            message["content"] = [part.openai() for part in self.content]
+        return message
+
+
+class Function(BaseModel):
+    """A function that the model may call."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(BaseModel):
+    """One tool."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    type: Literal["function"]
+    function: Function
+
+
+class ChosenFunction(BaseModel):
+    """The name in a `tool_choice`."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str
+
+
+class ToolChoice(BaseModel):
+    """A `tool_choice` that names one function."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+class JsonSchema(BaseModel):
+    """The schema of a `response_format`."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    name: str
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """`response_format`."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_goes_with_its_type(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("`json_schema` goes with type 'json_schema', and only with it")
+        return self
+
+
+class StreamOptions(BaseModel):
+    """`stream_options`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_usage: bool = False
+
+
+class _Sampling(_Fields):
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    max_tokens: int | None = Field(default=None, ge=0)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    stop: str | list[Annotated[str, Field(min_length=1)]] | None = None
+    stream: bool = False
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+
+
+class Chat(_Sampling):
+    """POST /chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    modalities: list[Literal["text"]] | None = None
+    response_format: ResponseFormat | None = None
+    stream_options: StreamOptions | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+
+    @model_validator(mode="after")
+    def _companions(self) -> Self:
+        names = {tool.function.name for tool in self.tools or ()}
+        if self.tool_choice in ("auto", "required") and not names:
+            raise ValueError("tool_choice: only allowed with tools")
+        if isinstance(self.tool_choice, ToolChoice) and self.tool_choice.function.name not in names:
+            raise ValueError(f"tool_choice: no tool is named '{self.tool_choice.function.name}'")
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options: only allowed when stream is true")
+        return self
+
+
+class Completions(_Sampling):
+    """POST /completions."""
+
+    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1, max_length=1)]
+
+
+class Embeddings(_Fields):
+    """POST /embeddings. vLLM gives vectors of floats; the other encodings are made of them here."""
+
+    input: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
+    dimensions: int | None = Field(default=None, ge=1)
+    encoding_format: Literal["float", "base64", "binary", "ubinary", "int8", "uint8"] = "float"
+    input_type: Literal["text", "query", "document"] | None = None
+
+
+_MODELS: Mapping[str, type[_Fields]] = {"chat": Chat, "completions": Completions, "embeddings": Embeddings}
+
+
+def checked(operation: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The documented fields of `body`, as vLLM reads them. Raises Unprocessable, naming the field and its value."""
+    try:
+        request = _MODELS[operation].model_validate(body)
+    except ValidationError as error:
+        first = most_specific(error)
+        path = field_path([part for part in first["loc"] if not is_union_branch(part)])
+        message = first["msg"].removeprefix("Value error, ")
+        if not path:
+            path, _, message = message.partition(": ")
+        raise Unprocessable(f"{path}: {message}", param=path, value=value_at(body, path)) from None
+    known = {name: body[name] for name in KNOWN[operation] if name in body and name not in ("modalities", "model")}
+    if isinstance(request, Chat):
+        known["messages"] = [message.openai() for message in request.messages]
+        if not request.tools:
+            known.pop("tools", None)
+            known.pop("tool_choice", None)
+    if known.get("max_tokens") == 0:
+        raise Unprocessable("max_tokens: must be at least 1", param="max_tokens", value=0)
+    if isinstance(request, Completions) and isinstance(request.prompt, list):
+        known["prompt"] = request.prompt[0]
+    return known
+
+
+def rest_of_the_context(body: dict[str, Any], counted: dict[str, Any]) -> dict[str, Any]:
+    """`body` with the tokens that the prompt leaves as its `max_tokens`; `counted` is vLLM's `/tokenize` answer."""
+    left = counted["max_model_len"] - counted["count"]
+    if left < 1:
+        longest = counted["max_model_len"] - 1
+        raise Unprocessable(
+            f"prompt: has {counted['count']} tokens, this model takes at most {longest}",
+            param="prompt",
+            value=body["prompt"],
+        )
+    return {**body, "max_tokens": left}
+
+
+def embeddings(body: bytes, encoding: str) -> bytes:
+    """vLLM's embeddings of floats in the asked encoding, with the fields that the SDK requires."""
+    try:
+        answer = from_json(body)
+        for item in answer["data"]:
+            item["embedding"] = _ENCODERS[encoding](item["embedding"])
+        usage = answer["usage"]
+        answer["usage"] = {"prompt_tokens": usage["prompt_tokens"], "total_tokens": usage["total_tokens"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise Broken("The deployment's answer is no embedding") from error
+    return dump(answer)
+
+
+def _base64(vector: list[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def _bits(vector: list[float]) -> list[int]:
+    """One byte for eight signs, the first the most significant; a remainder is padded with zeros."""
+    padded = [value > 0 for value in vector] + [False] * (-len(vector) % 8)
+    return [sum(bit << (7 - i) for i, bit in enumerate(padded[at : at + 8])) for at in range(0, len(padded), 8)]
+
+
+def _scaled(vector: list[float]) -> list[int]:
+    """Each value of a vector of length one, [-1, 1], as an integer in [-128, 127]."""
+    return [max(-128, min(127, round(value * 127))) for value in vector]
+
+
+_ENCODERS: Mapping[str, Any] = {
+    "float": lambda vector: vector,
+    "base64": _base64,
+    "ubinary": _bits,
+    "binary": lambda vector: [value - 128 for value in _bits(vector)],
+    "int8": _scaled,
+    "uint8": lambda vector: [value + 128 for value in _scaled(vector)],
+}

@@ -1,0 +1,1 @@
+"""What runs on the cluster: the only importers of ray and vllm."""

@@ -1,0 +1,26 @@
+"""`python -m deployments serve` and `python -m deployments stop`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from deployments import local
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m deployments")
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve", help="start everything on this machine, in the foreground")
+    serve.add_argument("--config", type=Path, default=Path("serve_config.yaml"))
+    serve.add_argument("--port", type=int, default=8000)
+    commands.add_parser("stop", help="stop what an earlier `serve` left running")
+    arguments = parser.parse_args(argv)
+    if arguments.command == "stop":
+        return local.stop()
+    return local.serve(arguments.config, arguments.port)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

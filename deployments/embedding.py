@@ -1,0 +1,10 @@
+"""One vLLM pooling deployment: embeddings."""
+
+from ray import serve
+
+from deployments.engine import EngineArgs, build_engine
+
+
+def build(args: EngineArgs) -> serve.Application:
+    """The application; Serve validates `args` against its annotation."""
+    return build_engine(args, runner="pooling")

@@ -1,0 +1,425 @@
+"""The whole application on this machine: Ray, Serve, HAProxy, the engines, the router, in one foreground run.
+
+Top to bottom: check the configuration, prepare the weights, start Ray and Serve on loopback, deploy, wait
+until everything answers, wait for a signal, stop everything. Ray reads its environment when it is imported,
+so this file imports it inside functions, after the environment is set. Signals only set an event: nothing
+interrupts the sweep, a second signal least of all.
+"""
+
+import contextlib
+import http.client
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO, TypeVar
+
+import yaml
+
+from app import config as app_config
+from deployments import leftovers
+from deployments.internal_key import HEADER, VARIABLE
+
+ROOT = Path(__file__).resolve().parent.parent
+HOST = "127.0.0.1"
+PACKAGE = "package:"
+TOKEN = "ray_token"
+T = TypeVar("T")
+
+READY_S = 900.0
+"""How long the applications may take to come up."""
+UNHEALTHY_S = 60.0
+"""How long one may be unhealthy before the start is given up."""
+SHUTDOWN_S = 30.0
+"""How long Serve may take to stop by itself; the sweep ends what is left."""
+
+LOGICAL_CPUS = 16
+"""Ray's bookkeeping, not cores: replicas that wait for tokens share the machine."""
+OBJECT_STORE_BYTES = 128 * 1024 * 1024
+"""Small: the data plane is HTTP, no payload goes through the object store."""
+
+DEFAULTS: Mapping[str, str] = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_HAPROXY_NBTHREAD": "2",
+    # Nobody drains a laptop: a stop is a stop.
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray on loopback; asked by address, it takes another interface
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # "auto" pins every engine to the same core
+    "VLLM_LOGGING_LEVEL": "INFO",
+}
+"""The environment of a local run; what the caller has set wins."""
+
+
+class Failure(Exception):
+    """The start is given up; the text tells the user why and what to do."""
+
+
+class Stopped(Exception):
+    """A signal came while starting."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Everything a run listens on besides its own port; two runs on a machine must not meet."""
+
+    dashboard: int
+    stats: int
+    metrics: int
+    fallback_http: int
+    fallback_grpc: int
+    replicas: int
+
+
+def serve(config: Path, port: int) -> int:
+    """Runs `config` on `port` until a signal; returns the exit status."""
+    directory = leftovers.run_directory()
+    try:
+        problems = app_config.check_file(config)
+        if problems:
+            raise Failure("\n".join([f"{config} is wrong:", *problems]))
+        with leftovers.exclusive(directory), _signals() as stop:
+            leftovers.clean(directory)
+            _run(yaml.safe_load(config.read_text()), port, directory, stop)
+    except leftovers.AlreadyRunning:
+        other = leftovers.record(directory)
+        where = f" on port {other.port} (pid {other.pid})" if other else ""
+        _say(f"Another instance already runs from this checkout{where}. Stop it with: python -m deployments stop")
+        return 1
+    except Failure as failure:
+        _say(str(failure))
+        return 1
+    return 0
+
+
+def stop() -> int:
+    """Stops the run of this checkout, or what a killed one left; returns the exit status."""
+    _say(leftovers.stop(leftovers.run_directory()))
+    return 0
+
+
+def _run(document: Mapping[str, Any], port: int, directory: Path, stop: threading.Event) -> None:
+    _refuse_taken(port)
+    files = Path(tempfile.mkdtemp(prefix="switchyard-", dir="/tmp"))
+    ports = _free_ports(port)
+    run = leftovers.Run(
+        pid=os.getpid(),
+        run_id=str(uuid.uuid4()),
+        port=port,
+        dashboard=f"http://{HOST}:{ports.dashboard}",
+        directory=str(files),
+    )
+    _set_environment(run, ports)
+    failed = True
+    try:
+        with contextlib.suppress(Stopped):
+            _prepare_weights(document, stop)
+            leftovers.write_record(directory, run)
+            with _output_to(files / "launcher.log"):
+                _start(document, run, stop)
+                _ready(run)
+                stop.wait()
+        failed = False
+    finally:
+        with _output_to(files / "launcher.log"):
+            _shut_down(run)
+        (directory / "local.json").unlink(missing_ok=True)
+        if failed:
+            _say(f"The logs are kept: {files}/ray/session_latest/logs")
+        else:
+            shutil.rmtree(files, ignore_errors=True)
+
+
+def _start(document: Mapping[str, Any], run: leftovers.Run, stop: threading.Event) -> None:
+    _say(f"Starting Ray (logs: {run.directory}/ray/session_latest/logs)")
+    _start_ray(run, stop)
+    _check(stop)
+    options = {"host": HOST, "port": run.port}
+    _in_background(partial(_start_serve, options), stop)
+    _in_background(partial(_deploy, run.dashboard, {**document, "http_options": options}), stop)
+    _wait_until_running(stop)
+    _wait_until_answering(document, run.port, stop)
+
+
+# --- the environment -------------------------------------------------------------------------------
+
+
+def _set_environment(run: leftovers.Run, ports: Ports) -> None:
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault(VARIABLE, secrets.token_urlsafe(32))
+    os.environ.setdefault("SWITCHYARD_MODELS", str(ROOT / ".models"))
+    if "RAY_AUTH_MODE" not in os.environ:  # Ray would make a token of its own, which no other terminal knows
+        token = Path(run.directory) / TOKEN  # in a directory that only this user can read
+        token.write_text(secrets.token_hex(32))
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+        # Nothing beside the sources, then; but without any cache every process spends 10 s on compiling vLLM.
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / ".run" / "pycache"))
+    path = os.environ.get("PYTHONPATH")
+    no_proxy = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
+    proxy = Path(run.directory)  # no deeper: Ray adds 57 characters, and HAProxy takes 97 for a socket
+    os.environ |= {
+        leftovers.MARKER: run.run_id,
+        "SPT_NOENV": "1",  # or a process that sets its title overwrites the marker in /proc/<pid>/environ
+        "NO_PROXY": f"{no_proxy},{HOST}" if no_proxy else HOST,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(proxy / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(proxy / "admin.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(proxy / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(proxy),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(proxy / "server-state"),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(ports.stats),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(ports.metrics),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports.fallback_http),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports.fallback_grpc),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ports.replicas),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ports.replicas + 100),
+    }
+
+
+def _free_ports(taken: int) -> Ports:
+    dashboard = 8265 if _is_free(8265) and taken != 8265 else 0
+    with contextlib.ExitStack() as sockets:
+        bound = [sockets.enter_context(socket.socket()) for _ in range(5)]
+        for one in bound:
+            one.bind((HOST, 0))
+        free = [one.getsockname()[1] for one in bound]
+    replicas = next((start for start in range(30000, 32700, 100) if _is_free(start)), 30000)
+    return Ports(dashboard or free[0], free[1], free[2], free[3], free[4], replicas)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def _refuse_taken(port: int) -> None:
+    if not _is_free(port):
+        raise Failure(
+            f"Port {port} is taken by another program. Choose another: --port {port + 1}, or make serve PORT={port + 1}"
+        )
+
+
+# --- the steps -------------------------------------------------------------------------------------
+
+
+def _prepare_weights(document: Mapping[str, Any], stop: threading.Event) -> None:
+    names = dict.fromkeys(_packages(document))
+    if not names:
+        return
+    from deployments import weights
+
+    cache = Path(os.environ["SWITCHYARD_MODELS"])
+    for name in names:
+        try:
+            _in_background(partial(weights.prepare, name, cache), stop)
+        except weights.WeightsError as error:
+            raise Failure(str(error)) from None
+
+
+def _packages(document: Mapping[str, Any]) -> Iterator[str]:
+    for application in document.get("applications") or []:
+        config = (application.get("args") or {}).get("llm_config") or {}
+        source = (config.get("model_loading_config") or {}).get("model_source")
+        if isinstance(source, str) and source.startswith(PACKAGE):
+            yield source.removeprefix(PACKAGE)
+
+
+def _start_ray(run: leftovers.Run, stop: threading.Event) -> None:
+    import ray
+
+    try:
+        ray.init(
+            address="local",
+            num_cpus=LOGICAL_CPUS,
+            object_store_memory=OBJECT_STORE_BYTES,
+            include_dashboard=True,
+            dashboard_host=HOST,
+            dashboard_port=int(run.dashboard.rpartition(":")[2]),
+            log_to_driver=False,
+            logging_level="ERROR",
+            _node_ip_address=HOST,  # replicas listen on loopback, so HAProxy must look for them there
+            _temp_dir=f"{run.directory}/ray",
+        )
+    except SystemExit:  # a SIGTERM while Ray's own handler was installed
+        stop.set()
+    finally:
+        _handle_signals(stop)  # ray.init replaces the handlers
+
+
+def _start_serve(options: Mapping[str, Any]) -> None:
+    from ray import serve as ray_serve
+
+    ray_serve.start(http_options=options)
+
+
+def _deploy(dashboard: str, document: Mapping[str, Any]) -> None:
+    """The same call that `serve deploy` makes (with Ray's token), so that a later one changes this run."""
+    from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+
+    try:
+        ServeSubmissionClient(dashboard).deploy_applications(dict(document))
+    except RuntimeError as error:  # how this client says that the answer was not 200
+        raise Failure(f"Serve refused the configuration: {error}") from None
+
+
+def _wait_until_running(stop: threading.Event) -> None:
+    from ray import serve as ray_serve
+
+    deadline = time.monotonic() + READY_S
+    unhealthy_since: dict[str, float] = {}
+    said = ""
+    while True:
+        applications = _in_background(ray_serve.status, stop).applications
+        waiting = sorted(name for name, it in applications.items() if it.status != "RUNNING")
+        if applications and not waiting:
+            return
+        for name in waiting:
+            _give_up_if_failed(name, applications[name], unhealthy_since)
+        line = f"Waiting for: {', '.join(waiting)}"
+        if waiting and line != said:
+            _say(line)
+            said = line
+        if time.monotonic() > deadline:
+            raise Failure(f"Not ready after {READY_S:.0f} s: {', '.join(waiting)}")
+        _check(stop, wait_s=0.5)
+
+
+def _give_up_if_failed(name: str, application: Any, unhealthy_since: dict[str, float]) -> None:
+    if application.status != "UNHEALTHY":
+        unhealthy_since.pop(name, None)
+    since = unhealthy_since.setdefault(name, time.monotonic()) if application.status == "UNHEALTHY" else None
+    if application.status == "DEPLOY_FAILED" or (since is not None and time.monotonic() - since > UNHEALTHY_S):
+        messages = [application.message, *(it.message for it in application.deployments.values())]
+        text = "\n".join(dict.fromkeys(message for message in messages if message))
+        raise Failure(f"Application '{name}' failed ({application.status}):\n{text}")
+
+
+def _wait_until_answering(document: Mapping[str, Any], port: int, stop: threading.Event) -> None:
+    """RUNNING is the replicas' word; HAProxy learns of them a moment later."""
+    deadline = time.monotonic() + 60
+    for application in document["applications"]:
+        prefix = str(application.get("route_prefix") or "/").rstrip("/")
+        while not _in_background(partial(_answers, port, f"{prefix}/health"), stop):
+            if time.monotonic() > deadline:
+                raise Failure(f"{prefix or '/'} runs, but does not answer on port {port}")
+            _check(stop, wait_s=0.1)
+
+
+def _answers(port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", path, headers={HEADER: os.environ[VARIABLE]})
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _ready(run: leftovers.Run) -> None:
+    variables = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")
+    given = " ".join(f"{name}={os.environ[name]}" for name in variables if name in os.environ)
+    _say(f"Change it live: {given} serve deploy --address {run.dashboard} serve_config.yaml")
+    _write(sys.__stdout__, f"Switchyard is ready: http://{HOST}:{run.port}/v1")
+
+
+def _shut_down(run: leftovers.Run) -> None:
+    """Gently first, so that engines and HAProxy end in order; then whatever still carries the marker."""
+    if "ray" in sys.modules:
+        _say("Stopping")
+        thread = threading.Thread(target=_stop_serve, daemon=True)
+        thread.start()
+        thread.join(SHUTDOWN_S)
+        import ray
+
+        ray.shutdown()
+    leftovers.sweep(run.run_id)
+
+
+def _stop_serve() -> None:
+    import ray
+    from ray import serve as ray_serve
+
+    with contextlib.suppress(Exception):  # whatever it was, the sweep follows
+        if ray.is_initialized():
+            ray_serve.shutdown()
+
+
+# --- plumbing --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[threading.Event]:
+    stop = threading.Event()
+    _handle_signals(stop)
+    yield stop
+
+
+def _handle_signals(stop: threading.Event) -> None:
+    """SIGINT too: a shell that starts a program with `&` has it ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+
+
+def _check(stop: threading.Event, wait_s: float = 0.0) -> None:
+    if stop.wait(wait_s):
+        raise Stopped
+
+
+def _in_background(work: Callable[[], T], stop: threading.Event) -> T:
+    """The result of `work`; Stopped at once when a signal comes first."""
+    future: Future[T] = Future()
+
+    def fulfil() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001  (the caller gets it)
+            future.set_exception(error)
+
+    threading.Thread(target=fulfil, daemon=True).start()
+    while not future.done():
+        _check(stop)
+        wait([future], timeout=0.1)
+    return future.result()
+
+
+@contextlib.contextmanager
+def _output_to(log: Path) -> Iterator[None]:
+    """Ray and Serve talk to this process's terminal from threads of theirs: into a file with it."""
+    with log.open("a") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        yield
+
+
+def _say(line: str) -> None:
+    _write(sys.__stderr__, line)
+
+
+def _write(stream: TextIO | None, line: str) -> None:
+    if stream is not None:
+        with contextlib.suppress(OSError):  # the terminal may be gone; what runs is not
+            stream.write(line + "\n")
+            stream.flush()

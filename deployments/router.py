@@ -1,0 +1,82 @@
+"""The router as a Serve deployment: a thin host for `app.server.Router`.
+
+Its configuration is the deployment's `user_config`, which Serve delivers to every replica on each change, without a
+restart. A change that is refused leaves the last good one in force.
+"""
+
+import logging
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from ray import serve
+from ray.serve import Application
+from ray.serve.context import _get_global_client
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.config import ConfigError
+from app.exchange import REQUEST_ID_HEADER
+from app.server import Router as App
+from app.telemetry import log_to_stderr
+from app.upstream import Surroundings
+
+_log = logging.getLogger("switchyard")
+
+
+class RouterArgs(BaseModel):
+    """`args` of the application: none so far; what callers see is `user_config`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+@serve.ingress()
+class Router:
+    """Hosts the router in a replica."""
+
+    def __init__(self) -> None:
+        log_to_stderr()
+        self._router = App(Surroundings.from_environment(_serve_url()))
+        self._configured = False
+
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Serves by `user_config` from the next request on. Serve calls it at the start and on every change.
+
+        Raises ConfigError on a refused one only while there is none to keep: Serve would replace a replica that
+        raises, and with it the configuration that works.
+        """
+        try:
+            self._router.reconfigure(user_config)
+            self._configured = True
+        except ConfigError as error:
+            if not self._configured:
+                raise
+            _log.error("configuration refused, the last good one stays:\n%s", error)
+
+    async def __serve_build_asgi_app__(self) -> ASGIApp:
+        """What the replica serves."""
+        return _WithoutRequestId(self._router.app)
+
+
+class _WithoutRequestId:
+    """Serve puts the request's id into every response itself, and a header that comes twice is a wrong one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_without(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [pair for pair in message["headers"] if pair[0] != REQUEST_ID_HEADER.encode()]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, send_without)
+
+
+def _serve_url() -> str:
+    """The Serve ingress on this node, which knows every replica of every application."""
+    return f"http://127.0.0.1:{_get_global_client().http_config.port}"
+
+
+def build(args: RouterArgs) -> Application:
+    """The router's application, as `import_path` in the Serve configuration names it."""
+    return serve.deployment(name="Router")(Router).bind()

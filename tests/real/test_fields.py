@@ -1,0 +1,41 @@
+"""The router's lists of vLLM's field names are those of the installed vLLM."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from app.dialects import anthropic, openai_fields
+
+pytestmark = pytest.mark.real
+
+# In a process of its own: importing vLLM takes seconds and warns.
+READ = """
+import json
+from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.entrypoints.pooling.embed.protocol import EmbeddingChatInputRequest, EmbeddingCompletionRequest
+print(json.dumps({
+    "chat": sorted(ChatCompletionRequest.model_fields),
+    "completions": sorted(CompletionRequest.model_fields),
+    "responses": sorted(ResponsesRequest.model_fields),
+    "embeddings": sorted({*EmbeddingChatInputRequest.model_fields, *EmbeddingCompletionRequest.model_fields}),
+    "messages": sorted(AnthropicMessagesRequest.model_fields),
+}))
+"""
+
+
+def test_the_names_of_vllms_fields_are_current() -> None:
+    output = subprocess.run(
+        [sys.executable, "-c", READ], check=True, capture_output=True, text=True, timeout=200
+    ).stdout
+    assert json.loads(output.splitlines()[-1]) == {
+        "chat": sorted(openai_fields.ENGINE_CHAT),
+        "completions": sorted(openai_fields.ENGINE_COMPLETIONS),
+        "responses": sorted(openai_fields.ENGINE_RESPONSES),
+        "embeddings": sorted(openai_fields.ENGINE_EMBEDDINGS),
+        "messages": sorted(anthropic.ENGINE),
+    }

@@ -1,0 +1,280 @@
+"""The official OpenAI SDK against the real application."""
+
+import base64
+import json
+import math
+import struct
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.real.conftest import Application
+
+pytestmark = pytest.mark.real
+
+FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
+GREEDY: dict[str, Any] = {"model": "chat", "messages": FRANCE, "temperature": 0, "max_tokens": 16}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+def test_a_chat_is_answered(application: Application) -> None:
+    answer = application.sdk.chat.completions.create(**GREEDY)
+    assert "Paris" in answer.choices[0].message.content
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.model == "SmolLM2-135M-Instruct"
+    assert answer.id.startswith("chatcmpl-")
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+@pytest.mark.parametrize("deployment", ["smollm2-blue", "smollm2-green"])
+def test_the_streamed_answer_is_the_whole_one(application: Application, deployment: str) -> None:
+    request = {**GREEDY, "model": deployment}
+    whole = application.sdk.chat.completions.create(**request)
+    chunks = list(application.sdk.chat.completions.create(**request, stream=True))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.choices[0].message.content
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+    assert all(chunk.usage is None for chunk in chunks)
+
+
+def test_the_stream_ends_with_usage_where_asked(application: Application) -> None:
+    options = {"include_usage": True}
+    *_, last = application.sdk.chat.completions.create(**GREEDY, stream=True, stream_options=options)
+    assert last.choices == []
+    assert last.usage.completion_tokens > 0
+
+
+async def test_the_async_sdk_streams(application: Application) -> None:
+    stream = await application.async_sdk.chat.completions.create(**GREEDY, stream=True)
+    assert "Paris" in "".join([c.choices[0].delta.content or "" async for c in stream])
+
+
+def test_the_stream_on_the_wire_has_the_form_that_every_parser_reads(application: Application) -> None:
+    with httpx.stream("POST", f"{application.url}/v1/chat/completions", json={**GREEDY, "stream": True}) as answer:
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert answer.headers["cache-control"] == "no-cache"
+        body = b"".join(answer.iter_raw()).decode()
+    *frames, done, end = body.split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
+    assert "\r" not in body
+    assert all(frame.startswith("data: {") and "\n" not in frame for frame in frames)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_a_forced_tool_is_called(application: Application, choice: Any) -> None:
+    answer = application.sdk.chat.completions.create(
+        model="chat",
+        messages=[{"role": "user", "content": "What is the weather in Paris?"}],
+        tools=[TOOL],
+        tool_choice=choice,
+        temperature=0,
+        max_tokens=64,
+    )
+    (call,) = answer.choices[0].message.tool_calls
+    assert call.function.name == "get_weather"
+    assert isinstance(json.loads(call.function.arguments)["city"], str)
+
+
+def test_a_json_schema_is_kept_to(application: Application) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}, "people": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "required": ["city", "people"],
+        "additionalProperties": False,
+    }
+    answer = application.sdk.chat.completions.create(
+        **{**GREEDY, "max_tokens": 64},
+        response_format={"type": "json_schema", "json_schema": {"name": "city", "schema": schema, "strict": True}},
+    )
+    found = json.loads(answer.choices[0].message.content)
+    assert found["city"] in ("Paris", "Rome")
+    assert 0 <= found["people"] <= 99
+
+
+def test_logprobs_are_given_for_every_token(application: Application) -> None:
+    answer = application.sdk.chat.completions.create(**GREEDY, logprobs=True, top_logprobs=3)
+    tokens = answer.choices[0].logprobs.content
+    assert len(tokens) == answer.usage.completion_tokens
+    for token in tokens:
+        assert token.logprob <= 0
+        assert len(token.top_logprobs) == 3
+        assert token.logprob == pytest.approx(max(top.logprob for top in token.top_logprobs), abs=1e-4)
+
+
+def test_several_choices_are_given(application: Application) -> None:
+    answer = application.sdk.chat.completions.create(**{**GREEDY, "temperature": 1.5}, n=3, seed=5)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert len({choice.message.content for choice in answer.choices}) > 1
+
+
+def test_several_greedy_choices_are_the_greedy_one(application: Application) -> None:
+    request = {**GREEDY, "model": "smollm2-green"}
+    one = application.sdk.chat.completions.create(**request).choices[0].message.content
+    answer = application.sdk.chat.completions.create(**request, n=2)
+    assert [choice.message.content for choice in answer.choices] == [one, one]
+
+
+def test_a_stop_string_ends_the_answer_and_is_left_out(application: Application) -> None:
+    answer = application.sdk.chat.completions.create(**GREEDY, stop=["Paris"])
+    assert "Paris" not in answer.choices[0].message.content
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_the_length_limit_is_told(application: Application) -> None:
+    answer = application.sdk.chat.completions.create(**{**GREEDY, "max_tokens": 2})
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.completion_tokens == 2
+
+
+def test_the_same_seed_gives_the_same_answer(application: Application) -> None:
+    request = {**GREEDY, "model": "smollm2-green", "temperature": 1.2}
+    first, second, other = (
+        application.sdk.chat.completions.create(**request, seed=seed).choices[0].message.content for seed in (7, 7, 8)
+    )
+    assert first == second
+    assert first != other
+
+
+def test_completions_take_text_ids_and_batches(application: Application) -> None:
+    ask = application.sdk.completions.create
+    text = ask(model="chat", prompt="The capital of France is", temperature=0, max_tokens=4)
+    assert text.choices[0].text
+    batch = ask(model="chat", prompt=["One two three", "Red green"], temperature=0, max_tokens=3, echo=True)
+    assert [choice.text.split()[0] for choice in batch.choices] == ["One", "Red"]
+    assert ask(model="chat", prompt=[504, 260], max_tokens=2).usage.prompt_tokens == 2
+    streamed = ask(model="chat", prompt="Once upon a time", max_tokens=5, temperature=0, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in streamed)
+
+
+def test_best_of_keeps_the_likeliest(application: Application) -> None:
+    request = {"model": "smollm2-green", "prompt": "Once upon a time", "max_tokens": 6, "temperature": 1.3, "seed": 3}
+    every = application.sdk.completions.create(**request, n=4, logprobs=0).choices
+    best = max(every, key=lambda c: sum(c.logprobs.token_logprobs) / len(c.logprobs.token_logprobs))
+    (kept,) = application.sdk.completions.create(**request, best_of=4).choices
+    assert kept.text == best.text
+    assert kept.logprobs is None
+
+
+def test_embeddings_come_as_floats_or_base64(application: Application) -> None:
+    floats = application.sdk.embeddings.create(model="embed", input="hello", encoding_format="float")
+    packed = httpx.post(
+        f"{application.url}/v1/embeddings", json={"model": "embed", "input": "hello", "encoding_format": "base64"}
+    ).json()["data"][0]["embedding"]
+    vector = struct.unpack(f"<{384}f", base64.b64decode(packed))
+    assert floats.data[0].embedding == pytest.approx(vector, abs=1e-6)
+    assert math.fsum(x * x for x in vector) == pytest.approx(1, abs=1e-3)
+    assert floats.usage.prompt_tokens == floats.usage.total_tokens > 0
+
+
+def test_embeddings_take_ids_lists_and_batches_of_256(application: Application) -> None:
+    create = application.sdk.embeddings.create
+    texts = [f"sentence number {i}" for i in range(256)]
+    batch = create(model="embed", input=texts)
+    assert [item.index for item in batch.data] == list(range(256))
+    one = create(model="embed", input=texts[200]).data[0].embedding
+    assert cosine(one, batch.data[200].embedding) > 0.9999
+    ids = create(model="embed", input=[101, 7592, 102]).data[0].embedding
+    assert cosine(ids, create(model="embed", input="hello").data[0].embedding) > 0.9999
+    assert len(create(model="embed", input=[[101, 7592, 102], [101, 2088, 102]]).data) == 2
+
+
+def cosine(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+
+
+def test_dimensions_that_the_model_cannot_give_are_refused(application: Application) -> None:
+    with pytest.raises(openai.BadRequestError, match="dimensions"):
+        application.sdk.embeddings.create(model="embed", input="hello", dimensions=64)
+
+
+def test_embeddings_agree_with_the_model_run_in_transformers(application: Application) -> None:
+    from tests.real.reference import embed
+
+    texts = ["hello", "A longer sentence about cats and dogs.", "Ünïcödé 中文 😀", "x " * 200]
+    served = application.sdk.embeddings.create(model="embed", input=texts)
+    for item, expected in zip(served.data, embed(texts), strict=True):
+        assert cosine(item.embedding, expected) >= 0.999
+
+
+def test_responses_whole_and_streamed(application: Application) -> None:
+    request = {"model": "chat", "input": "What is the capital of France?", "temperature": 0, "max_output_tokens": 16}
+    answer = application.sdk.responses.create(**request)
+    assert answer.status == "completed"
+    assert "Paris" in answer.output_text
+    events = list(application.sdk.responses.create(**request, stream=True))
+    assert events[0].type == "response.created"
+    assert events[-1].type == "response.completed"
+    assert "Paris" in "".join(event.delta for event in events if event.type == "response.output_text.delta")
+
+
+def test_a_conversation_goes_on_by_sending_it_back(application: Application) -> None:
+    answer = application.sdk.responses.create(
+        model="chat",
+        instructions="Answer in one word.",
+        input=[
+            {"role": "user", "content": "My name is Ada."},
+            {"role": "assistant", "content": "Hello Ada."},
+            {"role": "user", "content": "What is my name?"},
+        ],
+        temperature=0,
+        max_output_tokens=16,
+    )
+    assert "Ada" in answer.output_text
+
+
+def test_the_models_can_be_listed(application: Application) -> None:
+    names = [model.id for model in application.sdk.models.list()]
+    assert names == ["chat", "embed", "smollm2-blue", "smollm2-green", "minilm"]
+    assert application.sdk.models.retrieve("smollm2-blue").object == "model"
+
+
+ERRORS: list[tuple[dict[str, Any], type[openai.APIStatusError], str | None]] = [
+    ({"model": "gone"}, openai.NotFoundError, "model"),
+    ({"model": "embed"}, openai.BadRequestError, "model"),
+    ({"messages": []}, openai.BadRequestError, "messages"),
+    ({"temperature": 3}, openai.BadRequestError, "temperature"),
+    ({"n": "two"}, openai.BadRequestError, "n"),
+    ({"max_tokens": 9000}, openai.BadRequestError, "max_tokens"),
+    ({"extra_body": {"top_k": -5}}, openai.BadRequestError, "top_k"),
+    ({"extra_body": {"min_p": 7}}, openai.BadRequestError, "min_p"),
+    ({"extra_body": {"unheard_of": 1}}, openai.BadRequestError, "unheard_of"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, openai.BadRequestError, "messages"),
+    ({"response_format": {"type": "yaml"}}, openai.BadRequestError, "response_format"),
+    ({"stop": [""]}, openai.BadRequestError, None),
+]
+
+
+@pytest.mark.parametrize(("fields", "kind", "param"), ERRORS)
+@pytest.mark.parametrize("stream", [False, True])
+def test_errors_raise_the_sdks_exceptions(
+    application: Application, fields: dict[str, Any], kind: type[openai.APIStatusError], param: str | None, stream: bool
+) -> None:
+    with pytest.raises(kind) as raised:
+        application.sdk.chat.completions.create(**{**GREEDY, **fields}, stream=stream)
+    assert raised.value.type == "invalid_request_error"
+    assert raised.value.param is None or param is None or raised.value.param.startswith(param)
+    assert param is None or param in raised.value.message
+    assert "Traceback" not in raised.value.message
+    assert raised.value.request_id
+
+
+def test_anthropics_sdk_talks_to_it(application: Application) -> None:
+    import anthropic
+
+    sdk: Any = anthropic.Anthropic(base_url=application.url, api_key="unused", max_retries=0)
+    request = {"model": "chat", "max_tokens": 16, "temperature": 0, "messages": FRANCE}
+    assert "Paris" in sdk.messages.create(**request).content[0].text
+    with sdk.messages.stream(**request) as stream:
+        assert "Paris" in "".join(stream.text_stream)
+    assert sdk.messages.count_tokens(model="chat", messages=FRANCE).input_tokens > 5
+    with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
+        sdk.messages.create(**{**request, "max_tokens": 100_000})

@@ -1,0 +1,183 @@
+"""Routing, live traffic and cancellation on the real application."""
+
+import asyncio
+import copy
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from scipy.stats import binomtest
+
+from tests.real.conftest import ROOT, Application, eventually
+
+pytestmark = pytest.mark.real
+
+HEADER = "azureml-model-deployment"
+SHORT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+LONG: dict[str, Any] = {**SHORT, "max_tokens": 4000, "ignore_eos": True}
+
+
+def metrics(application: Application) -> str:
+    return httpx.get(f"{application.url}/metrics").text
+
+
+def ask(application: Application, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+    return httpx.post(f"{application.url}/v1/chat/completions", json={**SHORT, **fields}, headers=headers, timeout=60)
+
+
+def test_the_header_routes(application: Application) -> None:
+    for name in ("smollm2-blue", "smollm2-green"):
+        answer = ask(application, {HEADER: name, "x-request-id": f"id-{name}"})
+        assert (answer.status_code, answer.headers[HEADER]) == (200, name)
+        assert answer.headers["x-request-id"] == f"id-{name}"
+
+
+def test_an_unknown_deployment_in_the_header_is_not_found(application: Application) -> None:
+    answer = ask(application, {HEADER: "minilm"})
+    assert answer.status_code == 404
+    assert "smollm2-blue, smollm2-green" in answer.json()["error"]["message"]
+
+
+def test_the_engine_that_was_named_did_the_work(application: Application) -> None:
+    name = "vllm:request_success_total"
+    before = {d: application.engine_metric(d, name) for d in ("smollm2-blue", "smollm2-green")}
+    for _ in range(3):
+        ask(application, {HEADER: "smollm2-green"})
+    assert application.engine_metric("smollm2-green", name) == before["smollm2-green"] + 3
+    assert application.engine_metric("smollm2-blue", name) == before["smollm2-blue"]
+
+
+def test_the_split_of_real_traffic_is_ninety_to_ten(application: Application) -> None:
+    with httpx.Client(timeout=60) as client:
+        url = f"{application.url}/v1/chat/completions"
+        seen = Counter(client.post(url, json=SHORT).headers[HEADER] for _ in range(200))
+    assert binomtest(seen["smollm2-green"], 200, 0.1).pvalue > 0.001
+
+
+def test_model_deployments_refuse_whoever_has_no_internal_key(application: Application) -> None:
+    url = f"{application.url}/deployments/smollm2-blue"
+    for path in ("/v1/models", "/metrics", "/health"):
+        assert httpx.get(url + path).status_code == 401
+    assert httpx.post(f"{url}/v1/chat/completions", json=SHORT).status_code == 401
+    assert httpx.get(f"{url}/v1/models", headers={"x-switchyard-key": "guess"}).status_code == 401
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_ends_the_engines_work_within_a_second(
+    application: Application, stream: bool
+) -> None:
+    async with httpx.AsyncClient(timeout=60) as client:
+        body = {**LONG, "stream": stream}
+        headers = {HEADER: "smollm2-blue"}
+        url = f"{application.url}/v1/chat/completions"
+        request = asyncio.create_task(client.post(url, json=body, headers=headers))
+        assert await asyncio.to_thread(eventually, lambda: application.running("smollm2-blue") == 1, within_s=20)
+        request.cancel()
+        assert await asyncio.to_thread(eventually, lambda: application.running("smollm2-blue") == 0, within_s=1)
+    active = [line for line in metrics(application).splitlines() if line.startswith("http_server_active_requests{")]
+    assert active
+    assert all(line.endswith(" 0.0") for line in active)
+
+
+def test_ready_and_metrics(application: Application) -> None:
+    ready = httpx.get(f"{application.url}/ready")
+    assert (ready.status_code, ready.json()["endpoints"]) == (200, {"chat": True, "embed": True})
+    assert httpx.get(f"{application.url}/health").json() == {"status": "ok"}
+    ask(application, {HEADER: "smollm2-blue"})
+    line = 'gen_ai_server_request_duration_seconds_count{deployment="smollm2-blue",dialect="openai"'
+    assert line in metrics(application)
+
+
+class Deploy:
+    """Changes the running configuration the way an operator does: edit the file, `serve deploy`."""
+
+    def __init__(self, application: Application, folder: Path) -> None:
+        self._address = application.dashboard
+        self._url = application.url
+        self._file = folder / "serve_config.yaml"
+        self.document: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
+        port = int(application.url.rpartition(":")[2])
+        self.document["http_options"] = {"host": "127.0.0.1", "port": port}
+
+    def __call__(self, **chat: Any) -> None:
+        document = copy.deepcopy(self.document)
+        router = next(app for app in document["applications"] if app["name"] == "router")
+        router["deployments"][0]["user_config"]["endpoints"]["chat"].update(chat)
+        self._file.write_text(yaml.safe_dump(document))
+        serve = Path(sys.executable).with_name("serve")
+        command = [str(serve), "deploy", "--address", self._address, str(self._file)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+@pytest.fixture
+def deploy(application: Application, tmp_path: Path) -> Iterator[Deploy]:
+    change = Deploy(application, tmp_path)
+    yield change
+    change()
+    assert eventually(lambda: ask(application, {"x-session-id": "s"}).status_code == 200, within_s=20)
+
+
+def test_traffic_moves_live_under_load_without_a_failed_request(application: Application, deploy: Deploy) -> None:
+    seen: list[tuple[int, str]] = []
+    stop = threading.Event()
+
+    def load() -> None:
+        with httpx.Client(timeout=60) as client:
+            while not stop.is_set():
+                answer = client.post(f"{application.url}/v1/chat/completions", json={**SHORT, "stream": True})
+                seen.append((answer.status_code, answer.headers.get(HEADER, "")))
+                assert answer.text.endswith("data: [DONE]\n\n"), answer.text
+
+    workers = [threading.Thread(target=load) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    try:
+        time.sleep(1)
+        deploy(traffic={"smollm2-blue": 0, "smollm2-green": 100})
+        moved = eventually(
+            lambda: len(seen) > 30 and {name for _, name in seen[-30:]} == {"smollm2-green"}, within_s=30
+        )
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join(60)
+    assert moved, Counter(seen)
+    assert {status for status, _ in seen} == {200}
+    assert "smollm2-blue" in {name for _, name in seen}
+
+
+def test_a_wrong_configuration_leaves_the_running_one_in_force(application: Application, deploy: Deploy) -> None:
+    def refused() -> float:
+        lines = [
+            line
+            for line in metrics(application).splitlines()
+            if line.startswith('switchyard_config_reloads_total{outcome="refused"}')
+        ]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    before = refused()
+    deploy(traffic={"smollm2-blue": 50, "smollm2-green": 40})
+    assert eventually(lambda: refused() > before, within_s=30)
+    assert ask(application).status_code == 200
+    assert ask(application, {HEADER: "smollm2-green"}).status_code == 200
+
+
+def test_a_session_sticks(application: Application, deploy: Deploy) -> None:
+    deploy(traffic={"smollm2-blue": 50, "smollm2-green": 50}, sticky={"by": "header", "name": "x-session-id"})
+
+    def landed(session: int) -> str:
+        return ask(application, {"x-session-id": f"s{session}"}).headers[HEADER]
+
+    assert eventually(
+        lambda: len({landed(7) for _ in range(8)}) == 1 and len({landed(i) for i in range(8)}) == 2, within_s=30
+    )
+    first = [landed(i) for i in range(12)]
+    assert [landed(i) for i in range(12)] == first

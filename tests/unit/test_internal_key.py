@@ -1,0 +1,79 @@
+"""An engine answers whoever has the internal key, and nobody else."""
+
+import httpx
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from deployments.internal_key import HEADER, VARIABLE, InternalKeyMiddleware
+
+
+async def engine(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"generated"})
+
+
+async def ask(key: str | None, headers: dict[str, str]) -> httpx.Response:
+    transport = httpx.ASGITransport(app=InternalKeyMiddleware(engine, key=key))
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+        return await client.post("/v1/chat/completions", headers=headers)
+
+
+async def test_the_right_key_reaches_the_engine() -> None:
+    response = await ask("secret", {HEADER: "secret"})
+    assert (response.status_code, response.text) == (200, "generated")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({}, id="none"),
+        pytest.param({HEADER: ""}, id="empty"),
+        pytest.param({HEADER: "secre"}, id="prefix"),
+        pytest.param({HEADER: "secret2"}, id="longer"),
+        pytest.param({"authorization": "Bearer secret"}, id="another header"),
+    ],
+)
+async def test_any_other_request_is_refused(headers: dict[str, str]) -> None:
+    response = await ask("secret", headers)
+    assert response.status_code == 401
+    error = response.json()["error"]
+    assert error["code"] == "invalid_internal_key"
+    assert "secret" not in error["message"]
+
+
+@pytest.mark.parametrize("key", [None, ""])
+@pytest.mark.parametrize("headers", [{}, {HEADER: ""}, {HEADER: "secret"}])
+async def test_without_a_key_everything_is_refused(key: str | None, headers: dict[str, str]) -> None:
+    response = await ask(key, headers)
+    assert response.status_code == 401
+    assert VARIABLE in response.json()["error"]["message"]
+
+
+async def test_a_websocket_is_refused_before_it_is_accepted() -> None:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    app = InternalKeyMiddleware(engine, key="secret")
+    await app({"type": "websocket", "path": "/v1/realtime", "headers": []}, receive, send)
+    assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+async def test_the_lifespan_passes() -> None:
+    seen: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["type"])
+
+    async def receive() -> Message:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Message) -> None:
+        pass
+
+    await InternalKeyMiddleware(app, key=None)({"type": "lifespan"}, receive, send)
+    assert seen == ["lifespan"]
