@@ -13,7 +13,7 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
 
-.PHONY: serve test test-fast lint format bench stop check schema lock setup clean
+.PHONY: serve test test-fast lint format bench deploy stop check schema lock setup clean
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
 	@exec $(BIN)/python -m deployments serve --config $(CONFIG) --port $(PORT)
@@ -35,6 +35,9 @@ format: $(VENV)/.ready
 
 bench: $(VENV)/.ready  ## the router against the bare engine and Ray Serve LLM's own ingress
 	@$(BIN)/python -m benchmarks.serving
+
+deploy: $(VENV)/.ready  ## deliver a changed CONFIG to what runs: traffic moves without a restart
+	@$(BIN)/python -m deployments deploy --config $(CONFIG)
 
 stop:  ## stop what an earlier `make serve` left running
 	@$(BIN)/python -m deployments stop

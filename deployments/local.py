@@ -9,10 +9,8 @@ interrupts the sweep, a second signal least of all.
 import contextlib
 import http.client
 import os
-import secrets
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -20,7 +18,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -29,12 +26,10 @@ import yaml
 
 from app import config as app_config
 from deployments import leftovers
+from deployments.environment import HOST, authenticate, free_ports, is_free, set_environment
 from deployments.internal_key import HEADER, VARIABLE
 
-ROOT = Path(__file__).resolve().parent.parent
-HOST = "127.0.0.1"
 PACKAGE = "package:"
-TOKEN = "ray_token"
 T = TypeVar("T")
 
 READY_S = 900.0
@@ -49,24 +44,6 @@ LOGICAL_CPUS = 16
 OBJECT_STORE_BYTES = 128 * 1024 * 1024
 """Small: the data plane is HTTP, no payload goes through the object store."""
 
-DEFAULTS: Mapping[str, str] = {
-    "RAY_SERVE_ENABLE_HA_PROXY": "1",
-    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-    "RAY_SERVE_HAPROXY_NBTHREAD": "2",
-    # Nobody drains a laptop: a stop is a stop.
-    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
-    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray on loopback; asked by address, it takes another interface
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # "auto" pins every engine to the same core
-    "VLLM_LOGGING_LEVEL": "INFO",
-}
-"""The environment of a local run; what the caller has set wins."""
-
 
 class Failure(Exception):
     """The start is given up; the text tells the user why and what to do."""
@@ -74,18 +51,6 @@ class Failure(Exception):
 
 class Stopped(Exception):
     """A signal came while starting."""
-
-
-@dataclass(frozen=True)
-class Ports:
-    """Everything a run listens on besides its own port; two runs on a machine must not meet."""
-
-    dashboard: int
-    stats: int
-    metrics: int
-    fallback_http: int
-    fallback_grpc: int
-    replicas: int
 
 
 def serve(config: Path, port: int) -> int:
@@ -109,6 +74,27 @@ def serve(config: Path, port: int) -> int:
     return 0
 
 
+def deploy(config: Path) -> int:
+    """Delivers `config` to the run of this checkout, live; returns the exit status. A wrong one is not sent."""
+    run = leftovers.record(leftovers.run_directory())
+    problems = app_config.check_file(config)
+    if run is None:
+        _say("Nothing is running: make serve")
+        return 1
+    if problems:
+        _say("\n".join([f"{config} is wrong, nothing is changed:", *problems]))
+        return 1
+    authenticate(run)
+    try:
+        options = {"http_options": {"host": HOST, "port": run.port}}
+        _deploy(run.dashboard, {**yaml.safe_load(config.read_text()), **options})
+    except Failure as failure:
+        _say(str(failure))
+        return 1
+    _say("Delivered: traffic follows within seconds; replicas whose `args` changed are replaced one by one.")
+    return 0
+
+
 def stop() -> int:
     """Stops the run of this checkout, or what a killed one left; returns the exit status."""
     _say(leftovers.stop(leftovers.run_directory()))
@@ -116,9 +102,12 @@ def stop() -> int:
 
 
 def _run(document: Mapping[str, Any], port: int, directory: Path, stop: threading.Event) -> None:
-    _refuse_taken(port)
+    if not is_free(port):
+        raise Failure(
+            f"Port {port} is taken by another program. Choose another: --port {port + 1}, or make serve PORT={port + 1}"
+        )
     files = Path(tempfile.mkdtemp(prefix="switchyard-", dir="/tmp"))
-    ports = _free_ports(port)
+    ports = free_ports(port)
     run = leftovers.Run(
         pid=os.getpid(),
         run_id=str(uuid.uuid4()),
@@ -126,7 +115,7 @@ def _run(document: Mapping[str, Any], port: int, directory: Path, stop: threadin
         dashboard=f"http://{HOST}:{ports.dashboard}",
         directory=str(files),
     )
-    _set_environment(run, ports)
+    set_environment(run, ports)
     failed = True
     try:
         with contextlib.suppress(Stopped):
@@ -156,71 +145,6 @@ def _start(document: Mapping[str, Any], run: leftovers.Run, stop: threading.Even
     _in_background(partial(_deploy, run.dashboard, {**document, "http_options": options}), stop)
     _wait_until_running(stop)
     _wait_until_answering(document, run.port, stop)
-
-
-# --- the environment -------------------------------------------------------------------------------
-
-
-def _set_environment(run: leftovers.Run, ports: Ports) -> None:
-    for name, value in DEFAULTS.items():
-        os.environ.setdefault(name, value)
-    os.environ.setdefault(VARIABLE, secrets.token_urlsafe(32))
-    os.environ.setdefault("SWITCHYARD_MODELS", str(ROOT / ".models"))
-    if "RAY_AUTH_MODE" not in os.environ:  # Ray would make a token of its own, which no other terminal knows
-        token = Path(run.directory) / TOKEN  # in a directory that only this user can read
-        token.write_text(secrets.token_hex(32))
-        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)}
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-        # Nothing beside the sources, then; but without any cache every process spends 10 s on compiling vLLM.
-        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / ".run" / "pycache"))
-    path = os.environ.get("PYTHONPATH")
-    no_proxy = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
-    proxy = Path(run.directory)  # no deeper: Ray adds 57 characters, and HAProxy takes 97 for a socket
-    os.environ |= {
-        leftovers.MARKER: run.run_id,
-        "SPT_NOENV": "1",  # or a process that sets its title overwrites the marker in /proc/<pid>/environ
-        "NO_PROXY": f"{no_proxy},{HOST}" if no_proxy else HOST,
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT),
-        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(proxy / "haproxy.cfg"),
-        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(proxy / "admin.sock"),
-        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(proxy / "metrics.sock"),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(proxy),
-        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(proxy / "server-state"),
-        "RAY_SERVE_HAPROXY_STATS_PORT": str(ports.stats),
-        "RAY_SERVE_HAPROXY_METRICS_PORT": str(ports.metrics),
-        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports.fallback_http),
-        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports.fallback_grpc),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ports.replicas),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ports.replicas + 100),
-    }
-
-
-def _free_ports(taken: int) -> Ports:
-    dashboard = 8265 if _is_free(8265) and taken != 8265 else 0
-    with contextlib.ExitStack() as sockets:
-        bound = [sockets.enter_context(socket.socket()) for _ in range(5)]
-        for one in bound:
-            one.bind((HOST, 0))
-        free = [one.getsockname()[1] for one in bound]
-    replicas = next((start for start in range(30000, 32700, 100) if _is_free(start)), 30000)
-    return Ports(dashboard or free[0], free[1], free[2], free[3], free[4], replicas)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
-
-
-def _refuse_taken(port: int) -> None:
-    if not _is_free(port):
-        raise Failure(
-            f"Port {port} is taken by another program. Choose another: --port {port + 1}, or make serve PORT={port + 1}"
-        )
 
 
 # --- the steps -------------------------------------------------------------------------------------
@@ -341,9 +265,7 @@ def _answers(port: int, path: str) -> bool:
 
 
 def _ready(run: leftovers.Run) -> None:
-    variables = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")
-    given = " ".join(f"{name}={os.environ[name]}" for name in variables if name in os.environ)
-    _say(f"Change it live: {given} serve deploy --address {run.dashboard} serve_config.yaml")
+    _say("To change it live, edit the configuration, then: make deploy")
     _write(sys.__stdout__, f"Switchyard is ready: http://{HOST}:{run.port}/v1")
 
 

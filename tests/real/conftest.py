@@ -16,6 +16,8 @@ import httpx
 import openai
 import pytest
 
+from deployments import leftovers
+from deployments.internal_key import HEADER, VARIABLE
 from tests.serving import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -24,11 +26,11 @@ READY_WITHIN_S = 600
 
 @dataclass(frozen=True)
 class Application:
-    """A running application: its base URL, the dashboard's, and the key to the model deployments behind the router."""
+    """A running application: its base URL, the key to the models behind the router, the launcher's run directory."""
 
     url: str
-    dashboard: str
     internal_key: str
+    directory: Path
 
     @property
     def sdk(self) -> Any:
@@ -42,7 +44,7 @@ class Application:
 
     def engine_metric(self, deployment: str, name: str) -> float:
         """The sum of one of vLLM's own metrics."""
-        headers = {"x-switchyard-key": self.internal_key}
+        headers = {HEADER: self.internal_key}
         text = httpx.get(f"{self.url}/deployments/{deployment}/metrics", headers=headers).raise_for_status().text
         return sum(
             float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith((name + "{", name + " "))
@@ -57,13 +59,9 @@ class Application:
 @pytest.fixture(scope="session")
 def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     """Started by the command that users run, stopped the way they stop it."""
-    port, key = free_port(), secrets.token_urlsafe(16)
+    port, key, directory = free_port(), secrets.token_urlsafe(16), tmp_path_factory.mktemp("run")
     command = [sys.executable, "-m", "deployments", "serve", "--config", "serve_config.yaml", "--port", str(port)]
-    environment = {
-        **os.environ,
-        "SWITCHYARD_INTERNAL_KEY": key,
-        "SWITCHYARD_RUN_DIR": str(tmp_path_factory.mktemp("run")),
-    }
+    environment = {**os.environ, VARIABLE: key, leftovers.RUN_DIRECTORY: str(directory)}
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -82,11 +80,15 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applicatio
     try:
         assert ready.wait(READY_WITHIN_S), said
         assert process.poll() is None, "\n".join(said)
-        dashboard = next(line for line in said if "--address " in line).partition("--address ")[2].split()[0]
-        yield Application(f"http://127.0.0.1:{port}", dashboard, key)
-    finally:
+        yield Application(f"http://127.0.0.1:{port}", key, directory)
+        run = leftovers.record(directory)
+        assert run is not None
         process.send_signal(signal.SIGTERM)
-        process.wait(120)
+        assert process.wait(120) == 0
+        assert leftovers.marked(run.run_id) == []
+    finally:
+        process.kill()
+        leftovers.stop(directory)
 
 
 def eventually(condition: Any, *, within_s: float) -> bool:

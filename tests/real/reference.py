@@ -1,17 +1,14 @@
 """The embedding model run directly in transformers: mean pooling and normalisation, as its card describes."""
 
-from pathlib import Path
+from deployments.weights import default_cache, prepare
 
 
 def embed(texts: list[str]) -> list[list[float]]:
     """Vectors of 384 floats, of length one."""
     import torch
-    from deployments.weights import prepare
     from transformers import AutoModel, AutoTokenizer
 
-    from deployments.engine import models_directory
-
-    folder: Path = prepare("all-MiniLM-L6-v2", models_directory())
+    folder = prepare("all-MiniLM-L6-v2", default_cache())
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
     batch = tokenizer(texts, padding=True, truncation=True, max_length=256, return_tensors="pt")
     with torch.no_grad():

@@ -1,7 +1,7 @@
 """Routing, live traffic and cancellation on the real application."""
 
 import asyncio
-import copy
+import os
 import subprocess
 import sys
 import threading
@@ -16,6 +16,8 @@ import pytest
 import yaml
 from scipy.stats import binomtest
 
+from deployments import leftovers
+from deployments.environment import TOKEN
 from tests.real.conftest import ROOT, Application, eventually
 
 pytestmark = pytest.mark.real
@@ -97,24 +99,35 @@ def test_ready_and_metrics(application: Application) -> None:
 
 
 class Deploy:
-    """Changes the running configuration the way an operator does: edit the file, `serve deploy`."""
+    """Changes the running configuration as an operator does: edit the file, deliver it."""
 
     def __init__(self, application: Application, folder: Path) -> None:
-        self._address = application.dashboard
-        self._url = application.url
+        self._application = application
         self._file = folder / "serve_config.yaml"
-        self.document: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
-        port = int(application.url.rpartition(":")[2])
-        self.document["http_options"] = {"host": "127.0.0.1", "port": port}
 
     def __call__(self, **chat: Any) -> None:
-        document = copy.deepcopy(self.document)
-        router = next(app for app in document["applications"] if app["name"] == "router")
-        router["deployments"][0]["user_config"]["endpoints"]["chat"].update(chat)
-        self._file.write_text(yaml.safe_dump(document))
-        serve = Path(sys.executable).with_name("serve")
-        command = [str(serve), "deploy", "--address", self._address, str(self._file)]
-        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        """By `make deploy`'s command."""
+        self._file.write_text(yaml.safe_dump(_changed(**chat)))
+        command = [sys.executable, "-m", "deployments", "deploy", "--config", str(self._file)]
+        environment = {**os.environ, leftovers.RUN_DIRECTORY: str(self._application.directory)}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+
+    def unchecked(self, **chat: Any) -> None:
+        """Straight to Serve, past the checks of `make deploy`."""
+        run = leftovers.record(self._application.directory)
+        assert run is not None
+        token = (Path(run.directory) / TOKEN).read_text()
+        document = {**_changed(**chat), "http_options": {"host": "127.0.0.1", "port": run.port}}
+        headers = {"authorization": f"Bearer {token}"}
+        httpx.put(f"{run.dashboard}/api/serve/applications/", json=document, headers=headers).raise_for_status()
+
+
+def _changed(**chat: Any) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
+    router = next(app for app in document["applications"] if app["name"] == "router")
+    router["deployments"][0]["user_config"]["endpoints"]["chat"].update(chat)
+    return document
 
 
 @pytest.fixture
@@ -122,7 +135,6 @@ def deploy(application: Application, tmp_path: Path) -> Iterator[Deploy]:
     change = Deploy(application, tmp_path)
     yield change
     change()
-    assert eventually(lambda: ask(application, {"x-session-id": "s"}).status_code == 200, within_s=20)
 
 
 def test_traffic_moves_live_under_load_without_a_failed_request(application: Application, deploy: Deploy) -> None:
@@ -164,10 +176,15 @@ def test_a_wrong_configuration_leaves_the_running_one_in_force(application: Appl
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
     before = refused()
-    deploy(traffic={"smollm2-blue": 50, "smollm2-green": 40})
+    deploy.unchecked(traffic={"smollm2-blue": 50, "smollm2-green": 40})
     assert eventually(lambda: refused() > before, within_s=30)
     assert ask(application).status_code == 200
     assert ask(application, {HEADER: "smollm2-green"}).status_code == 200
+
+
+def test_a_wrong_configuration_is_not_even_sent(deploy: Deploy) -> None:
+    with pytest.raises(AssertionError, match=r"traffic sums to 90 .*: add 10"):
+        deploy(traffic={"smollm2-blue": 50, "smollm2-green": 40})
 
 
 def test_a_session_sticks(application: Application, deploy: Deploy) -> None:
