@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
-from app.dialects.base import dump, field_path, is_union_branch, most_specific, value_at
+from app.dialects.base import dump, first_problem, value_at
 from app.errors import Broken, Unprocessable
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
@@ -198,12 +198,8 @@ def checked(operation: str, body: dict[str, Any]) -> dict[str, Any]:
     try:
         request = _MODELS[operation].model_validate(body)
     except ValidationError as error:
-        first = most_specific(error)
-        path = field_path([part for part in first["loc"] if not is_union_branch(part)])
-        message = first["msg"].removeprefix("Value error, ")
-        if not path:
-            path, _, message = message.partition(": ")
-        raise Unprocessable(f"{path}: {message}", param=path, value=value_at(body, path)) from None
+        problem = first_problem(error)
+        raise Unprocessable(problem.message, param=problem.path, value=value_at(body, problem.path)) from None
     known = {name: body[name] for name in KNOWN[operation] if name in body and name not in ("modalities", "model")}
     if isinstance(request, Chat):
         known["messages"] = [message.openai() for message in request.messages]

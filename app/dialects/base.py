@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails, from_json, to_json
+from pydantic_core import from_json, to_json
 
 from app.config import Config, Task
 from app.engine import Usage
@@ -183,18 +183,32 @@ def value_at(body: Any, path: str | None) -> Any:
 _STEPS = re.compile(r"[^.\[\]]+")
 
 
-def most_specific(error: ValidationError) -> ErrorDetails:
-    """The first wrong field's error: of a union's branches, the one that got furthest into the value."""
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What pydantic found first: a `field_path`, a sentence that begins with it, and whether the field is missing."""
+
+    path: str
+    message: str
+    missing: bool
+
+
+def first_problem(error: ValidationError) -> Problem:
+    """The first wrong field's problem: of a union's branches, the one that got furthest into the value."""
     errors = error.errors(include_url=False)
     of_the_first = [item for item in errors if item["loc"][:1] == errors[0]["loc"][:1]]
-    return max(of_the_first, key=lambda item: len([part for part in item["loc"] if not is_union_branch(part)]))
+    found = max(of_the_first, key=lambda item: len(_fields(item["loc"])))
+    path, message = field_path(_fields(found["loc"])), found["msg"].removeprefix("Value error, ")
+    if not path:  # a rule over several fields, whose message begins with the field's name
+        path, _, message = message.partition(": ")
+    return Problem(path, f"{path}: {message}", found["type"] == "missing")
 
 
-def is_union_branch(part: int | str) -> bool:
-    """Whether a part of pydantic's location names a branch of a union and no field."""
-    if not isinstance(part, str):
-        return False
-    return part in ("str", "int", "float", "bool", "dict") or "[" in part or part[:1].isupper()
+def _fields(location: Sequence[int | str]) -> list[int | str]:
+    """A location without the parts that name a branch of a union and no field."""
+    return [part for part in location if isinstance(part, int) or not _BRANCH.match(part)]
+
+
+_BRANCH = re.compile(r"(str|int|float|bool|dict)$|constrained-|[A-Z]|.*\[")
 
 
 def dump(value: Any) -> bytes:

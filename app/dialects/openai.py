@@ -18,10 +18,8 @@ from app.dialects.base import (
     Route,
     Stream,
     dump,
-    field_path,
-    is_union_branch,
+    first_problem,
     json_object,
-    most_specific,
 )
 from app.dialects.best_of import BestOf
 from app.dialects.relay import Ending, Relay
@@ -170,13 +168,9 @@ def checked(body: dict[str, Any], model: type[BaseModel], known: frozenset[str])
     try:
         model.model_validate(body)
     except ValidationError as error:
-        first = most_specific(error)
-        path = field_path([part for part in first["loc"] if not is_union_branch(part)])
-        message = first["msg"].removeprefix("Value error, ")
-        if not path:  # a rule over several fields, whose message begins with the field's name
-            path, _, message = message.partition(": ")
-        code = "missing_required_parameter" if first["type"] == "missing" else None
-        raise BadRequest(f"{path}: {message}", param=path, code=code) from None
+        problem = first_problem(error)
+        code = "missing_required_parameter" if problem.missing else None
+        raise BadRequest(problem.message, param=problem.path, code=code) from None
     for name in body:
         if name in fields.UNSUPPORTED:
             raise BadRequest(f"{name}: {fields.UNSUPPORTED[name]}", param=name, code="unsupported_parameter")

@@ -285,4 +285,4 @@ def test_anthropics_sdk_talks_to_it(application: Application) -> None:
         assert ANSWER in "".join(stream.text_stream)
     assert sdk.messages.count_tokens(model="chat", messages=ASKED).input_tokens > 5
     with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
-        sdk.messages.create(**{**request, "max_tokens": 100_000})
+        sdk.messages.create(**{**request, "max_tokens": 9_000})
