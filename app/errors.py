@@ -3,6 +3,7 @@
     SwitchyardError                 status
     ├── ClientError                 4xx   the request cannot be served as it stands
     │   ├── BadRequest              400   malformed, of the wrong type, out of bounds, contradictory
+    │   │   └── WrongTask           400   the endpoint or deployment does other things
     │   ├── Unauthorized            401
     │   ├── NotFound                404   no such endpoint, deployment or route
     │   ├── MethodNotAllowed        405
@@ -56,6 +57,12 @@ class ClientError(SwitchyardError):
 
 class BadRequest(ClientError):
     """Malformed, of the wrong type, out of bounds or contradictory."""
+
+
+class WrongTask(BadRequest):
+    """The endpoint or deployment that the client named does other things."""
+
+    kind = "wrong_task"
 
 
 class Unauthorized(ClientError):

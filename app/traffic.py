@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from app.config import Config, Endpoint, Sticky, Task
-from app.errors import BadRequest, NotFound
+from app.errors import BadRequest, NotFound, WrongTask
 
 DEPLOYMENT_HEADER = "azureml-model-deployment"
 
@@ -46,7 +46,7 @@ def assign(
 
     `model` is the endpoint or deployment that the client named, None for the task's default; `header` is the value
     of `azureml-model-deployment`; `sticky_key` finds a sticky endpoint's key in the request. Raises NotFound for a
-    name that does not exist (param ``model`` or the header's name) and BadRequest where the named thing cannot do
+    name that does not exist (param ``model`` or the header's name) and WrongTask where the named thing cannot do
     the task.
     """
     name = model if model is not None else config.defaults.get(task)
@@ -66,7 +66,7 @@ def assign(
 
 def _must_do(task: Task, tasks: Sequence[Task], what: str, name: str) -> None:
     if task not in tasks:
-        raise BadRequest(f"model: {what} '{name}' does not do {task}; it does {', '.join(tasks)}", param="model")
+        raise WrongTask(f"model: {what} '{name}' does not do {task}; it does {', '.join(tasks)}", param="model")
 
 
 def _endpoint_of(config: Config, deployment: str) -> str:

@@ -14,7 +14,7 @@ from app.dialects import azure_fields as fields
 from app.dialects.azure_errors import error_reply
 from app.dialects.azure_stream import UsageOnTheLastChoice
 from app.dialects.base import Call, Lookup, Reply, Request, Route, Stream, dump, json_object, without_nulls
-from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unprocessable
+from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unprocessable, WrongTask
 
 MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
 
@@ -77,6 +77,8 @@ class Azure:
         # The engine takes what the API allows and refuses what this model cannot do: Azure's 422.
         if isinstance(error, Rejected) and error.status == 400:
             error = Unprocessable(error.message, param=error.param or _field_in(error.message), value=error.value)
+        if isinstance(error, WrongTask):
+            error = NotFound(error.message, param=error.param)
         return error_reply(error)
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:

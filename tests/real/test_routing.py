@@ -1,9 +1,7 @@
 """Routing, live traffic and cancellation on the real application."""
 
 import asyncio
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -18,7 +16,8 @@ from scipy.stats import binomtest
 
 from deployments import leftovers
 from deployments.environment import TOKEN
-from tests.real.conftest import ROOT, Application, eventually
+from tests.real.conftest import Application, eventually
+from tests.real.launching import ROOT, command, environment
 
 pytestmark = pytest.mark.real
 
@@ -108,9 +107,14 @@ class Deploy:
     def __call__(self, **chat: Any) -> None:
         """By `make deploy`'s command."""
         self._file.write_text(yaml.safe_dump(_changed(**chat)))
-        command = [sys.executable, "-m", "deployments", "deploy", "--config", str(self._file)]
-        environment = {**os.environ, leftovers.RUN_DIRECTORY: str(self._application.directory)}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command("deploy", "--config", str(self._file)),
+            cwd=ROOT,
+            env=environment(self._application.directory),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert done.returncode == 0, done.stderr
 
     def unchecked(self, **chat: Any) -> None:
