@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 from urllib.parse import parse_qsl
 
 from app.access import credential
@@ -206,16 +206,13 @@ class _Errand:
 
     async def _relay(self, chunks: AsyncIterator[bytes], stream: Stream) -> None:
         record = self.out.record
-        between = self.board.telemetry.per_token.labels(*record.labels)
-        last = time.perf_counter()
+        clock = asyncio.get_running_loop().time
         try:
-            async with _until(self.deadline):
+            async with _Lively(self.snapshot.config.timeouts.idle_s, self.deadline) as lively:
                 async for chunk in chunks:
                     if data := stream.feed(chunk):
                         await self.out.chunk(data)
-                    now = time.perf_counter()
-                    between.observe(now - last)
-                    last = now
+                    lively.last = clock()
             end = stream.close()
             record.error = "broken" if end else ""
         except SwitchyardError as error:
@@ -329,6 +326,43 @@ async def _until(deadline: float) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise TimedOut("The answer took longer than this server allows") from error
+
+
+class _Lively:
+    """Raises TimedOut when the block outlasts `deadline`, or when `last` has not been moved for `idle_s`.
+
+    One timer per idle period looks at `last`; a timer per chunk would cost more than passing the chunk on.
+    """
+
+    def __init__(self, idle_s: float, deadline: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._idle_s = idle_s
+        self._limit = asyncio.timeout_at(deadline)
+        self._idle = False
+        self.last = self._loop.time()
+
+    async def __aenter__(self) -> Self:
+        await self._limit.__aenter__()
+        self._timer = self._loop.call_at(self.last + self._idle_s, self._look)
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        self._timer.cancel()
+        try:
+            await self._limit.__aexit__(*raised)
+        except TimeoutError as error:
+            what = (
+                "The deployment stopped answering" if self._idle else "The answer took longer than this server allows"
+            )
+            raise TimedOut(what) from error
+
+    def _look(self) -> None:
+        due = self.last + self._idle_s
+        self._idle = self._loop.time() >= due
+        if self._idle:
+            self._limit.reschedule(self._loop.time())
+        else:
+            self._timer = self._loop.call_at(due, self._look)
 
 
 def _request_id(headers: Mapping[str, str]) -> str:

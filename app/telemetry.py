@@ -86,7 +86,7 @@ class Telemetry:
         )
         self.per_token = Histogram(
             "gen_ai_server_time_per_output_token_seconds",
-            "Between a stream's chunks",
+            "Of a stream, after its first token: the time to the end, divided by the tokens",
             _LABELS,
             registry=registry,
             buckets=_PER_TOKEN,
@@ -110,6 +110,9 @@ class Telemetry:
             self.errors.labels(*labels, record.error).inc()
         if record.streamed and record.first_byte is not None:
             self.first_token.labels(*labels).observe(record.first_byte - record.started)
+            if record.usage is not None and record.usage.completion_tokens > 1:
+                rest = record.started + elapsed - record.first_byte
+                self.per_token.labels(*labels).observe(rest / (record.usage.completion_tokens - 1))
         if record.usage is not None:
             self.tokens.labels(*labels, "input").observe(record.usage.prompt_tokens)
             self.tokens.labels(*labels, "output").observe(record.usage.completion_tokens)

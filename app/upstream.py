@@ -1,7 +1,7 @@
 """The one seam for network I/O: a call to a deployment over HTTP.
 
-Whatever goes wrong on the wire leaves here as one of our errors. Timeouts are separate: connect, first byte, idle
-between chunks; the total is the exchange's.
+Whatever goes wrong on the wire leaves here as one of our errors. The timeouts until the first byte are kept here, those
+after it by the exchange.
 """
 
 import asyncio
@@ -123,8 +123,8 @@ class Upstream:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The answer's chunks as they arrive, entered once the first one is here.
 
-        The iterator raises UpstreamError, also when nothing comes for `idle_s`. Leaving the block before the end
-        closes the connection, which ends the engine's work.
+        The iterator raises UpstreamError. Leaving the block before the end closes the connection, which ends the
+        engine's work.
         """
         with _translated(target):
             async with asyncio.timeout(timeouts.first_byte_s):
@@ -139,7 +139,7 @@ class Upstream:
         try:
             if not first:
                 raise Broken(f"Deployment '{target.name}' gave an empty answer")
-            yield _chunks(response, first, target, timeouts.idle_s)
+            yield _chunks(response, first, target)
         finally:
             # After the body's end the connection is already back in the pool and this does nothing.
             response.close()
@@ -162,15 +162,11 @@ class Upstream:
             return False
 
 
-async def _chunks(
-    response: aiohttp.ClientResponse, first: bytes, target: Target, idle_s: float
-) -> AsyncIterator[bytes]:
-    chunk = first
-    while chunk:
-        yield chunk
-        with _translated(target):
-            async with asyncio.timeout(idle_s):
-                chunk = await response.content.readany()
+async def _chunks(response: aiohttp.ClientResponse, first: bytes, target: Target) -> AsyncIterator[bytes]:
+    yield first
+    with _translated(target):
+        async for chunk in response.content.iter_any():
+            yield chunk
 
 
 async def _refusal(response: aiohttp.ClientResponse, target: Target) -> SwitchyardError:

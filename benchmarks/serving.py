@@ -28,8 +28,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import psutil
+import uvloop
 import yaml
 
 from deployments.internal_key import HEADER, VARIABLE
@@ -38,6 +38,8 @@ from deployments.weights import default_cache, prepare_tiny
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = "tiny-llama"
 TOKENS = 64
+HOST = "127.0.0.1"
+PORT = 8765
 
 BAR = {"tokens_per_s of (a)": 0.85, "tokens_per_s of (c)": 1.5, "ttft_ms over (a)": 5.0}
 
@@ -75,8 +77,14 @@ def configuration(weights: Path) -> dict[str, Any]:
     llm_config = {
         "model_loading_config": {"model_id": MODEL, "model_source": str(weights)},
         "accelerator_config": {"kind": "cpu"},
-        "engine_kwargs": {"dtype": "bfloat16", "max_model_len": 2048, "max_num_seqs": 32, "enforce_eager": True},
-        "runtime_env": {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1"}},
+        "engine_kwargs": {
+            "dtype": "bfloat16",
+            "max_model_len": 2048,
+            "max_num_seqs": 32,
+            "enforce_eager": True,
+        },
+        # One thread: a layer 64 wide has no work for more, and idle OpenMP threads spin on the cores under test.
+        "runtime_env": {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}},
         "log_engine_metrics": False,
         "deployment_config": {
             "ray_actor_options": {"num_cpus": 0.5},
@@ -112,19 +120,19 @@ def configuration(weights: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def application(key: str) -> Iterator[tuple[str, int]]:
-    """Starts it as `make serve` would; yields its URL and the launcher's pid."""
+def application(key: str) -> Iterator[int]:
+    """Starts it as `make serve` would; yields the launcher's pid."""
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "bench.yaml"
         config.write_text(yaml.safe_dump(configuration(prepare_tiny(default_cache()).absolute())))
-        command = [sys.executable, "-m", "deployments", "serve", "--config", str(config), "--port", "8765"]
+        command = [sys.executable, "-m", "deployments", "serve", "--config", str(config), "--port", str(PORT)]
         environment = {**os.environ, VARIABLE: key, "SWITCHYARD_RUN_DIR": folder}
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
             if "ready" not in process.stdout.readline():
                 raise SystemExit("the application did not start")
-            yield "http://127.0.0.1:8765", process.pid
+            yield process.pid
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()
@@ -149,42 +157,68 @@ def _run_id(process: psutil.Process) -> str | None:
     return next((found for one in children if (found := one.environ().get("SWITCHYARD_RUN_ID"))), None)
 
 
-async def stream(session: aiohttp.ClientSession, url: str, path: Path_, key: str) -> list[float]:
-    """One streamed answer of TOKENS tokens; the arrival times of its chunks, from the request on, in seconds."""
-    body = {
-        "model": path.model,
-        "messages": [{"role": "user", "content": "Tell me a story."}],
-        "max_tokens": TOKENS,
-        "ignore_eos": True,
-        "stream": True,
-    }
-    begun = time.perf_counter()
-    times: list[float] = []
-    last = b""
-    async with session.post(f"{url}{path.prefix}/v1/chat/completions", json=body, headers={HEADER: key}) as answer:
-        if answer.status != 200:
-            raise SystemExit(f"{path.name}: {answer.status} {await answer.text()}")
-        async for chunk in answer.content.iter_any():
-            # A chunk may hold several events; each counts, all arrived now.
-            times += [time.perf_counter() - begun] * chunk.count(b"data: {")
-            last = chunk
-    if not last.endswith(b"[DONE]\n\n"):
-        raise SystemExit(f"{path.name}: the stream did not end")
-    return times
+class Stream(asyncio.Protocol):
+    """One streamed answer, read as cheaply as Python can: the cores that it runs on are those under test."""
+
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self._tail = b""
+        self._begun = 0.0
+        self.done: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
+        self.times: list[float] = []
+        """When each event arrived, in seconds from the request on. Of several in one packet, each counts, all now."""
+
+    def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport by type
+        self._transport = transport
+        self._begun = time.perf_counter()
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        if not self.times and data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 200"):
+            self.done.set_exception(SystemExit(data.decode()))
+            return
+        self.times += [time.perf_counter() - self._begun] * data.count(b"data: {")
+        self._tail = (self._tail + data)[-24:]
+        if b"[DONE]" in self._tail and not self.done.done():
+            self.done.set_result(self.times)
+            self._transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_exception(SystemExit("a stream did not end"))
 
 
-async def burst(url: str, path: Path_, key: str, *, streams: int, requests: int, launcher: int) -> Round:
+def request(path: Path_, key: str) -> bytes:
+    """The HTTP request for one streamed answer of TOKENS tokens."""
+    body = json.dumps(
+        {
+            "model": path.model,
+            "messages": [{"role": "user", "content": "Tell me a story."}],
+            "max_tokens": TOKENS,
+            "temperature": 0,  # drawing from 49,152 tokens would cost more than the model
+            "ignore_eos": True,
+            "stream": True,
+        }
+    )
+    return (
+        f"POST {path.prefix}/v1/chat/completions HTTP/1.1\r\nhost: {HOST}\r\n{HEADER}: {key}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+
+
+async def burst(path: Path_, key: str, *, streams: int, requests: int, launcher: int) -> Round:
     """`requests` answers, `streams` at a time."""
     left = iter(range(requests))
     answers: list[list[float]] = []
+    sent = request(path, key)
     before, begun = cpu_seconds(launcher), time.perf_counter()
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
 
-        async def worker() -> None:
-            for _ in left:
-                answers.append(await stream(session, url, path, key))
+    async def worker() -> None:
+        for _ in left:
+            _, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(sent), HOST, PORT)
+            answers.append(await stream.done)
 
-        await asyncio.gather(*(worker() for _ in range(streams)))
+    await asyncio.gather(*(worker() for _ in range(streams)))
     elapsed, cpu = time.perf_counter() - begun, cpu_seconds(launcher) - before
     tokens = requests * TOKENS
     first = [times[0] * 1000 for times in answers]
@@ -203,14 +237,14 @@ def _p99(values: Sequence[float]) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]
 
 
-async def measure(url: str, key: str, launcher: int, rounds: int) -> dict[str, dict[str, list[Round]]]:
+async def measure(key: str, launcher: int, rounds: int) -> dict[str, dict[str, list[Round]]]:
     """Rounds per path, at 16 streams and at one, the paths taking turns."""
     found: dict[str, dict[str, list[Round]]] = {path.name: {"16": [], "1": []} for path in PATHS}
     for number in range(-1, rounds):
         order = PATHS if number % 2 else PATHS[::-1]
         for streams, requests in ((16, 64), (1, 12)):
             for path in order:
-                result = await burst(url, path, key, streams=streams, requests=requests, launcher=launcher)
+                result = await burst(path, key, streams=streams, requests=requests, launcher=launcher)
                 if number >= 0:  # the first one warms up
                     found[path.name][str(streams)].append(result)
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
@@ -267,8 +301,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     key = secrets.token_urlsafe(16)
-    with application(key) as (url, launcher):
-        found = asyncio.run(measure(url, key, launcher, arguments.rounds))
+    with application(key) as launcher:
+        found = uvloop.run(measure(key, launcher, arguments.rounds))
     medians, ratios = summary(found), verdict(found)
     met = show(medians, ratios)
     results = ROOT / "benchmarks" / "results"

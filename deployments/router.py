@@ -22,6 +22,10 @@ from app.upstream import Surroundings
 _log = logging.getLogger("switchyard")
 
 
+MAX_ONGOING_REQUESTS = 1000
+"""Per replica, unless the YAML says otherwise. Serve's own default is 5: a request here mostly waits for a model."""
+
+
 class RouterArgs(BaseModel):
     """`args` of the application: none so far; what callers see is `user_config`."""
 
@@ -79,4 +83,4 @@ def _serve_url() -> str:
 
 def build(args: RouterArgs) -> Application:
     """The router's application, as `import_path` in the Serve configuration names it."""
-    return serve.deployment(name="Router")(Router).bind()
+    return serve.deployment(name="Router", max_ongoing_requests=MAX_ONGOING_REQUESTS)(Router).bind()
