@@ -22,7 +22,7 @@ TOKEN = "ray_token"
 DEFAULTS: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-    "RAY_SERVE_HAPROXY_NBTHREAD": "2",
+    "RAY_SERVE_HAPROXY_NBTHREAD": "1",  # one carries far more than a laptop's engines give; a second takes their core
     # Nobody drains a laptop: a stop is a stop.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
