@@ -1,8 +1,8 @@
 """What the router costs: the same engine reached four ways, in one run, interleaved.
 
-(a) straight at the model application, (b) through the router, (c) through Ray Serve LLM's own multi-model ingress, which
-gathers tokens for 50 ms before it sends them, (d) the same without that, token by token as (a) and (b). The model has
-one random layer, so that what is measured is the serving path. Machines are noisy: read the ratios.
+(a) straight at the model application, (b) through the router, (c) through Ray Serve LLM's own multi-model ingress,
+which gathers tokens for 50 ms before it sends them, (d) the same without that, token by token as (a) and (b). The model
+has one random layer, so that what is measured is the serving path. Machines are noisy: read the ratios.
 
     make bench        prints a table, writes benchmarks/results/<date>.json; exit status 1 below the bar
 
