@@ -2,7 +2,8 @@
 
 Imports point one way, and `tests/unit/test_layers.py` holds them to it:
 
-    deployments -> server -> exchange, telemetry -> dialects, upstream -> access, traffic, engine -> config, sse, errors
+    deployments -> server -> exchange, telemetry -> dialects, upstream
+        -> access, content_filter, engine, traffic -> config, errors, sse
 
 Dialects import neither one another nor Starlette. Read `exchange.py` first: it is one request's journey.
 """

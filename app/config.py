@@ -9,6 +9,7 @@ A `Config` that exists is right: whatever cannot be served is refused here, with
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -57,12 +58,21 @@ class Sticky(_Model):
         return self
 
 
+class ContentFilter(_Model):
+    """What an endpoint refuses to be asked."""
+
+    patterns: tuple[re.Pattern[str], ...] = Field(
+        min_length=1, description="Python regular expressions, searched in the texts of a request."
+    )
+
+
 class Endpoint(_Model):
     """A public name that clients call, and the deployments behind it."""
 
     tasks: tuple[Task, ...] = Field(min_length=1, description="What callers may ask; every deployment must do it.")
     traffic: dict[str, Percent] = Field(min_length=1, description="Percentage per deployment; sums to 100.")
     sticky: Sticky | None = None
+    content_filter: ContentFilter | None = None
     fallback: tuple[str, ...] | None = Field(
         default=None,
         description="Who is tried after a failure before the first byte, in order; [] for nobody. "
@@ -201,7 +211,7 @@ def _known_keys(location: Sequence[int | str]) -> str:
     if len(location) == 2:
         models[2] = Timeouts
     if len(location) == 4:
-        models[4] = Sticky
+        models[4] = ContentFilter if "content_filter" in location else Sticky
     model = models.get(len(location), Config)
     return ", ".join(model.model_fields)
 

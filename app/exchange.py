@@ -25,6 +25,7 @@ from urllib.parse import parse_qsl
 
 from app.access import credential
 from app.config import Config, Sticky, Timeouts
+from app.content_filter import refuse_hits
 from app.dialects.base import EVENT_STREAM, Call, Dialect, Reply, Request, Route, Stream, json_object, value_at
 from app.engine import find_usage
 from app.errors import InternalError, Rejected, SwitchyardError, TimedOut, TooLarge, Unavailable, UpstreamError
@@ -144,6 +145,8 @@ class _Errand:
         record = self.out.record
         assignment = self._assign(request.headers)
         record.endpoint, record.reason = assignment.endpoint, assignment.reason
+        if (endpoint := self.snapshot.config.endpoints.get(assignment.endpoint)) is not None:
+            refuse_hits(endpoint.content_filter, self.call.body)
         # One replacement: more would multiply the load on deployments that already fail.
         candidates = (assignment.deployment, *assignment.alternatives[:1])
         for name in candidates:

@@ -133,6 +133,19 @@ def test_server_side_failures_have_azures_form(azure: Rig, client: Any, status: 
     assert response.headers["x-ms-error-code"] == body["code"]
 
 
+def test_a_content_filter_hit_has_azures_documented_error(azure: Rig, client: Any) -> None:
+    azure.chat_endpoint(content_filter={"patterns": [r"(?i)\bforbidden\b"]})
+    assert client.complete(messages=ASKED).choices[0].finish_reason == "stop"
+    with pytest.raises(HttpResponseError) as raised:
+        client.complete(messages=[{"role": "user", "content": [{"type": "text", "text": "a FORBIDDEN thing"}]}])
+    body = error_body(raised.value)
+    assert raised.value.status_code == 400
+    assert (body["code"], body["param"], body["status"]) == ("content_filter", "messages", 400)
+    assert {"error", "message"} <= set(body)
+    assert "FORBIDDEN" not in body["message"]
+    assert len(azure.blue.requests) == 1
+
+
 def test_a_stream_that_fails_raises_in_the_client(azure: Rig, client: Any) -> None:
     azure.blue.answer = lambda body: stream([chunk("Hel")])
     updates = iter(client.complete(messages=ASKED, stream=True))

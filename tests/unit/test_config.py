@@ -57,6 +57,8 @@ def test_a_right_configuration_is_taken() -> None:
         ("endpoints.chat.sticky", {"by": "header"}, "endpoints.chat.sticky: `by: header` needs `name: <header>`"),
         ("endpoints.chat.sticky", {"by": "user", "name": "x"}, "endpoints.chat.sticky: .*the others take none"),
         ("endpoints.chat.sticky", {"by": "user", "nam": "x"}, "endpoints.chat.sticky.nam: unknown key; .*by, name"),
+        ("endpoints.chat.content_filter", {"patterns": ["("]}, "endpoints.chat.content_filter.patterns.0: .*regular"),
+        ("endpoints.chat.content_filter", {"words": []}, "content_filter.words: unknown key; .*known: patterns"),
         ("endpoints.blue", GOOD["endpoints"]["chat"], "endpoints.blue: a deployment has this name too; .*rename one"),
         ("endpoints.a b", GOOD["endpoints"]["chat"], "endpoints.a b: .*pattern"),
         ("deployments.blue", {"model": "m"}, "deployments.blue: name either `app`"),

@@ -1,0 +1,44 @@
+"""LangChain's Azure classes, both generations, against the real application."""
+
+from typing import Any
+
+import pytest
+
+from tests.real.conftest import Application
+
+# The older classes announce their own retirement; pydantic and asyncio have their say about LangChain too.
+pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]
+
+ANSWER = "Red, Blue, and Yellow"
+QUESTION = "Name three primary colors."
+
+
+def test_the_chat_class_on_azures_sdk(application: Application) -> None:
+    from langchain_azure_ai.chat_models.inference import AzureAIChatCompletionsModel
+
+    for endpoint in (application.url, f"{application.url}/azure"):
+        model: Any = AzureAIChatCompletionsModel(
+            endpoint=endpoint, credential="unused", model="chat", temperature=0, max_tokens=24
+        )
+        answer = model.invoke(QUESTION)
+        assert ANSWER in answer.content
+        assert answer.usage_metadata["output_tokens"] > 3
+        chunks = list(model.stream(QUESTION))
+        assert ANSWER in "".join(chunk.content for chunk in chunks)
+        assert [chunk.usage_metadata["output_tokens"] for chunk in chunks if chunk.usage_metadata] != []
+
+
+def test_the_embeddings_class_on_azures_sdk(application: Application) -> None:
+    from langchain_azure_ai.embeddings.inference import AzureAIEmbeddingsModel
+
+    model: Any = AzureAIEmbeddingsModel(endpoint=application.url, credential="unused", model="embed")
+    assert len(model.embed_query("hello")) == 384
+
+
+def test_the_newer_class_on_openais_sdk(application: Application) -> None:
+    from langchain_azure_ai.chat_models import AzureAIOpenAIApiChatModel
+
+    model: Any = AzureAIOpenAIApiChatModel(
+        endpoint=f"{application.url}/openai/v1", credential="unused", model="chat", temperature=0
+    )
+    assert ANSWER in model.invoke(QUESTION).text
