@@ -4,7 +4,9 @@ Contract: vLLM 0.29, `entrypoints/serve/exception_handling` for errors; OpenAI's
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic_core import from_json
 
@@ -71,6 +73,16 @@ def _fields(body: bytes) -> tuple[str | None, str | None, object]:
     if param is not None and param not in message:
         message = f"{param}: {message}"
     return message, param, code
+
+
+# Words of any sentence about a request.
+_COMMON = frozenset({"model", "n", "stream", "user"})
+
+
+def field_named_in(message: str, body: Mapping[str, Any]) -> str | None:
+    """The field of a request that the engine's refusal is about, where it only says so in its sentence."""
+    words = set(re.findall(r"\w+", message)) - _COMMON
+    return next((name for name in sorted(body, key=len, reverse=True) if name in words), None)
 
 
 def _path(location: str) -> str:

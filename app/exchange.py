@@ -27,7 +27,7 @@ from app.access import credential
 from app.config import Config, Sticky, Timeouts
 from app.content_filter import refuse_hits
 from app.dialects.base import EVENT_STREAM, Call, Dialect, Reply, Request, Route, Stream, json_object, value_at
-from app.engine import find_usage
+from app.engine import field_named_in, find_usage
 from app.errors import InternalError, Rejected, SwitchyardError, TimedOut, TooLarge, Unavailable, UpstreamError
 from app.telemetry import Record, Telemetry
 from app.traffic import DEPLOYMENT_HEADER, Assignment, assign
@@ -158,6 +158,7 @@ class _Errand:
                     await (self._stream if self.call.stream else self._unary)(self.snapshot.targets[name])
                 return
             except Rejected as error:
+                error.param = error.param or field_named_in(error.message, self.call.body)
                 error.value = value_at(self.call.body, error.param)
                 raise
             except UpstreamError as error:

@@ -36,7 +36,9 @@ ENGINE = frozenset(
 def error_body(error: SwitchyardError) -> dict[str, Any]:
     """``{"type": "error", "error": {"type", "message"}}``; the message names the field."""
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    # vLLM makes a chat request of it, and may complain about that one's field.
+    message = error.message.replace("max_completion_tokens", "max_tokens")
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 MESSAGES = Ending(

@@ -138,13 +138,10 @@ def _without_extras(body: dict[str, Any], operation: str, header: str | None) ->
 
 
 def _field_in(message: str) -> str | None:
-    """The documented field that an engine's message is about, where the engine names none by itself."""
-    named = [name for name in sorted(fields.KNOWN["chat"]) if re.search(rf"\b{name}\b", message)]
+    """The field that an engine's refusal is about where it names none: what this deployment cannot do at all."""
     if "multimodal" in message or "image" in message:
         return "messages"
-    if "tool choice" in message:
-        return "tool_choice"
-    return named[0] if named else None
+    return "tool_choice" if "tool choice" in message else None
 
 
 def _with_usage(body: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import pytest
 
 from deployments import leftovers
 from deployments.internal_key import HEADER, VARIABLE
-from tests.real.launching import ROOT, launched
+from tests.launching import ROOT, launched
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 from azure.ai.inference import ChatCompletionsClient, EmbeddingsClient, load_client
 from azure.ai.inference.aio import ChatCompletionsClient as AsyncChatCompletionsClient
 from azure.ai.inference.aio import EmbeddingsClient as AsyncEmbeddingsClient
+from azure.ai.inference.models import JsonSchemaFormat
 from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
@@ -102,10 +103,9 @@ def test_a_required_tool_is_called(client: Any) -> None:
 
 def test_json_mode_gives_json(client: Any) -> None:
     schema = {"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}, "required": ["color"]}
-    form = {"type": "json_schema", "json_schema": {"name": "c", "schema": schema}}
-    answer = client.complete(**GREEDY, response_format=form)
+    answer = client.complete(**GREEDY, response_format=JsonSchemaFormat(name="c", schema=schema, strict=True))
     assert json.loads(answer.choices[0].message.content)["color"] in ("red", "blue")
-    free = client.complete(**{**GREEDY, "max_tokens": 200}, response_format={"type": "json_object"})
+    free = client.complete(**{**GREEDY, "max_tokens": 200}, response_format="json_object")
     assert free.choices[0].message.content.lstrip().startswith("{")
 
 

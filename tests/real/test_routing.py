@@ -16,8 +16,8 @@ from scipy.stats import binomtest
 
 from deployments import leftovers
 from deployments.environment import TOKEN
+from tests.launching import ROOT, command, environment
 from tests.real.conftest import Application, eventually
-from tests.real.launching import ROOT, command, environment
 
 pytestmark = pytest.mark.real
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.engine import Usage, engine_error, find_usage
+from app.engine import Usage, engine_error, field_named_in, find_usage
 from app.errors import Broken, Rejected
 
 
@@ -38,6 +38,20 @@ def test_a_refusal_keeps_its_status_and_field() -> None:
 def test_pydantics_list_of_errors_becomes_one_sentence() -> None:
     listed = "1 validation error:\n  {'type': 'x', 'loc': ('body', 'n'), 'msg': \"Value error, it's odd\", 'input': 1}"
     assert engine_error(error(listed, 400, "body.n"), 400).message == "n: it's odd"
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ("top_k must be 0 (disable), or at least 1, got -5.", "top_k"),
+        ("max_tokens=9000 cannot be greater than max_model_len", "max_tokens"),
+        ("this model cannot stream n answers", None),
+        ("out of luck", None),
+    ],
+)
+def test_a_field_that_only_the_sentence_names_is_found(message: str, field: str | None) -> None:
+    body = {"model": "m", "n": 2, "stream": True, "messages": [], "max_tokens": 1, "top_k": -5}
+    assert field_named_in(message, body) == field
 
 
 def test_pydantics_report_becomes_one_sentence() -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from deployments import leftovers
-from tests.real.launching import ROOT, Launcher, command, environment, launched
+from tests.launching import ROOT, Launcher, command, environment, launched
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from deployments import leftovers
 from tests.serving import free_port
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 READY_WITHIN_S = 600
 
 
