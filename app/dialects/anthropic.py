@@ -1,7 +1,7 @@
 """Anthropic's Messages API, which vLLM speaks itself: passed through, with errors in Anthropic's form.
 
-Contract: `shared/dialects.md` section 3. vLLM converts to a chat request inside, so its errors arrive in OpenAI's form
-or Anthropic's; both hold an `error` object.
+Contract: Anthropic's API reference, as far as vLLM 0.29 models it (`entrypoints/anthropic`). vLLM makes a chat request
+of it inside, so its errors arrive in OpenAI's form or Anthropic's; both hold an `error` object.
 """
 
 from collections.abc import Mapping, Sequence

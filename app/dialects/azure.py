@@ -1,7 +1,7 @@
 """Azure AI Model Inference: OpenAI's shapes under Azure's rules.
 
-Different are the rules for extra parameters, the errors, and where a stream tells its usage. Contract:
-`shared/dialects.md` section 4; what `azure-ai-inference` and its LangChain wrapper send and expect.
+Different are the rules for extra parameters, the errors, and where a stream tells its usage. Contract: the Azure AI
+Model Inference API reference, and what `azure-ai-inference` and its LangChain wrapper send and expect.
 """
 
 import re

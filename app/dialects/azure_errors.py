@@ -1,6 +1,6 @@
 """Azure's errors: every one has the header `x-ms-error-code`, and a body of the documented shape for its status.
 
-Several shapes are in circulation; these bodies hold the union, which each known client reads (section 4.5).
+Several shapes are in circulation; these bodies hold the union, which each known client reads.
 """
 
 import json

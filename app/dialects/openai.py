@@ -1,6 +1,6 @@
 """OpenAI's API as vLLM speaks it: the identity, but for checks, nulls, errors and what vLLM lacks.
 
-Contract: OpenAI's API reference; what the official SDKs send and expect (`shared/dialects.md` sections 1 and 2).
+Contract: OpenAI's API reference, and what the official SDKs send and expect.
 """
 
 from collections.abc import Callable, Mapping, Sequence
