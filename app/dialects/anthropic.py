@@ -86,9 +86,9 @@ class Anthropic:
         raise NotFound(f"{request.path}: not found")
 
 
-_REQUIRED: Mapping[str, type | tuple[type, ...]] = {"model": str, "messages": list}
-_TYPED: Mapping[str, type | tuple[type, ...]] = {
-    **_REQUIRED,
+_TYPES_OF_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "model": str,
+    "messages": list,
     "max_tokens": int,
     "stream": bool,
     "metadata": dict,
@@ -102,18 +102,20 @@ _TYPED: Mapping[str, type | tuple[type, ...]] = {
 
 
 def _check(body: dict[str, Any], *, needs_max_tokens: bool) -> None:
-    for name in (*_REQUIRED, *(("max_tokens",) if needs_max_tokens else ())):
+    required = ("model", "messages", "max_tokens") if needs_max_tokens else ("model", "messages")
+    for name in required:
         if name not in body:
             raise BadRequest(f"{name}: Field required", param=name)
     for name, value in body.items():
-        expected = _TYPED.get(name, object)
-        if not isinstance(value, expected) or (isinstance(value, bool) and bool not in _as_tuple(expected)):
-            raise BadRequest(f"{name}: Input has the wrong type", param=name)
         if name not in ENGINE and name != "service_tier":
             raise BadRequest(f"{name}: Extra inputs are not permitted", param=name)
+        expected = _TYPES_OF_FIELDS.get(name)
+        if expected is not None and not _is_a(value, expected):
+            raise BadRequest(f"{name}: Input has the wrong type", param=name)
     if not body["messages"]:
         raise BadRequest("messages: at least one message is required", param="messages")
 
 
-def _as_tuple(types: type | tuple[type, ...]) -> tuple[type, ...]:
-    return types if isinstance(types, tuple) else (bool,) if types is object else (types,)
+def _is_a(value: Any, expected: type | tuple[type, ...]) -> bool:
+    """Whether a JSON value has the type; true and false are no numbers."""
+    return isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
