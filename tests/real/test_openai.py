@@ -280,11 +280,12 @@ def test_errors_raise_the_sdks_exceptions(
 def test_anthropics_sdk_talks_to_it(application: Application) -> None:
     import anthropic
 
-    sdk: Any = anthropic.Anthropic(base_url=application.url, api_key="unused", max_retries=0)
     request = {"model": "chat", "max_tokens": 24, "messages": ASKED, "extra_body": {"temperature": 0}}
-    assert ANSWER in sdk.messages.create(**request).content[0].text
-    with sdk.messages.stream(**request) as stream:
-        assert ANSWER in "".join(stream.text_stream)
-    assert sdk.messages.count_tokens(model="chat", messages=ASKED).input_tokens > 5
-    with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
-        sdk.messages.create(**{**request, "max_tokens": 9_000})
+    with anthropic.Anthropic(base_url=application.url, api_key="unused", max_retries=0) as client:
+        sdk: Any = client
+        assert ANSWER in sdk.messages.create(**request).content[0].text
+        with sdk.messages.stream(**request) as stream:
+            assert ANSWER in "".join(stream.text_stream)
+        assert sdk.messages.count_tokens(model="chat", messages=ASKED).input_tokens > 5
+        with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
+            sdk.messages.create(**{**request, "max_tokens": 9_000})
