@@ -28,6 +28,10 @@ ROUTER = "router"
 APP_PREFIX = "/deployments/"
 """A model application's route is this and its name: the router finds it there."""
 
+INTERNAL_KEY_HEADER = "x-switchyard-key"
+INTERNAL_KEY_VARIABLE = "SWITCHYARD_INTERNAL_KEY"
+"""The key that the router shows and model applications ask for, and where both processes find it."""
+
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
 Seconds = Annotated[float, Field(gt=0)]

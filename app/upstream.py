@@ -14,11 +14,17 @@ from typing import Any, Self
 import aiohttp
 from pydantic_core import to_json
 
-from app.config import APP_PREFIX, Config, ConfigError, Deployment, Timeouts
+from app.config import (
+    APP_PREFIX,
+    INTERNAL_KEY_HEADER,
+    INTERNAL_KEY_VARIABLE,
+    Config,
+    ConfigError,
+    Deployment,
+    Timeouts,
+)
 from app.engine import engine_error
 from app.errors import Broken, SwitchyardError, TimedOut, Unavailable
-
-INTERNAL_KEY_HEADER = "x-switchyard-key"
 
 _MAX_ERROR_BYTES = 64 * 1024
 
@@ -46,7 +52,7 @@ class Surroundings:
     @classmethod
     def from_environment(cls, serve_url: str) -> Self:
         """With the key from SWITCHYARD_INTERNAL_KEY."""
-        return cls(serve_url, os.environ.get("SWITCHYARD_INTERNAL_KEY", ""))
+        return cls(serve_url, os.environ.get(INTERNAL_KEY_VARIABLE, ""))
 
 
 def targets(config: Config, surroundings: Surroundings) -> dict[str, Target]:

@@ -11,8 +11,10 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-HEADER = "x-switchyard-key"
-VARIABLE = "SWITCHYARD_INTERNAL_KEY"
+from app.config import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
+
+HEADER = INTERNAL_KEY_HEADER
+VARIABLE = INTERNAL_KEY_VARIABLE
 
 NOT_SET = (
     f"This deployment has no internal key, so it refuses every request. Set the environment variable "

@@ -9,14 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from app.config import Config, Task
+from app.config import Config
 from app.dialects import azure_fields as fields
 from app.dialects.azure_errors import error_reply
 from app.dialects.azure_stream import UsageOnTheLastChoice
-from app.dialects.base import Call, Lookup, Reply, Request, Route, Stream, dump, json_object, without_nulls
+from app.dialects.base import AZURE_MOUNTS, Call, Lookup, Reply, Request, Route, Stream, dump, json_object
 from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unprocessable, WrongTask
-
-MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
 
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
 
@@ -28,8 +26,6 @@ _EXTRA_PARAMETERS: Mapping[str, str] = {
     "allow": "pass-through",
 }
 
-_TASKS: Mapping[str, Task] = {"chat": "chat", "completions": "completions", "embeddings": "embeddings"}
-
 
 class Azure:
     """The dialect at the root with `api-version`, at `/azure`, `/models` and `/endpoints/{endpoint}`."""
@@ -37,7 +33,7 @@ class Azure:
     name: ClassVar[str] = "azure"
     routes: ClassVar[Sequence[Route]] = tuple(
         route
-        for prefix in MOUNTS
+        for prefix in AZURE_MOUNTS
         for route in (
             Route("POST", f"{prefix}/chat/completions", "chat"),
             Route("POST", f"{prefix}/completions", "completions"),
@@ -171,7 +167,7 @@ def _embeddings(body: dict[str, Any]) -> Call:
 
 def _greedy(body: dict[str, Any]) -> dict[str, Any]:
     """`top_p` 0 is out of vLLM's bounds; greedy decoding is what it means."""
-    return {**body, "top_p": 1.0, "temperature": 0.0} if body.get("top_p") == 0 else without_nulls(body)
+    return {**body, "top_p": 1.0, "temperature": 0.0} if body.get("top_p") == 0 else body
 
 
 _BUILDERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {

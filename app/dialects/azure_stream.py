@@ -9,12 +9,12 @@ import re
 from pydantic_core import from_json
 
 from app.dialects.base import dump
+from app.dialects.relay import NO_CHOICES
 from app.engine import Usage, engine_error, find_usage
 from app.errors import Broken, SwitchyardError
 from app.sse import DONE, Framer, encode
 
 _FINISHED = re.compile(rb'"finish_reason": ?"')
-_NO_CHOICES = re.compile(rb'"choices": ?\[\]')
 _ERROR = re.compile(rb'^data: ?(\{"error".*)$', re.MULTILINE)
 
 
@@ -33,7 +33,7 @@ class UsageOnTheLastChoice:
         if not frames or self._ended:
             return b""
         plain = not self._held and not _FINISHED.search(frames) and b'"error"' not in frames
-        if plain and not frames.endswith(DONE) and not _NO_CHOICES.search(frames):
+        if plain and not frames.endswith(DONE) and not NO_CHOICES.search(frames):
             return frames
         return b"".join(self._frame(frame + b"\n\n") for frame in frames.split(b"\n\n") if frame)
 
@@ -54,7 +54,7 @@ class UsageOnTheLastChoice:
         if frame == DONE:
             self._ended = True
             return self._release() + DONE
-        if _NO_CHOICES.search(frame):
+        if NO_CHOICES.search(frame):
             self.usage = find_usage(frame) or self.usage
             return self._release(frame)
         if _FINISHED.search(frame):

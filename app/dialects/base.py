@@ -22,6 +22,9 @@ from app.errors import BadRequest, SwitchyardError
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
+AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
+"""Where Azure's clients call; newer ones are the OpenAI SDK, so both dialects have these paths."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

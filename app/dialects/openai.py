@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from app.config import Config, Task
 from app.dialects import openai_fields as fields
 from app.dialects.base import (
+    AZURE_MOUNTS,
     Call,
     Reply,
     Request,
@@ -77,9 +78,6 @@ def _ends_a_response(frames: bytes) -> bool:
 
 
 EVENTS = Ending(is_terminal=_ends_a_response, error_frames=_responses_error_frames)
-
-
-AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
 
 
 def _generation(prefix: str) -> tuple[Route, ...]:

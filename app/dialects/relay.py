@@ -14,7 +14,7 @@ from app.errors import Broken, SwitchyardError
 from app.sse import Framer
 
 _ERROR = re.compile(rb'^data: ?(\{"error".*|\{"type": ?"error".*)$', re.MULTILINE)
-_NO_CHOICES = re.compile(rb'"choices": ?\[\]')
+NO_CHOICES = re.compile(rb'"choices": ?\[\]')
 _USAGE = re.compile(rb'"usage": ?\{')
 
 
@@ -67,7 +67,7 @@ class Relay:
     def _needs_a_look(self, frames: bytes) -> bool:
         return (
             b'"error"' in frames
-            or (self._hide_usage and _NO_CHOICES.search(frames) is not None)
+            or (self._hide_usage and NO_CHOICES.search(frames) is not None)
             or frames.startswith(b":")
             or b"\n:" in frames
         )
@@ -79,7 +79,7 @@ class Relay:
             frame = b"".join(line for line in frame.splitlines(keepends=True) if not line.startswith(b":"))
             if not frame.strip():
                 return b""
-        if self._hide_usage and _NO_CHOICES.search(frame) and _USAGE.search(frame):
+        if self._hide_usage and NO_CHOICES.search(frame) and _USAGE.search(frame):
             return b""
         if error := _ERROR.search(frame):
             return self.fail(engine_error(error[1], status=500))
