@@ -7,6 +7,7 @@
     │   ├── Unauthorized            401
     │   ├── NotFound                404   no such endpoint, deployment or route
     │   ├── MethodNotAllowed        405
+    │   ├── Conflict                409   somebody else changed it, or is about to
     │   ├── TooLarge                413
     │   ├── Unprocessable           422   well formed, and beyond what this deployment can do
     │   └── Rejected                4xx   the engine's own refusal of the request
@@ -84,6 +85,13 @@ class MethodNotAllowed(ClientError):
 
     status = 405
     kind = "method_not_allowed"
+
+
+class Conflict(ClientError):
+    """What the request would change is not as its sender saw it, or is being changed: look again, then repeat it."""
+
+    status = 409
+    kind = "conflict"
 
 
 class TooLarge(ClientError):
