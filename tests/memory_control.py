@@ -10,7 +10,7 @@ from app.errors import Conflict, SwitchyardError
 class MemoryControl:
     """`deliver` gives what was applied to the router; `failure` is raised by every call while it is set."""
 
-    def __init__(self, config: Any, take: Callable[[Any], None]) -> None:
+    def __init__(self, config: Any, take: Callable[[Any], object]) -> None:
         self.config, self._take = config, take
         self.delivery = Delivery.SETTLED
         self.since_ms = 1_700_000_000_000

@@ -13,13 +13,13 @@ from databricks.sdk import WorkspaceClient
 from databricks.sdk.core import Config
 from databricks.sdk.errors import (
     BadRequest,
-    DatabricksError,
     DeadlineExceeded,
     InvalidParameterValue,
     OperationFailed,
     ResourceConflict,
     ResourceDoesNotExist,
 )
+from databricks.sdk.errors.base import DatabricksError
 from databricks.sdk.service.serving import (
     AutoCaptureConfigInput,
     EndpointCoreConfigInput,

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import requests
 from databricks.sdk.errors import platform
+from databricks.sdk.errors.base import DatabricksError
 from databricks.sdk.errors.parser import _Parser
 
 from app import errors
@@ -27,7 +28,7 @@ from app.errors import (
     WrongTask,
 )
 
-CASES: list[tuple[SwitchyardError, int, str, type[Exception]]] = [
+CASES: list[tuple[SwitchyardError, int, str, type[DatabricksError]]] = [
     (BadRequest("m"), 400, "BAD_REQUEST", platform.BadRequest),
     (BadRequest("m", param="n"), 400, "INVALID_PARAMETER_VALUE", platform.InvalidParameterValue),
     (BadRequest("m", code=NOT_OFFERED), 400, "FEATURE_DISABLED", platform.BadRequest),
@@ -38,9 +39,9 @@ CASES: list[tuple[SwitchyardError, int, str, type[Exception]]] = [
     (Unauthorized("m"), 401, "UNAUTHENTICATED", platform.Unauthenticated),
     (NotFound("m", param="model"), 404, "ENDPOINT_NOT_FOUND", platform.NotFound),
     (NotFound("m", code=NO_SUCH_RESOURCE), 404, "RESOURCE_DOES_NOT_EXIST", platform.ResourceDoesNotExist),
-    (MethodNotAllowed("m"), 405, "BAD_REQUEST", platform.DatabricksError),
+    (MethodNotAllowed("m"), 405, "BAD_REQUEST", DatabricksError),
     (Conflict("m"), 409, "RESOURCE_CONFLICT", platform.ResourceConflict),
-    (TooLarge("m"), 413, "BAD_REQUEST", platform.DatabricksError),
+    (TooLarge("m"), 413, "BAD_REQUEST", DatabricksError),
     (InternalError("m"), 500, "INTERNAL_ERROR", platform.InternalError),
     (Broken("m"), 500, "INTERNAL_ERROR", platform.InternalError),
     (Unavailable("m"), 503, "TEMPORARILY_UNAVAILABLE", platform.TemporarilyUnavailable),
@@ -57,7 +58,7 @@ def read_by_the_sdk(body: bytes, status: int) -> Any:
 
 @pytest.mark.parametrize(("error", "status", "code", "raised"), CASES)
 def test_every_error_becomes_the_sdks_exception(
-    error: SwitchyardError, status: int, code: str, raised: type[Exception]
+    error: SwitchyardError, status: int, code: str, raised: type[DatabricksError]
 ) -> None:
     reply = error_reply(error, request_id="r-1")
     body = json.loads(reply.body)
@@ -66,7 +67,9 @@ def test_every_error_becomes_the_sdks_exception(
     read = read_by_the_sdk(reply.body, reply.status)
     assert type(read) is raised
     assert str(read).endswith("m")
-    assert read.get_error_details().request_info.request_id == "r-1"
+    info = read.get_error_details().request_info
+    assert info is not None
+    assert info.request_id == "r-1"
 
 
 def test_every_class_of_error_has_a_case() -> None:
