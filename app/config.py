@@ -102,6 +102,10 @@ class Deployment(_Model):
     tasks: tuple[Task, ...] = Field(default=("chat", "completions", "responses"), min_length=1)
     api_key_env: str | None = Field(default=None, description="The environment variable with the key for `url`.")
     api_key_file: Path | None = Field(default=None, description="The file with the key for `url`.")
+    tokenizer_dir: Path | None = Field(
+        default=None,
+        description="For `url`: the directory with the model's tokenizer.json, for dialects that speak of tokens.",
+    )
 
     @model_validator(mode="after")
     def _is_in_one_place(self) -> Self:
@@ -109,6 +113,8 @@ class Deployment(_Model):
             raise ValueError("name either `app` (a Serve application of this cluster) or `url` (a server elsewhere)")
         if self.url is None and (self.api_key_env or self.api_key_file):
             raise ValueError("`api_key_env` and `api_key_file` go with `url`; an `app` has the internal key")
+        if self.url is None and self.tokenizer_dir:
+            raise ValueError("`tokenizer_dir` goes with `url`; an `app` tells about its model itself")
         if self.api_key_env and self.api_key_file:
             raise ValueError("name either `api_key_env` or `api_key_file`")
         if self.url is not None and not self.url.startswith(("http://", "https://")):

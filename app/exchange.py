@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Protocol, Self
 from urllib.parse import parse_qsl
@@ -26,9 +26,22 @@ from urllib.parse import parse_qsl
 from app.access import credential
 from app.config import Config, Sticky, Timeouts
 from app.content_filter import refuse_hits
-from app.dialects.base import EVENT_STREAM, Call, Dialect, Reply, Request, Route, Stream, json_object, value_at
+from app.dialects.base import (
+    EVENT_STREAM,
+    Call,
+    Context,
+    Dialect,
+    Reply,
+    Request,
+    Route,
+    Served,
+    Stream,
+    json_object,
+    value_at,
+)
 from app.engine import field_named_in, find_usage
 from app.errors import InternalError, Rejected, SwitchyardError, TimedOut, TooLarge, Unavailable, UpstreamError
+from app.model import Model
 from app.telemetry import Record, Telemetry
 from app.traffic import DEPLOYMENT_HEADER, Assignment, assign
 from app.upstream import Target
@@ -41,11 +54,14 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 _log = logging.getLogger("switchyard")
 _USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
+_LONG_BODY = 16 * 1024
 _GONE = 499  # nginx's code for a client that left; it is logged, never sent
 
 
 class Calls(Protocol):
     """The seam to deployments; `upstream.Upstream` is the real one."""
+
+    async def model(self, target: Target, timeouts: Timeouts) -> Model: ...
 
     async def unary(
         self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
@@ -91,28 +107,28 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     dialect, route = candidates[-1]
     record = Record(dialect.name, route.operation, _request_id(headers))
+    request = Request(
+        method=scope["method"],
+        path=scope["path"],
+        params=scope.get("path_params", {}),
+        query=_query(scope.get("query_string", b"")),
+        headers=headers,
+        id=record.request_id,
+    )
     out = _Out(send, record)
     try:
         if (snapshot := board.snapshot) is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
-        body = await _read_body(receive, snapshot.config.max_body_bytes)
-        request = Request(
-            method=scope["method"],
-            path=scope["path"],
-            body=body,
-            params=scope.get("path_params", {}),
-            query=_query(scope.get("query_string", b"")),
-            headers=headers,
-        )
+        request = replace(request, body=await _read_body(receive, snapshot.config.max_body_bytes))
         dialect, route = next(((d, r) for d, r in candidates if d.claims(r, request)), candidates[-1])
         record.dialect, record.operation = dialect.name, route.operation
         if route.local:
             await out.reply(dialect.answer(route.operation, request, snapshot.config))
             return
-        call = dialect.parse(route.operation, request)
+        call = dialect.parse(route.operation, request, Context(snapshot.config, board.random))
         async with _while_connected(receive):
             deadline = asyncio.get_running_loop().time() + snapshot.config.timeouts.total_s
-            await _Errand(board, snapshot, dialect, call, out, deadline).run(request)
+            await _Errand(board, snapshot, dialect, call, out, deadline, len(request.body)).run(request)
     except _Abort:
         pass  # leaving the answer unfinished makes the server break the connection
     except ClientGone:
@@ -121,17 +137,18 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
         record.status, record.error = _GONE, "client_gone"
         raise
     except SwitchyardError as error:
-        await out.error(dialect, error)
+        await out.error(error, dialect.render_error(error, route.operation, request))
     except Exception:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
         _log.exception("request %s failed in the router", record.request_id)
-        await out.error(dialect, InternalError("The router failed to serve the request"))
+        failure = InternalError("The router failed to serve the request")
+        await out.error(failure, dialect.render_error(failure, route.operation, request))
     finally:
         board.telemetry.finish(record)
 
 
 @dataclass(frozen=True, slots=True)
 class _Errand:
-    """A parsed call on its way to a deployment and back. `deadline` is the event loop's time."""
+    """A parsed call on its way to a deployment and back. `deadline` is the event loop's time, `size` the request's."""
 
     board: Board
     snapshot: Snapshot
@@ -139,6 +156,7 @@ class _Errand:
     call: Call
     out: "_Out"
     deadline: float
+    size: int
 
     async def run(self, request: Request) -> None:
         """Chooses the deployment, and another if that one fails before the first byte."""
@@ -178,35 +196,54 @@ class _Errand:
 
     async def _unary(self, target: Target) -> None:
         async with _until(self.deadline):
-            body = await self._ask(target, self.call.path, await self._question(target))
+            served = await self._served(target)
+            question = await self._question(target, served)
+            asked = time.perf_counter()
+            body = await self._ask(target, self.call.path, question) if self.call.path else b""
+        told = time.perf_counter()
         self.out.record.usage = find_usage(body)
-        await self.out.reply(self.dialect.render(self.call, body))
+        served = replace(served, total_s=told - self.out.record.started, engine_s=told - asked)
+        await self.out.reply(self.dialect.render(self.call, body, served))
+
+    async def _served(self, target: Target) -> Served:
+        settings = self.snapshot.config.deployments[target.name]
+        if not self.call.needs_model:
+            return Served(target.name, settings)
+        return Served(target.name, settings, await self.board.upstream.model(target, self.snapshot.config.timeouts))
 
     async def _ask(self, target: Target, path: str, body: Mapping[str, Any]) -> bytes:
         timeouts = self.snapshot.config.timeouts
         return await self.board.upstream.unary(target, path, body, request_id=self.out.upstream_id(), timeouts=timeouts)
 
-    async def _question(self, target: Target) -> dict[str, Any]:
-        """The call's body, once its lookup has been answered."""
+    async def _question(self, target: Target, served: Served) -> dict[str, Any]:
+        """The call's body, made fit for the deployment, once its lookup has been answered."""
+        body = self.call.body
+        if self.call.fit is not None:
+            # Tokenizing a long prompt takes tens of milliseconds, in which every other stream would stand still.
+            long = self.size > _LONG_BODY
+            body = await asyncio.to_thread(self.call.fit, body, served) if long else self.call.fit(body, served)
         if (lookup := self.call.lookup) is None:
-            return self.call.body
-        answer = json_object(await self._ask(target, lookup.path, lookup.body))
-        return lookup.then(self.call.body, answer)
+            return body
+        answers = await asyncio.gather(*(self._ask(target, path, asked) for path, asked in lookup.questions))
+        return lookup.then(body, [json_object(answer) for answer in answers])
 
     async def _stream(self, target: Target) -> None:
+        assert self.call.path is not None, "a stream needs an engine"
         async with AsyncExitStack() as stack:
             async with _until(self.deadline):
+                served = await self._served(target)
                 chunks = await stack.enter_async_context(
                     self.board.upstream.stream(
                         target,
                         self.call.path,
-                        await self._question(target),
+                        await self._question(target, served),
                         request_id=self.out.upstream_id(),
                         timeouts=self.snapshot.config.timeouts,
                     )
                 )
-            await self.out.start_stream()
-            await self._relay(chunks, self.dialect.stream(self.call))
+            stream = self.dialect.stream(self.call, served)
+            await self.out.start_stream(stream.headers)
+            await self._relay(chunks, stream)
 
     async def _relay(self, chunks: AsyncIterator[bytes], stream: Stream) -> None:
         record = self.out.record
@@ -245,21 +282,20 @@ class _Out:
         await self._start(reply.status, reply.media_type, {**reply.headers, **length})
         await self._send({"type": "http.response.body", "body": reply.body})
 
-    async def error(self, dialect: Dialect, error: SwitchyardError) -> None:
+    async def error(self, error: SwitchyardError, reply: Reply) -> None:
         """The error as the dialect words it; after the first byte there is nothing left to say."""
         self.record.error = error.kind
         if self.started:
             return
-        reply = dialect.render_error(error)
         if error.retry_after is not None:
             retry = {"retry-after": str(max(1, round(error.retry_after)))}
             reply = Reply(reply.body, reply.status, reply.media_type, {**reply.headers, **retry})
         await self.reply(reply)
 
-    async def start_stream(self) -> None:
+    async def start_stream(self, headers: Mapping[str, str]) -> None:
         """The head of an event stream."""
         self.record.streamed = True
-        await self._start(200, EVENT_STREAM, {"cache-control": "no-cache", "x-accel-buffering": "no"})
+        await self._start(200, EVENT_STREAM, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
 
     async def chunk(self, data: bytes) -> None:
         """Some whole events."""
