@@ -116,17 +116,28 @@ class Rejected(ClientError):
 
 
 class UpstreamError(SwitchyardError):
-    """The deployment failed, not the client: worth another try elsewhere."""
+    """The deployment failed, not the client: worth another try elsewhere.
+
+    `is_fault`: it says something about the deployment's health; being busy does not.
+    """
 
     status = 502
     kind = "upstream"
 
+    @property
+    def is_fault(self) -> bool:
+        return True
+
 
 class Unavailable(UpstreamError):
-    """Nobody answers: no connection, no replica, or a refusal to take more."""
+    """Nobody answers: no connection, no replica, or (then with `retry_after`) a refusal to take more."""
 
     status = 503
     kind = "unavailable"
+
+    @property
+    def is_fault(self) -> bool:
+        return self.retry_after is None
 
 
 class Broken(UpstreamError):
@@ -136,10 +147,18 @@ class Broken(UpstreamError):
 
 
 class TimedOut(UpstreamError):
-    """A deadline passed: connect, first byte, idle between chunks, or the whole exchange."""
+    """The deployment kept us waiting: for the connection, the first byte, or the next chunk."""
 
     status = 504
     kind = "timeout"
+
+
+class DeadlinePassed(TimedOut):
+    """The time for the whole exchange is over, which may be as short as the client wishes."""
+
+    @property
+    def is_fault(self) -> bool:
+        return False
 
 
 class InternalError(SwitchyardError):
