@@ -20,6 +20,7 @@ from ray.serve.llm.deployment import LLMServer
 from deployments import weights
 from deployments.disconnect import DisconnectMiddleware
 from deployments.internal_key import VARIABLE, InternalKeyMiddleware
+from deployments.logits.batch import BatchProcessor
 
 DEPLOYMENT = "Engine"
 """The deployment's name in Serve, the same in every application: `deployments:` in the YAML overrides it."""
@@ -50,6 +51,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
         app: FastAPI = await super().__serve_build_asgi_app__()
+        BatchProcessor.vocabulary_size = app.state.engine_client.model_config.get_vocab_size()
         app.add_middleware(DisconnectMiddleware)
         app.add_middleware(InternalKeyMiddleware, key=os.environ.get(VARIABLE))
         return app
