@@ -7,37 +7,31 @@ whether every router has the last configuration. The only write is an endpoint's
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 
-from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HTTPRequest
-from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.routing import Route as Path
+from starlette.types import Receive, Scope, Send
 
+from app.answer import Answer
 from app.config import Config
 from app.control import Applied, ControlPlane, Delivery, change_traffic, delivery_seen
+from app.deadlines import ClientGone
 from app.dialects.base import Reply, dump
 from app.dialects.databricks_errors import error_reply
-from app.dialects.databricks_management import (
-    REFUSED,
-    View,
-    detailed,
-    find,
-    listed,
-    not_offered,
-)
+from app.dialects.databricks_management import REFUSED, View, detailed, find, listed, not_offered
 from app.dialects.databricks_openapi import openapi
 from app.dialects.databricks_traffic import traffic_asked
-from app.errors import InternalError, NotFound, SwitchyardError, TooLarge, Unavailable, UpstreamError
-from app.telemetry import CONTENT_TYPE, REQUEST_ID_HEADER, Record, Telemetry, request_id
+from app.errors import InternalError, NotFound, SwitchyardError, Unavailable, UpstreamError
+from app.intake import GONE, check_headers, read_body, request_id
+from app.telemetry import CONTENT_TYPE, Record, Telemetry
 
-Handler = Callable[[HTTPRequest], Awaitable[Reply]]
+Handler = Callable[[HTTPRequest, Record], Awaitable[Reply]]
 
 _ROOT = "/api/2.0/serving-endpoints"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-_GONE = 499  # nginx's code for a client that left; it is logged, never sent
 
 _IN_THE_FILE = (
     "Traffic cannot be changed over HTTP here: this router runs alone, on a file, and traffic is declared there"
@@ -76,70 +70,59 @@ class Management:
             *((method, "/api/2.0/{path:path}", "unknown", self._unknown) for method in _METHODS),
         ]
         return [
-            Path(path, partial(self._answer, operation, handler), methods=[method])
+            Path(path, _Operation(operation, handler, self._telemetry, self._serving_or_none), methods=[method])
             for method, path, operation, handler in table
         ]
 
-    async def _answer(self, operation: str, handler: Handler, request: HTTPRequest) -> Response:
-        """What `handler` replies, or its error in Databricks' words; logged and counted like any exchange."""
-        # What the record tells if there is never a reply.
-        record = Record("databricks", operation, request_id(request.headers), status=_GONE, error="client_gone")
-        config = self._serving_or_none()
-        if config is not None and (name := request.path_params.get("name")) in config.endpoints:
-            record.endpoint = name
-        try:
-            reply = await _guarded(handler, request, record)
-        except ClientDisconnect:
-            return Response(status_code=_GONE)
-        finally:
-            self._telemetry.finish(record)
-        headers = {REQUEST_ID_HEADER: record.request_id, **reply.headers}
-        return Response(reply.body, reply.status, headers, reply.media_type)
+    async def _probe(self, request: HTTPRequest, record: Record) -> Reply:
+        """The SDK asks it without credentials, whenever it is configured: an empty object tells it nothing new."""
+        return Reply(b"{}")
+
+    async def _list(self, request: HTTPRequest, record: Record) -> Reply:
+        return Reply(dump(listed(await self._view(request))))
+
+    async def _get(self, request: HTTPRequest, record: Record) -> Reply:
+        name, _ = self._asked(request, record)
+        return Reply(dump(detailed(name, await self._view(request))))
+
+    async def _openapi(self, request: HTTPRequest, record: Record) -> Reply:
+        name, config = self._asked(request, record)
+        return Reply(dump(openapi(name, config.endpoints[name], str(request.base_url))))
+
+    async def _metrics(self, request: HTTPRequest, record: Record) -> Reply:
+        name, _ = self._asked(request, record)
+        return Reply(self._telemetry.expose(name), media_type=CONTENT_TYPE)
+
+    async def _update_config(self, request: HTTPRequest, record: Record) -> Reply:
+        """Changes the traffic everywhere. The reply tells the endpoint as it is a moment later."""
+        name, config = self._asked(request, record)
+        if self._control is None:
+            raise not_offered(_IN_THE_FILE)
+        wanted = traffic_asked(name, await read_body(request.receive, config), config)
+        seen = config.endpoints[name].traffic
+        await change_traffic(self._control, name, seen=seen, wanted=wanted)
+        _log.info("request %s: traffic of '%s' from %s to %s", record.request_id, name, seen, wanted)
+        return Reply(dump(detailed(name, await self._view(request))))
+
+    async def _refuse(self, why: str, request: HTTPRequest, record: Record) -> Reply:
+        if "name" in request.path_params:
+            self._asked(request, record)
+        raise not_offered(why)
+
+    async def _unknown(self, request: HTTPRequest, record: Record) -> Reply:
+        raise NotFound(f"No API found for '{request.method} {request.url.path}'")
+
+    def _asked(self, request: HTTPRequest, record: Record) -> tuple[str, Config]:
+        """The endpoint in the path, and the configuration that has it."""
+        name, config = request.path_params["name"], self._serving()
+        find(name, config)
+        record.endpoint = name
+        return name, config
 
     def _serving(self) -> Config:
         if (config := self._serving_or_none()) is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
         return config
-
-    async def _probe(self, request: HTTPRequest) -> Reply:
-        """The SDK asks it without credentials, whenever it is configured: an empty object tells it nothing new."""
-        return Reply(b"{}")
-
-    async def _list(self, request: HTTPRequest) -> Reply:
-        return Reply(dump(listed(await self._view(request))))
-
-    async def _get(self, request: HTTPRequest) -> Reply:
-        name = request.path_params["name"]
-        find(name, self._serving())
-        return Reply(dump(detailed(name, await self._view(request))))
-
-    async def _openapi(self, request: HTTPRequest) -> Reply:
-        name = request.path_params["name"]
-        return Reply(dump(openapi(name, find(name, self._serving()), str(request.base_url))))
-
-    async def _metrics(self, request: HTTPRequest) -> Reply:
-        name = request.path_params["name"]
-        find(name, self._serving())
-        return Reply(self._telemetry.expose(name), media_type=CONTENT_TYPE)
-
-    async def _update_config(self, request: HTTPRequest) -> Reply:
-        """Changes the traffic everywhere. The reply tells the endpoint as it is a moment later."""
-        name, config = request.path_params["name"], self._serving()
-        seen = find(name, config).traffic
-        if self._control is None:
-            raise not_offered(_IN_THE_FILE)
-        wanted = traffic_asked(name, await _body(request, config.max_body_bytes), config)
-        await change_traffic(self._control, name, seen=seen, wanted=wanted)
-        _log.info("traffic of endpoint '%s' is to be %s; it was %s", name, wanted, seen)
-        return Reply(dump(detailed(name, await self._view(request))))
-
-    async def _refuse(self, why: str, request: HTTPRequest) -> Reply:
-        if (name := request.path_params.get("name")) is not None:
-            find(name, self._serving())
-        raise not_offered(why)
-
-    async def _unknown(self, request: HTTPRequest) -> Reply:
-        raise NotFound(f"No API found for '{request.method} {request.url.path}'")
 
     async def _view(self, request: HTTPRequest) -> View:
         before = self._serving()
@@ -164,30 +147,36 @@ class Management:
             return None
 
 
-async def _guarded(handler: Handler, request: HTTPRequest, record: Record) -> Reply:
-    """The handler's reply, or that of its error."""
-    error: SwitchyardError | None = None
-    try:
-        reply = await handler(request)
-    except SwitchyardError as raised:
-        error = raised
-    except ClientDisconnect:
-        raise
-    except Exception:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
-        _log.exception("request %s failed in the router", record.request_id)
-        error = InternalError("The router failed to serve the request")
-    if error is not None:
-        reply = error_reply(error, request_id=record.request_id)
-        if error.retry_after is not None:
-            reply = replace(reply, headers={"retry-after": str(max(1, round(error.retry_after)))})
-    record.status, record.error = reply.status, error.kind if error is not None else ""
-    return reply
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """One method and path as an ASGI application: the handler's reply, or its error in Databricks' words.
 
+    It is logged and counted like any exchange.
+    """
 
-async def _body(request: HTTPRequest, limit: int) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise TooLarge(f"The body is larger than {limit} bytes")
-    return bytes(body)
+    name: str
+    handler: Handler
+    telemetry: Telemetry
+    serving: Callable[[], Config | None]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = HTTPRequest(scope, receive)
+        record = Record("databricks", self.name, request_id(request.headers))
+        out = Answer(send, record)
+        try:
+            if (config := self.serving()) is not None:
+                check_headers(scope, config.max_header_bytes)
+            await out.reply(await self.handler(request, record))
+        except ClientGone:
+            record.status, record.error = GONE, "client_gone"
+        except asyncio.CancelledError:  # how Serve tells that the client left
+            record.status, record.error = GONE, "client_gone"
+            raise
+        except SwitchyardError as error:
+            await out.error(error, error_reply(error, request_id=record.request_id))
+        except Exception:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
+            _log.exception("request %s failed in the router", record.request_id)
+            failure = InternalError("The router failed to serve the request")
+            await out.error(failure, error_reply(failure, request_id=record.request_id))
+        finally:
+            self.telemetry.finish(record)

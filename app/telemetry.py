@@ -7,11 +7,9 @@ Metric names follow OpenTelemetry's GenAI conventions where one exists
 import json
 import logging
 import os
-import re
 import sys
 import time
-import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,7 +20,6 @@ from prometheus_client.registry import Collector
 from app.engine import Usage
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-REQUEST_ID_HEADER: Final = "x-request-id"
 
 _LABELS = ("endpoint", "deployment", "dialect", "status")
 
@@ -31,8 +28,6 @@ _DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 
 _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
-
-_USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 _access = logging.getLogger("switchyard.access")
 
@@ -148,12 +143,6 @@ class _Of(Collector):
             part.samples = [it for it in metric.samples if it.labels.get("endpoint") == self.endpoint]
             if part.samples:
                 yield part
-
-
-def request_id(headers: Mapping[str, str]) -> str:
-    """The client's own id where it can stand in a header and a log line, else a new one. Names are lower-case."""
-    given = headers.get(REQUEST_ID_HEADER, "")
-    return given if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _line(record: Record, elapsed: float) -> dict[str, object]:

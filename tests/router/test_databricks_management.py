@@ -328,6 +328,12 @@ def test_a_body_that_is_too_large_is_refused(managed: Managed, rig: Rig) -> None
     assert (answer.status_code, answer.json()["error_code"]) == (413, "BAD_REQUEST")
 
 
+def test_headers_that_are_too_large_are_refused(managed: Managed, rig: Rig) -> None:
+    managed.router.reconfigure({**rig.config, "max_header_bytes": 1024})
+    answer = httpx.get(f"{managed.url}{ROOT}", headers={"x-long": "x" * 1024})
+    assert (answer.status_code, answer.json()["error_code"]) == (431, "BAD_REQUEST")
+
+
 # --- when the control plane fails, or a router refuses ------------------------------------------------
 
 
