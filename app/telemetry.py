@@ -4,7 +4,6 @@ Metric names follow OpenTelemetry's GenAI conventions where one exists
 (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/), dots as underscores.
 """
 
-import json
 import logging
 import os
 import sys
@@ -14,6 +13,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+from pydantic_core import to_json
 
 from app.engine import Usage
 
@@ -117,7 +117,7 @@ class Telemetry:
             self.tokens.labels(*labels, "input").observe(record.usage.prompt_tokens)
             self.tokens.labels(*labels, "output").observe(record.usage.completion_tokens)
         if _access.isEnabledFor(logging.INFO):
-            _access.info(json.dumps(_line(record, elapsed)))
+            _access.info(to_json(_line(record, elapsed)).decode())
 
     def expose(self) -> bytes:
         """The metrics in Prometheus' text format."""
@@ -156,9 +156,10 @@ def _line(record: Record, elapsed: float) -> dict[str, object]:
 def log_to_stderr() -> None:
     """Sends the access log (one JSON object a line) and the router's own messages to stderr.
 
-    For the process's entry point to call, once.
+    For the process's entry point to call, once. It is the process's own stderr: what Serve puts in its place walks the
+    stack for every line and holds a thousand of them back.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(sys.__stderr__)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("switchyard")
     logger.handlers = [handler]
