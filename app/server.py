@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.config import Config, ConfigError, parse
 from app.dialects.anthropic import Anthropic
 from app.dialects.azure import Azure
-from app.dialects.base import Dialect, Route
+from app.dialects.base import Dialect, Request, Route
 from app.dialects.openai import OpenAI
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange import Board, Candidates, Snapshot, handle
@@ -160,6 +160,7 @@ async def _unrouted(request: HTTPRequest, raised: Exception) -> Response:
         if raised.status_code == 405
         else NotFound(f"There is nothing at {request.method} {request.url.path}")
     )
-    reply = OpenAI().render_error(error)
+    asked = Request(request.method, request.url.path)
+    reply = OpenAI().render_error(error, "none", asked)
     headers: dict[str, Any] = dict(raised.headers or {})
     return Response(reply.body, reply.status, headers, media_type=reply.media_type)

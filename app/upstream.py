@@ -6,13 +6,15 @@ after it by the exchange.
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from app.config import (
     APP_PREFIX,
@@ -24,9 +26,11 @@ from app.config import (
     Timeouts,
 )
 from app.engine import engine_error
-from app.errors import Broken, SwitchyardError, TimedOut, Unavailable
+from app.errors import Broken, Rejected, SwitchyardError, TimedOut, Unavailable, UpstreamError
+from app.model import MODEL_PATH, Model
 
 _MAX_ERROR_BYTES = 64 * 1024
+_MODEL_FRESH_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class Target:
     url: str
     model: str
     headers: Mapping[str, str]
+    tokenizer_dir: Path | None = None
 
     def __repr__(self) -> str:
         return f"Target({self.name!r}, {self.url!r})"  # the headers hold a key
@@ -81,7 +86,7 @@ def _target(name: str, deployment: Deployment, surroundings: Surroundings) -> Ta
     elif deployment.api_key_file is not None:
         key = deployment.api_key_file.read_text().strip()
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    return Target(name, deployment.url.rstrip("/"), deployment.model, headers)
+    return Target(name, deployment.url.rstrip("/"), deployment.model, headers, deployment.tokenizer_dir)
 
 
 class Upstream:
@@ -93,6 +98,7 @@ class Upstream:
 
     def __init__(self) -> None:
         self._open: aiohttp.ClientSession | None = None
+        self._models: dict[str, _Known] = {}
 
     async def __aenter__(self) -> Self:
         self._open = aiohttp.ClientSession(
@@ -159,6 +165,43 @@ class Upstream:
         limits = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s)
         return await self._session.post(target.url + path, data=data, headers=headers, timeout=limits)
 
+    async def model(self, target: Target, timeouts: Timeouts) -> Model:
+        """What `target` says of its model: kept, and asked again every half a minute, since a rollout can change it.
+
+        Raises UpstreamError where it says nothing.
+        """
+        known = self._models.setdefault(target.url, _Known())
+        async with known.lock:
+            if known.model is None or time.monotonic() - known.when > _MODEL_FRESH_S:
+                try:
+                    with _translated(target):
+                        async with asyncio.timeout(timeouts.first_byte_s):
+                            await self._learn(target, known)
+                except UpstreamError:
+                    if known.model is None:
+                        raise
+                known.when = time.monotonic()
+            assert known.model is not None
+            return known.model
+
+    async def _learn(self, target: Target, known: "_Known") -> None:
+        elsewhere = target.tokenizer_dir is not None
+        headers = {**target.headers, **({"if-none-match": known.etag} if known.etag else {})}
+        path = "/v1/models" if elsewhere else MODEL_PATH
+        async with self._session.get(target.url + path, headers=headers) as response:
+            if response.status == 304:
+                return
+            if response.status != 200:
+                refused = await _refusal(response, target)
+                said_no = isinstance(refused, Rejected)
+                raise Broken(f"Deployment '{target.name}' does not tell about its model") if said_no else refused
+            body = await response.read()
+        known.etag = response.headers.get("etag")
+        if target.tokenizer_dir is not None:
+            known.model = await asyncio.to_thread(Model.load, target.tokenizer_dir, _max_len(body, target))
+        else:
+            known.model = await asyncio.to_thread(Model.read, body)
+
     async def probe(self, target: Target, timeout_s: float) -> bool:
         """Whether the deployment says that it is healthy."""
         limits = aiohttp.ClientTimeout(total=timeout_s)
@@ -167,6 +210,25 @@ class Upstream:
                 return response.status < 500 and response.status not in (401, 403)
         except (aiohttp.ClientError, TimeoutError):
             return False
+
+
+@dataclass(slots=True)
+class _Known:
+    """A deployment's model as it was last told."""
+
+    model: Model | None = None
+    etag: str | None = None
+    when: float = 0.0
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+def _max_len(models: bytes, target: Target) -> int:
+    """The context length in vLLM's list of models."""
+    try:
+        listed = from_json(models)["data"]
+        return next(int(card["max_model_len"]) for card in listed if card["id"] == target.model)
+    except (ValueError, KeyError, TypeError, StopIteration) as error:
+        raise Broken(f"Deployment '{target.name}' does not tell how long its context is") from error
 
 
 async def _chunks(response: aiohttp.ClientResponse, first: bytes, target: Target) -> AsyncIterator[bytes]:

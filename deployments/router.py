@@ -13,8 +13,8 @@ from ray.serve import Application
 from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.answer import REQUEST_ID_HEADER
 from app.config import ConfigError
-from app.exchange import REQUEST_ID_HEADER
 from app.server import Router as App
 from app.telemetry import log_to_stderr
 from app.upstream import Surroundings

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from app.config import Config
-from app.dialects.base import Call, Reply, Request, Route, Stream, dump, json_object
+from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object
 from app.dialects.relay import Ending, Relay
 from app.errors import BadRequest, NotFound, SwitchyardError
 from app.sse import encode
@@ -59,7 +59,7 @@ class Anthropic:
     def claims(self, route: Route, request: Request) -> bool:
         return True
 
-    def parse(self, operation: str, request: Request) -> Call:
+    def parse(self, operation: str, request: Request, context: Context) -> Call:
         body = json_object(request.body)
         _check(body, needs_max_tokens=operation == "messages")
         body.pop("service_tier", None)
@@ -73,13 +73,13 @@ class Anthropic:
             user=user if isinstance(user, str) else None,
         )
 
-    def render(self, call: Call, body: bytes) -> Reply:
+    def render(self, call: Call, body: bytes, served: Served) -> Reply:
         return Reply(body)
 
-    def stream(self, call: Call) -> Stream:
+    def stream(self, call: Call, served: Served) -> Stream:
         return Relay(MESSAGES)
 
-    def render_error(self, error: SwitchyardError) -> Reply:
+    def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         return Reply(dump(error_body(error)), error.status)
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:

@@ -13,7 +13,19 @@ from app.config import Config
 from app.dialects import azure_fields as fields
 from app.dialects.azure_errors import error_reply
 from app.dialects.azure_stream import UsageOnTheLastChoice
-from app.dialects.base import AZURE_MOUNTS, Call, Lookup, Reply, Request, Route, Stream, dump, json_object
+from app.dialects.base import (
+    AZURE_MOUNTS,
+    Call,
+    Context,
+    Lookup,
+    Reply,
+    Request,
+    Route,
+    Served,
+    Stream,
+    dump,
+    json_object,
+)
 from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unprocessable, WrongTask
 
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
@@ -50,7 +62,7 @@ class Azure:
         below_a_mount = not route.path.startswith(("/chat", "/completions", "/embeddings"))
         return below_a_mount or "api-version" in request.query or _is_the_sdk(request)
 
-    def parse(self, operation: str, request: Request) -> Call:
+    def parse(self, operation: str, request: Request, context: Context) -> Call:
         _check_version(request)
         body = _without_extras(json_object(request.body), operation, request.headers.get("extra-parameters"))
         passed = {name: value for name, value in body.items() if name not in fields.KNOWN[operation]}
@@ -61,15 +73,15 @@ class Azure:
             return call
         return replace(call, model=endpoint, deployment=None if call.model == endpoint else call.model)
 
-    def render(self, call: Call, body: bytes) -> Reply:
+    def render(self, call: Call, body: bytes, served: Served) -> Reply:
         if call.task == "embeddings":
             return Reply(fields.embeddings(body, call.note))
         return Reply(body)
 
-    def stream(self, call: Call) -> Stream:
+    def stream(self, call: Call, served: Served) -> Stream:
         return UsageOnTheLastChoice()
 
-    def render_error(self, error: SwitchyardError) -> Reply:
+    def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         # The engine takes what the API allows and refuses what this model cannot do: Azure's 422.
         if isinstance(error, Rejected) and error.status == 400:
             error = Unprocessable(error.message, param=error.param or _field_in(error.message), value=error.value)
@@ -155,7 +167,7 @@ def _completions(body: dict[str, Any]) -> Call:
     if "max_tokens" in body:
         return Call("completions", "/v1/completions", body)
     # Azure's default is the rest of the context; vLLM's would be 16.
-    lookup = Lookup("/tokenize", {"prompt": body["prompt"]}, fields.rest_of_the_context)
+    lookup = Lookup([("/tokenize", {"prompt": body["prompt"]})], fields.rest_of_the_context)
     return Call("completions", "/v1/completions", body, lookup=lookup)
 
 

@@ -2,7 +2,7 @@
 
 import base64
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -213,8 +213,9 @@ def checked(operation: str, body: dict[str, Any]) -> dict[str, Any]:
     return known
 
 
-def rest_of_the_context(body: dict[str, Any], counted: dict[str, Any]) -> dict[str, Any]:
-    """`body` with the tokens that the prompt leaves as its `max_tokens`; `counted` is vLLM's `/tokenize` answer."""
+def rest_of_the_context(body: dict[str, Any], answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`body` with the tokens that the prompt leaves as its `max_tokens`; `answers` is vLLM's one of `/tokenize`."""
+    (counted,) = answers
     left = counted["max_model_len"] - counted["count"]
     if left < 1:
         longest = counted["max_model_len"] - 1

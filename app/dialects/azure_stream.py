@@ -5,6 +5,7 @@ silence, so a stream that fails must break the connection instead.
 """
 
 import re
+from collections.abc import Mapping
 
 from pydantic_core import from_json
 
@@ -27,6 +28,7 @@ class UsageOnTheLastChoice:
         self._ended = False
         self.usage: Usage | None = None
         self.aborts = True
+        self.headers: Mapping[str, str] = {}
 
     def feed(self, chunk: bytes) -> bytes:
         frames = self._framer.feed(chunk)

@@ -4,7 +4,8 @@
                                                      stream bytes ──Stream.feed/close/fail──► bytes
     any SwitchyardError ──render_error──► Reply
 
-A dialect object holds no state; what one request needs to remember travels in its `Call`.
+A dialect object holds no state; what one request needs to remember travels in its `Call`, what it may know beside the
+request comes as `Context` (before a deployment is chosen) and `Served` (after).
 """
 
 import re
@@ -15,9 +16,11 @@ from typing import Any, ClassVar, Protocol
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
-from app.config import Config, Task
+from app.config import Config, Deployment, Task
 from app.engine import Usage
 from app.errors import BadRequest, SwitchyardError
+from app.model import Model
+from app.traffic import Random
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
@@ -36,39 +39,70 @@ class Request:
     params: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What `parse` may know beside the request: the configuration in force, and where seeds are drawn."""
+
+    config: Config
+    random: Random
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The deployment that works on a call.
+
+    `model` is there when the call said `needs_model`. Times are in seconds: since the request's arrival, and of these
+    waiting for the deployment; 0 until the answer is there.
+    """
+
+    deployment: str
+    settings: Deployment
+    model: Model | None = None
+    total_s: float = 0.0
+    engine_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One question to a deployment, in vLLM's words.
 
-    `model` is the endpoint or deployment that the client named, None for the task's default; the exchange writes the
-    deployment's own model name into `body`. `deployment` is a variant of the endpoint that the client chose by other
-    means than the routing header. `user` is a sticky key candidate. `note` is the dialect's own memory. `lookup` is
-    asked of the same deployment first, where the question itself depends on the engine (a prompt's length, say).
+    `path` None asks the engine nothing: `render` answers from `Served`. `model` is the endpoint or deployment that the
+    client named, None for the task's default; the exchange writes the deployment's own model name into `body`.
+    `deployment` is a variant of the endpoint that the client chose by other means than the routing header. `user` is a
+    sticky key candidate. `timeout_s` is how long the client will wait for the whole answer. `note` is the dialect's own
+    memory.
+
+    Two steps may come between, in this order, where the question depends on the deployment: `fit` rewrites the body for
+    it (pure; raises ClientError where this deployment cannot serve the call), `lookup` asks its engine.
     """
 
     task: Task
-    path: str
+    path: str | None
     body: dict[str, Any]
     model: str | None = None
     deployment: str | None = None
     stream: bool = False
     user: str | None = None
+    timeout_s: float | None = None
     note: Any = None
+    needs_model: bool = False
+    fit: Callable[[dict[str, Any], Served], dict[str, Any]] | None = None
     lookup: "Lookup | None" = None
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A small unary question, and what its answer (a JSON object) makes of the body of the call that waits for it.
+    """Small unary questions (path, body), and what their answers make of the body of the call that waits for them.
 
-    `then` raises ClientError where the answer shows that the call cannot be served.
+    `then` gets the answers (JSON objects) in the questions' order; it raises ClientError where they show that the call
+    cannot be served.
     """
 
-    path: str
-    body: dict[str, Any]
-    then: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
+    questions: Sequence[tuple[str, dict[str, Any]]]
+    then: Callable[[dict[str, Any], Sequence[dict[str, Any]]], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +124,9 @@ class Stream(Protocol):
 
     aborts: bool
     """Whether a failure can only be told by breaking the connection: the format's clients skip error events."""
+
+    headers: Mapping[str, str]
+    """What the answer's head says beside what every stream's says."""
 
     @property
     def usage(self) -> Usage | None:
@@ -124,15 +161,16 @@ class Dialect(Protocol):
     def claims(self, route: Route, request: Request) -> bool:
         """Whether `request`, on a path that other dialects have too, is this one's."""
 
-    def parse(self, operation: str, request: Request) -> Call:
+    def parse(self, operation: str, request: Request, context: Context) -> Call:
         """The question behind `request`. Raises ClientError, and nothing else, on any bytes."""
 
-    def render(self, call: Call, body: bytes) -> Reply:
+    def render(self, call: Call, body: bytes, served: Served) -> Reply:
         """The upstream's whole answer (status 200) in the client's words. Raises Broken on nonsense."""
 
-    def stream(self, call: Call) -> Stream: ...
+    def stream(self, call: Call, served: Served) -> Stream: ...
 
-    def render_error(self, error: SwitchyardError) -> Reply: ...
+    def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
+        """The answer to a request that failed before its first byte; its body is empty if it could not be read."""
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
         """A local route's reply. Raises ClientError."""

@@ -14,9 +14,11 @@ from app.dialects import openai_fields as fields
 from app.dialects.base import (
     AZURE_MOUNTS,
     Call,
+    Context,
     Reply,
     Request,
     Route,
+    Served,
     Stream,
     dump,
     first_problem,
@@ -114,7 +116,7 @@ class OpenAI:
     def claims(self, route: Route, request: Request) -> bool:
         return True  # asked last: what no other dialect recognises is OpenAI's
 
-    def parse(self, operation: str, request: Request) -> Call:
+    def parse(self, operation: str, request: Request, context: Context) -> Call:
         body = json_object(request.body)
         call = _PARSERS[operation](body)
         if (deployment := request.params.get("deployment")) is not None:
@@ -124,17 +126,17 @@ class OpenAI:
             return replace(call, model=endpoint, deployment=chosen)
         return call
 
-    def render(self, call: Call, body: bytes) -> Reply:
+    def render(self, call: Call, body: bytes, served: Served) -> Reply:
         if isinstance(call.note, BestOf):
             return Reply(call.note.choose(body))
         return Reply(body)
 
-    def stream(self, call: Call) -> Stream:
+    def stream(self, call: Call, served: Served) -> Stream:
         if call.task == "responses":
             return Relay(EVENTS)
         return Relay(CHUNKS, hide_usage=call.note == "hide usage")
 
-    def render_error(self, error: SwitchyardError) -> Reply:
+    def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         headers = {"x-should-retry": "false"} if error.kind in ("broken", "internal") else {}
         return Reply(dump(error_body(error)), error.status, headers=headers)
 

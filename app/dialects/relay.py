@@ -6,7 +6,7 @@ search: an error event (the engine's words must become the dialect's), the usage
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.engine import Usage, engine_error, find_usage
@@ -36,6 +36,7 @@ class Relay:
         self._ended = False
         self.usage: Usage | None = None
         self.aborts = False
+        self.headers: Mapping[str, str] = {}
 
     def feed(self, chunk: bytes) -> bytes:
         if self._ended:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from app.dialects.anthropic import Anthropic, error_body
 from app.dialects.base import Call, Request
 from app.errors import BadRequest, ClientError, NotFound, Unavailable
+from tests.unit.given import CONTEXT
 
 LEAST: dict[str, Any] = {"model": "chat", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -17,7 +18,7 @@ LEAST: dict[str, Any] = {"model": "chat", "max_tokens": 5, "messages": [{"role":
 def parse(operation: str = "messages", /, **fields: Any) -> Call:
     path = "/v1/messages" if operation == "messages" else "/v1/messages/count_tokens"
     body = {name: value for name, value in {**LEAST, **fields}.items() if value is not ...}
-    return Anthropic().parse(operation, Request("POST", path, json.dumps(body).encode()))
+    return Anthropic().parse(operation, Request("POST", path, json.dumps(body).encode()), CONTEXT)
 
 
 def test_the_least_request_passes_unchanged() -> None:
@@ -60,7 +61,7 @@ def test_an_invalid_field_is_refused_by_name(fields: dict[str, Any], param: str)
 )
 def test_any_body_is_taken_or_refused_as_the_clients_fault(body: dict[str, Any]) -> None:
     with pytest.raises(ClientError):
-        Anthropic().parse("messages", Request("POST", "/v1/messages", json.dumps(body).encode()))
+        Anthropic().parse("messages", Request("POST", "/v1/messages", json.dumps(body).encode()), CONTEXT)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from app.errors import (
     Unauthorized,
     Unprocessable,
 )
+from tests.unit.given import CONTEXT, REQUEST, SERVED
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 REQUIRED: dict[str, dict[str, Any]] = {
@@ -45,7 +46,7 @@ def parse(operation: str, *, extra: str | None = None, endpoint: str | None = No
 def parse_bytes(operation: str, body: bytes, *, extra: str | None = None, endpoint: str | None = None) -> Call:
     headers = {} if extra is None else {"extra-parameters": extra}
     params = {} if endpoint is None else {"endpoint": endpoint}
-    return Azure().parse(operation, Request("POST", "/x", body, params=params, query=VERSION, headers=headers))
+    return Azure().parse(operation, Request("POST", "/x", body, params=params, query=VERSION, headers=headers), CONTEXT)
 
 
 VALID: list[tuple[str, str, Any]] = [
@@ -203,19 +204,19 @@ def test_an_unknown_mode_is_refused() -> None:
 @pytest.mark.parametrize("version", ["2024-04-01", "2024-05-01-preview", "2030-12-31"])
 def test_any_dated_version_is_taken(version: str) -> None:
     body = json.dumps(REQUIRED["chat"]).encode()
-    assert Azure().parse("chat", Request("POST", "/chat/completions", body, query={"api-version": version}))
+    assert Azure().parse("chat", Request("POST", "/chat/completions", body, query={"api-version": version}), CONTEXT)
 
 
 @pytest.mark.parametrize("version", ["", "latest", "2024-5-1", "2024-05-01-beta", "2024-05-01-preview "])
 def test_a_malformed_version_is_refused(version: str) -> None:
     with pytest.raises(BadRequest, match="Invalid api-version"):
-        Azure().parse("chat", Request("POST", "/chat/completions", b"{}", query={"api-version": version}))
+        Azure().parse("chat", Request("POST", "/chat/completions", b"{}", query={"api-version": version}), CONTEXT)
 
 
 def test_a_missing_version_is_refused() -> None:
     with pytest.raises(BadRequest, match="api-version") as raised:
-        Azure().parse("chat", Request("POST", "/azure/chat/completions", b"{}"))
-    reply = Azure().render_error(raised.value)
+        Azure().parse("chat", Request("POST", "/azure/chat/completions", b"{}"), CONTEXT)
+    reply = Azure().render_error(raised.value, "chat", REQUEST)
     assert reply.headers["x-ms-error-code"] == "MissingApiVersionParameter"
 
 
@@ -233,10 +234,10 @@ def test_the_urls_endpoint_decides_and_the_model_may_name_a_deployment_of_it() -
 def test_a_completion_without_a_limit_gets_the_rest_of_the_context() -> None:
     call = parse("completions")
     assert call.lookup is not None
-    assert (call.lookup.path, call.lookup.body) == ("/tokenize", {"prompt": "hi"})
-    assert call.lookup.then(call.body, {"count": 90, "max_model_len": 100})["max_tokens"] == 10
+    assert call.lookup.questions == [("/tokenize", {"prompt": "hi"})]
+    assert call.lookup.then(call.body, [{"count": 90, "max_model_len": 100}])["max_tokens"] == 10
     with pytest.raises(Unprocessable, match="prompt: has 100 tokens"):
-        call.lookup.then(call.body, {"count": 100, "max_model_len": 100})
+        call.lookup.then(call.body, [{"count": 100, "max_model_len": 100}])
     assert parse("completions", max_tokens=3).lookup is None
 
 
@@ -253,7 +254,7 @@ def embedded(encoding: str) -> Any:
     usage = {"usage": {"prompt_tokens": 3, "total_tokens": 3, "completion_tokens": 0}}
     call = parse("embeddings", encoding_format=encoding)
     assert call.body["encoding_format"] == "float"
-    answer = json.loads(Azure().render(call, json.dumps({**body, **usage}).encode()).body)
+    answer = json.loads(Azure().render(call, json.dumps({**body, **usage}).encode(), SERVED).body)
     assert answer["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
     return answer["data"][0]["embedding"]
 
@@ -278,7 +279,7 @@ def test_base64_embeddings_are_little_endian_floats() -> None:
 
 def test_an_answer_that_is_no_embedding_is_broken() -> None:
     with pytest.raises(Broken):
-        Azure().render(parse("embeddings"), b"{}")
+        Azure().render(parse("embeddings"), b"{}", SERVED)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +319,7 @@ def test_an_answer_that_is_no_embedding_is_broken() -> None:
 def test_errors_have_azures_bodies_and_header(
     error: SwitchyardError, status: int, code: str, body: dict[str, Any]
 ) -> None:
-    reply = Azure().render_error(error)
+    reply = Azure().render_error(error, "chat", REQUEST)
     assert (reply.status, reply.headers["x-ms-error-code"]) == (status, code)
     told = json.loads(reply.body)
     assert {name: told[name] for name in body} == body
@@ -332,7 +333,7 @@ def test_errors_have_azures_bodies_and_header(
     ],
 )
 def test_what_the_engine_refuses_without_naming_a_field_gets_one(message: str, field: str) -> None:
-    reply = Azure().render_error(Rejected(message, status=400))
+    reply = Azure().render_error(Rejected(message, status=400), "chat", REQUEST)
     assert json.loads(reply.body)["detail"]["loc"] == ["body", field]
 
 
@@ -384,7 +385,7 @@ STREAM = chunk("a") + chunk('"finish_reason":"stop"') + chunk("", "stop", 1) + c
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_usage_comes_on_the_last_chunk_with_a_choice_in_any_chunking(points: list[int]) -> None:
-    stream = Azure().stream(parse("chat", stream=True))
+    stream = Azure().stream(parse("chat", stream=True), SERVED)
     edges = [0, *sorted(points), len(STREAM)]
     told = b"".join(stream.feed(STREAM[a:b]) for a, b in pairwise(edges)) + stream.close()
     *frames, done, end = told.split(b"\n\n")
@@ -398,7 +399,7 @@ def test_usage_comes_on_the_last_chunk_with_a_choice_in_any_chunking(points: lis
 
 @pytest.mark.parametrize("prefix", [b"", chunk("a"), chunk("a") + chunk("", "stop"), chunk("a")[:9]])
 def test_a_stream_that_fails_says_nothing_and_breaks_the_connection(prefix: bytes) -> None:
-    stream = Azure().stream(parse("chat", stream=True))
+    stream = Azure().stream(parse("chat", stream=True), SERVED)
     stream.feed(prefix)
     with pytest.raises(Broken):
         stream.close()
@@ -407,7 +408,7 @@ def test_a_stream_that_fails_says_nothing_and_breaks_the_connection(prefix: byte
 
 
 def test_the_engines_error_event_fails_the_stream() -> None:
-    stream = Azure().stream(parse("chat", stream=True))
+    stream = Azure().stream(parse("chat", stream=True), SERVED)
     with pytest.raises(Rejected, match="too long"):
         stream.feed(chunk("a") + b'data: {"error":{"message":"too long","code":400}}\n\n')
 

@@ -14,6 +14,7 @@ from app.dialects.openai import OpenAI
 from app.engine import Usage
 from app.errors import Broken, TimedOut
 from app.sse import Decoder, Event, encode
+from tests.unit.given import SERVED
 
 
 def chunk(delta: dict[str, object], finish_reason: str | None = None, **fields: object) -> bytes:
@@ -116,7 +117,7 @@ def is_last(event: Event) -> bool:
 @each
 @given(points=fractions)
 def test_any_chunking_gives_the_client_the_same_bytes(conversation: Conversation, points: list[float]) -> None:
-    stream = conversation.dialect.stream(conversation.call)
+    stream = conversation.dialect.stream(conversation.call, SERVED)
     told = b"".join(stream.feed(part) for part in parts(conversation.upstream, points)) + stream.close()
     assert told == conversation.client
     assert stream.usage == conversation.usage
@@ -129,7 +130,7 @@ def test_any_chunking_gives_the_client_the_same_bytes(conversation: Conversation
 def test_a_failure_after_any_prefix_is_well_formed_and_told_once(
     conversation: Conversation, point: float, points: list[float], how: str
 ) -> None:
-    stream = conversation.dialect.stream(conversation.call)
+    stream = conversation.dialect.stream(conversation.call, SERVED)
     prefix = conversation.upstream[: int(point * len(conversation.upstream))]
     told = b"".join(stream.feed(part) for part in parts(prefix, points))
     told += stream.fail(TimedOut("too slow")) if how == "fail" else stream.close()
@@ -146,7 +147,7 @@ def _after_the_end(stream: Stream) -> bytes:
 
 @each
 def test_the_engines_error_event_is_told_in_the_dialects_words(conversation: Conversation) -> None:
-    stream = conversation.dialect.stream(conversation.call)
+    stream = conversation.dialect.stream(conversation.call, SERVED)
     first = conversation.client.split(b"\n\n")[0] + b"\n\n"
     error = {"error": {"message": "too long", "type": "BadRequestError", "param": None, "code": 400}}
     told = stream.feed(first + encode(compact(error)) + DONE) + stream.close()
@@ -159,7 +160,7 @@ def test_the_engines_error_event_is_told_in_the_dialects_words(conversation: Con
 
 @each
 def test_an_internal_error_event_keeps_the_engines_words_inside(conversation: Conversation) -> None:
-    stream = conversation.dialect.stream(conversation.call)
+    stream = conversation.dialect.stream(conversation.call, SERVED)
     error = {"error": {"message": "CUDA error at worker 3", "type": "InternalServerError", "code": 500}}
     told = stream.feed(encode(compact(error)) + DONE) + stream.close()
     assert b"CUDA" not in told

@@ -12,10 +12,10 @@ ROOT = Path(__file__).parents[2]
 
 # A module may import from layers below its own, and from its own. Dialects share base, relay and best_of only.
 LAYERS = [
-    {"app.errors", "app.sse", "app.config"},
-    {"app.access", "app.content_filter", "app.engine", "app.traffic"},
+    {"app.breaker", "app.config", "app.errors", "app.retries", "app.sse"},
+    {"app.access", "app.admission", "app.content_filter", "app.engine", "app.model", "app.traffic"},
     {"app.dialects", "app.upstream"},
-    {"app.exchange", "app.telemetry"},
+    {"app.answer", "app.deadlines", "app.exchange", "app.telemetry"},
     {"app.server"},
     {"app.__main__", "deployments"},
 ]

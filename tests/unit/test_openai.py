@@ -21,6 +21,7 @@ from app.errors import (
     Unauthorized,
     Unavailable,
 )
+from tests.unit.given import CONTEXT, REQUEST
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 CHAT: dict[str, Any] = {"model": "chat", "messages": MESSAGES}
@@ -38,7 +39,7 @@ def parse(operation: str, **fields: Any) -> Call:
 
 
 def parse_bytes(operation: str, body: bytes) -> Call:
-    return OpenAI().parse(operation, Request("POST", f"/v1/{operation}", body))
+    return OpenAI().parse(operation, Request("POST", f"/v1/{operation}", body), CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -260,4 +261,4 @@ def test_errors_have_the_form_that_the_sdk_reads(
     error: SwitchyardError, kind: str, param: str | None, code: str | None
 ) -> None:
     assert error_body(error) == {"error": {"message": "no", "type": kind, "param": param, "code": code}}
-    assert OpenAI().render_error(error).status == error.status
+    assert OpenAI().render_error(error, "chat", REQUEST).status == error.status
