@@ -4,6 +4,7 @@ Metric names follow OpenTelemetry's GenAI conventions where one exists
 (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/), dots as underscores.
 """
 
+import json
 import logging
 import os
 import sys
@@ -13,7 +14,6 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
-from pydantic_core import to_json
 
 from app.engine import Usage
 
@@ -117,7 +117,7 @@ class Telemetry:
             self.tokens.labels(*labels, "input").observe(record.usage.prompt_tokens)
             self.tokens.labels(*labels, "output").observe(record.usage.completion_tokens)
         if _access.isEnabledFor(logging.INFO):
-            _access.info(to_json(_line(record, elapsed)).decode())
+            _access.info(json.dumps(_line(record, elapsed)))
 
     def expose(self) -> bytes:
         """The metrics in Prometheus' text format."""
