@@ -13,7 +13,6 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
@@ -50,13 +49,18 @@ class Router:
         self._board = Board(self._upstream, Telemetry(), random or Random())
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._serving, self._all_healthy, self._board.telemetry, control)
-        self.app = Starlette(
-            routes=[*self._operations(), *self._management.routes(), *_routes(self._exchange)],
-            middleware=[Middleware(_OneSlashOrNone)],
+        endpoints = _endpoints(self._exchange)
+        starlette = Starlette(
+            routes=[
+                *self._operations(),
+                *self._management.routes(),
+                *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
+            ],
             exception_handlers={HTTPException: _unrouted},
             lifespan=self._lifespan,
         )
-        self.app.router.redirect_slashes = False
+        starlette.router.redirect_slashes = False
+        self.app: ASGIApp = _OneSlashOrNone(_AtOnce(endpoints, starlette))
 
     def reconfigure(self, config: object) -> None:
         """Serves by `config` (a Config, or plain data) from the next request on.
@@ -140,14 +144,28 @@ class _Endpoint:
         await self._exchange(self._candidates, scope, receive, send)
 
 
-def _routes(exchange: Exchange) -> list[BaseRoute]:
+Endpoints = Mapping[tuple[str, str], _Endpoint]
+"""By method and path."""
+
+
+def _endpoints(exchange: Exchange) -> Endpoints:
     shared: dict[tuple[str, str], list[tuple[Dialect, Route]]] = {}
     for dialect in DIALECTS:
         for route in dialect.routes:
             shared.setdefault((route.method, route.path), []).append((dialect, route))
-    return [
-        Path(path, _Endpoint(exchange, candidates), methods=[method]) for (method, path), candidates in shared.items()
-    ]
+    return {where: _Endpoint(exchange, candidates) for where, candidates in shared.items()}
+
+
+class _AtOnce:
+    """Paths without parameters are looked up; Starlette tries its routes one by one, and wraps every chunk twice."""
+
+    def __init__(self, endpoints: Endpoints, otherwise: ASGIApp) -> None:
+        self._endpoints = {where: endpoint for where, endpoint in endpoints.items() if "{" not in where[1]}
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        known = self._endpoints.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        await (known or self._otherwise)(scope, receive, send)
 
 
 class _OneSlashOrNone:

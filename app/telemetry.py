@@ -173,9 +173,10 @@ def _line(record: Record, elapsed: float) -> dict[str, object]:
 def log_to_stderr() -> None:
     """Sends the access log (one JSON object a line) and the router's own messages to stderr.
 
-    For the process's entry point to call, once.
+    For the process's entry point to call, once. It is the process's own stderr: what Serve puts in its place walks the
+    stack for every line and holds a thousand of them back.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(sys.__stderr__)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("switchyard")
     logger.handlers = [handler]

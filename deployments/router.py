@@ -86,4 +86,9 @@ def _serve_url() -> str:
 
 def build(args: RouterArgs) -> Application:
     """The router's application, as `import_path` in the Serve configuration names it."""
-    return serve.deployment(name="Router", max_ongoing_requests=MAX_ONGOING_REQUESTS)(Router).bind()
+    deployment = serve.deployment(
+        name="Router",
+        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        logging_config={"enable_access_log": False},  # the router's own says more
+    )
+    return deployment(Router).bind()
