@@ -263,7 +263,7 @@ class _Errand:
             # Tokenizing a long prompt takes tens of milliseconds, in which every other stream would stand still.
             long = self.size > _LONG_BODY
             body = await asyncio.to_thread(self.call.fit, body, served) if long else self.call.fit(body, served)
-        lookup = self.call.lookup(body) if callable(self.call.lookup) else self.call.lookup
+        lookup = self.call.fan_out(body) if self.call.fan_out else self.call.lookup
         if lookup is None:
             return body
         answers = await asyncio.gather(*(self._ask(target, path, asked) for path, asked in lookup.questions))

@@ -1,4 +1,4 @@
-"""vLLM's completions as a test wants them: any tokens, in any portions. An oracle: it shares no code with the router."""
+"""vLLM's completions as a test wants them: any tokens, in any portions. An oracle: the router's code is not in it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -67,7 +67,8 @@ def portions(model: Model, whole: Mapping[str, Any], sizes: Sequence[int]) -> li
     cuts = [0]
     for size in sizes:
         cuts.append(min(cuts[-1] + size, len(ids) - 1))
-    told, room = [], len(whole["text"])
+    told: list[dict[str, Any]] = []
+    room = len(whole["text"])
     for start, end in zip(cuts, [*cuts[1:], len(ids)], strict=True):
         text = "".join(added[start:end])[:room]
         room -= len(text)

@@ -76,8 +76,8 @@ class Call:
     dialect's own memory.
 
     Two steps may come between, in this order, where the question depends on the deployment: `fit` rewrites the body for
-    it (pure; raises ClientError where this deployment cannot serve the call), `lookup` asks its engine; as a function
-    it gets the fitted body.
+    it (pure; raises ClientError where this deployment cannot serve the call), `lookup` asks its engine; `fan_out` is a
+    lookup whose questions are in the fitted body.
     """
 
     task: Task
@@ -91,7 +91,8 @@ class Call:
     note: Any = None
     needs_model: bool = False
     fit: Callable[[dict[str, Any], Served], dict[str, Any]] | None = None
-    lookup: "Lookup | Callable[[dict[str, Any]], Lookup] | None" = None
+    lookup: "Lookup | None" = None
+    fan_out: "Callable[[dict[str, Any]], Lookup] | None" = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,7 +240,7 @@ def _vertex(request: Request, context: Context) -> Call:
         note=_Plan(batch.predictions),
         needs_model=True,
         fit=batch.fit,
-        lookup=batch.lookup,
+        fan_out=batch.lookup,
     )
 
 

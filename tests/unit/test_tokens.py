@@ -145,8 +145,8 @@ def test_several_choices_are_told_apart() -> None:
 
 
 def test_tokens_are_counted_as_they_come() -> None:
+    assert TokenStream(MODEL).usage is None
     stream = TokenStream(MODEL)
-    assert stream.usage is None
     parts = completions.portions(MODEL, completions.choice(MODEL, [300, 301], [5, 6, 7]), [1])
     stream.feed(completions.stream(parts[:1]))
     assert stream.usage == Usage(2, 1)
