@@ -7,7 +7,9 @@
     │   ├── Unauthorized            401
     │   ├── NotFound                404   no such endpoint, deployment or route
     │   ├── MethodNotAllowed        405
+    │   ├── TooSlow                 408
     │   ├── TooLarge                413
+    │   │   └── HeadersTooLarge     431
     │   ├── Unprocessable           422   well formed, and beyond what this deployment can do
     │   └── Rejected                4xx   the engine's own refusal of the request
     ├── UpstreamError               5xx   the deployment failed us
@@ -86,11 +88,24 @@ class MethodNotAllowed(ClientError):
     kind = "method_not_allowed"
 
 
+class TooSlow(ClientError):
+    """The client took too long to send its request."""
+
+    status = 408
+    kind = "too_slow"
+
+
 class TooLarge(ClientError):
     """The body exceeds what the router reads."""
 
     status = 413
     kind = "too_large"
+
+
+class HeadersTooLarge(TooLarge):
+    """The headers do."""
+
+    status = 431
 
 
 class Unprocessable(ClientError):

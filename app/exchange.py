@@ -26,6 +26,7 @@ from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from app.access import credential
+from app.admission import Gate, check_length
 from app.answer import REQUEST_ID_HEADER, Answer, Send
 from app.breaker import Breaker, Breakers
 from app.config import Config, Sticky, Timeouts
@@ -47,11 +48,13 @@ from app.engine import field_named_in, find_usage
 from app.errors import (
     BadRequest,
     DeadlinePassed,
+    HeadersTooLarge,
     Incomplete,
     InternalError,
     Rejected,
     SwitchyardError,
     TooLarge,
+    TooSlow,
     Unavailable,
     UpstreamError,
 )
@@ -102,6 +105,7 @@ class Board:
     snapshot: Snapshot | None = None
     breakers: Breakers = field(default_factory=lambda: Breakers(time.monotonic))
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
+    gates: defaultdict[str, Gate] = field(default_factory=lambda: defaultdict(Gate))
 
 
 class _Abort(Exception):
@@ -129,13 +133,15 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
     try:
         if (snapshot := board.snapshot) is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
-        request = replace(request, body=await _read_body(receive, snapshot.config.max_body_bytes))
+        _check_headers(scope, snapshot.config.max_header_bytes)
+        request = replace(request, body=await _read_body(receive, snapshot.config))
         dialect, route = next(((d, r) for d, r in candidates if d.claims(r, request)), candidates[-1])
         record.dialect, record.operation = dialect.name, route.operation
         if route.local:
             await out.reply(dialect.answer(route.operation, request, snapshot.config))
             return
         call = dialect.parse(route.operation, request, Context(snapshot.config, board.random))
+        check_length(call.body, snapshot.config.max_messages)
         async with while_connected(receive):
             deadline = asyncio.get_running_loop().time() + _time_allowed(snapshot.config.timeouts, call, headers)
             await _Errand(board, snapshot, dialect, call, out, deadline, len(request.body)).run(request)
@@ -169,12 +175,18 @@ class _Errand:
     size: int
 
     async def run(self, request: Request) -> None:
-        """Chooses the deployment, and another if that one fails before the first byte."""
+        """Chooses the deployment, and waits for a place."""
         record = self.out.record
         assignment = self._assign(request.headers)
         record.endpoint, record.reason = assignment.endpoint, assignment.reason
         if (endpoint := self.snapshot.config.endpoints.get(assignment.endpoint)) is not None:
             refuse_hits(endpoint.content_filter, self.call.body)
+        gate = self.board.gates[assignment.endpoint]
+        async with gate.turn(assignment.endpoint, endpoint.admission if endpoint else None):
+            await self._serve(assignment)
+
+    async def _serve(self, assignment: Assignment) -> None:
+        """Asks the deployment, and another one if it fails before the first byte."""
         budget = self.board.budgets[assignment.endpoint]
         budget.request()
         # One replacement: more would multiply the load on deployments that already fail.
@@ -186,7 +198,8 @@ class _Errand:
         except UpstreamError as error:
             if self.out.started or not budget.take():
                 raise
-            _log.warning("request %s: %s (%s); trying %s", record.request_id, error.message, error.kind, second)
+            id = self.out.record.request_id
+            _log.warning("request %s: %s (%s); trying %s", id, error.message, error.kind, second)
             await self._ask_of(second)
 
     def _candidates(self, assignment: Assignment) -> tuple[str, str]:
@@ -308,20 +321,30 @@ class _Errand:
         await self.out.end_stream(end)
 
 
-async def _read_body(receive: Receive, limit: int) -> bytes:
+def _check_headers(scope: Mapping[str, Any], limit: int) -> None:
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
+        raise HeadersTooLarge(f"The headers are larger than {limit} bytes")
+
+
+async def _read_body(receive: Receive, config: Config) -> bytes:
+    """The whole body. Raises TooLarge, TooSlow, and ClientGone."""
     parts: list[bytes] = []
     size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise TooLarge(f"The body is larger than {limit} bytes")
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
+    try:
+        async with asyncio.timeout(config.timeouts.body_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                part = message.get("body", b"")
+                size += len(part)
+                if size > config.max_body_bytes:
+                    raise TooLarge(f"The body is larger than {config.max_body_bytes} bytes")
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise TooSlow(f"The request did not arrive within {config.timeouts.body_s:g} s") from None
 
 
 def _request_id(headers: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 # A module may import from layers below its own, and from its own. Dialects share base, relay, best_of and tokens only.
 LAYERS = [
     {"app.breaker", "app.config", "app.errors", "app.retries", "app.sse"},
-    {"app.access", "app.content_filter", "app.engine", "app.model", "app.traffic"},
+    {"app.access", "app.admission", "app.content_filter", "app.engine", "app.model", "app.traffic"},
     {"app.dialects", "app.upstream"},
     {"app.answer", "app.deadlines", "app.exchange", "app.telemetry"},
     {"app.server"},
