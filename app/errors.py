@@ -122,8 +122,8 @@ class Unprocessable(ClientError):
     status = 422
     kind = "unprocessable"
 
-    def __init__(self, message: str, *, param: str | None = None, value: Any = None) -> None:
-        super().__init__(message, param=param)
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None, value: Any = None) -> None:
+        super().__init__(message, param=param, code=code)
         self.value = value
 
 
@@ -164,9 +164,13 @@ class Unavailable(UpstreamError):
 
 
 class Broken(UpstreamError):
-    """An answer began and did not end, or makes no sense."""
+    """The answer is a failure, or makes no sense."""
 
     kind = "broken"
+
+
+class Incomplete(Broken):
+    """The answer began and did not end."""
 
 
 class TimedOut(UpstreamError):

@@ -38,14 +38,15 @@ from app.dialects.base import (
     Route,
     Served,
     Stream,
+    dump,
     json_object,
     value_at,
 )
 from app.engine import field_named_in, find_usage
 from app.errors import (
     BadRequest,
-    Broken,
     DeadlinePassed,
+    Incomplete,
     InternalError,
     Rejected,
     SwitchyardError,
@@ -246,7 +247,7 @@ class _Errand:
             served = await self._served(target)
             question = await self._question(target, served)
             asked = time.perf_counter()
-            body = await self._ask(target, self.call.path, question) if self.call.path else b""
+            body = await self._ask(target, self.call.path, question) if self.call.path else dump(question)
         told = time.perf_counter()
         self.out.record.usage = find_usage(body)
         served = replace(served, total_s=told - self.out.record.started, engine_s=told - asked)
@@ -269,7 +270,8 @@ class _Errand:
             # Tokenizing a long prompt takes tens of milliseconds, in which every other stream would stand still.
             long = self.size > _LONG_BODY
             body = await asyncio.to_thread(self.call.fit, body, served) if long else self.call.fit(body, served)
-        if (lookup := self.call.lookup) is None:
+        lookup = self.call.fan_out(body) if self.call.fan_out else self.call.lookup
+        if lookup is None:
             return body
         answers = await asyncio.gather(*(self._ask(target, path, asked) for path, asked in lookup.questions))
         return lookup.then(body, [json_object(answer) for answer in answers])
@@ -302,7 +304,7 @@ class _Errand:
                         await self.out.chunk(data)
                     lively.last = clock()
             if end := stream.close():
-                self.out.failure = Broken("The deployment ended its answer before it was complete")
+                self.out.failure = Incomplete("The deployment ended its answer before it was complete")
         except SwitchyardError as error:
             end, self.out.failure = stream.fail(error), error
         record.usage = stream.usage

@@ -25,6 +25,7 @@ from app.dialects.anthropic import Anthropic
 from app.dialects.azure import Azure
 from app.dialects.base import Dialect, Request, Route
 from app.dialects.openai import OpenAI
+from app.dialects.tgi import TGI
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange import Board, Candidates, Snapshot, handle
 from app.management import Management
@@ -130,7 +131,7 @@ class Router:
 
 Exchange = Callable[[Candidates, Scope, Receive, Send], Awaitable[None]]
 
-DIALECTS: Sequence[Dialect] = (Anthropic(), Azure(), OpenAI())
+DIALECTS: Sequence[Dialect] = (Anthropic(), Azure(), TGI(), OpenAI())
 """In the order in which they are asked whether a request on a shared path is theirs."""
 
 
