@@ -31,6 +31,14 @@ def encode(data: str | bytes, *, type: str | None = None) -> bytes:
     return b"%bdata: %b\n\n" % (head, payload)
 
 
+def without_comments(frame: bytes) -> bytes:
+    """A frame without its comment lines; empty where it holds nothing else. Some clients' parsers break on those."""
+    if not frame.startswith(b":") and b"\n:" not in frame:
+        return frame
+    rest = b"".join(line for line in frame.splitlines(keepends=True) if not line.startswith(b":"))
+    return rest if rest.strip() else b""
+
+
 class Framer:
     """Passes on whole frames only, with LF line ends: a broken upstream never leaves half a frame on the wire.
 

@@ -224,11 +224,13 @@ _STEPS = re.compile(r"[^.\[\]]+")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What pydantic found first: a `field_path`, a sentence that begins with it, and whether the field is missing."""
+    """What pydantic found first: a `field_path`, a sentence that begins with it, and the kind of the two that have a
+    name of their own: the field is missing, or nobody knows it."""
 
     path: str
     message: str
     missing: bool
+    unknown: bool
 
 
 def first_problem(error: ValidationError) -> Problem:
@@ -239,7 +241,8 @@ def first_problem(error: ValidationError) -> Problem:
     path, message = field_path(_fields(found["loc"])), found["msg"].removeprefix("Value error, ")
     if not path:  # a rule over several fields, whose message begins with the field's name
         path, _, message = message.partition(": ")
-    return Problem(path, f"{path}: {message}", found["type"] == "missing")
+    kind = found["type"]
+    return Problem(path, f"{path}: {message}", kind == "missing", kind == "extra_forbidden")
 
 
 def _fields(location: Sequence[int | str]) -> list[int | str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from app.engine import Usage, engine_error, find_usage
 from app.errors import Broken, SwitchyardError
-from app.sse import Framer
+from app.sse import Framer, without_comments
 
 _ERROR = re.compile(rb'^data: ?(\{"error".*|\{"type": ?"error".*)$', re.MULTILINE)
 NO_CHOICES = re.compile(rb'"choices": ?\[\]')
@@ -76,10 +76,8 @@ class Relay:
     def _frame(self, frame: bytes) -> bytes:
         if self._ended:
             return b""
-        if frame.startswith(b":") or b"\n:" in frame:
-            frame = b"".join(line for line in frame.splitlines(keepends=True) if not line.startswith(b":"))
-            if not frame.strip():
-                return b""
+        if not (frame := without_comments(frame)):
+            return b""
         if self._hide_usage and NO_CHOICES.search(frame) and _USAGE.search(frame):
             return b""
         if error := _ERROR.search(frame):
