@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 Task = Literal["chat", "completions", "responses", "embeddings"]
 
@@ -106,6 +106,10 @@ class Deployment(_Model):
         default=None,
         description="For `url`: the directory with the model's tokenizer.json, for dialects that speak of tokens.",
     )
+    instruction_template: str = Field(
+        default="{instruction} {input}",
+        description="For embeddings: how the model's card puts an instruction and the text to embed together.",
+    )
 
     @model_validator(mode="after")
     def _is_in_one_place(self) -> Self:
@@ -122,6 +126,13 @@ class Deployment(_Model):
         if self.url is not None and self.url.rstrip("/").endswith("/v1"):
             raise ValueError(f"url '{self.url}': leave out /v1, the router adds it")
         return self
+
+    @field_validator("instruction_template")
+    @classmethod
+    def _has_both_placeholders(cls, template: str) -> str:
+        if any(template.count(name) != 1 for name in ("{instruction}", "{input}")):
+            raise ValueError("write {instruction} and {input} in it, once each")
+        return template
 
 
 class Timeouts(_Model):

@@ -24,6 +24,7 @@ from app.config import Config, ConfigError, parse
 from app.dialects.anthropic import Anthropic
 from app.dialects.azure import Azure
 from app.dialects.base import Dialect, Request, Route
+from app.dialects.databricks import Databricks
 from app.dialects.openai import OpenAI
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange import Board, Candidates, Snapshot, handle
@@ -116,7 +117,7 @@ class Router:
 
 Exchange = Callable[[Candidates, Scope, Receive, Send], Awaitable[None]]
 
-DIALECTS: Sequence[Dialect] = (Anthropic(), Azure(), OpenAI())
+DIALECTS: Sequence[Dialect] = (Anthropic(), Azure(), Databricks(), OpenAI())
 """In the order in which they are asked whether a request on a shared path is theirs."""
 
 

@@ -8,6 +8,7 @@ emit the subset that every client in the field reads: UTF-8, LF only, one `data:
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 DONE = b"data: [DONE]\n\n"
@@ -31,12 +32,13 @@ def encode(data: str | bytes, *, type: str | None = None) -> bytes:
     return b"%bdata: %b\n\n" % (head, payload)
 
 
-def without_comments(frame: bytes) -> bytes:
-    """A frame without its comment lines; empty where it holds nothing else. Some clients' parsers break on those."""
-    if not frame.startswith(b":") and b"\n:" not in frame:
-        return frame
-    rest = b"".join(line for line in frame.splitlines(keepends=True) if not line.startswith(b":"))
-    return rest if rest.strip() else b""
+def split(frames: bytes) -> Iterator[bytes]:
+    """The frames in whole frames, without their comment lines: some clients' parsers break on those."""
+    for frame in frames.split(b"\n\n"):
+        if frame.startswith(b":") or b"\n:" in frame:
+            frame = b"\n".join(line for line in frame.split(b"\n") if not line.startswith(b":"))
+        if frame:
+            yield frame + b"\n\n"
 
 
 class Framer:

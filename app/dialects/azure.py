@@ -86,7 +86,7 @@ class Azure:
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         # The engine takes what the API allows and refuses what this model cannot do: Azure's 422.
         if isinstance(error, Rejected) and error.status == 400:
-            error = Unprocessable(error.message, param=error.param or _field_in(error.message), value=error.value)
+            error = Unprocessable(error.message, param=error.param, value=error.value)
         if isinstance(error, WrongTask):
             error = NotFound(error.message, param=error.param)
         return error_reply(error)
@@ -145,13 +145,6 @@ def _without_extras(body: dict[str, Any], operation: str, header: str | None) ->
             param=extras[0],
         )
     return body if mode == "pass-through" else {name: body[name] for name in body if name not in extras}
-
-
-def _field_in(message: str) -> str | None:
-    """The field that an engine's refusal is about where it names none: what this deployment cannot do at all."""
-    if "multimodal" in message or "image" in message:
-        return "messages"
-    return "tool_choice" if "tool choice" in message else None
 
 
 def _chat(body: dict[str, Any]) -> Call:

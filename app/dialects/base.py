@@ -76,6 +76,9 @@ class Call:
 
     Two steps may come between, in this order, where the question depends on the deployment: `fit` rewrites the body for
     it (pure; raises ClientError where this deployment cannot serve the call), `lookup` asks its engine.
+
+    `partial`: when time is up, what a completion has by then is the answer. Whole ones are folded from a stream for
+    that (`app/fold.py`); in streamed ones it is the `Stream` that ends in order (`fail` with TimedOut).
     """
 
     task: Task
@@ -87,6 +90,7 @@ class Call:
     user: str | None = None
     note: Any = None
     needs_model: bool = False
+    partial: bool = False
     fit: Callable[[dict[str, Any], Served], dict[str, Any]] | None = None
     lookup: "Lookup | None" = None
 

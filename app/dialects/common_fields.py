@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 # Accepted for the caller's own records: they change nothing in the answer of a server that bills and stores nothing.
 BOOKKEEPING = frozenset(
@@ -33,7 +34,7 @@ class Function(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
 

@@ -13,7 +13,7 @@ from app.dialects.base import dump
 from app.dialects.relay import NO_CHOICES
 from app.engine import Usage, engine_error, find_usage
 from app.errors import Broken, SwitchyardError
-from app.sse import DONE, Framer, encode, without_comments
+from app.sse import DONE, Framer, encode, split
 
 _FINISHED = re.compile(rb'"finish_reason": ?"')
 _ERROR = re.compile(rb'^data: ?(\{"error".*)$', re.MULTILINE)
@@ -62,17 +62,7 @@ class UsageOnTheLastChoice:
             return b""
         if self._passes(frames):
             return frames
-        told: list[bytes] = []
-        for frame in frames.split(b"\n\n"):
-            if self._ended or not frame:
-                continue
-            try:
-                told.append(self._frame(frame + b"\n\n"))
-            except SwitchyardError as error:
-                if self.aborts:
-                    raise
-                told.append(self.fail(error))
-        return b"".join(told)
+        return b"".join(self._next(frame) for frame in split(frames))
 
     def close(self) -> bytes:
         if self._ended:
@@ -94,9 +84,17 @@ class UsageOnTheLastChoice:
             return False
         return not NO_CHOICES.search(frames) and not frames.startswith(b":") and b"\n:" not in frames
 
-    def _frame(self, frame: bytes) -> bytes:
-        if not (frame := without_comments(frame)):
+    def _next(self, frame: bytes) -> bytes:
+        if self._ended:
             return b""
+        try:
+            return self._frame(frame)
+        except SwitchyardError as error:
+            if self.aborts:
+                raise
+            return self.fail(error)
+
+    def _frame(self, frame: bytes) -> bytes:
         if error := _ERROR.match(frame):
             raise engine_error(error[1], status=500)
         if frame == DONE:
@@ -105,6 +103,10 @@ class UsageOnTheLastChoice:
         if NO_CHOICES.search(frame):
             self.usage = find_usage(frame) or self.usage
             return self._release(frame)
+        return self._choice(frame)
+
+    def _choice(self, frame: bytes) -> bytes:
+        """What leaves for a frame with a choice."""
         if _FINISHED.search(frame):
             held, self._held = self._held, [frame]
             return b"".join(held)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from app.engine import Usage, engine_error, find_usage
 from app.errors import Broken, SwitchyardError
-from app.sse import Framer, without_comments
+from app.sse import Framer, split
 
 _ERROR = re.compile(rb'^data: ?(\{"error".*|\{"type": ?"error".*)$', re.MULTILINE)
 NO_CHOICES = re.compile(rb'"choices": ?\[\]')
@@ -52,7 +52,7 @@ class Relay:
                 max(before.completion_tokens, usage.completion_tokens),
             )
         if self._needs_a_look(frames):
-            frames = b"".join(self._frame(frame + b"\n\n") for frame in frames.split(b"\n\n") if frame)
+            frames = b"".join(self._frame(frame) for frame in split(frames))
         self._ended = self._ended or self._ending.is_terminal(frames)
         return frames
 
@@ -75,8 +75,6 @@ class Relay:
 
     def _frame(self, frame: bytes) -> bytes:
         if self._ended:
-            return b""
-        if not (frame := without_comments(frame)):
             return b""
         if self._hide_usage and NO_CHOICES.search(frame) and _USAGE.search(frame):
             return b""
