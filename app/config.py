@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 Task = Literal["chat", "completions", "responses", "embeddings"]
 
@@ -70,6 +70,14 @@ class ContentFilter(_Model):
     )
 
 
+class Admission(_Model):
+    """How many requests at a time. Per router replica."""
+
+    max_concurrent: int = Field(ge=1, description="Requests that the deployments work on.")
+    max_queued: int = Field(default=0, ge=0, description="Requests that wait for a place; more are refused at once.")
+    max_wait_s: Seconds = Field(default=30.0, description="The longest wait; then the request is refused.")
+
+
 class Endpoint(_Model):
     """A public name that clients call, and the deployments behind it."""
 
@@ -77,6 +85,7 @@ class Endpoint(_Model):
     traffic: dict[str, Percent] = Field(min_length=1, description="Percentage per deployment; sums to 100.")
     sticky: Sticky | None = None
     content_filter: ContentFilter | None = None
+    admission: Admission | None = Field(default=None, description="Left out: no bound but the deployments' own.")
     fallback: tuple[str, ...] | None = Field(
         default=None,
         description="Who is tried after a failure before the first byte, in order; [] for nobody. "
@@ -125,19 +134,15 @@ class Deployment(_Model):
             raise ValueError(f"url '{self.url}' must begin with http:// or https://")
         if self.url is not None and self.url.rstrip("/").endswith("/v1"):
             raise ValueError(f"url '{self.url}': leave out /v1, the router adds it")
+        if any(self.instruction_template.count(name) != 1 for name in ("{instruction}", "{input}")):
+            raise ValueError("`instruction_template` needs {instruction} and {input}, once each")
         return self
-
-    @field_validator("instruction_template")
-    @classmethod
-    def _has_both_placeholders(cls, template: str) -> str:
-        if any(template.count(name) != 1 for name in ("{instruction}", "{input}")):
-            raise ValueError("write {instruction} and {input} in it, once each")
-        return template
 
 
 class Timeouts(_Model):
     """In seconds; expiry ends the engine's work."""
 
+    body_s: Seconds = Field(default=60.0, description="For the client to send its whole request.")
     connect_s: Seconds = Field(default=5.0, description="To reach the deployment.")
     first_byte_s: Seconds = Field(default=300.0, description="From the request to the answer's first byte.")
     idle_s: Seconds = Field(default=120.0, description="Between two chunks of an answer.")
@@ -154,6 +159,8 @@ class Config(_Model):
     )
     timeouts: Timeouts = Timeouts()
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="A larger request gets a 413.")
+    max_header_bytes: int = Field(default=32 * 1024, ge=1024, description="All headers together; more get a 431.")
+    max_messages: int = Field(default=4096, ge=1, description="In one conversation or batch; more get a 400.")
 
     @model_validator(mode="after")
     def _names_refer_to_something(self) -> Self:
@@ -232,7 +239,12 @@ def _known_keys(location: Sequence[int | str]) -> str:
     if len(location) == 2:
         models[2] = Timeouts
     if len(location) == 4:
-        models[4] = ContentFilter if "content_filter" in location else Sticky
+        sections: dict[str, type[BaseModel]] = {
+            "content_filter": ContentFilter,
+            "admission": Admission,
+            "sticky": Sticky,
+        }
+        models[4] = sections.get(str(location[2]), Config)
     model = models.get(len(location), Config)
     return ", ".join(model.model_fields)
 

@@ -7,7 +7,10 @@
     │   ├── Unauthorized            401
     │   ├── NotFound                404   no such endpoint, deployment or route
     │   ├── MethodNotAllowed        405
+    │   ├── TooSlow                 408
+    │   ├── Conflict                409   somebody else changed it, or is about to
     │   ├── TooLarge                413
+    │   │   └── HeadersTooLarge     431
     │   ├── Unprocessable           422   well formed, and beyond what this deployment can do
     │   └── Rejected                4xx   the engine's own refusal of the request
     ├── UpstreamError               5xx   the deployment failed us
@@ -86,11 +89,31 @@ class MethodNotAllowed(ClientError):
     kind = "method_not_allowed"
 
 
+class TooSlow(ClientError):
+    """The client took too long to send its request."""
+
+    status = 408
+    kind = "too_slow"
+
+
+class Conflict(ClientError):
+    """What the request would change is not as its sender saw it, or is being changed: look again, then repeat it."""
+
+    status = 409
+    kind = "conflict"
+
+
 class TooLarge(ClientError):
     """The body exceeds what the router reads."""
 
     status = 413
     kind = "too_large"
+
+
+class HeadersTooLarge(TooLarge):
+    """The headers do."""
+
+    status = 431
 
 
 class Unprocessable(ClientError):
@@ -116,17 +139,28 @@ class Rejected(ClientError):
 
 
 class UpstreamError(SwitchyardError):
-    """The deployment failed, not the client: worth another try elsewhere."""
+    """The deployment failed, not the client: worth another try elsewhere.
+
+    `is_fault`: it says something about the deployment's health; being busy does not.
+    """
 
     status = 502
     kind = "upstream"
 
+    @property
+    def is_fault(self) -> bool:
+        return True
+
 
 class Unavailable(UpstreamError):
-    """Nobody answers: no connection, no replica, or a refusal to take more."""
+    """Nobody answers: no connection, no replica, or (then with `retry_after`) a refusal to take more."""
 
     status = 503
     kind = "unavailable"
+
+    @property
+    def is_fault(self) -> bool:
+        return self.retry_after is None
 
 
 class Broken(UpstreamError):
@@ -136,10 +170,18 @@ class Broken(UpstreamError):
 
 
 class TimedOut(UpstreamError):
-    """A deadline passed: connect, first byte, idle between chunks, or the whole exchange."""
+    """The deployment kept us waiting: for the connection, the first byte, or the next chunk."""
 
     status = 504
     kind = "timeout"
+
+
+class DeadlinePassed(TimedOut):
+    """The time for the whole exchange is over, which may be as short as the client wishes."""
+
+    @property
+    def is_fault(self) -> bool:
+        return False
 
 
 class InternalError(SwitchyardError):

@@ -13,11 +13,12 @@ from ray.serve import Application
 from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.answer import REQUEST_ID_HEADER
 from app.config import ConfigError
-from app.exchange import REQUEST_ID_HEADER
 from app.server import Router as App
 from app.telemetry import log_to_stderr
 from app.upstream import Surroundings
+from deployments.control import ServeControl
 
 _log = logging.getLogger("switchyard")
 
@@ -38,7 +39,9 @@ class Router:
 
     def __init__(self) -> None:
         log_to_stderr()
-        self._router = App(Surroundings.from_environment(_serve_url()))
+        here = serve.get_replica_context()
+        control = ServeControl(here.app_name, here.deployment)
+        self._router = App(Surroundings.from_environment(_serve_url()), control=control)
         self._configured = False
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:

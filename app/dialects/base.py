@@ -72,7 +72,8 @@ class Call:
     `path` None asks the engine nothing: `render` answers from `Served`. `model` is the endpoint or deployment that the
     client named, None for the task's default; the exchange writes the deployment's own model name into `body`.
     `deployment` is a variant of the endpoint that the client chose by other means than the routing header. `user` is a
-    sticky key candidate. `note` is the dialect's own memory.
+    sticky key candidate. `timeout_s` is how long the client will wait for the whole answer. `note` is the dialect's own
+    memory.
 
     Two steps may come between, in this order, where the question depends on the deployment: `fit` rewrites the body for
     it (pure; raises ClientError where this deployment cannot serve the call), `lookup` asks its engine.
@@ -88,6 +89,7 @@ class Call:
     deployment: str | None = None
     stream: bool = False
     user: str | None = None
+    timeout_s: float | None = None
     note: Any = None
     needs_model: bool = False
     partial: bool = False

@@ -25,7 +25,7 @@ _TASKS: Mapping[Task, tuple[str, str]] = {
     "chat": ("llm/v1/chat", "messages"),
     "completions": ("llm/v1/completions", "prompt"),
     "embeddings": ("llm/v1/embeddings", "input"),
-    "responses": ("llm/v1/responses", "input"),
+    "responses": ("agent/v1/responses", "input"),
 }
 """Each task's name at Databricks, and the field by which its requests are known."""
 

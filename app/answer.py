@@ -1,0 +1,71 @@
+"""One answer's way back to the client, in ASGI's words."""
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from app.dialects.base import EVENT_STREAM, Reply
+from app.errors import SwitchyardError
+from app.telemetry import Record
+from app.traffic import DEPLOYMENT_HEADER
+
+REQUEST_ID_HEADER = "x-request-id"
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Answer:
+    """The answer's way back: status and headers once, then bytes; it remembers what the record must tell."""
+
+    def __init__(self, send: Send, record: Record) -> None:
+        self._send = send
+        self.record = record
+        self.started = False
+        self.finished = False
+        self.failure: SwitchyardError | None = None
+
+    def upstream_id(self) -> str:
+        """An id for the engine: the request's, made unique, since clients may send theirs twice at once."""
+        return f"{self.record.request_id}-{uuid.uuid4().hex[:8]}"
+
+    async def reply(self, reply: Reply) -> None:
+        """A whole response."""
+        length = {"content-length": str(len(reply.body))}
+        await self._start(reply.status, reply.media_type, {**reply.headers, **length})
+        await self._send({"type": "http.response.body", "body": reply.body})
+        self.finished = True
+
+    async def error(self, error: SwitchyardError, reply: Reply) -> None:
+        """The error as the dialect words it; after the first byte there is nothing left to say."""
+        self.record.error = error.kind
+        if self.started:
+            return
+        if error.retry_after is not None:
+            retry = {"retry-after": str(max(1, round(error.retry_after)))}
+            reply = Reply(reply.body, reply.status, reply.media_type, {**reply.headers, **retry})
+        await self.reply(reply)
+
+    async def start_stream(self, headers: Mapping[str, str]) -> None:
+        """The head of an event stream."""
+        self.record.streamed = True
+        await self._start(200, EVENT_STREAM, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
+
+    async def chunk(self, data: bytes) -> None:
+        """Some whole events."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end_stream(self, data: bytes) -> None:
+        """The last events, if any, and the end."""
+        await self._send({"type": "http.response.body", "body": data})
+        self.finished = True
+
+    async def _start(self, status: int, media_type: str, headers: Mapping[str, str]) -> None:
+        self.started = True
+        self.record.status = status
+        self.record.first_byte = time.perf_counter()
+        told = {"content-type": media_type, **headers, REQUEST_ID_HEADER: self.record.request_id}
+        if self.record.deployment:
+            told[DEPLOYMENT_HEADER] = self.record.deployment
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in told.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
