@@ -91,6 +91,7 @@ class FakeEngine:
         return Starlette(
             routes=[
                 Route("/health", self._health),
+                Route("/tokenize", self._call, methods=["POST"]),
                 Route("/v1/{path:path}", self._call, methods=["POST"]),
             ]
         )
