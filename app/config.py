@@ -115,6 +115,10 @@ class Deployment(_Model):
         default=None,
         description="For `url`: the directory with the model's tokenizer.json, for dialects that speak of tokens.",
     )
+    instruction_template: str = Field(
+        default="{instruction} {input}",
+        description="For embeddings: how the model's card puts an instruction and the text to embed together.",
+    )
 
     @model_validator(mode="after")
     def _is_in_one_place(self) -> Self:
@@ -130,6 +134,8 @@ class Deployment(_Model):
             raise ValueError(f"url '{self.url}' must begin with http:// or https://")
         if self.url is not None and self.url.rstrip("/").endswith("/v1"):
             raise ValueError(f"url '{self.url}': leave out /v1, the router adds it")
+        if any(self.instruction_template.count(name) != 1 for name in ("{instruction}", "{input}")):
+            raise ValueError("`instruction_template` needs {instruction} and {input}, once each")
         return self
 
 
@@ -143,6 +149,17 @@ class Timeouts(_Model):
     total_s: Seconds = Field(default=3600.0, description="The whole exchange.")
 
 
+class Tgi(_Model):
+    """The TGI dialect, where its two descriptions differ."""
+
+    profile: Literal["mindie", "tgi"] = Field(
+        default="mindie",
+        description="Which description holds: MindIE's (and TGI 0.9's), or TGI 3's. It decides what a request that "
+        "says nothing gets: the output's length (20 tokens, or the rest of the context), the prompt in the text, a "
+        "list or an object at POST /, sampling, the seed of greedy answers.",
+    )
+
+
 class Config(_Model):
     """Endpoints, deployments and traffic. One immutable snapshot; a change is a new one."""
 
@@ -152,6 +169,7 @@ class Config(_Model):
         default_factory=dict, description="Task to endpoint, for clients that name no model."
     )
     timeouts: Timeouts = Timeouts()
+    tgi: Tgi = Tgi()
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="A larger request gets a 413.")
     max_header_bytes: int = Field(default=32 * 1024, ge=1024, description="All headers together; more get a 431.")
     max_messages: int = Field(default=4096, ge=1, description="In one conversation or batch; more get a 400.")
@@ -231,7 +249,7 @@ def _known_keys(location: Sequence[int | str]) -> str:
     if len(location) >= 3:
         models[3] = by_section.get(str(location[0]), Config)
     if len(location) == 2:
-        models[2] = Timeouts
+        models[2] = Tgi if location[0] == "tgi" else Timeouts
     if len(location) == 4:
         sections: dict[str, type[BaseModel]] = {
             "content_filter": ContentFilter,

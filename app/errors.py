@@ -8,6 +8,7 @@
     │   ├── NotFound                404   no such endpoint, deployment or route
     │   ├── MethodNotAllowed        405
     │   ├── TooSlow                 408
+    │   ├── Conflict                409   somebody else changed it, or is about to
     │   ├── TooLarge                413
     │   │   └── HeadersTooLarge     431
     │   ├── Unprocessable           422   well formed, and beyond what this deployment can do
@@ -95,6 +96,13 @@ class TooSlow(ClientError):
     kind = "too_slow"
 
 
+class Conflict(ClientError):
+    """What the request would change is not as its sender saw it, or is being changed: look again, then repeat it."""
+
+    status = 409
+    kind = "conflict"
+
+
 class TooLarge(ClientError):
     """The body exceeds what the router reads."""
 
@@ -114,8 +122,8 @@ class Unprocessable(ClientError):
     status = 422
     kind = "unprocessable"
 
-    def __init__(self, message: str, *, param: str | None = None, value: Any = None) -> None:
-        super().__init__(message, param=param)
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None, value: Any = None) -> None:
+        super().__init__(message, param=param, code=code)
         self.value = value
 
 
@@ -156,9 +164,13 @@ class Unavailable(UpstreamError):
 
 
 class Broken(UpstreamError):
-    """An answer began and did not end, or makes no sense."""
+    """The answer is a failure, or makes no sense."""
 
     kind = "broken"
+
+
+class Incomplete(Broken):
+    """The answer began and did not end."""
 
 
 class TimedOut(UpstreamError):

@@ -26,7 +26,7 @@ from app.config import (
     Timeouts,
 )
 from app.engine import engine_error
-from app.errors import Broken, Rejected, SwitchyardError, TimedOut, Unavailable, UpstreamError
+from app.errors import Broken, Incomplete, Rejected, SwitchyardError, TimedOut, Unavailable, UpstreamError
 from app.model import MODEL_PATH, Model
 
 _MAX_ERROR_BYTES = 64 * 1024
@@ -151,7 +151,7 @@ class Upstream:
                     raise
         try:
             if not first:
-                raise Broken(f"Deployment '{target.name}' gave an empty answer")
+                raise Incomplete(f"Deployment '{target.name}' gave an empty answer")
             yield _chunks(response, first, target)
         finally:
             # After the body's end the connection is already back in the pool and this does nothing.
@@ -264,4 +264,4 @@ def _translated(target: Target | None = None) -> Iterator[None]:
     except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
         raise Unavailable(f"{name} is not available") from error
     except (aiohttp.ClientError, ValueError) as error:
-        raise Broken(f"{name} ended its answer before it was complete") from error
+        raise Incomplete(f"{name} ended its answer before it was complete") from error

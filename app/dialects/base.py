@@ -69,14 +69,18 @@ class Served:
 class Call:
     """One question to a deployment, in vLLM's words.
 
-    `path` None asks the engine nothing: `render` answers from `Served`. `model` is the endpoint or deployment that the
-    client named, None for the task's default; the exchange writes the deployment's own model name into `body`.
-    `deployment` is a variant of the endpoint that the client chose by other means than the routing header. `user` is a
-    sticky key candidate. `timeout_s` is how long the client will wait for the whole answer. `note` is the dialect's own
-    memory.
+    `path` None asks the engine nothing: `render` answers from `Served` and the body as JSON. `model` is the endpoint or
+    deployment that the client named, None for the task's default; the exchange writes the deployment's own model name
+    into `body`. `deployment` is a variant of the endpoint that the client chose by other means than the routing header.
+    `user` is a sticky key candidate. `timeout_s` is how long the client will wait for the whole answer. `note` is the
+    dialect's own memory.
 
     Two steps may come between, in this order, where the question depends on the deployment: `fit` rewrites the body for
-    it (pure; raises ClientError where this deployment cannot serve the call), `lookup` asks its engine.
+    it (pure; raises ClientError where this deployment cannot serve the call), `lookup` asks its engine; `fan_out` is a
+    lookup whose questions are in the fitted body.
+
+    `partial`: when time is up, what a completion has by then is the answer. Whole ones are folded from a stream for
+    that (`app/fold.py`); in streamed ones it is the `Stream` that ends in order (`fail` with TimedOut).
     """
 
     task: Task
@@ -89,8 +93,10 @@ class Call:
     timeout_s: float | None = None
     note: Any = None
     needs_model: bool = False
+    partial: bool = False
     fit: Callable[[dict[str, Any], Served], dict[str, Any]] | None = None
     lookup: "Lookup | None" = None
+    fan_out: "Callable[[dict[str, Any]], Lookup] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +232,13 @@ _STEPS = re.compile(r"[^.\[\]]+")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What pydantic found first: a `field_path`, a sentence that begins with it, and whether the field is missing."""
+    """What pydantic found first: a `field_path`, a sentence that begins with it, and the kind of the two that have a
+    name of their own: the field is missing, or nobody knows it."""
 
     path: str
     message: str
     missing: bool
+    unknown: bool
 
 
 def first_problem(error: ValidationError) -> Problem:
@@ -241,7 +249,8 @@ def first_problem(error: ValidationError) -> Problem:
     path, message = field_path(_fields(found["loc"])), found["msg"].removeprefix("Value error, ")
     if not path:  # a rule over several fields, whose message begins with the field's name
         path, _, message = message.partition(": ")
-    return Problem(path, f"{path}: {message}", found["type"] == "missing")
+    kind = found["type"]
+    return Problem(path, f"{path}: {message}", kind == "missing", kind == "extra_forbidden")
 
 
 def _fields(location: Sequence[int | str]) -> list[int | str]:
