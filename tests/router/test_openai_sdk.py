@@ -162,6 +162,11 @@ def test_a_wrong_path_or_method_gets_openais_error_object(rig: Rig, method: str,
     assert path in answer.json()["error"]["message"]
 
 
+def test_a_routes_template_is_a_path_like_any_other(rig: Rig) -> None:
+    answer = httpx.get(f"{rig.url}/v1/models/{{model:path}}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
+
+
 def test_a_trailing_slash_changes_nothing(rig: Rig) -> None:
     answer = httpx.post(f"{rig.url}/v1/chat/completions/", json={"model": "chat", "messages": USER})
     assert answer.status_code == 200
