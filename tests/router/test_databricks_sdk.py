@@ -256,10 +256,12 @@ def test_the_openai_sdk_reads_base64_embeddings(rig: Rig, sdk: Any) -> None:
 def test_errors_are_databricks_flat_body_for_the_openai_sdk_too(rig: Rig, sdk: Any) -> None:
     with pytest.raises(openai.NotFoundError) as gone:
         sdk.chat.completions.create(model="gone", messages=USER)
-    assert gone.value.body["error_code"] == "ENDPOINT_NOT_FOUND"
+    body: Any = gone.value.body
+    assert body["error_code"] == "ENDPOINT_NOT_FOUND"
     with pytest.raises(openai.BadRequestError) as wrong:
         sdk.chat.completions.create(model="embed", messages=USER)
-    assert "does embeddings" in wrong.value.body["message"]
+    body = wrong.value.body
+    assert "does embeddings" in body["message"]
     for field in ("background", "store"):
         with pytest.raises(openai.BadRequestError, match=field):
             sdk.responses.create(model="chat", input="hi", **{field: False})
@@ -274,7 +276,7 @@ def test_an_error_inside_a_stream_raises_in_the_openai_sdk(rig: Rig, sdk: Any) -
     assert raised.value.code == "INTERNAL_ERROR"
 
 
-BEGUN = {"id": "resp_1", "object": "response", "status": "in_progress", "output": [], "tools": [], "usage": None}
+BEGUN: dict[str, Any] = {"id": "resp_1", "object": "response", "status": "in_progress", "output": [], "tools": [], "usage": None}
 COUNTS = {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12}
 MESSAGE = {
     "id": "msg_1",
@@ -330,7 +332,7 @@ def mlflow(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("DATABRICKS_HOST", rig.url)
     monkeypatch.setenv("DATABRICKS_TOKEN", "dapi-x")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    return get_deploy_client("databricks")
+    return get_deploy_client("databricks")  # type: ignore[no-untyped-call]
 
 
 def test_mlflow_predicts_whole_and_streamed(rig: Rig, mlflow: Any) -> None:
