@@ -185,7 +185,8 @@ def test_hugging_faces_chat(engine: Rig) -> None:
     assert "".join(chunk.choices[0].delta.content for chunk in chunks) == "Hello blue-model"
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    InferenceClient(base_url=engine.url).chat_completion([{"role": "user", "content": "q"}], response_format=form)
+    at_root: Any = InferenceClient(base_url=engine.url)
+    at_root.chat_completion([{"role": "user", "content": "q"}], response_format=form)
     assert engine.blue.requests[-1]["structured_outputs"] == {"json": schema}
     assert engine.blue.requests[-1]["model"] == "blue-model"
 
