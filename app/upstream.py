@@ -198,7 +198,10 @@ class Upstream:
             body = await response.read()
         known.etag = response.headers.get("etag")
         if target.tokenizer_dir is not None:
-            known.model = await asyncio.to_thread(Model.load, target.tokenizer_dir, _max_len(body, target))
+            try:
+                known.model = await asyncio.to_thread(Model.load, target.tokenizer_dir, _max_len(body, target))
+            except OSError as error:
+                raise Broken(f"The files of deployment '{target.name}' cannot be read") from error
         else:
             known.model = await asyncio.to_thread(Model.read, body)
 
