@@ -276,7 +276,14 @@ def test_an_error_inside_a_stream_raises_in_the_openai_sdk(rig: Rig, sdk: Any) -
     assert raised.value.code == "INTERNAL_ERROR"
 
 
-BEGUN: dict[str, Any] = {"id": "resp_1", "object": "response", "status": "in_progress", "output": [], "tools": [], "usage": None}
+BEGUN: dict[str, Any] = {
+    "id": "resp_1",
+    "object": "response",
+    "status": "in_progress",
+    "output": [],
+    "tools": [],
+    "usage": None,
+}
 COUNTS = {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12}
 MESSAGE = {
     "id": "msg_1",
