@@ -248,6 +248,7 @@ class _Errand:
         async with until(self.deadline):
             served = await self._served(target)
             question = await self._question(target, served)
+            self.out.record.max_tokens = question.get("max_tokens")
             asked = time.perf_counter()
             body = dump(question)
             if self.call.path and not self.call.partial:
@@ -304,7 +305,9 @@ class _Errand:
         async with AsyncExitStack() as stack:
             async with until(self.deadline):
                 served = await self._served(target)
-                chunks = await stack.enter_async_context(self._open(target, await self._question(target, served)))
+                question = await self._question(target, served)
+                self.out.record.max_tokens = question.get("max_tokens")
+                chunks = await stack.enter_async_context(self._open(target, question))
             stream = self.dialect.stream(self.call, served)
             await self.out.start_stream(stream.headers)
             await self._relay(chunks, stream)

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app import tgi_metrics
 from app.config import Config, ConfigError, parse
 from app.control import ControlPlane
 from app.dialects.anthropic import Anthropic
@@ -95,6 +96,8 @@ class Router:
             Path("/health", self._health, methods=["GET"]),
             Path("/ready", self._ready, methods=["GET"]),
             Path("/metrics", self._metrics, methods=["GET"]),
+            Path("/tgi/metrics", self._tgi_metrics, methods=["GET"]),
+            Path("/tgi/{endpoint}/metrics", self._tgi_metrics, methods=["GET"]),
         ]
 
     async def _health(self, request: HTTPRequest) -> Response:
@@ -128,6 +131,14 @@ class Router:
 
     async def _metrics(self, request: HTTPRequest) -> Response:
         return Response(self._board.telemetry.expose(), media_type=CONTENT_TYPE)
+
+    async def _tgi_metrics(self, request: HTTPRequest) -> Response:
+        """One endpoint's, under TGI's names; without a name the default's."""
+        config = self._serving()
+        endpoint = request.path_params.get("endpoint") or (config.defaults.get("completions") if config else None)
+        if config is None or endpoint not in config.endpoints:
+            raise HTTPException(404)
+        return Response(tgi_metrics.exposition(self._board.telemetry.of(endpoint)), media_type=CONTENT_TYPE)
 
 
 Exchange = Callable[[Candidates, Scope, Receive, Send], Awaitable[None]]

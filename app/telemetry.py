@@ -47,6 +47,7 @@ class Record:
     streamed: bool = False
     attempts: int = 0
     usage: Usage | None = None
+    max_tokens: int | None = None
     started: float = field(default_factory=time.perf_counter)
     first_byte: float | None = None
 
@@ -100,6 +101,13 @@ class Telemetry:
             registry=registry,
             buckets=_TOKENS,
         )
+        self.max_tokens = Histogram(
+            "gen_ai_request_max_tokens",
+            "The most tokens that a completion may have, of requests that say so",
+            _LABELS,
+            registry=registry,
+            buckets=_TOKENS,
+        )
         self.reloads = Counter("switchyard_config_reloads", "Configurations delivered", ("outcome",), registry=registry)
 
     def finish(self, record: Record) -> None:
@@ -118,16 +126,26 @@ class Telemetry:
         if record.usage is not None:
             self.tokens.labels(*labels, "input").observe(record.usage.prompt_tokens)
             self.tokens.labels(*labels, "output").observe(record.usage.completion_tokens)
+        if record.max_tokens is not None:
+            self.max_tokens.labels(*labels).observe(record.max_tokens)
         if _access.isEnabledFor(logging.INFO):
             _access.info(json.dumps(_line(record, elapsed)))
 
     def expose(self, endpoint: str | None = None) -> bytes:
         """The metrics in Prometheus' text format, or those of one endpoint."""
-        registry = self.registry
-        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry if endpoint is None else _Of(endpoint, registry))
+        source = self._source()
+        return generate_latest(source if endpoint is None else _Of(endpoint, source))
+
+    def of(self, endpoint: str) -> Iterator[Metric]:
+        """One endpoint's metrics."""
+        return _Of(endpoint, self._source()).collect()
+
+    def _source(self) -> CollectorRegistry:
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return self.registry
+        shared = CollectorRegistry()
+        MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+        return shared
 
 
 @dataclass(frozen=True, slots=True)
