@@ -13,7 +13,8 @@ def told(telemetry: Telemetry, endpoint: str = "chat") -> dict[Any, float]:
     """Sample name and labels to value; the text is one that Prometheus reads."""
     text = exposition(telemetry.of(endpoint)).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+    # This parser gives every counter OpenMetrics' `_total`, which TGI's own text does not have.
+    return {(s.name.removesuffix("_total"), *s.labels.values()): s.value for s in samples}
 
 
 def record(endpoint: str = "chat", **fields: Any) -> Record:
