@@ -29,7 +29,7 @@ class Teller:
         self.status = 200
         self.asked: list[str | None] = []
 
-    async def __call__(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         assert request.headers[INTERNAL_KEY_HEADER] == "key"
         known = request.headers.get("if-none-match")
         self.asked.append(known)
@@ -51,7 +51,7 @@ def target(url: str, tokenizer_dir: Path | None = None) -> Target:
 
 async def test_a_card_is_asked_for_once_while_it_is_fresh(upstream: Upstream) -> None:
     teller = Teller()
-    with serve(Starlette(routes=[Route(MODEL_PATH, teller)])) as url:
+    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
         first, second = [await upstream.model(target(url), Timeouts()) for _ in range(2)]
     assert first is second
     assert first.max_len == 100
@@ -63,7 +63,7 @@ async def test_a_card_that_is_not_fresh_is_asked_for_by_its_tag(
 ) -> None:
     monkeypatch.setattr("app.upstream._MODEL_FRESH_S", -1.0)
     teller = Teller()
-    with serve(Starlette(routes=[Route(MODEL_PATH, teller)])) as url:
+    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
         first = await upstream.model(target(url), Timeouts())
         assert await upstream.model(target(url), Timeouts()) is first
         teller.card = {**CARD, "max_model_len": 200}
@@ -79,7 +79,7 @@ async def test_a_card_that_is_not_fresh_is_asked_for_by_its_tag(
 async def test_a_deployment_that_says_nothing_has_failed(upstream: Upstream, status: int) -> None:
     teller = Teller()
     teller.status = status
-    with serve(Starlette(routes=[Route(MODEL_PATH, teller)])) as url:
+    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
         with pytest.raises(UpstreamError):
             await upstream.model(target(url), Timeouts())
         teller.status = 200

@@ -138,7 +138,7 @@ def test_the_best_of_two_is_the_likelier(hf: Any) -> None:
     (other,) = told.details.best_of_sequences
 
     def mean(tokens: Any) -> float:
-        return sum(token.logprob for token in tokens) / len(tokens)
+        return float(sum(token.logprob for token in tokens) / len(tokens))
 
     assert mean(told.details.tokens) >= mean(other.tokens)
     assert abs(told.details.seed - other.seed) == 1
