@@ -31,8 +31,9 @@ from app.dialects.tgi import TGI
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange import Board, Candidates, Snapshot, handle
 from app.management import Management
+from app.targets import Surroundings, targets
 from app.telemetry import CONTENT_TYPE, Telemetry
-from app.upstream import Surroundings, Upstream, targets
+from app.upstream import Upstream
 
 _PROBE_TIMEOUT_S = 2.0
 _PROBE_CACHE_S = 1.0

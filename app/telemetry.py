@@ -144,7 +144,7 @@ class Telemetry:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return self.registry
         shared = CollectorRegistry()
-        MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+        MultiProcessCollector(shared)
         return shared
 
 

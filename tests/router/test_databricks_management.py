@@ -40,7 +40,7 @@ from app.control import Delivery
 from app.dialects.databricks_management import REFUSED
 from app.errors import TimedOut, Unavailable
 from app.server import Router
-from app.upstream import Surroundings
+from app.targets import Surroundings
 from tests.memory_control import MemoryControl
 from tests.router.conftest import Rig
 from tests.serving import serve

@@ -1,6 +1,8 @@
 """How the router learns of a deployment's model, and keeps what it knows."""
 
+import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,8 @@ from starlette.routing import Route
 from app.config import INTERNAL_KEY_HEADER, Timeouts
 from app.errors import Broken, Unavailable, UpstreamError
 from app.model import MODEL_PATH
-from app.upstream import Target, Upstream
+from app.targets import Target
+from app.upstream import Upstream
 from tests.serving import free_port, serve
 from tests.unit.given import tokenizer
 
@@ -28,11 +31,14 @@ class Teller:
         self.card: dict[str, Any] = CARD
         self.status = 200
         self.asked: list[str | None] = []
+        self.go_on = threading.Event()
+        self.go_on.set()
 
     async def answer(self, request: Request) -> Response:
         assert request.headers[INTERNAL_KEY_HEADER] == "key"
         known = request.headers.get("if-none-match")
         self.asked.append(known)
+        await asyncio.to_thread(self.go_on.wait, 5)
         etag = f'"{self.card["max_model_len"]}"'
         if known == etag:
             return Response(status_code=304, headers={"etag": etag})
@@ -61,7 +67,7 @@ async def test_a_card_is_asked_for_once_while_it_is_fresh(upstream: Upstream) ->
 async def test_a_card_that_is_not_fresh_is_asked_for_by_its_tag(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.upstream._MODEL_FRESH_S", -1.0)
+    monkeypatch.setattr("app.model_cards._FRESH_S", -1.0)
     teller = Teller()
     with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
         first = await upstream.model(target(url), Timeouts())
@@ -84,6 +90,33 @@ async def test_a_deployment_that_says_nothing_has_failed(upstream: Upstream, sta
             await upstream.model(target(url), Timeouts())
         teller.status = 200
         assert (await upstream.model(target(url), Timeouts())).max_len == 100
+
+
+async def test_a_deployment_that_hangs_holds_up_nobody_who_knows_its_model(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.model_cards._FRESH_S", -1.0)
+    monkeypatch.setattr("app.model_cards._PATIENCE_S", 0.01)
+    teller = Teller()
+    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
+        first = await upstream.model(target(url), Timeouts())
+        teller.go_on.clear()
+        told = [await upstream.model(target(url), Timeouts()) for _ in range(3)]
+        teller.go_on.set()
+    assert told == [first] * 3
+    assert teller.asked == [None, '"100"']
+
+
+async def test_who_leaves_takes_the_answer_from_nobody(upstream: Upstream) -> None:
+    teller = Teller()
+    teller.go_on.clear()
+    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
+        leaver, stayer = (asyncio.create_task(upstream.model(target(url), Timeouts())) for _ in range(2))
+        await asyncio.sleep(0)
+        leaver.cancel()
+        teller.go_on.set()
+        assert (await stayer).max_len == 100
+    assert teller.asked == [None]
 
 
 async def test_a_deployment_that_is_gone_is_unavailable(upstream: Upstream) -> None:

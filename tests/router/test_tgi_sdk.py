@@ -18,7 +18,7 @@ from text_generation import AsyncClient, Client
 
 from app.model import Model
 from app.server import Router
-from app.upstream import Surroundings
+from app.targets import Surroundings
 from tests.router.conftest import Rig
 from tests.router.fake_engine import CONTEXT, FakeEngine, chat, refuse, speaks, stream
 from tests.serving import serve
