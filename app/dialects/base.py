@@ -64,6 +64,12 @@ class Served:
     total_s: float = 0.0
     engine_s: float = 0.0
 
+    @property
+    def known_model(self) -> Model:
+        """The model of a call that needs it."""
+        assert self.model is not None, "the call said needs_model"
+        return self.model
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -10,10 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from app.dialects.base import Reply, Served, dump, first_problem, value_at
+from app.dialects.limits import folded, temperature
 from app.dialects.relay import Ending
 from app.dialects.tgi_errors import chat_error_events
 from app.dialects.tgi_fields import MAX_TOP_N_TOKENS, Grammar, Profile
-from app.dialects.tgi_generation import folded, known, structured, temperature
+from app.dialects.tgi_generation import known, structured
 from app.engine import Usage, engine_error, find_usage
 from app.errors import Broken, Incomplete, SwitchyardError, Unprocessable
 from app.sse import DONE, Decoder, encode
