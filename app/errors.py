@@ -8,6 +8,7 @@
     │   ├── NotFound                404   no such endpoint, deployment or route
     │   ├── MethodNotAllowed        405
     │   ├── TooSlow                 408
+    │   ├── Conflict                409   somebody else changed it, or is about to
     │   ├── TooLarge                413
     │   │   └── HeadersTooLarge     431
     │   ├── Unprocessable           422   well formed, and beyond what this deployment can do
@@ -93,6 +94,13 @@ class TooSlow(ClientError):
 
     status = 408
     kind = "too_slow"
+
+
+class Conflict(ClientError):
+    """What the request would change is not as its sender saw it, or is being changed: look again, then repeat it."""
+
+    status = 409
+    kind = "conflict"
 
 
 class TooLarge(ClientError):

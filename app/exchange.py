@@ -14,9 +14,7 @@
 
 import asyncio
 import logging
-import re
 import time
-import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -27,7 +25,7 @@ from urllib.parse import parse_qsl
 
 from app.access import credential
 from app.admission import Gate, check_length
-from app.answer import REQUEST_ID_HEADER, Answer, Send
+from app.answer import Answer, Send
 from app.breaker import Breaker, Breakers
 from app.config import Config, Sticky, Timeouts
 from app.content_filter import refuse_hits
@@ -48,16 +46,14 @@ from app.engine import field_named_in, find_usage
 from app.errors import (
     BadRequest,
     DeadlinePassed,
-    HeadersTooLarge,
     Incomplete,
     InternalError,
     Rejected,
     SwitchyardError,
-    TooLarge,
-    TooSlow,
     Unavailable,
     UpstreamError,
 )
+from app.intake import GONE, check_headers, read_body, request_id
 from app.model import Model
 from app.retries import RetryBudget
 from app.telemetry import Record, Telemetry
@@ -68,9 +64,7 @@ TIMEOUT_HEADER = "x-request-timeout-s"
 """How long the client will wait for the whole answer, in seconds."""
 
 _log = logging.getLogger("switchyard")
-_USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _LONG_BODY = 16 * 1024
-_GONE = 499  # nginx's code for a client that left; it is logged, never sent
 
 
 class Calls(Protocol):
@@ -120,7 +114,7 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
     """Serves one HTTP request (ASGI)."""
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     dialect, route = candidates[-1]
-    record = Record(dialect.name, route.operation, _request_id(headers))
+    record = Record(dialect.name, route.operation, request_id(headers))
     request = Request(
         method=scope["method"],
         path=scope["path"],
@@ -133,8 +127,8 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
     try:
         if (snapshot := board.snapshot) is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
-        _check_headers(scope, snapshot.config.max_header_bytes)
-        request = replace(request, body=await _read_body(receive, snapshot.config))
+        check_headers(scope, snapshot.config.max_header_bytes)
+        request = replace(request, body=await read_body(receive, snapshot.config))
         dialect, route = next(((d, r) for d, r in candidates if d.claims(r, request)), candidates[-1])
         record.dialect, record.operation = dialect.name, route.operation
         if route.local:
@@ -148,9 +142,9 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
     except _Abort:
         pass  # leaving the answer unfinished makes the server break the connection
     except ClientGone:
-        record.status, record.error = _GONE, "client_gone"
+        record.status, record.error = GONE, "client_gone"
     except asyncio.CancelledError:  # how Serve tells that the client left
-        record.status, record.error = _GONE, "client_gone"
+        record.status, record.error = GONE, "client_gone"
         raise
     except SwitchyardError as error:
         await out.error(error, dialect.render_error(error, route.operation, request))
@@ -319,38 +313,6 @@ class _Errand:
             if stream.aborts:
                 raise _Abort
         await self.out.end_stream(end)
-
-
-def _check_headers(scope: Mapping[str, Any], limit: int) -> None:
-    if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
-        raise HeadersTooLarge(f"The headers are larger than {limit} bytes")
-
-
-async def _read_body(receive: Receive, config: Config) -> bytes:
-    """The whole body. Raises TooLarge, TooSlow, and ClientGone."""
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(config.timeouts.body_s):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                part = message.get("body", b"")
-                size += len(part)
-                if size > config.max_body_bytes:
-                    raise TooLarge(f"The body is larger than {config.max_body_bytes} bytes")
-                parts.append(part)
-                if not message.get("more_body", False):
-                    return b"".join(parts)
-    except TimeoutError:
-        raise TooSlow(f"The request did not arrive within {config.timeouts.body_s:g} s") from None
-
-
-def _request_id(headers: Mapping[str, str]) -> str:
-    """The client's own id where it can stand in a header and a log line, else a new one."""
-    given = headers.get(REQUEST_ID_HEADER, "")
-    return given if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _time_allowed(timeouts: Timeouts, call: Call, headers: Mapping[str, str]) -> float:

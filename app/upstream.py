@@ -104,6 +104,7 @@ class Upstream:
         self._open = aiohttp.ClientSession(
             # The bound on concurrent requests is admission's; a second one here would queue in silence.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15),
+            cookie_jar=aiohttp.DummyCookieJar(),  # one deployment's cookies are no business of the next caller's
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept-Encoding"),
         )
@@ -233,7 +234,7 @@ def _max_len(models: bytes, target: Target) -> int:
 async def _chunks(response: aiohttp.ClientResponse, first: bytes, target: Target) -> AsyncIterator[bytes]:
     yield first
     with _translated(target):
-        async for chunk in response.content.iter_any():
+        while chunk := await response.content.readany():
             yield chunk
 
 

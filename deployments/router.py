@@ -18,6 +18,7 @@ from app.config import ConfigError
 from app.server import Router as App
 from app.telemetry import log_to_stderr
 from app.upstream import Surroundings
+from deployments.control import ServeControl
 
 _log = logging.getLogger("switchyard")
 
@@ -38,7 +39,9 @@ class Router:
 
     def __init__(self) -> None:
         log_to_stderr()
-        self._router = App(Surroundings.from_environment(_serve_url()))
+        here = serve.get_replica_context()
+        control = ServeControl(here.app_name, here.deployment)
+        self._router = App(Surroundings.from_environment(_serve_url()), control=control)
         self._configured = False
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -83,4 +86,9 @@ def _serve_url() -> str:
 
 def build(args: RouterArgs) -> Application:
     """The router's application, as `import_path` in the Serve configuration names it."""
-    return serve.deployment(name="Router", max_ongoing_requests=MAX_ONGOING_REQUESTS)(Router).bind()
+    deployment = serve.deployment(
+        name="Router",
+        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        logging_config={"enable_access_log": False},  # the router's own says more
+    )
+    return deployment(Router).bind()

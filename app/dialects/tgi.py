@@ -22,10 +22,10 @@ from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stre
 from app.dialects.relay import Relay
 from app.dialects.tgi_answer import TokenEvents, answer
 from app.dialects.tgi_errors import error_reply
-from app.dialects.tgi_fields import PROFILES, Profile, manner, read
+from app.dialects.tgi_fields import PROFILES, Profile, check_inputs, manner, read
 from app.dialects.tgi_generation import Generation, known
 from app.dialects.tgi_vertex import Batch
-from app.errors import Rejected, SwitchyardError, Unprocessable, UpstreamError
+from app.errors import Rejected, SwitchyardError, Unavailable, Unprocessable, UpstreamError
 
 _MOUNTS = ("", "/tgi", "/tgi/{endpoint}")
 
@@ -106,8 +106,8 @@ class TGI:
 
 
 def _unwell(error: SwitchyardError) -> Reply:
-    """A health check's failure. A server elsewhere that refuses the question is there to be asked."""
-    if isinstance(error, Rejected):
+    """A health check's failure. Who is busy is well, and so is a server elsewhere that refuses the question."""
+    if isinstance(error, Rejected) or (isinstance(error, Unavailable) and error.retry_after):
         return Reply(b"")
     if isinstance(error, UpstreamError):
         return Reply(dump({"error": "unhealthy", "error_type": "healthcheck"}), 503)
@@ -246,11 +246,16 @@ def _vertex(request: Request, context: Context) -> Call:
 
 def _tokenize(request: Request, context: Context) -> Call:
     inputs, parameters = read(json_object(request.body))
-    if not inputs:
-        raise Unprocessable("`inputs` cannot be empty", param="inputs")
+    check_inputs(inputs)
     truncate = parameters.truncate if parameters else None
-    plan = _Plan(lambda told, served: info.tokens(inputs, truncate, served))
-    return Call("completions", None, {}, note=plan, needs_model=True)
+    return Call(
+        "completions",
+        None,
+        {"prompt": inputs},
+        note=_Plan(lambda told, served: Reply(dump(from_json(told)["tokens"]))),
+        needs_model=True,
+        fit=lambda body, served: {"tokens": info.tokens(inputs, truncate, served)},
+    )
 
 
 def _chat_tokenize(request: Request, context: Context) -> Call:

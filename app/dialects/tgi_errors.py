@@ -13,7 +13,6 @@ from app.errors import (
     NotFound,
     Rejected,
     SwitchyardError,
-    TooLarge,
     Unauthorized,
     Unavailable,
     Unprocessable,
@@ -46,10 +45,10 @@ def _clients_fault(error: ClientError) -> tuple[int, str, str]:
         return 429, error.message, "overloaded"
     if isinstance(error, NotFound):
         return 404, error.message, "not_found"
-    if isinstance(error, TooLarge) or error.status in (401, 403, 405):
-        return error.status, error.message, "validation"
     if isinstance(error, Unprocessable) and error.code:
         return 422, error.message, error.code
+    if not isinstance(error, BadRequest | Unprocessable | Rejected):
+        return error.status, error.message, "refused"
     # A body that is no JSON is 400, whatever is wrong with the fields 422.
     status = 400 if type(error) is BadRequest and error.param is None else 422
     return status, f"Input validation error: {_in_tgis_words(error)}", "validation"
@@ -90,7 +89,7 @@ def error_reply(error: SwitchyardError, *, stream: bool, chat: bool = False) -> 
     if isinstance(error, Unauthorized):
         return Reply(b"", error.status)
     status, _, kind = told(error)
-    if stream and kind in _IN_BAND and not isinstance(error, BadRequest | TooLarge):
+    if stream and kind in _IN_BAND and not isinstance(error, BadRequest):
         events = chat_error_events(error) if chat else error_event(error)
         return Reply(events, 200, EVENT_STREAM, {"cache-control": "no-cache", "x-accel-buffering": "no"})
     return Reply(dump(error_body(error)), status)

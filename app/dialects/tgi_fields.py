@@ -182,7 +182,7 @@ _RULES: Sequence[_Rule] = (
     (
         "stop",
         lambda p, m: len(p.stop) <= MAX_STOP_SEQUENCES,
-        "supports up to {max_stop} stop sequences. Given: {stops}",
+        f"supports up to {MAX_STOP_SEQUENCES} stop sequences. Given: {{stops}}",
     ),
     ("stop", lambda p, m: all(p.stop), "must not hold an empty stop sequence"),
     ("seed", lambda p, m: p.seed is None or p.best_of == 1, "must not be set when `best_of` > 1"),
@@ -206,6 +206,11 @@ def check(inputs: str, parameters: Parameters, manner: Manner) -> None:
             given = {**dict(parameters), "stops": len(parameters.stop)}
             told = text.format(**given) if text.startswith("you ") else f"`{name}` {text.format(**given)}"
             raise Unprocessable(told, param=f"parameters.{name}", value=given[name])
+    check_inputs(inputs)
+
+
+def check_inputs(inputs: str) -> None:
+    """Raises Unprocessable where it is empty, or longer than is worth counting its tokens."""
     if not inputs:
         raise Unprocessable("`inputs` cannot be empty", param="inputs")
     if len(inputs) > MAX_INPUT_CHARACTERS:

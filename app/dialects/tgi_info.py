@@ -64,7 +64,7 @@ def models(config: Config, endpoint: str | None) -> dict[str, Any]:
     return {"object": "list", "data": cards}
 
 
-def tokens(inputs: str, truncate: int | None, served: Served) -> Reply:
+def tokens(inputs: str, truncate: int | None, served: Served) -> list[dict[str, Any]]:
     """`/tokenize`: each token with the characters that it is made from. Raises Unprocessable."""
     model = known(served)
     encoding = model.tokenizer.encode(inputs)
@@ -72,5 +72,4 @@ def tokens(inputs: str, truncate: int | None, served: Served) -> Reply:
         {"id": id, "text": inputs[start:stop], "start": start, "stop": stop}
         for id, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True)
     ]
-    kept = len(truncated(encoding.ids, truncate, model))
-    return Reply(dump(told[-kept:] if kept else []))
+    return told[len(told) - len(truncated(encoding.ids, truncate, model)) :]
