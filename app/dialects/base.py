@@ -196,6 +196,15 @@ def json_object(body: bytes) -> dict[str, Any]:
     return without_nulls(value) if b"null" in body else value
 
 
+def peek(body: bytes) -> dict[str, Any]:
+    """The body as far as it is a JSON object, to see whose it is."""
+    try:
+        told = from_json(body)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
 # Below these keys JSON null is data, not absence: a JSON Schema's `const`, `default` or `enum`, template variables.
 _VERBATIM = frozenset({"parameters", "schema", "json", "input_schema", "chat_template_kwargs", "arguments"})
 

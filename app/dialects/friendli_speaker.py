@@ -11,9 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic_core import from_json
-
-from app.dialects.base import Request
+from app.dialects.base import Request, peek
 
 Form = Literal["classic", "modern"]
 
@@ -54,7 +52,7 @@ def asks_for_completions(request: Request) -> bool:
         return False
     if "x-friendli-team" in headers or headers.get("authorization", "").startswith("Bearer flp_"):
         return True
-    return _MAY_BE_FRIENDLIS.search(request.body) is not None and _has_friendlis_fields(_peek(request.body))
+    return _MAY_BE_FRIENDLIS.search(request.body) is not None and _has_friendlis_fields(peek(request.body))
 
 
 def asks_for_chat(request: Request) -> bool:
@@ -64,7 +62,7 @@ def asks_for_chat(request: Request) -> bool:
         return True
     if is_openais_sdk(headers):
         return False
-    return _ALWAYS_SENT.encode() in request.body and _ALWAYS_SENT in _peek(request.body)
+    return _ALWAYS_SENT.encode() in request.body and _ALWAYS_SENT in peek(request.body)
 
 
 def _has_friendlis_fields(body: Mapping[str, Any]) -> bool:
@@ -72,12 +70,3 @@ def _has_friendlis_fields(body: Mapping[str, Any]) -> bool:
         return True
     wanted = body.get("response_format")
     return isinstance(wanted, dict) and (wanted.get("type") == "regex" or isinstance(wanted.get("schema"), str))
-
-
-def _peek(body: bytes) -> dict[str, Any]:
-    """The body as far as it is a JSON object."""
-    try:
-        told = from_json(body)
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}

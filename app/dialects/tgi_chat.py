@@ -14,7 +14,7 @@ from app.dialects.limits import folded, temperature
 from app.dialects.relay import Ending
 from app.dialects.tgi_errors import chat_error_events
 from app.dialects.tgi_fields import MAX_TOP_N_TOKENS, Grammar, Profile
-from app.dialects.tgi_generation import known, structured
+from app.dialects.tgi_generation import structured
 from app.engine import Usage, engine_error, find_usage
 from app.errors import Broken, Incomplete, SwitchyardError, Unprocessable
 from app.sse import DONE, Decoder, encode
@@ -193,7 +193,7 @@ def limited(body: dict[str, Any], served: Served, profile: Profile) -> dict[str,
     """`body` with the profile's `max_tokens`; vLLM's own default would be 16."""
     if "max_tokens" in body:
         return body
-    model = known(served)
+    model = served.known_model
     prompts = [body["prompt"]] if isinstance(body["prompt"], str) else body["prompt"]
     longest = max(len(model.encode(prompt)) for prompt in prompts)
     if (rest := model.max_len - longest) < 1:
@@ -217,7 +217,7 @@ def tokens_of_the_template(body: bytes, served: Served) -> Reply:
     try:
         told = from_json(body)
         ids, offsets = told["token_ids"], told["token_offsets"]
-        text: str = known(served).tokenizer.decode(ids, skip_special_tokens=False)
+        text: str = served.known_model.tokenizer.decode(ids, skip_special_tokens=False)
         tokens = [
             {"id": id, "text": text[start:stop], "start": start, "stop": stop}
             for id, (start, stop) in zip(ids, offsets, strict=True)

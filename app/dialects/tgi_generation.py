@@ -118,7 +118,7 @@ class Generation:
 
     def fit(self, question: dict[str, Any], served: Served) -> dict[str, Any]:
         """The question with ids for a prompt, counted as the engine counts them. Raises Unprocessable."""
-        model = known(served)
+        model = served.known_model
         ids = truncated(model.encode(self.inputs), self.parameters.truncate, model)
         rest = model.max_len - len(ids)
         wanted = rest if self.max_new_tokens is None else self.max_new_tokens
@@ -134,12 +134,6 @@ class Generation:
                 f"`inputs` must have less than {model.max_len - 1} tokens. Given: {len(ids)}", param="inputs"
             )
         return {**question, "prompt": ids, "max_tokens": min(wanted, rest)}
-
-
-def known(served: Served) -> Model:
-    """The model of a call that needs it."""
-    assert served.model is not None, "the call said needs_model"
-    return served.model
 
 
 def truncated(ids: list[int], truncate: int | None, model: Model) -> list[int]:
