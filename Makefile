@@ -35,6 +35,7 @@ format: $(VENV)/.ready
 
 bench: $(VENV)/.ready  ## the router against the bare engine and Ray Serve LLM's own ingress
 	@$(BIN)/python -m benchmarks.serving
+	@$(BIN)/python -m benchmarks.friendli
 
 deploy: $(VENV)/.ready  ## deliver a changed CONFIG to what runs: traffic moves without a restart
 	@$(BIN)/python -m deployments deploy --config $(CONFIG)

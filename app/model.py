@@ -2,8 +2,9 @@
 
 Some dialects speak of tokens (TGI, Friendli): they count a prompt before it is sent and name each token of an answer.
 A model application tells all of it at `MODEL_PATH`, as a JSON object: ``tokenizer`` (the content of tokenizer.json as a
-string), ``eos_token_ids``, ``max_model_len`` (prompt and answer together, in tokens), ``hidden_size``. For a server
-elsewhere a directory with the model's files says it (`tokenizer_dir`), and vLLM's own `/v1/models` the length.
+string), ``eos_token_ids``, ``max_model_len`` (prompt and answer together, in tokens), ``hidden_size``, ``vocab_size``,
+``logprobs_mode`` (vLLM's engine argument). For a server elsewhere a directory with the model's files says it
+(`tokenizer_dir`), and vLLM's own `/v1/models` the length.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,19 +23,35 @@ MODEL_PATH = "/switchyard/model"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A model as its callers count it. `max_len` is in tokens, prompt and answer together."""
+    """A model as its callers count it. `max_len` is in tokens, prompt and answer together.
+
+    `is_extended`: its server is a model application of this project, with processors (`vllm_xargs`) and routes that
+    vLLM's own lacks. Another server drops what it does not know without a word. `gives_logits`: its log-probabilities
+    are none, but the model's raw scores.
+    """
 
     tokenizer: Tokenizer
     eos_ids: frozenset[int]
     special_ids: frozenset[int]
     max_len: int
+    vocab_size: int
     hidden_size: int | None = None
+    is_extended: bool = False
+    gives_logits: bool = False
 
     @classmethod
     def build(
-        cls, tokenizer_json: str, *, eos_ids: Iterable[int], max_len: int, hidden_size: int | None = None
+        cls,
+        tokenizer_json: str,
+        *,
+        eos_ids: Iterable[int],
+        max_len: int,
+        vocab_size: int | None = None,
+        hidden_size: int | None = None,
+        is_extended: bool = False,
+        gives_logits: bool = False,
     ) -> Self:
-        """Raises Broken where `tokenizer_json` is no tokenizer."""
+        """Raises Broken where `tokenizer_json` is no tokenizer. `vocab_size` None: the tokenizer's."""
         try:
             tokenizer = Tokenizer.from_str(tokenizer_json)
         except Exception as error:  # the Rust side raises plain Exception
@@ -42,7 +59,16 @@ class Model:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         special = (id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special)
-        return cls(tokenizer, frozenset(eos_ids), frozenset(special), max_len, hidden_size)
+        return cls(
+            tokenizer,
+            frozenset(eos_ids),
+            frozenset(special),
+            max_len,
+            vocab_size or 1 + max(tokenizer.get_vocab().values(), default=0),
+            hidden_size,
+            is_extended,
+            gives_logits,
+        )
 
     @classmethod
     def read(cls, card: bytes) -> Self:
@@ -53,7 +79,10 @@ class Model:
                 told["tokenizer"],
                 eos_ids=told["eos_token_ids"],
                 max_len=told["max_model_len"],
+                vocab_size=told.get("vocab_size"),
                 hidden_size=told.get("hidden_size"),
+                is_extended=True,
+                gives_logits=told.get("logprobs_mode") == "raw_logits",
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Broken("The deployment does not tell about its model") from error
@@ -69,17 +98,18 @@ class Model:
             tokenizer,
             eos_ids=[id for id in listed if id is not None],
             max_len=max_len,
+            vocab_size=config.get("vocab_size"),
             hidden_size=config.get("hidden_size"),
         )
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a prompt, special tokens added as the engine adds them."""
-        ids: list[int] = self.tokenizer.encode(text).ids
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """The ids of a prompt, special tokens added as the engine adds them; without, the ids of a piece of text."""
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special).ids
         return ids
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, special tokens left out."""
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=True)
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of `ids`, special tokens left out unless `special`."""
+        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=not special)
         return text
 
     def piece(self, id: int) -> str:

@@ -130,7 +130,7 @@ def ingress(prefix: str, llm_config: Mapping[str, Any]) -> dict[str, Any]:
 def configuration(llm_config: Mapping[str, Any]) -> dict[str, Any]:
     """What our cluster serves: one engine for (a) and (b) with the router, one for (d)."""
     user_config = {
-        "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"tiny": 100}}},
+        "endpoints": {"chat": {"tasks": ["chat", "completions"], "traffic": {"tiny": 100}}},
         "deployments": {"tiny": {"app": "tiny", "model": MODEL}},
     }
     return {
@@ -208,10 +208,14 @@ def _signal(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 class Stream(asyncio.Protocol):
-    """One streamed answer, read as cheaply as Python can: the cores that it runs on are those under test."""
+    """One streamed answer, read as cheaply as Python can: the cores that it runs on are those under test.
 
-    def __init__(self, request: bytes) -> None:
+    `end` is in its last event.
+    """
+
+    def __init__(self, request: bytes, end: bytes = b"[DONE]") -> None:
         self._request = request
+        self._end = end
         self._tail = b""
         self._begun = 0.0
         self.done: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
@@ -228,8 +232,9 @@ class Stream(asyncio.Protocol):
             self.done.set_exception(SystemExit(data.decode()))
             return
         self.times += [time.perf_counter() - self._begun] * data.count(b"data: {")
-        self._tail = (self._tail + data)[-24:]
-        if b"[DONE]" in self._tail and not self.done.done():
+        seen = self._tail + data
+        self._tail = seen[-24:]
+        if self._end in seen and not self.done.done():
             self.done.set_result(self.times)
             self._transport.close()
 
@@ -256,16 +261,15 @@ def request(way: Way, key: str, *, tokens: int = TOKENS) -> bytes:
     ).encode()
 
 
-async def burst(way: Way, run: leftovers.Run, key: str, *, streams: int, requests: int) -> Round:
-    """`requests` answers, `streams` at a time."""
+async def burst(sent: bytes, run: leftovers.Run, *, streams: int, requests: int, end: bytes = b"[DONE]") -> Round:
+    """`requests` answers to the request `sent`, `streams` at a time."""
     left = iter(range(requests))
     answers: list[list[float]] = []
-    sent = request(way, key)
     before, others, begun = cpu_seconds(run), other_cpu_seconds(run), time.perf_counter()
 
     async def worker() -> None:
         for _ in left:
-            _, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(sent), HOST, run.port)
+            _, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(sent, end), HOST, run.port)
             answers.append(await stream.done)
 
     await asyncio.gather(*(worker() for _ in range(streams)))
@@ -302,7 +306,7 @@ async def measure(ways: Sequence[Way], clusters: Mapping[str, leftovers.Run], ke
                 with frozen(run for name, run in clusters.items() if name != cluster):
                     await asyncio.sleep(SETTLE_S)
                     for way in turns:
-                        result = await burst(way, clusters[cluster], key, streams=streams, requests=requests)
+                        result = await burst(request(way, key), clusters[cluster], streams=streams, requests=requests)
                         if number >= 0:
                             found[way.name][str(streams)].append(result)
         print(f"round {number + 1} of {rounds}", file=sys.stderr)

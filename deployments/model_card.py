@@ -35,6 +35,8 @@ def _card(engine: Any) -> Mapping[str, Any]:
         "eos_token_ids": sorted(_eos_ids(model.try_get_generation_config(), tokenizer.eos_token_id)),
         "max_model_len": model.max_model_len,
         "hidden_size": model.get_hidden_size(),
+        "vocab_size": model.get_vocab_size(),
+        "logprobs_mode": str(model.logprobs_mode),
     }
 
 

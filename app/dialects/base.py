@@ -64,6 +64,12 @@ class Served:
     total_s: float = 0.0
     engine_s: float = 0.0
 
+    @property
+    def known_model(self) -> Model:
+        """The model of a call that needs it."""
+        assert self.model is not None, "the call said needs_model"
+        return self.model
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -192,6 +198,15 @@ def json_object(body: bytes) -> dict[str, Any]:
         raise BadRequest("The body must be a JSON object")
     # Most bodies hold no null: looking for the word is far cheaper than walking the tree.
     return without_nulls(value) if b"null" in body else value
+
+
+def peek(body: bytes) -> dict[str, Any]:
+    """The body as far as it is a JSON object, to see whose it is."""
+    try:
+        told = from_json(body)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 # Below these keys JSON null is data, not absence: a JSON Schema's `const`, `default` or `enum`, template variables.

@@ -18,12 +18,12 @@ from pydantic_core import from_json
 from app.config import Config
 from app.dialects import tgi_chat as openai_form
 from app.dialects import tgi_info as info
-from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object
+from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object, peek
 from app.dialects.relay import Relay
 from app.dialects.tgi_answer import TokenEvents, answer
 from app.dialects.tgi_errors import error_reply
 from app.dialects.tgi_fields import PROFILES, Profile, check_inputs, manner, read
-from app.dialects.tgi_generation import Generation, known
+from app.dialects.tgi_generation import Generation
 from app.dialects.tgi_vertex import Batch
 from app.errors import Rejected, SwitchyardError, Unavailable, Unprocessable, UpstreamError
 
@@ -73,7 +73,7 @@ class TGI:
         if route.path == "/v1/chat/completions":
             return _is_tgis_chat(request.body)
         if route.path in ("/tokenize", "/invocations"):
-            body = _peek(request.body)
+            body = peek(request.body)
             return "inputs" in body or not ("messages" in body or "prompt" in body)
         return True
 
@@ -94,7 +94,7 @@ class TGI:
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         if operation == "health":
             return _unwell(error)
-        body = _peek(request.body) if operation in _STREAMING else {}
+        body = peek(request.body) if operation in _STREAMING else {}
         chat = operation in ("chat", "completions") or (operation == "invocations" and "inputs" not in body)
         stream = operation == "generate_stream" or body.get("stream") is True
         return error_reply(error, stream=stream, chat=chat)
@@ -126,20 +126,11 @@ def _is_tgis_chat(body: bytes) -> bool:
     names = _MODEL.findall(body)
     if names and not {b"tgi", b"dummy"} & set(names) and b'"value"' not in body:
         return False
-    told = _peek(body)
+    told = peek(body)
     wanted = told.get("response_format")
     return bool(told) and (
         told.get("model") in openai_form.NO_MODEL or (isinstance(wanted, dict) and "value" in wanted)
     )
-
-
-def _peek(body: bytes) -> dict[str, Any]:
-    """The body as far as it is a JSON object."""
-    try:
-        told = from_json(body)
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
 
 
 def _profile(context: Context) -> Profile:
@@ -154,7 +145,7 @@ def _generate(request: Request, context: Context, *, stream: bool | None = None)
     agent = request.headers.get("user-agent", "")
     how = manner(body, agent, _profile(context), stream=streams, at_root=stream is None)
     generation, question = Generation.of(inputs, parameters, how, context.random)
-    plan = _Plan(partial(answer, generation), lambda served: TokenEvents(generation, known(served)))
+    plan = _Plan(partial(answer, generation), lambda served: TokenEvents(generation, served.known_model))
     return Call(
         "completions",
         "/v1/completions",
@@ -186,7 +177,7 @@ def _adapter(name: str | None, request: Request, context: Context) -> str | None
 
 def _invocations(request: Request, context: Context) -> Call:
     """SageMaker's one route for all three kinds of question."""
-    body = _peek(request.body)
+    body = peek(request.body)
     if "inputs" not in body and "messages" in body:
         return _chat(request, context)
     if "inputs" not in body and "prompt" in body:

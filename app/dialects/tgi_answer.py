@@ -6,7 +6,7 @@ from typing import Any
 from app.dialects import tokens
 from app.dialects.base import Reply, Served, dump
 from app.dialects.tgi_errors import EndedOnce, error_event
-from app.dialects.tgi_generation import Generation, known
+from app.dialects.tgi_generation import Generation
 from app.dialects.tokens import Ending, Reader, Step, Token, TokenStream
 from app.engine import Usage
 from app.errors import Broken, Incomplete
@@ -18,7 +18,7 @@ _COMPUTE_TYPE = "gpu+optimized"  # what TGI always says
 
 def answer(generation: Generation, body: bytes, served: Served) -> Reply:
     """The whole answer. Raises Broken on nonsense."""
-    best, *others = _sequences(generation, body, known(served))
+    best, *others = _sequences(generation, body, served.known_model)
     answer: dict[str, Any] = {"generated_text": best.text}
     if generation.tells_tokens:
         answer["details"] = best.details()
@@ -32,7 +32,7 @@ def answer(generation: Generation, body: bytes, served: Served) -> Reply:
 
 def generated_text(generation: Generation, body: bytes, served: Served) -> str:
     """The text alone. Raises Broken on nonsense."""
-    return _sequences(generation, body, known(served))[0].text
+    return _sequences(generation, body, served.known_model)[0].text
 
 
 class _Sequence:

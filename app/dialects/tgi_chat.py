@@ -11,11 +11,12 @@ from pydantic_core import from_json
 
 from app.dialects.base import Reply, Served, dump, first_problem, value_at
 from app.dialects.common_fields import Function, Penalty, StreamOptions
+from app.dialects.limits import folded, temperature
 from app.dialects.relay import Ending
 from app.dialects.sampling import ask_for_usage, greedy
 from app.dialects.tgi_errors import EndedOnce, chat_error_events
 from app.dialects.tgi_fields import MAX_TOP_N_TOKENS, Grammar, Profile
-from app.dialects.tgi_generation import folded, known, structured, temperature
+from app.dialects.tgi_generation import structured
 from app.engine import Usage, engine_error, find_usage
 from app.errors import Broken, Unprocessable
 from app.sse import DONE, Decoder, encode
@@ -177,7 +178,7 @@ def limited(body: dict[str, Any], served: Served, profile: Profile) -> dict[str,
     """`body` with the profile's `max_tokens`; vLLM's own default would be 16."""
     if "max_tokens" in body:
         return body
-    model = known(served)
+    model = served.known_model
     prompts = [body["prompt"]] if isinstance(body["prompt"], str) else body["prompt"]
     longest = max(len(model.encode(prompt)) for prompt in prompts)
     if (rest := model.max_len - longest) < 1:
@@ -201,7 +202,7 @@ def tokens_of_the_template(body: bytes, served: Served) -> Reply:
     try:
         told = from_json(body)
         ids, offsets = told["token_ids"], told["token_offsets"]
-        text: str = known(served).tokenizer.decode(ids, skip_special_tokens=False)
+        text: str = served.known_model.tokenizer.decode(ids, skip_special_tokens=False)
         tokens = [
             {"id": id, "text": text[start:stop], "start": start, "stop": stop}
             for id, (start, stop) in zip(ids, offsets, strict=True)

@@ -6,13 +6,11 @@ from typing import Any, Self
 from pydantic_core import from_json
 
 from app.dialects.base import Served
-from app.dialects.tgi_fields import MAX_BEST_OF, Grammar, Manner, Parameters, check, samples
+from app.dialects.limits import draw_seed, folded, temperature
+from app.dialects.tgi_fields import Grammar, Manner, Parameters, check, samples
 from app.errors import Unprocessable
 from app.model import Model
 from app.traffic import Random
-
-_MAX_TEMPERATURE = 2.0  # vLLM's own limit
-_LARGEST_DRAWN_SEED = 2**53 - MAX_BEST_OF  # a number that JavaScript can hold
 
 
 def sampling(parameters: Parameters, manner: Manner, seed: int) -> dict[str, Any]:
@@ -33,24 +31,6 @@ def sampling(parameters: Parameters, manner: Manner, seed: int) -> dict[str, Any
         if parameters.typical_p is not None and parameters.typical_p < 1:
             extras["typical_p"] = parameters.typical_p
     return {**chosen, "vllm_xargs": extras} if extras else chosen
-
-
-def temperature(wanted: float) -> dict[str, Any]:
-    """A temperature in vLLM's words: above its limit, a processor of the deployment does the rest."""
-    if wanted <= _MAX_TEMPERATURE:
-        return {"temperature": wanted}
-    return {"temperature": _MAX_TEMPERATURE, "vllm_xargs": {"temperature": wanted}}
-
-
-def folded(seed: int) -> int:
-    """An unsigned seed as vLLM's signed one. -1 would mean none there; it shares its sequence with the smallest."""
-    signed = seed if seed < 2**63 else seed - 2**64
-    return -(2**63) if signed == -1 else signed
-
-
-def draw_seed(random: Random) -> int:
-    """A seed for a request that has none."""
-    return 1 + int(random.random() * (_LARGEST_DRAWN_SEED - 1))
 
 
 def structured(grammar: Grammar, param: str = "parameters.grammar") -> dict[str, Any]:
@@ -138,7 +118,7 @@ class Generation:
 
     def fit(self, question: dict[str, Any], served: Served) -> dict[str, Any]:
         """The question with ids for a prompt, counted as the engine counts them. Raises Unprocessable."""
-        model = known(served)
+        model = served.known_model
         ids = truncated(model.encode(self.inputs), self.parameters.truncate, model)
         rest = model.max_len - len(ids)
         wanted = rest if self.max_new_tokens is None else self.max_new_tokens
@@ -154,12 +134,6 @@ class Generation:
                 f"`inputs` must have less than {model.max_len - 1} tokens. Given: {len(ids)}", param="inputs"
             )
         return {**question, "prompt": ids, "max_tokens": min(wanted, rest)}
-
-
-def known(served: Served) -> Model:
-    """The model of a call that needs it."""
-    assert served.model is not None, "the call said needs_model"
-    return served.model
 
 
 def truncated(ids: list[int], truncate: int | None, model: Model) -> list[int]:

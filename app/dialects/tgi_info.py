@@ -6,7 +6,7 @@ from app.config import Config
 from app.dialects.base import Reply, Served, dump
 from app.dialects.tgi_chat import MAX_PROMPTS
 from app.dialects.tgi_fields import MAX_BEST_OF, MAX_STOP_SEQUENCES
-from app.dialects.tgi_generation import known, truncated
+from app.dialects.tgi_generation import truncated
 from app.errors import NotFound
 
 MAX_CONCURRENT_REQUESTS = 128
@@ -16,7 +16,7 @@ _VERSION = "3.3.6"  # of TGI's interface, which is what clients want to know
 
 def about(body: bytes, served: Served) -> Reply:
     """`/info`, with the names that MindIE adds. What the router does not know is null."""
-    name, longest = served.settings.model, known(served).max_len
+    name, longest = served.settings.model, served.known_model.max_len
     return Reply(
         dump(
             {
@@ -66,7 +66,7 @@ def models(config: Config, endpoint: str | None) -> dict[str, Any]:
 
 def tokens(inputs: str, truncate: int | None, served: Served) -> list[dict[str, Any]]:
     """`/tokenize`: each token with the characters that it is made from. Raises Unprocessable."""
-    model = known(served)
+    model = served.known_model
     encoding = model.tokenizer.encode(inputs)
     told = [
         {"id": id, "text": inputs[start:stop], "start": start, "stop": stop}

@@ -8,11 +8,15 @@ The promise: however the engine's stream is cut, the same tokens come out, and t
 exactly the generated text. The token that completes a character has all of it, those before it have "". Bytes at the
 end that complete no character have no text, as in the engine's answer.
 
-The question must have `return_token_ids` and `return_tokens_as_token_ids`; `logprobs` where they are to be told.
+The question must have `return_token_ids`; `logprobs` and `return_tokens_as_token_ids` where those are to be told.
+
+Some dialects tell what ended an answer (a stop string, an end-of-sequence token), others leave it out: `keep_end`. To
+leave a stop string out, tokens wait until the engine tells their text, which it does when no stop string can begin
+there. A token of which only a part comes before the stop string is told with that part.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import fmean
 from typing import Any
@@ -89,12 +93,14 @@ class Detokenizer:
 class Reader:
     """One choice, fed in any portions. `top` is how many of the likeliest tokens each token tells."""
 
-    def __init__(self, model: Model, *, top: int = 0) -> None:
+    def __init__(self, model: Model, *, top: int = 0, keep_end: bool = True) -> None:
         self._model = model
         self._top = top
+        self._keep_end = keep_end
         self._detokenizer: Detokenizer | None = None
         self._told = ""
         self._engine_text = ""
+        self._withheld: list[_Waiting] = []
         self.prompt_tokens = 0
         self.generated_tokens = 0
 
@@ -113,17 +119,50 @@ class Reader:
         self._engine_text += choice["text"]
         ids, reason, stop = choice["token_ids"], choice.get("finish_reason"), choice.get("stop_reason")
         texts = [self._detokenizer.text(id) for id in ids]
-        if isinstance(stop, str):
+        if isinstance(stop, str) and self._keep_end:
             texts = _cut(texts, self._told, self._engine_text)
-        self._told += "".join(texts)
         self.generated_tokens += len(ids)
+        tokens: Iterable[Token] = self._tokens(ids, texts, choice.get("logprobs"))
+        if self._keep_end:
+            self._told += "".join(texts)
+        else:
+            tokens = self._without_the_end([*map(_Waiting, tokens, texts)], reason, stop)
         index = choice["index"]
-        steps = [Step(index, token) for token in self._tokens(ids, texts, choice.get("logprobs"))]
+        steps = [Step(index, token) for token in tokens]
         if reason is None:
             return steps
         ending = Ending(reason, stop, self._told, self.prompt_tokens, self.generated_tokens)
         last = steps.pop().token if steps else None
         return [*steps, Step(index, last, ending)]
+
+    def _without_the_end(
+        self, waiting: list["_Waiting"], reason: str | None, stop: int | str | None
+    ) -> Iterator[Token]:
+        """The tokens that are surely no part of what ends the answer."""
+        waiting = self._withheld + waiting
+        stopped = isinstance(stop, str)
+        if reason == "stop" and not stopped:
+            waiting = waiting[:-1]  # the end-of-sequence token, or another that was to stop
+        known = len(waiting)
+        if stopped or reason is None:
+            known = self._known(waiting, partly=stopped)
+        self._withheld = waiting[known:]
+        for item in waiting[:known]:
+            text = item.text[: len(self._engine_text) - len(self._told)] if stopped else item.text
+            self._told += text
+            yield item.token if text == item.text else replace(item.token, text=text)
+
+    def _known(self, waiting: Sequence["_Waiting"], *, partly: bool) -> int:
+        """How many of `waiting` the engine has told: in full, or `partly`.
+
+        What has no text, such as a part of a character, belongs to the token that comes after it.
+        """
+        known, end = 0, len(self._told)
+        for count, item in enumerate(waiting, 1):
+            start, end = end, end + len(item.text)
+            if item.text and (start if partly else end - 1) < len(self._engine_text):
+                known = count
+        return known
 
     def _tokens(self, ids: Sequence[int], texts: Sequence[str], logprobs: Mapping[str, Any] | None) -> Iterator[Token]:
         for position, (id, text) in enumerate(zip(ids, texts, strict=True)):
@@ -136,6 +175,14 @@ class Reader:
         # The engine adds the token it took, which need not be among the likeliest.
         best = sorted((logprobs or {}).items(), key=lambda item: -item[1])[: self._top]
         return [_alone(self._model, int(key.removeprefix(_TOKEN_ID)), logprob) for key, logprob in best]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A token that is not told yet, and what it adds to the text."""
+
+    token: Token
+    text: str
 
 
 def _cut(texts: Sequence[str], told: str, whole: str) -> list[str]:
@@ -164,12 +211,19 @@ def prompt_tokens(model: Model, choice: Mapping[str, Any]) -> list[Token]:
         raise Broken("The deployment's answer does not tell about the prompt") from error
 
 
-def choices(body: bytes) -> list[dict[str, Any]]:
-    """The choices of a whole answer, in order. Raises Broken where there are none."""
+def parsed(body: bytes) -> dict[str, Any]:
+    """A whole answer, its choices in order. Raises Broken where there are none."""
     try:
-        return sorted(from_json(body)["choices"], key=lambda choice: choice["index"])
+        told = from_json(body)
+        return {**told, "choices": sorted(told["choices"], key=lambda choice: choice["index"])}
     except (ValueError, KeyError, TypeError) as error:
         raise Broken("The deployment's answer is no completion") from error
+
+
+def choices(body: bytes) -> list[dict[str, Any]]:
+    """The choices of a whole answer, in order. Raises Broken where there are none."""
+    found: list[dict[str, Any]] = parsed(body)["choices"]
+    return found
 
 
 def merit(tokens: Sequence[Token]) -> float:
@@ -179,14 +233,19 @@ def merit(tokens: Sequence[Token]) -> float:
 
 
 class TokenStream:
-    """A completion's event stream as steps. `error` is the engine's own, told inside the stream; nothing follows it."""
+    """A completion's event stream as steps.
 
-    def __init__(self, model: Model, *, top: int = 0) -> None:
+    `error` is the engine's own, told inside the stream; nothing follows it. `head` is the first chunk, once it is here.
+    """
+
+    def __init__(self, model: Model, *, top: int = 0, keep_end: bool = True) -> None:
         self._model = model
         self._top = top
+        self._keep_end = keep_end
         self._decoder = Decoder()
         self._readers: dict[int, Reader] = {}
         self.error: SwitchyardError | None = None
+        self.head: Mapping[str, Any] = {}
 
     @property
     def usage(self) -> Usage | None:
@@ -212,9 +271,13 @@ class TokenStream:
             if "error" in told:
                 self.error = engine_error(data.encode(), status=500)
                 return
+            self.head = self.head or told
             parts = [(part["index"], part) for part in told["choices"]]
         except (ValueError, KeyError, TypeError) as error:
             raise Broken("The deployment's answer is no completion") from error
         for index, part in parts:
-            reader = self._readers.setdefault(index, Reader(self._model, top=self._top))
+            reader = self._readers.get(index)
+            if reader is None:
+                reader = Reader(self._model, top=self._top, keep_end=self._keep_end)
+                self._readers[index] = reader
             yield from reader.feed(part)

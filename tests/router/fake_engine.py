@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from app.model import Model
+from app.model import MODEL_PATH, Model
 from app.sse import DONE
 from tests import completions
 
@@ -67,7 +67,10 @@ def stream(parts: Sequence[str | bytes | float]) -> Response:
 
 
 def speaks(model: Model, text: str, *, in_one: bool = False, finish_reason: str = "stop") -> Answer:
-    """A completion that says `text` in `model`'s tokens, as many as are allowed; streamed, in portions or one chunk."""
+    """A completion that says `text` in `model`'s tokens, as many as are allowed; streamed, in portions or one chunk.
+
+    Several choices say the same, and one goes on a portion at a time while the others do.
+    """
 
     def answer(body: dict[str, Any]) -> Response:
         ids = model.encode(text)
@@ -81,11 +84,14 @@ def speaks(model: Model, text: str, *, in_one: bool = False, finish_reason: str 
             completions.choice(
                 model, body["prompt"], ids, index=n, finish_reason=reason, stop=stop, top=body.get("logprobs")
             )
-            for n in range(body["n"])
+            for n in range(body.get("n", len(body.get("seeds", [0]))))
         ]
+        if stop is not None and not body.get("include_stop_str_in_output"):
+            choices = [{**choice, "text": choice["text"].removesuffix(stop)} for choice in choices]
         if body["stream"]:
-            parts = completions.portions(model, choices[0], [] if in_one else [1, 2, 1, 3, 1])
-            return stream([completions.stream([part]).removesuffix(b"data: [DONE]\n\n") for part in parts] + [DONE])
+            told = [completions.portions(model, choice, [] if in_one else [1, 2, 1, 3, 1]) for choice in choices]
+            parts = [part for together in zip(*told, strict=True) for part in together]
+            return stream([completions.stream([part]).removesuffix(DONE) for part in parts] + [DONE])
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
         return JSONResponse({"id": "c", "object": "text_completion", "choices": choices, "usage": usage})
 
@@ -107,17 +113,21 @@ def broken_after(*parts: str) -> bytes:
 
 @dataclass
 class FakeEngine:
-    """One deployment: `answer` decides, `requests` and `headers` remember."""
+    """One deployment: `answer` decides, `requests`, `paths` and `headers` remember.
+
+    With a `card` it is a model application of this project, which tells about its model.
+    """
 
     answer: Answer = chat
     healthy: bool = True
+    card: dict[str, Any] | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
 
     def reset(self) -> None:
         """As new."""
-        fresh = FakeEngine()
-        self.answer, self.healthy, self.requests, self.headers = chat, True, fresh.requests, fresh.headers
+        vars(self).update(vars(FakeEngine()))
 
     @property
     def app(self) -> Starlette:
@@ -128,6 +138,8 @@ class FakeEngine:
                 Route("/v1/models", self._models),
                 Route("/tokenize", self._call, methods=["POST"]),
                 Route("/v1/{path:path}", self._call, methods=["POST"]),
+                Route(MODEL_PATH, self._model),
+                Route("/switchyard/completions", self._call, methods=["POST"]),
             ]
         )
 
@@ -138,9 +150,13 @@ class FakeEngine:
         cards = [{"id": f"{name}-model", "max_model_len": CONTEXT} for name in ("blue", "green", "mini")]
         return JSONResponse({"object": "list", "data": cards})
 
+    async def _model(self, request: Request) -> Response:
+        return JSONResponse(self.card, status_code=200 if self.card else 404)
+
     async def _call(self, request: Request) -> Response:
         body = await request.json()
         self.requests.append(body)
+        self.paths.append(request.scope["path"].removeprefix(request.scope["root_path"]))
         self.headers.append(dict(request.headers))
         return self.answer(body)
 

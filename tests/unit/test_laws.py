@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from app.dialects.anthropic import Anthropic
 from app.dialects.base import Call, Context, Dialect, Request, Served, Stream
 from app.dialects.databricks import Databricks
+from app.dialects.friendli import Friendli
 from app.dialects.openai import OpenAI
 from app.dialects.tgi import TGI
 from app.engine import Usage
@@ -211,7 +212,52 @@ CONVERSATIONS = [
     ),
 ]
 
+
+def friendli(name: str, headers: dict[str, str], *events: bytes) -> Conversation:
+    """The engine says é😀 and an end of sequence, a token in each chunk; `events` are what the client gets."""
+    ids = [*MODEL.encode("é😀"), 0]
+    choice = completions.choice(MODEL, PROMPT, ids, finish_reason="stop", top=None)
+    upstream = completions.stream(completions.portions(MODEL, choice, [1] * len(ids)))
+    body = json.dumps({"prompt": " hello", "seed": 5, "stream": True}).encode()
+    call = Friendli().parse("completions", Request("POST", "/v1/completions", body, headers=headers), CONTEXT)
+    return Conversation(name, Friendli(), call, upstream, b"".join(events), Usage(len(PROMPT), len(ids)))
+
+
+SPLIT = list(zip(("é", "", "😀"), MODEL.encode("é😀"), strict=True))
+
+
+def of_friendlis(choice: dict[str, object]) -> bytes:
+    head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m"}
+    return encode(compact({**head, "choices": [{"index": 0, **choice}]}))
+
+
+BREAKING = [
+    friendli(
+        "Friendli, classic",
+        {},
+        *(encode(compact({"event": "token_sampled", "index": 0, "text": t, "token": id})) for t, id in SPLIT),
+        encode(
+            compact(
+                {
+                    "event": "complete",
+                    "choices": [{"index": 0, "seed": 5, "text": "é😀", "tokens": [id for _, id in SPLIT]}],
+                    "usage": {"prompt_tokens": len(PROMPT), "completion_tokens": 3, "total_tokens": len(PROMPT) + 3},
+                }
+            )
+        ),
+    ),
+    friendli(
+        "Friendli, modern",
+        {"user-agent": "friendli-core"},
+        *(of_friendlis({"text": t, "token": id, "finish_reason": None, "logprobs": None}) for t, id in SPLIT),
+        of_friendlis({"text": "", "finish_reason": "stop", "seed": 5}),
+        DONE,
+    ),
+]
+"""Of those who can tell a failure only by breaking the connection; their own tests say so."""
+
 each = pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda c: c.name)
+every = pytest.mark.parametrize("conversation", [*CONVERSATIONS, *BREAKING], ids=lambda c: c.name)
 fractions = st.lists(st.floats(0, 1), max_size=10)
 
 
@@ -228,10 +274,11 @@ def events(data: bytes) -> list[Event]:
 def is_last(event: Event) -> bool:
     finals = ("response.completed", "response.failed", "message_stop", "error")
     of_tgis = '"error_type":' in event.data or '"generated_text":"' in event.data
-    return of_tgis or event.data == "[DONE]" or event.type in finals
+    of_friendlis = event.data.startswith('{"event":"complete"')
+    return of_tgis or of_friendlis or event.data == "[DONE]" or event.type in finals
 
 
-@each
+@every
 @given(points=fractions)
 def test_any_chunking_gives_the_client_the_same_bytes(conversation: Conversation, points: list[float]) -> None:
     stream = conversation.dialect.stream(conversation.call, SERVED)

@@ -79,6 +79,53 @@ def test_tokens_after_the_stop_string_say_nothing() -> None:
     assert len(steps) == len(ids)
 
 
+@pytest.mark.parametrize("sizes", [[], [1] * 20, [2, 0, 3]])
+@pytest.mark.parametrize(
+    ("text", "stop", "said", "ids_said"),
+    [
+        ("hello there", " the", "hello", MODEL.encode("hello")),
+        ("hello there", "ello", "h", MODEL.encode("hello")),
+        ("a日本", "日", "a", MODEL.encode("a")),
+        ("日", "日", "", []),
+    ],
+)
+def test_what_ends_the_text_can_be_left_out(
+    text: str, stop: str, said: str, ids_said: list[int], sizes: list[int]
+) -> None:
+    ids = MODEL.encode(text)
+    texts = completions.texts(MODEL, [300], ids)
+    needed = next(n for n in range(1, len(ids) + 1) if stop in "".join(texts[:n]))
+    choice = {**completions.choice(MODEL, [300], ids[:needed], stop=stop), "text": said}
+    reader = Reader(MODEL, keep_end=False)
+    steps = [step for part in completions.portions(MODEL, choice, sizes) for step in reader.feed(part)]
+    assert spoken(steps) == said
+    assert [step.token.id for step in steps if step.token] == ids_said
+    assert [step.ending is not None for step in steps] == [False] * (len(steps) - 1) + [True]
+    assert steps[-1].ending is not None
+    assert steps[-1].ending.text == said
+
+
+@pytest.mark.parametrize("sizes", [[], [1] * 20])
+def test_what_may_belong_to_a_stop_string_waits_for_the_engines_text(sizes: list[int]) -> None:
+    choice = completions.choice(MODEL, [300], MODEL.encode("hello there"))
+    reader = Reader(MODEL, keep_end=False)
+    quiet = {**choice, "finish_reason": None, "text": ""}
+    told = [step for part in completions.portions(MODEL, quiet, sizes) for step in reader.feed(part)]
+    assert told == []
+    rest = reader.feed({**choice, "token_ids": [], "logprobs": None})
+    assert [step.token.id for step in rest if step.token] == MODEL.encode("hello there")
+
+
+def test_the_token_that_ends_an_answer_can_be_left_out() -> None:
+    ids = MODEL.encode("hello")
+    for end, stop in ((0, None), (5, 5)):
+        choice = {**completions.choice(MODEL, [300], [*ids, end], finish_reason="stop"), "stop_reason": stop}
+        steps = Reader(MODEL, keep_end=False).feed({**choice, "text": "hello"})
+        assert [step.token.id for step in steps if step.token] == ids
+        assert steps[-1].ending is not None
+        assert steps[-1].ending.text == "hello"
+
+
 def test_a_special_token_shows_itself_and_is_not_in_the_text() -> None:
     steps = Reader(MODEL).feed(completions.choice(MODEL, [300], [*MODEL.encode("hello"), 0], finish_reason="stop"))
     assert steps[-1].token == Token(0, EOS, -0.5 - (len(steps) - 1), True)

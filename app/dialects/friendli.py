@@ -1,0 +1,177 @@
+"""Friendli's API on vLLM: completions with every field of its reference, chat, tokens, embeddings.
+
+Contract: Friendli's API reference and what its two SDKs send and expect: `friendli` (the present one), and
+`friendli-client` before it. `friendli_speaker` tells their requests from OpenAI's and from one another.
+
+The routes are below `/serverless/v1` and `/dedicated/v1`; its container's are below `/v1`, where OpenAI's are too.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from app.config import Config
+from app.dialects import friendli_chat as chats
+from app.dialects import friendli_extras as others
+from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object
+from app.dialects.friendli_answer import answer
+from app.dialects.friendli_errors import error_reply, timeout_reply
+from app.dialects.friendli_fields import checked, read
+from app.dialects.friendli_fit import fit, refuse_extras
+from app.dialects.friendli_generation import Completion
+from app.dialects.friendli_speaker import asks_for_chat, asks_for_completions, form
+from app.dialects.friendli_stream import ClassicEvents, ModernChunks
+from app.dialects.limits import extras
+from app.errors import DeadlinePassed, SwitchyardError
+
+_CONTAINER = "/v1"
+_MOUNTS = ("/serverless/v1", "/dedicated/v1")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is made of the deployment's answer; the call's note."""
+
+    render: Callable[[bytes, Served], Reply]
+    stream: Callable[[Served], Stream] | None = None
+
+
+def _routes(mount: str) -> tuple[Route, ...]:
+    own = (
+        Route("POST", f"{mount}/completions", "completions"),
+        Route("POST", f"{mount}/chat/completions", "chat"),
+        Route("POST", f"{mount}/chat/render", "render"),
+        Route("POST", f"{mount}/tokenize", "tokenize"),
+        Route("POST", f"{mount}/detokenize", "detokenize"),
+    )
+    if mount == _CONTAINER:  # the others are OpenAI's there, and Friendli's SDK reads them
+        return own
+    embeddings = Route("POST", f"{mount}/embeddings", "embeddings")
+    return (*own, embeddings, Route("GET", f"{mount}/models", "models", local=True))
+
+
+class Friendli:
+    """The dialect below `/serverless/v1` and `/dedicated/v1`, and at `/v1` for those who speak it."""
+
+    name: ClassVar[str] = "friendli"
+    routes: ClassVar[Sequence[Route]] = tuple(route for mount in (*_MOUNTS, _CONTAINER) for route in _routes(mount))
+
+    def claims(self, route: Route, request: Request) -> bool:
+        """OpenAI's dialect has two of the container's paths too, and TGI's one of them."""
+        if route.path == f"{_CONTAINER}/completions":
+            return asks_for_completions(request)
+        if route.path == f"{_CONTAINER}/chat/completions":
+            return asks_for_chat(request)
+        return True
+
+    def parse(self, operation: str, request: Request, context: Context) -> Call:
+        body = json_object(request.body)
+        call = _PARSERS[operation](body, request, context)
+        return _to_the_model(replace(call, user=body.get("user") or request.headers.get("x-friendli-team")), body)
+
+    def render(self, call: Call, body: bytes, served: Served) -> Reply:
+        plan: _Plan = call.note
+        return plan.render(body, served)
+
+    def stream(self, call: Call, served: Served) -> Stream:
+        plan: _Plan = call.note
+        assert plan.stream is not None, "the call said stream"
+        return plan.stream(served)
+
+    def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
+        if isinstance(error, DeadlinePassed):
+            body = json_object(request.body)
+            for name in ("timeout_microseconds", "timeout"):
+                if name in body:
+                    return timeout_reply(name)
+        return error_reply(error)
+
+    def answer(self, operation: str, request: Request, config: Config) -> Reply:
+        return Reply(dump(others.models(config)))
+
+
+def _to_the_model(call: Call, body: Mapping[str, Any]) -> Call:
+    """The call, to the model that the body names. An adapter, `endpoint:adapter`, is a deployment of the endpoint."""
+    name: str | None = body.get("model")
+    if name is None or ":" not in name:
+        return replace(call, model=name)
+    endpoint, _, adapter = name.partition(":")
+    return replace(call, model=endpoint, deployment=adapter)
+
+
+def _completions(body: dict[str, Any], request: Request, context: Context) -> Call:
+    wanted = form(request.headers)
+    completion = Completion.of(read(body, wanted), context.random)
+    events = ModernChunks if wanted == "modern" else ClassicEvents
+    return Call(
+        "completions",
+        completion.path,
+        completion.question(),
+        stream=completion.fields.stream,
+        timeout_s=completion.fields.timeout_s,
+        note=_Plan(
+            lambda told, served: answer(completion, told, served),
+            lambda served: events(completion, served.known_model),
+        ),
+        needs_model=True,
+        fit=lambda question, served: fit(completion.fields, question, served),
+    )
+
+
+def _chat(body: dict[str, Any], request: Request, context: Context) -> Call:
+    fields = chats.read(body)
+    question = chats.question(fields, body)
+    one_by_one = chats.one_by_one(fields)
+    return Call(
+        "chat",
+        chats.PATH if one_by_one is None else None,
+        question,
+        stream=fields.stream,
+        timeout_s=fields.timeout_s,
+        note=_Plan(lambda told, served: chats.reply(fields, told), lambda served: chats.stream(fields)),
+        needs_model=bool(extras(question)),
+        fit=_checked_extras if extras(question) else None,
+        fan_out=one_by_one,
+    )
+
+
+def _checked_extras(question: dict[str, Any], served: Served) -> dict[str, Any]:
+    refuse_extras(question, served)
+    return question
+
+
+def _render(body: dict[str, Any], request: Request, context: Context) -> Call:
+    checked(body, others.Render)
+    question = {name: value for name, value in body.items() if name != "model" and value != []}
+    return Call("chat", f"{chats.PATH}/render", question, note=_Plan(others.rendered), needs_model=True)
+
+
+def _tokenize(body: dict[str, Any], request: Request, context: Context) -> Call:
+    prompt = checked(body, others.Tokenize).prompt
+    return _computed({"prompt": prompt}, lambda _, served: others.tokens(prompt, served))
+
+
+def _detokenize(body: dict[str, Any], request: Request, context: Context) -> Call:
+    ids = checked(body, others.Detokenize).tokens
+    return _computed({}, lambda _, served: others.text(ids, served))
+
+
+def _computed(body: dict[str, Any], compute: Callable[[dict[str, Any], Served], dict[str, Any]]) -> Call:
+    """A call that the router answers itself, from what it knows of the model."""
+    plan = _Plan(lambda told, served: Reply(told))
+    return Call("completions", None, body, note=plan, needs_model=True, fit=compute)
+
+
+def _embeddings(body: dict[str, Any], request: Request, context: Context) -> Call:
+    plan = _Plan(lambda told, served: others.embedded(told))
+    return Call("embeddings", "/v1/embeddings", others.embeddings(body), note=plan)
+
+
+_PARSERS: Mapping[str, Callable[[dict[str, Any], Request, Context], Call]] = {
+    "completions": _completions,
+    "chat": _chat,
+    "render": _render,
+    "tokenize": _tokenize,
+    "detokenize": _detokenize,
+    "embeddings": _embeddings,
+}

@@ -1,0 +1,93 @@
+"""How each field of Friendli's requests is honoured: operation to field to one line."""
+
+from collections.abc import Mapping
+
+_GENERATION: Mapping[str, str] = {
+    "eos_token": "ends the answer instead of the model's own",
+    "frequency_penalty": "vLLM's",
+    "max_tokens": "vLLM's; the default is the rest of the context",
+    "min_p": "vLLM's",
+    "min_tokens": "vLLM's; an error with response_format, and with tools",
+    "model": "an endpoint, a deployment, or endpoint:deployment",
+    "n": "vLLM's",
+    "presence_penalty": "vLLM's",
+    "repetition_penalty": "vLLM's; at least 1 in completions but for the present SDK, else above 0",
+    "response_format": "vLLM's structured outputs: text, json_object with and without a schema, json_schema, regex",
+    "seed": "one for the first choice, counted up for the others, or one for each",
+    "stop": "vLLM's; left out of the answer",
+    "stream": "events of the client's form",
+    "stream_options": "include_usage; the classic form of completions tells it always",
+    "temperature": "vLLM's; above 2 by a logits processor",
+    "timeout": "timeout_microseconds by the name that the reference has for it",
+    "timeout_microseconds": "the time for the whole answer, then 429; where the answer has begun, the connection ends",
+    "top_k": "vLLM's; 0 is off",
+    "top_p": "vLLM's; 0 is greedy, and an error in the classic form of completions",
+    "user": "a key for sticky routing",
+    "xtc_probability": "a logits processor",
+    "xtc_threshold": "a logits processor",
+}
+
+_MODEL = "an endpoint or a deployment"
+
+HONOURED: Mapping[str, Mapping[str, str]] = {
+    "completions": {
+        **_GENERATION,
+        "bad_word_tokens": "a logits processor; in a beam search the search itself",
+        "bad_words": "tokenized here, then as bad_word_tokens: exactly that spelling",
+        "beam_compat_no_post_normalization": "accepted with the next one: both together ask for transformers' way of "
+        "scoring beams, which is the deployment's",
+        "beam_compat_pre_normalization": "accepted",
+        "beam_search_type": "all three, by the deployment's beam search",
+        "early_stopping": "by the deployment's beam search; an error without num_beams",
+        "embedding_to_replace": "by the deployment, with token_index_to_replace",
+        "encoder_no_repeat_ngram": "an error, since no encoder-decoder model is served; 1 is accepted",
+        "encoder_repetition_penalty": "an error, since no encoder-decoder model is served; 1 is accepted",
+        "forced_output_tokens": "a logits processor; the answer is these tokens and no more",
+        "generation_offset": "an error: not supported",
+        "include_output_logits": "choices[].logits, a number per token, where the engine runs with logprobs_mode "
+        "raw_logits; else an error",
+        "include_output_logprobs": "choices[].logprobs is a list, a number per token",
+        "length_penalty": "by the deployment's beam search; an error without num_beams",
+        "logprobs": "choices[].logprobs in OpenAI's form",
+        "max_total_tokens": "max_tokens and the prompt's length",
+        "min_total_tokens": "min_tokens and the prompt's length",
+        "no_repeat_ngram": "a logits processor; in a beam search the search itself",
+        "num_beams": "1 to 31, by the deployment's beam search; the answer is the best beam",
+        "position_ids": "an error: not supported",
+        "prompt": "tokenized here; exactly one of it and tokens",
+        "soft_prompts": "an error: not supported",
+        "stop_tokens": "any id in any of the sequences stops; left out of the answer",
+        "token_index_to_replace": "by the deployment, with embedding_to_replace",
+        "tokens": "the prompt as ids",
+    },
+    "chat": {
+        **_GENERATION,
+        "chat_template_kwargs": "vLLM's",
+        "include_reasoning": "vLLM's",
+        "logit_bias": "vLLM's",
+        "logprobs": "vLLM's",
+        "max_completion_tokens": "vLLM's",
+        "messages": "vLLM's",
+        "parallel_tool_calls": "vLLM's",
+        "parse_reasoning": "true tells reasoning as reasoning_content; false is an error",
+        "reasoning_budget": "vLLM's thinking_token_budget",
+        "reasoning_effort": "vLLM's",
+        "tool_choice": "vLLM's; auto and none without tools are left out",
+        "tools": "vLLM's; functions only",
+        "top_logprobs": "vLLM's",
+    },
+    "render": {
+        "chat_template_kwargs": "vLLM's",
+        "messages": "vLLM's",
+        "model": _MODEL,
+        "tools": "vLLM's; functions only",
+    },
+    "tokenize": {"model": _MODEL, "prompt": "its ids, with special ones as the engine adds them"},
+    "detokenize": {"model": _MODEL, "tokens": "their text, special ones spelt out"},
+    "embeddings": {
+        "encoding_format": "vLLM's",
+        "input": "vLLM's; exactly one of it and tokens",
+        "model": _MODEL,
+        "tokens": "the input as ids",
+    },
+}

@@ -1,0 +1,106 @@
+"""Friendli's two forms of a stream, one event per token. Neither can tell a failure: the connection breaks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from app.dialects.base import dump
+from app.dialects.friendli_answer import Choice, head, logprobs, shown, top, usage, wrong_choices
+from app.dialects.friendli_generation import Completion
+from app.dialects.tokens import Step, Token, TokenStream
+from app.engine import Usage
+from app.errors import Incomplete, SwitchyardError
+from app.model import Model
+from app.sse import DONE, encode
+
+
+class _Events(ABC):
+    """A `Stream` that ends when all choices have ended."""
+
+    def __init__(self, completion: Completion, model: Model) -> None:
+        self._completion = completion
+        self._tokens = TokenStream(model, top=top(completion), keep_end=False)
+        self._choices = [Choice(completion, index) for index, _ in enumerate(completion.seeds)]
+        self._open = len(self._choices)
+        self._ended = False
+        self.aborts = True
+        self.headers: Mapping[str, str] = {}
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._tokens.usage
+
+    def feed(self, chunk: bytes) -> bytes:
+        if self._ended:
+            return b""
+        return b"".join(self._step(step) for step in self._tokens.feed(chunk))
+
+    def close(self) -> bytes:
+        if not self._ended:
+            raise self._tokens.error or Incomplete("The deployment ended its answer before it was complete")
+        return b""
+
+    def fail(self, error: SwitchyardError) -> bytes:
+        self._ended = True
+        return b""
+
+    def _step(self, step: Step) -> bytes:
+        if not 0 <= step.index < len(self._choices):
+            raise wrong_choices()
+        choice = self._choices[step.index]
+        event = self._token(choice, step.token) if step.token else b""
+        choice.add(step)
+        if step.ending is None:
+            return event
+        self._open -= 1
+        event += self._choice_ended(choice)
+        if self._open:
+            return event
+        self._ended = True
+        return event + self._end()
+
+    @abstractmethod
+    def _token(self, choice: Choice, token: Token) -> bytes:
+        """A token, which `choice` does not have yet."""
+
+    @abstractmethod
+    def _choice_ended(self, choice: Choice) -> bytes:
+        """The end of one choice."""
+
+    @abstractmethod
+    def _end(self) -> bytes:
+        """The end of all."""
+
+
+class ClassicEvents(_Events):
+    """`token_sampled` for each token, and one `complete` with all choices."""
+
+    def _token(self, choice: Choice, token: Token) -> bytes:
+        return encode(dump({"event": "token_sampled", "index": choice.index, "text": shown(token), "token": token.id}))
+
+    def _choice_ended(self, choice: Choice) -> bytes:
+        return b""
+
+    def _end(self) -> bytes:
+        told = [choice.completed() for choice in self._choices]
+        return encode(dump({"event": "complete", "choices": told, "usage": usage(self._choices)}))
+
+
+class ModernChunks(_Events):
+    """OpenAI's chunks, each with its token, and `[DONE]`. A choice's last chunk has its seed."""
+
+    def _token(self, choice: Choice, token: Token) -> bytes:
+        scores = None if self._completion.fields.logprobs is None else logprobs([token], len(choice.text))
+        told = {"index": choice.index, "text": shown(token), "token": token.id, "finish_reason": None}
+        return self._chunk([{**told, "logprobs": scores}])
+
+    def _choice_ended(self, choice: Choice) -> bytes:
+        last = {"index": choice.index, "text": "", "finish_reason": choice.finish_reason, "seed": choice.seed}
+        return self._chunk([{**last, **choice.numbers()}])
+
+    def _end(self) -> bytes:
+        counted = self._completion.fields.shows_usage
+        return (self._chunk([], usage=usage(self._choices)) if counted else b"") + DONE
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return encode(dump({**head(self._tokens.head), "choices": choices, **more}))

@@ -1,0 +1,38 @@
+"""Where vLLM takes less than the dialects promise: seeds beyond a signed integer, high temperatures, other extras."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.traffic import Random
+
+LARGEST_SEED = 2**64 - 1
+
+_LARGEST_DRAWN_SEED = 2**53 - 2**10  # a number that JavaScript can hold, and some more for the choices after the first
+_MAX_TEMPERATURE = 2.0
+
+
+def draw_seed(random: Random) -> int:
+    """A seed for a request that has none."""
+    return 1 + int(random.random() * (_LARGEST_DRAWN_SEED - 1))
+
+
+def folded(seed: int) -> int:
+    """An unsigned seed as vLLM's signed one. -1 would mean none there; it shares its sequence with the smallest."""
+    signed = seed if seed < 2**63 else seed - 2**64
+    return -(2**63) if signed == -1 else signed
+
+
+def temperature(wanted: float) -> dict[str, Any]:
+    """A temperature in vLLM's words: above its limit, a processor of the deployment does the rest (`vllm_xargs`)."""
+    if wanted <= _MAX_TEMPERATURE:
+        return {"temperature": wanted}
+    return {"temperature": _MAX_TEMPERATURE, "vllm_xargs": {"temperature": wanted}}
+
+
+def extras(question: Mapping[str, Any]) -> list[str]:
+    """What a question asks of this project's model applications alone.
+
+    A plain vLLM server would leave it out without a word: it must not be asked.
+    """
+    fields = [name for name in ("seeds", "beam", "replace_embeddings") if name in question]
+    return [*question.get("vllm_xargs", {}), *fields]

@@ -1,0 +1,411 @@
+"""Friendli's SDK, sync and async, and its documented requests, against the real application."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+import pytest
+from friendli.core.models import SDKError
+from friendli.friendli import AsyncFriendli, SyncFriendli
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+
+from deployments.weights import default_cache, prepare
+from tests.real.conftest import Application, eventually
+
+pytestmark = pytest.mark.real
+
+GREEN = "smollm2-green"  # in float32, so that the same question has the same answer
+PROMPT = "The capital of France is"
+MANY_BYTES = "Repeat after me: 😀 日本語 é 😀 日本語 é 😀 日本語 é 😀"
+STORY = "Once upon a time there was a little bird. The little bird"
+MANY: dict[str, Any] = {
+    "prompt": STORY,
+    "n": 8,
+    "max_tokens": 300,
+    "seed": 11,
+    "temperature": 0.6,
+    "eos_token": [49_151],  # an id that does not come
+}
+"""2,400 tokens, which repeat themselves where nothing prevents it."""
+
+Ids = Sequence[int]
+
+
+@pytest.fixture(scope="module")
+def friendli(application: Application) -> Iterator[Any]:
+    with SyncFriendli(token="flp_x", server_url=application.url, retry_config=None, timeout_ms=240_000) as sdk:
+        yield sdk
+
+
+def complete(friendli: Any, **body: Any) -> Any:
+    """By the present SDK."""
+    asked = {"model": GREEN, **({} if "tokens" in body else {"prompt": PROMPT}), **body}
+    return friendli.serverless.completions.complete(serverless_completions_body=asked, retries=None)
+
+
+def post(application: Application, path: str = "/serverless/v1/completions", **body: Any) -> httpx.Response:
+    return httpx.post(application.url + path, json={"model": GREEN, **body}, timeout=240)
+
+
+def answer(application: Application, **body: Any) -> Any:
+    """By the documents' form."""
+    told = post(application, **body)
+    assert told.status_code == 200, told.text
+    return told.json()
+
+
+def events(application: Application, **body: Any) -> tuple[list[Any], Any]:
+    """The token events of a stream in the documents' form, and its last event."""
+    told = post(application, **body, stream=True)
+    assert told.status_code == 200, told.text
+    *tokens, last = (json.loads(line.removeprefix("data: ")) for line in told.text.split("\n\n") if line)
+    assert {event["event"] for event in tokens} <= {"token_sampled"}
+    assert last["event"] == "complete"
+    return tokens, last
+
+
+def ids_of(friendli: Any, text: str) -> list[int]:
+    ids: list[int] = friendli.serverless.token.tokenize(model=GREEN, prompt=text, retries=None).tokens
+    return ids
+
+
+def tokens_of(told: Any) -> list[list[int]]:
+    return [choice["tokens"] for choice in told["choices"]]
+
+
+def ngrams(ids: Ids, n: int) -> list[tuple[int, ...]]:
+    return [tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)]
+
+
+@pytest.fixture(scope="module")
+def free(application: Application) -> list[list[int]]:
+    """What MANY says with nothing forbidden."""
+    found = tokens_of(answer(application, **MANY))
+    assert sum(map(len, found)) == 2400
+    return found
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, MANY_BYTES])
+def test_greedy_is_what_the_openai_api_says_in_every_form(application: Application, friendli: Any, prompt: str) -> None:
+    told = application.sdk.completions.create(model=GREEN, prompt=prompt, max_tokens=24, temperature=0)
+    expected = told.choices[0].text
+    asked: dict[str, Any] = {"prompt": prompt, "max_tokens": 24, "temperature": 0}
+    whole = complete(friendli, **asked).choices[0]
+    assert whole.text == expected
+    assert complete(friendli, tokens=ids_of(friendli, prompt), max_tokens=24, temperature=0).choices[0].text == expected
+    with complete(friendli, **asked, stream=True) as stream:
+        chunks = [event.data.choices[0] for event in stream]
+    assert "".join(chunk.text for chunk in chunks) == expected
+    assert [chunk.token for chunk in chunks[:-1]] == whole.tokens
+    tokens, last = events(application, **asked)
+    assert "".join(event["text"] for event in tokens) == expected == last["choices"][0]["text"]
+    assert [event["token"] for event in tokens] == whole.tokens == last["choices"][0]["tokens"]
+    assert last["usage"] == {**answer(application, **asked)["usage"]}
+
+
+async def test_the_async_sdk(application: Application) -> None:
+    async with AsyncFriendli(token="flp_x", server_url=application.url) as client:
+        sdk: Any = client
+        body = {"model": GREEN, "prompt": PROMPT, "max_tokens": 5, "temperature": 0}
+        whole = await sdk.dedicated.completions.complete(dedicated_completions_body=body, retries=None)
+        stream = await sdk.container.completions.complete(
+            request={**body, "stream": True}, server_url=application.url, retries=None
+        )
+        async with stream:
+            text = "".join([event.data.choices[0].text async for event in stream])
+    assert text == whole.choices[0].text
+
+
+def test_the_seed_that_is_told_draws_the_same_again(application: Application) -> None:
+    asked: dict[str, Any] = {"prompt": STORY, "max_tokens": 16}
+    first, second = answer(application, **asked, n=2)["choices"]
+    assert first["text"] != second["text"]
+    for choice in (first, second):
+        (again,) = answer(application, **asked, seed=choice["seed"])["choices"]
+        assert (again["seed"], again["tokens"]) == (choice["seed"], choice["tokens"])
+    seeds = [second["seed"], 2**64 - 2, first["seed"]]
+    listed = answer(application, **asked, n=3, seed=seeds)["choices"]
+    assert [choice["seed"] for choice in listed] == seeds
+    assert (listed[0]["tokens"], listed[2]["tokens"]) == (second["tokens"], first["tokens"])
+    _, last = events(application, **asked, n=3, seed=seeds)
+    assert tokens_of(last) == [choice["tokens"] for choice in listed]
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_no_ngram_comes_twice(application: Application, friendli: Any, free: list[list[int]], n: int) -> None:
+    prompt = ids_of(friendli, STORY.partition(".")[0])  # the story's own repeats itself
+    told = answer(application, **{**MANY, "prompt": None, "tokens": prompt}, no_repeat_ngram=n)
+    for ids in tokens_of(told):
+        seen = ngrams([*prompt, *ids], n)
+        assert len(set(seen)) == len(seen)
+    assert sum(len(ngrams(ids, n)) - len(set(ngrams(ids, n))) for ids in free) > 100
+
+
+def test_forbidden_sequences_and_words_do_not_come(
+    application: Application, friendli: Any, free: list[list[int]]
+) -> None:
+    """Forbidden is what comes most often where nothing is."""
+    counted = {n: Counter(gram for ids in free for gram in ngrams(ids, n)) for n in (1, 2, 3)}
+    sequences = [gram for n in (1, 2, 3) for gram, _ in counted[n].most_common(4)]
+    words = [" bird", " little bird"]
+    forbidden = {*sequences, *(tuple(ids_of(friendli, word)) for word in words)}
+    assert sum(counted[len(gram)][gram] for gram in forbidden) > 100
+    listed = [{"tokens": list(gram)} for gram in sequences]
+    told = answer(application, **MANY, bad_word_tokens=listed, bad_words=words)
+    for ids in tokens_of(told):
+        assert not forbidden & {gram for n in (1, 2, 3) for gram in ngrams(ids, n)}
+
+
+def test_nothing_comes_after_a_stop_token(application: Application, free: list[list[int]]) -> None:
+    """The same seeds say the same until the first of the ids that stop, wherever it stands in its sequence."""
+    counted = Counter(id for ids in free for id in ids[20:200])
+    stops = [id for id, _ in counted.most_common(3)]
+    listed = [{"tokens": stops[:2]}, {"tokens": stops[2:]}]
+    asked = {**MANY, "stop_tokens": listed}
+    found = answer(application, **asked)["choices"]
+    tokens, last = events(application, **asked)
+    for choice, streamed, before in zip(found, last["choices"], free, strict=True):
+        until = next(position for position, id in enumerate(before) if id in stops)
+        assert choice["tokens"] == streamed["tokens"] == before[:until]
+        assert choice["finish_reason"] == "stop"
+        own = [event["token"] for event in tokens if event["index"] == choice["index"]]
+        assert own == choice["tokens"]
+
+
+def test_nothing_comes_after_a_stop_phrase(application: Application) -> None:
+    asked = {**MANY, "max_tokens": 120}
+    unstopped = answer(application, **asked)["choices"]
+    phrases = ["ird", " the", "."]
+    found = answer(application, **asked, stop=phrases)["choices"]
+    tokens, last = events(application, **asked, stop=phrases)
+    for choice, streamed, before in zip(found, last["choices"], unstopped, strict=True):
+        expected = re.split("|".join(map(re.escape, phrases)), before["text"], maxsplit=1)[0]
+        assert choice["text"] == streamed["text"] == expected
+        assert choice["tokens"] == streamed["tokens"] == before["tokens"][: len(choice["tokens"])]
+        own = [event for event in tokens if event["index"] == choice["index"]]
+        assert "".join(event["text"] for event in own) == expected
+        assert [event["token"] for event in own] == choice["tokens"]
+
+
+def test_lengths_count_the_prompt(application: Application, friendli: Any) -> None:
+    prompt = len(ids_of(friendli, PROMPT))
+    told = answer(application, prompt=PROMPT, max_total_tokens=prompt + 7, min_total_tokens=prompt + 7)
+    assert told["usage"] == {"prompt_tokens": prompt, "completion_tokens": 7, "total_tokens": prompt + 7}
+    refused = post(application, prompt=PROMPT, max_total_tokens=prompt)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_total_tokens")
+
+
+def test_another_end_of_sequence(application: Application, free: list[list[int]]) -> None:
+    end = free[0][50]
+    told = answer(application, **{**MANY, "n": 1, "eos_token": [end]})["choices"][0]
+    assert told["tokens"] == free[0][: free[0].index(end)]
+    assert told["finish_reason"] == "stop"
+
+
+def test_forced_tokens_and_the_models_own_logprobs(application: Application) -> None:
+    greedy = {"prompt": PROMPT, "temperature": 0, "include_output_logprobs": True}
+    said = answer(application, **greedy, max_tokens=12)["choices"][0]
+    forced = answer(application, **greedy, forced_output_tokens=said["tokens"])["choices"][0]
+    assert forced["tokens"] == said["tokens"]
+    assert forced["logprobs"] == pytest.approx(said["logprobs"], abs=0.01)
+    other = answer(application, **greedy, forced_output_tokens=[5, 6, 7])["choices"][0]
+    assert other["tokens"] == [5, 6, 7]
+    assert max(other["logprobs"]) < -1
+
+
+def embedding(*ids: int) -> list[float]:
+    """The model's own embeddings of these ids, one after the other."""
+    weights = prepare("SmolLM2-135M-Instruct", default_cache()) / "model.safetensors"
+    with safe_open(str(weights), framework="pt") as file:
+        rows = file.get_slice("model.embed_tokens.weight")
+        return [float(value) for id in ids for value in rows[id : id + 1].float().flatten().tolist()]
+
+
+def test_a_tokens_own_embedding_changes_nothing_and_another_does(application: Application, friendli: Any) -> None:
+    ids = ids_of(friendli, PROMPT)
+    asked: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+    expected = answer(application, **asked)["choices"][0]["tokens"]
+    everywhere = list(range(len(ids)))
+    for indices in ([3], [4, 0], everywhere):
+        values = embedding(*(ids[index] for index in indices))
+        replaced = {"token_index_to_replace": indices, "embedding_to_replace": values}
+        assert tokens_of(answer(application, **asked, **replaced)) == [expected]
+        assert tokens_of(events(application, **asked, **replaced)[1]) == [expected]
+    (italy,) = ids_of(friendli, " Italy")
+    france = ids.index(*ids_of(friendli, " France"))
+    replaced = {"token_index_to_replace": [france], "embedding_to_replace": embedding(italy)}
+    told = answer(application, **asked, **replaced)["choices"][0]
+    of_italy = answer(application, **{**asked, "prompt": PROMPT.replace("France", "Italy")})["choices"][0]
+    assert told["tokens"] == of_italy["tokens"] != expected
+    refused = post(application, **asked, token_index_to_replace=[99], embedding_to_replace=embedding(italy))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "token_index_to_replace")
+
+
+def test_beams_find_what_is_likelier_than_greedy(application: Application) -> None:
+    asked: dict[str, Any] = {"prompt": STORY, "max_tokens": 12, "min_tokens": 12, "include_output_logprobs": True}
+    (greedy,) = answer(application, **asked, temperature=0)["choices"]
+    (one,) = answer(application, **asked, num_beams=1)["choices"]
+    assert one["tokens"] == greedy["tokens"]
+    (best,) = answer(application, **asked, num_beams=8, length_penalty=1.0, early_stopping=True)["choices"]
+    assert sum(best["logprobs"]) > sum(greedy["logprobs"])
+    assert len(best["tokens"]) == 12
+
+
+@pytest.mark.parametrize("kind", ["NAIVE_SAMPLING", "STOCHASTIC"])
+def test_drawn_beams_are_drawn_again_by_their_seed(application: Application, kind: str) -> None:
+    asked: dict[str, Any] = {"prompt": STORY, "max_tokens": 8, "num_beams": 3, "beam_search_type": kind, "top_k": 20}
+    (first,) = answer(application, **asked)["choices"]
+    (again,) = answer(application, **asked, seed=first["seed"])["choices"]
+    assert again["tokens"] == first["tokens"]
+
+
+def test_beams_obey_too(application: Application) -> None:
+    asked: dict[str, Any] = {"prompt": STORY, "max_tokens": 24, "num_beams": 4}
+    (plain,) = answer(application, **asked)["choices"]
+    (told,) = answer(application, **asked, no_repeat_ngram=2)["choices"]
+    assert len(set(ngrams(told["tokens"], 2))) == len(ngrams(told["tokens"], 2))
+    (told,) = answer(application, **asked, bad_word_tokens=[{"tokens": plain["tokens"][:1]}])["choices"]
+    assert plain["tokens"][0] not in told["tokens"]
+    (told,) = answer(application, **asked, stop_tokens=[{"tokens": plain["tokens"]}])["choices"]
+    assert told["finish_reason"] == "stop"
+    assert not set(told["tokens"]) & set(plain["tokens"])
+
+
+def test_answers_have_the_shape_that_is_asked_for(application: Application, friendli: Any) -> None:
+    schema = {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "type": "object"}
+    form = {"type": "json_object", "schema": json.dumps(schema)}
+    (told,) = answer(application, prompt="A JSON object:", response_format=form, max_tokens=120, temperature=0)[
+        "choices"
+    ]
+    assert set(json.loads(told["text"])) == {"a", "b"}
+    form = {"type": "regex", "schema": "(red|blue)-[0-9]{3}"}
+    (told,) = answer(application, prompt="A colour and a number:", response_format=form)["choices"]
+    assert re.fullmatch("(red|blue)-[0-9]{3}", told["text"])
+    form = {"type": "json_schema", "json_schema": {"schema": {**schema, "required": ["a"]}}}
+    told = complete(friendli, prompt="A JSON object:", response_format=form, max_tokens=120).choices[0]
+    assert isinstance(json.loads(told.text)["a"], int)
+    refused = post(application, prompt="x", response_format={"type": "regex", "schema": "("})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_format")
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": 10_000}, "max_tokens"),
+        ({"logprobs": 1000}, "logprobs"),
+        ({"tokens": [49_152], "prompt": None}, "tokens"),
+        ({"encoder_repetition_penalty": 1.5}, "encoder_repetition_penalty"),
+        ({"num_beams": 4, "n": 2}, "n"),
+        ({"include_output_logits": True}, "include_output_logits"),
+        ({"token_index_to_replace": [0], "embedding_to_replace": [0.5]}, "embedding_to_replace"),
+    ],
+)
+def test_what_is_wrong_is_a_400_that_names_the_field(
+    application: Application, fields: dict[str, Any], param: str
+) -> None:
+    for more in ({}, {} if "num_beams" in fields else {"stream": True}):
+        refused = post(application, **{"prompt": "x", **fields, **more})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+def test_the_sdk_raises(friendli: Any) -> None:
+    with pytest.raises(SDKError, match="logprobs") as raised:
+        complete(friendli, logprobs=1000)
+    assert raised.value.status_code == 400
+    with pytest.raises(SDKError) as raised:
+        complete(friendli, model="gone")
+    assert raised.value.status_code == 404
+
+
+def test_the_clients_time_is_a_429_and_ends_the_work(application: Application) -> None:
+    long = {"prompt": STORY, "max_tokens": 4000, "min_tokens": 4000}
+    told = post(application, **long, timeout_microseconds=300_000)
+    assert (told.status_code, told.json()["error"]["param"]) == (429, "timeout_microseconds")
+    assert eventually(lambda: application.running(GREEN) == 0, within_s=10)
+    body = {"model": GREEN, **long, "timeout_microseconds": 3_000_000, "stream": True}
+    with httpx.stream("POST", f"{application.url}/serverless/v1/completions", json=body, timeout=240) as stream:
+        lines = stream.iter_lines()
+        assert "token_sampled" in next(lines)
+        with pytest.raises(httpx.RemoteProtocolError):
+            list(lines)
+    assert eventually(lambda: application.running(GREEN) == 0, within_s=10)
+
+
+def test_openais_clients_are_unaffected(application: Application) -> None:
+    told = application.sdk.completions.create(model=GREEN, prompt=PROMPT, max_tokens=3, temperature=0, logprobs=0)
+    assert told.object == "text_completion"
+    assert not hasattr(told.choices[0], "seed")
+    raw = post(application, "/v1/completions", prompt=PROMPT, max_tokens=3, temperature=0)
+    assert "seed" not in raw.json()["choices"][0]
+    theirs = post(application, "/v1/completions", prompt=PROMPT, max_tokens=3, temperature=0, stop_tokens=None)
+    assert theirs.json()["choices"][0]["seed"]
+    assert theirs.json()["choices"][0]["text"] == told.choices[0].text == raw.json()["choices"][0]["text"]
+
+
+HI: Any = [{"role": "user", "content": "Name three primary colors."}]
+
+
+def test_chat(application: Application, friendli: Any) -> None:
+    asked: dict[str, Any] = {"model": GREEN, "messages": HI, "temperature": 0, "max_tokens": 24, "retries": None}
+    told = friendli.serverless.chat.complete(**asked)
+    assert "Red, Blue, and Yellow" in told.choices[0].message.content
+    with friendli.dedicated.chat.stream(**asked) as stream:
+        chunks = [event.data for event in stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == told.choices[0].message.content
+    pair = friendli.serverless.chat.complete(**{**asked, "temperature": 1}, n=2, seed=[9, 4])
+    again = friendli.serverless.chat.complete(**{**asked, "temperature": 1}, seed=4)
+    assert pair.choices[1].message.content == again.choices[0].message.content
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    called = friendli.serverless.chat.complete(**{**asked, "max_tokens": 200}, tools=[tool], tool_choice="required")
+    assert called.choices[0].message.tool_calls[0].function.name == "f"
+
+
+def test_tokens_and_rendered_conversations(friendli: Any) -> None:
+    ids = ids_of(friendli, MANY_BYTES)
+    assert friendli.serverless.token.detokenize(model=GREEN, tokens=ids, retries=None).text == MANY_BYTES
+    text = friendli.serverless.chat_render.render(model=GREEN, messages=HI, retries=None).text
+    assert text.startswith("<|im_start|>system\n")
+    assert text.endswith("Name three primary colors.<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_embeddings_and_the_catalogue(friendli: Any) -> None:
+    told = friendli.dedicated.embeddings.embeddings(model="embed", input=["a", "b"], retries=None)
+    assert [len(item.embedding) for item in told.data] == [384, 384]
+    assert told.usage.completion_tokens == 0
+    assert {model.id for model in friendli.serverless.model.models(retries=None).data} == {"chat", "embed"}
+
+
+NUMBERS = st.none() | st.integers(-1, 40) | st.floats(-3, 3) | st.just(2**64)
+FIELDS: dict[str, Any] = {
+    "max_tokens": st.integers(-1, 8),
+    **dict.fromkeys(["min_tokens", "n", "num_beams", "no_repeat_ngram", "top_k", "logprobs"], NUMBERS),
+    **dict.fromkeys(["temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "seed"], NUMBERS),
+    "beam_search_type": st.sampled_from(["DETERMINISTIC", "NAIVE_SAMPLING", "STOCHASTIC"]),
+    "stop": st.lists(st.text(max_size=3), max_size=3),
+    "stop_tokens": st.lists(
+        st.fixed_dictionaries({"tokens": st.lists(st.integers(-1, 60_000), max_size=2)}), max_size=2
+    ),
+    "bad_words": st.lists(st.text(max_size=3), max_size=3),
+    "forced_output_tokens": st.lists(st.integers(-1, 60_000), max_size=3),
+    "stream": st.booleans(),
+}
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(
+    st.dictionaries(st.sampled_from(sorted(FIELDS)), st.none(), max_size=4).flatmap(
+        lambda names: st.fixed_dictionaries({name: FIELDS[name] for name in names})
+    )
+)
+def test_any_fields_are_answered_or_refused_by_name(application: Application, fields: dict[str, Any]) -> None:
+    told = post(application, **{"prompt": "a", "max_tokens": 3, **fields})
+    assert told.status_code in (200, 400, 422), (fields, told.text)
+    if told.status_code != 200:
+        error = told.json()["error"]
+        assert error["param"], (fields, error)
+        assert error["param"] in error["message"]
