@@ -19,6 +19,7 @@ from ray.serve.llm.deployment import LLMServer
 
 from app.model import MODEL_PATH
 from deployments import weights
+from deployments.completions.route import add_completions
 from deployments.disconnect import DisconnectMiddleware
 from deployments.internal_key import VARIABLE, InternalKeyMiddleware
 from deployments.model_card import add_model_card
@@ -55,8 +56,9 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         from deployments.logits.batch import BatchProcessor
 
         app: FastAPI = await super().__serve_build_asgi_app__()
-        add_model_card(app, MODEL_PATH)
         BatchProcessor.vocabulary_size = app.state.engine_client.model_config.get_vocab_size()
+        add_model_card(app, MODEL_PATH)
+        add_completions(app)
         app.add_middleware(DisconnectMiddleware)
         app.add_middleware(InternalKeyMiddleware, key=os.environ.get(VARIABLE))
         return app

@@ -9,4 +9,4 @@ from deployments.logits.registration import logits_processors
 def build(args: EngineArgs) -> serve.Application:
     """The application; Serve validates `args` against its annotation."""
     given = args.llm_config.get("engine_kwargs") or {}
-    return build_engine(args, runner="generate", logits_processors=logits_processors(given))
+    return build_engine(args, runner="generate", logits_processors=logits_processors(given), enable_prompt_embeds=True)

@@ -27,21 +27,21 @@ def add_model_card(app: FastAPI, path: str) -> None:
         return Response(card, media_type="application/json", headers=headers)
 
 
+def eos_token_ids(engine: Any) -> frozenset[int]:
+    """All ids at which the engine ends an answer: the tokenizer's, and those the model's authors list."""
+    listed = engine.model_config.try_get_generation_config().get("eos_token_id") or []
+    ids = frozenset(listed if isinstance(listed, list) else [listed])
+    own = engine.get_tokenizer().eos_token_id
+    return ids | ({own} if own is not None else frozenset())
+
+
 def _card(engine: Any) -> Mapping[str, Any]:
-    tokenizer = engine.get_tokenizer()
     model = engine.model_config
     return {
-        "tokenizer": tokenizer.backend_tokenizer.to_str(),
-        "eos_token_ids": sorted(_eos_ids(model.try_get_generation_config(), tokenizer.eos_token_id)),
+        "tokenizer": engine.get_tokenizer().backend_tokenizer.to_str(),
+        "eos_token_ids": sorted(eos_token_ids(engine)),
         "max_model_len": model.max_model_len,
         "hidden_size": model.get_hidden_size(),
         "vocab_size": model.get_vocab_size(),
         "logprobs_mode": str(model.logprobs_mode),
     }
-
-
-def _eos_ids(generation_config: Mapping[str, Any], eos_token_id: int | None) -> set[int]:
-    """All ids at which the engine ends an answer: the tokenizer's, and those the model's authors list."""
-    listed = generation_config.get("eos_token_id") or []
-    ids = set(listed if isinstance(listed, list) else [listed])
-    return ids | ({eos_token_id} if eos_token_id is not None else set())
