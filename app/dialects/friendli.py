@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from app.config import Config
 from app.dialects import friendli_chat as chats
 from app.dialects import friendli_extras as others
-from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object
+from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object, peek
 from app.dialects.friendli_answer import answer
 from app.dialects.friendli_errors import error_reply, timeout_reply
 from app.dialects.friendli_fields import checked, read
@@ -80,9 +80,9 @@ class Friendli:
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         if isinstance(error, DeadlinePassed):
-            body = json_object(request.body)
+            body = peek(request.body)
             for name in ("timeout_microseconds", "timeout"):
-                if name in body:
+                if body.get(name) is not None:
                     return timeout_reply(name)
         return error_reply(error)
 

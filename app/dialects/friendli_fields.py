@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from app.dialects.base import first_problem, value_at
 from app.dialects.friendli_speaker import Form
@@ -296,10 +297,14 @@ def checked(body: Mapping[str, Any], model: type[_Fields]) -> _Fields:
 
 def _wrong(error: ValidationError, body: Mapping[str, Any]) -> ClientError:
     problem = first_problem(error)
-    errors = error.errors(include_url=False, include_input=False)
-    kinds = {item["type"] for item in errors if item["loc"][:1] == errors[0]["loc"][:1]}
-    if "extra_forbidden" in kinds:
+    if problem.unknown:
         return BadRequest(f"{problem.path}: unknown field", param=problem.path, code="unknown_parameter")
-    if all(kind.endswith("_type") for kind in kinds):
+    errors = error.errors(include_url=False)
+    if all(_is_of_type(item) for item in errors if item["loc"][:1] == errors[0]["loc"][:1]):
         return Unprocessable(problem.message, param=problem.path, value=value_at(body, problem.path))
     return BadRequest(problem.message, param=problem.path)
+
+
+def _is_of_type(found: ErrorDetails) -> bool:
+    """Whether a JSON type is wrong; pydantic tells a choice of words that is no word as a value out of bounds."""
+    return found["type"].endswith("_type") or (found["type"] == "literal_error" and not isinstance(found["input"], str))

@@ -57,11 +57,17 @@ class RankedSearch(Search):
         keys = scores
         if self._settings.kind is Kind.NAIVE_SAMPLING:
             # The highest of log-weights with Gumbel noise are a draw without replacement, in the order of drawing.
-            noise = [drawn_by_id(self._random, continuations.ids) for continuations in found]
-            keys = scores + np.concatenate([*noise, self._random.gumbel(size=len(self._held))])
+            keys = scores + np.concatenate([*self._noise(found), self._random.gumbel(size=len(self._held))])
         count = min(self._settings.breadth, len(keys))
         highest = np.argpartition(-keys, count - 1)[:count]
         return highest[np.argsort(-keys[highest], kind="stable")]
+
+    def _noise(self, found: Sequence[Continuations]) -> list[Floats]:
+        """Gumbel noise for the continuations of each live beam, drawn in an order that near ties do not change."""
+        noise: list[Floats] = [np.empty(0)] * len(found)
+        for place in sorted(range(len(found)), key=lambda place: self.live[place].tokens):
+            noise[place] = drawn_by_id(self._random, found[place].ids)
+        return noise
 
     def _finish(self, beams: Sequence[Beam]) -> None:
         best_first = sorted([*self._finished, *beams], key=self.value, reverse=True)

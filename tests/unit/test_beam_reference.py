@@ -12,6 +12,7 @@ from deployments.beam.settings import Settings
 from tests.beams import Model, normalised, searched
 
 VOCABULARY = 24
+NEVER = VOCABULARY
 PROMPT = [3, 17, 8, 3, 17]
 BASE = Settings(width=4, max_tokens=12, eos=frozenset({1}))
 
@@ -56,7 +57,7 @@ def in_transformers_words(settings: Settings) -> dict[str, Any]:
         "num_beams": settings.width,
         "num_return_sequences": settings.width,
         "max_new_tokens": settings.max_tokens,
-        "eos_token_id": sorted(settings.eos),
+        "eos_token_id": sorted(settings.eos) or [NEVER],
         "length_penalty": settings.length_penalty,
         "early_stopping": settings.early_stopping,
         "repetition_penalty": settings.repetition_penalty,

@@ -27,7 +27,8 @@ VOCABULARY = 8
 BASE = Settings(width=2, max_tokens=99, eos=frozenset({7}))
 DRAWN = replace(BASE, kind=Kind.NAIVE_SAMPLING)
 IDS = st.lists(st.integers(0, VOCABULARY - 1), max_size=8)
-LOGITS = st.lists(st.floats(-6, 6, width=32), min_size=VOCABULARY, max_size=VOCABULARY, unique=True)
+# Sixteenths: those that are nearly equal would tie once they are normalised.
+LOGITS = st.lists(st.integers(-96, 96).map(lambda n: n / 16), min_size=VOCABULARY, max_size=VOCABULARY, unique=True)
 
 
 def ours(settings: Settings, prompt: list[int], answer: list[int], logits: list[float]) -> list[float]:
@@ -132,9 +133,9 @@ def test_what_the_model_excludes_does_not_follow() -> None:
         pytest.param(BASE, 4, id="two per beam"),
         pytest.param(replace(BASE, eos=frozenset({1, 2})), 6, id="one more for each eos"),
         pytest.param(replace(BASE, top_logprobs=20), 20, id="as many as are shown"),
-        pytest.param(replace(BASE, repetition_penalty=1.2), 4 + 4, id="what a penalty may push down"),
+        pytest.param(replace(BASE, repetition_penalty=1.2), 4 + 3, id="what a penalty may push down"),
         pytest.param(replace(BASE, presence_penalty=1), 4 + 2, id="of the answer"),
-        pytest.param(replace(BASE, no_repeat_ngram=2), 4 + 1, id="what is ruled out"),
+        pytest.param(replace(BASE, no_repeat_ngram=2), 4 + 2, id="what is ruled out"),
         pytest.param(replace(BASE, repetition_penalty=0.9), None, id="a reward may lift any token"),
         pytest.param(replace(BASE, frequency_penalty=-1), None, id="a negative penalty too"),
         pytest.param(DRAWN, None, id="any may be drawn"),

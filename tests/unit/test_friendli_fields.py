@@ -346,7 +346,6 @@ INVALID: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"position_ids": [1]}, "position_ids"),
         ({"generation_offset": 0}, "generation_offset"),
         ({"bad_words": [""]}, "bad_words[0]"),
-        ({"bad_word_tokens": [[1]]}, "bad_word_tokens[0]"),
         ({"bad_word_tokens": [{"ids": [1]}]}, "bad_word_tokens[0].ids"),
         ({"stop_tokens": [{"tokens": [-1]}]}, "stop_tokens[0].tokens[0]"),
         ({"logprobs": -1}, "logprobs"),
@@ -423,7 +422,8 @@ def test_a_value_out_of_bounds_and_a_contradiction_are_a_400_that_names_the_fiel
     assert raised.value.message.startswith(f"{param}:")
 
 
-WRONG: dict[str, Any] = {"chat_template_kwargs": 1, "logit_bias": 1, "response_format": 1, "stream_options": 1}
+OBJECTS = "chat_template_kwargs logit_bias response_format stream_options tool_choice".split()
+WRONG: dict[str, Any] = {**dict.fromkeys(OBJECTS, 1), "bad_word_tokens": [[1]]}
 
 
 @pytest.mark.parametrize("operation", MODELS)
