@@ -66,14 +66,23 @@ def stream(parts: Sequence[str | bytes | float]) -> Response:
     return StreamingResponse(body(), media_type="text/event-stream")
 
 
-def speaks(model: Model, text: str, *, in_one: bool = False, finish_reason: str = "stop") -> Answer:
+def speaks(
+    model: Model,
+    text: str,
+    *,
+    in_one: bool = False,
+    finish_reason: str = "stop",
+    eos: Sequence[int] = (),
+    sent: Callable[[list[str | bytes | float]], list[str | bytes | float]] = list,
+) -> Answer:
     """A completion that says `text` in `model`'s tokens, as many as are allowed; streamed, in portions or one chunk.
 
-    Several choices say the same, and one goes on a portion at a time while the others do.
+    Several choices say the same, and one goes on a portion at a time while the others do. `eos` comes after the text.
+    Of a stream's parts those are sent that `sent` gives back.
     """
 
     def answer(body: dict[str, Any]) -> Response:
-        ids = model.encode(text)
+        ids = [*model.encode(text), *eos]
         reason = finish_reason if len(ids) <= body["max_tokens"] else "length"
         ids = ids[: body["max_tokens"]]
         added = completions.texts(model, body["prompt"], ids)
@@ -91,7 +100,7 @@ def speaks(model: Model, text: str, *, in_one: bool = False, finish_reason: str 
         if body["stream"]:
             told = [completions.portions(model, choice, [] if in_one else [1, 2, 1, 3, 1]) for choice in choices]
             parts = [part for together in zip(*told, strict=True) for part in together]
-            return stream([completions.stream([part]).removesuffix(DONE) for part in parts] + [DONE])
+            return stream(sent([*(completions.stream([part]).removesuffix(DONE) for part in parts), DONE]))
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
         return JSONResponse({"id": "c", "object": "text_completion", "choices": choices, "usage": usage})
 
