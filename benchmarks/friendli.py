@@ -82,9 +82,9 @@ def show(found: Found) -> bool:
     for streams in ("16", "1"):
         names = list(asdict(found[OPENAI.name][streams][0]))
         print(f"\n{streams + ' stream(s)':20}" + "".join(f"{name:>23}" for name in names))
-        for client, by_streams in found.items():
-            medians = [statistics.median(getattr(result, name) for result in by_streams[streams]) for name in names]
-            print(f"{client:20}" + "".join(f"{value:>23.2f}" for value in medians))
+        for name, by_streams in found.items():
+            medians = [statistics.median(getattr(result, it) for result in by_streams[streams]) for it in names]
+            print(f"{name:20}" + "".join(f"{value:>23.2f}" for value in medians))
     print()
     met = True
     for client in CLIENTS[1:]:
@@ -98,7 +98,7 @@ def show(found: Found) -> bool:
 
 def _compared(found: Found, client: Client, streams: str, by: Any) -> float:
     mine: Sequence[Round] = found[client.name][streams]
-    return statistics.median(by(m, t) for m, t in zip(mine, found[OPENAI.name][streams], strict=True))
+    return float(statistics.median(by(m, t) for m, t in zip(mine, found[OPENAI.name][streams], strict=True)))
 
 
 def main() -> int:

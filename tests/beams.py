@@ -28,7 +28,8 @@ def made_up_model(vocabulary: int, seed: int, spread: float = 2.0) -> Model:
 def normalised(logits: Any) -> NDArray[np.float64]:
     """Log-probabilities."""
     values = np.asarray(logits, dtype=np.float64)
-    return values - np.log(np.exp(values - values.max()).sum()) - values.max()
+    level: NDArray[np.float64] = values - np.log(np.exp(values - values.max()).sum()) - values.max()
+    return level
 
 
 def said(logprobs: NDArray[np.float64], count: int | None = None) -> NextToken:

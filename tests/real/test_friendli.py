@@ -278,7 +278,7 @@ def test_beams_obey_too(application: Application) -> None:
 
 def test_answers_have_the_shape_that_is_asked_for(application: Application, friendli: Any) -> None:
     schema = {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "type": "object"}
-    form = {"type": "json_object", "schema": json.dumps(schema)}
+    form: dict[str, Any] = {"type": "json_object", "schema": json.dumps(schema)}
     (told,) = answer(application, prompt="A JSON object:", response_format=form, max_tokens=120, temperature=0)[
         "choices"
     ]
@@ -323,7 +323,7 @@ def test_the_sdk_raises(friendli: Any) -> None:
 
 
 def test_the_clients_time_is_a_429_and_ends_the_work(application: Application) -> None:
-    long = {"prompt": STORY, "max_tokens": 4000, "min_tokens": 4000}
+    long: dict[str, Any] = {"prompt": STORY, "max_tokens": 4000, "min_tokens": 4000}
     told = post(application, **long, timeout_microseconds=300_000)
     assert (told.status_code, told.json()["error"]["param"]) == (429, "timeout_microseconds")
     assert eventually(lambda: application.running(GREEN) == 0, within_s=10)

@@ -1,11 +1,15 @@
 """What every search keeps, whatever its kind."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from deployments.beam.search import Beam, Ending
 from deployments.beam.settings import Kind, Settings
@@ -127,14 +131,18 @@ def test_a_stop_ends_the_search_once_all_beams_contain_it(kind: Kind) -> None:
 
 def test_a_stopped_beam_waits_for_the_others() -> None:
     """It keeps its place until better ones push it out, and does not end the search by itself."""
-    table = {(): [0.6, 0.4, 0, 0], (1,): [0.1, 0.1, 0.1, 0.7], (1, 3): [0.9, 0.1, 0, 0]}
+    table: dict[tuple[int, ...], list[float]] = {
+        (): [0.6, 0.4, 0, 0],
+        (1,): [0.1, 0.1, 0.1, 0.7],
+        (1, 3): [0.9, 0.1, 0, 0],
+    }
 
-    def model(answer: object) -> object:
-        probabilities = table.get(tuple(answer), [0.25] * 4)  # type: ignore[call-overload]
-        return normalised([-99 if p == 0 else __import__("math").log(p) for p in probabilities])
+    def model(answer: Sequence[int]) -> NDArray[np.float64]:
+        probabilities = table.get(tuple(answer), [0.25] * 4)
+        return normalised([-99 if p == 0 else math.log(p) for p in probabilities])
 
     settings = Settings(width=2, max_tokens=5, stops=((0,),), length_penalty=0)
-    assert answers(searched(model, settings)) == [(0,), (1, 3, 0)]  # type: ignore[arg-type]
+    assert answers(searched(model, settings)) == [(0,), (1, 3, 0)]
 
 
 @pytest.mark.parametrize("early_stopping", [True, False])

@@ -28,7 +28,7 @@ def probabilities(model: Model, settings: Settings, answer: Answer = ()) -> dict
     """Of all answers."""
     if answer and (answer[-1] in settings.eos or len(answer) == settings.max_tokens):
         return {answer: 1.0}
-    found = {}
+    found: dict[Answer, float] = {}
     for token, logprob in enumerate(model(answer)):
         below = probabilities(model, settings, (*answer, token))
         found |= {longer: float(np.exp(logprob)) * p for longer, p in below.items()}
@@ -42,6 +42,12 @@ def without_replacement(p: Mapping[Answer, float], order: tuple[Answer, ...]) ->
         total *= p[answer] / left
         left -= p[answer]
     return total
+
+
+def pairs(p: Mapping[Answer, float]) -> dict[tuple[Answer, ...], float]:
+    """The probability of drawing these two, in any order."""
+    either_way = ((pair, permutations(pair)) for pair in combinations(sorted(p), 2))
+    return {pair: sum((without_replacement(p, order) for order in orders), 0.0) for pair, orders in either_way}
 
 
 def agree(drawn: Counter[tuple[Answer, ...]], expected: Mapping[tuple[Answer, ...], float]) -> bool:
@@ -59,9 +65,7 @@ def draws(model: Model, settings: Settings, count: int) -> Counter[tuple[Answer,
 
 def test_a_stochastic_search_draws_answers_without_replacement() -> None:
     p = probabilities(MODEL, STOCHASTIC)
-    expected = {
-        pair: sum(without_replacement(p, order) for order in permutations(pair)) for pair in combinations(sorted(p), 2)
-    }
+    expected = pairs(p)
     assert len(expected) == 21
     assert agree(draws(MODEL, STOCHASTIC, 2500), expected)
 
@@ -100,10 +104,8 @@ def test_of_a_stochastic_search_the_likeliest_answer_comes_first() -> None:
 def test_naive_sampling_draws_continuations_without_replacement() -> None:
     settings = Settings(width=2, max_tokens=1, kind=Kind.NAIVE_SAMPLING, eos=frozenset({EOS}))
     model = made_up_model(6, 2, spread=1)
-    p = {(token,): float(np.exp(logprob)) for token, logprob in enumerate(model(()))}
-    expected = {
-        pair: sum(without_replacement(p, order) for order in permutations(pair)) for pair in combinations(sorted(p), 2)
-    }
+    p: dict[Answer, float] = {(token,): float(np.exp(logprob)) for token, logprob in enumerate(model(()))}
+    expected = pairs(p)
     assert agree(draws(model, settings, 2500), expected)
 
 
@@ -123,15 +125,15 @@ def test_conditioned_gumbels_have_their_maximum_and_their_order(gumbels: NDArray
 def test_conditioned_gumbels_are_gumbels_below_their_maximum(maximum: float) -> None:
     """Where another one is the maximum, a Gumbel has its distribution, truncated there."""
     random, locations = np.random.default_rng(1), np.log([0.6, 0.3, 0.1])
-    pairs = []
+    uniform = []
     for _ in range(3000):
         gumbels = locations + random.gumbel(size=3)
         shifted = with_maximum(gumbels, maximum)
         if gumbels.argmax() != 1:
             # The distribution function of a Gumbel at location m, truncated at t: exp(exp(m - t) - exp(m - x)).
-            pairs.append(np.exp(np.exp(locations[1] - maximum) - np.exp(locations[1] - shifted[1])))
-    assert len(pairs) > 1500
-    assert kstest(pairs, "uniform").pvalue > 0.001
+            uniform.append(np.exp(np.exp(locations[1] - maximum) - np.exp(locations[1] - shifted[1])))
+    assert len(uniform) > 1500
+    assert kstest(uniform, "uniform").pvalue > 0.001
 
 
 def test_noise_belongs_to_tokens_and_not_to_their_ranks() -> None:

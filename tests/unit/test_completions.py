@@ -298,7 +298,10 @@ def test_the_models_eos_are_the_tokenizers_and_its_authors() -> None:
 
 
 def parsed(**fields: Any) -> ExtendedCompletionRequest:
-    return ExtendedCompletionRequest.model_validate({"model": "m", "prompt": "hi", **fields})
+    request: ExtendedCompletionRequest = ExtendedCompletionRequest.model_validate(
+        {"model": "m", "prompt": "hi", **fields}
+    )
+    return request
 
 
 def test_seeds_are_as_many_choices_also_where_sampling_is_greedy() -> None:

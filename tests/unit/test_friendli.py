@@ -149,7 +149,8 @@ def test_the_team_or_the_user_is_the_sticky_key() -> None:
 @pytest.mark.parametrize("name", ["timeout", "timeout_microseconds"])
 @pytest.mark.parametrize("operation", ["completions", "chat"])
 def test_the_clients_time_is_in_microseconds(operation: str, name: str) -> None:
-    assert parse(operation, **{name: 1_500_000}).timeout_s == 1.5
+    fields: dict[str, Any] = {name: 1_500_000}
+    assert parse(operation, **fields).timeout_s == 1.5
     assert parse(operation).timeout_s is None
 
 

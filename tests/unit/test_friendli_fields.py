@@ -271,7 +271,8 @@ def test_the_table_of_samples_is_complete(operation: str) -> None:
 
 @pytest.mark.parametrize(("operation", "fields", "told"), CASES)
 def test_a_field_makes_just_this_of_the_question(operation: str, fields: dict[str, Any], told: dict[str, Any]) -> None:
-    least = question(operation, **({"seed": 7} if "seed" in MODELS[operation].model_fields else {}))
+    seeded: dict[str, Any] = {"seed": 7} if "seed" in MODELS[operation].model_fields else {}
+    least = question(operation, **seeded)
     replaced = {"seeds": {"seed"}, "beam": {"seed", "temperature"}}
     gone = {name for key, names in replaced.items() if key in told for name in names}
     expected = {**{name: value for name, value in least.items() if name not in gone}, **told}
