@@ -1,10 +1,12 @@
-"""The embedding model run directly in transformers: mean pooling and normalisation, as its card describes."""
+"""The default models run directly in transformers: what the deployments' answers are held against."""
+
+from typing import Any
 
 from deployments.weights import default_cache, prepare
 
 
 def embed(texts: list[str]) -> list[list[float]]:
-    """Vectors of 384 floats, of length one."""
+    """Vectors of 384 floats, of length one: mean pooling and normalisation, as the model's card describes."""
     import torch
     from transformers import AutoModel, AutoTokenizer
 
@@ -17,3 +19,21 @@ def embed(texts: list[str]) -> list[list[float]]:
     mean = (hidden * mask).sum(1) / mask.sum(1)
     vectors: list[list[float]] = torch.nn.functional.normalize(mean).tolist()
     return vectors
+
+
+def beams(prompt: str, **arguments: Any) -> list[tuple[list[int], float]]:
+    """The token ids of a beam search's answers, eos included, and their scores, the best first."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = prepare("SmolLM2-135M-Instruct", default_cache())
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    question = tokenizer(prompt, return_tensors="pt")
+    length = question["input_ids"].shape[1]
+    with torch.no_grad():
+        found = model.generate(
+            **question, do_sample=False, return_dict_in_generate=True, output_scores=True, **arguments
+        )
+    pairs = zip(found.sequences[:, length:].tolist(), found.sequences_scores.tolist(), strict=True)
+    return [([id for id in ids if id != tokenizer.pad_token_id], score) for ids, score in pairs]

@@ -1,0 +1,49 @@
+"""The deployment's beam search on real weights, against transformers' on the same ones."""
+
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from deployments.internal_key import HEADER
+from tests.real import reference
+from tests.real.conftest import Application
+
+pytestmark = pytest.mark.real
+
+GREEN = "smollm2-green"  # in float32, as the reference
+STORY = "Once upon a time there was a little bird. The little bird"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"early_stopping": True, "length_penalty": 0.0}, id="early, by the sum"),
+        pytest.param({"no_repeat_ngram": 2}, id="no n-gram twice"),
+    ],
+)
+def test_a_search_finds_the_beams_of_transformers(application: Application, settings: dict[str, Any]) -> None:
+    search = {"width": 4, "early_stopping": False, "length_penalty": 1.0, "no_repeat_ngram": 1, **settings}
+    asked = {"model": GREEN, "prompt": STORY, "max_tokens": 12, "n": 4, "beam": search, "return_token_ids": True}
+    url = f"{application.url}/deployments/{GREEN}/switchyard/completions"
+    told = httpx.post(url, json=asked, headers={HEADER: application.internal_key}, timeout=240)
+    assert told.status_code == 200, told.text
+    choices = told.json()["choices"]
+    expected = reference.beams(
+        STORY,
+        num_beams=4,
+        num_return_sequences=4,
+        max_new_tokens=12,
+        early_stopping=search["early_stopping"],
+        length_penalty=search["length_penalty"],
+        no_repeat_ngram_size=search["no_repeat_ngram"] if search["no_repeat_ngram"] > 1 else 0,
+    )
+    assert [choice["token_ids"] for choice in choices] == [ids for ids, _ in expected]
+    np.testing.assert_allclose([choice["beam_score"] for choice in choices], [s for _, s in expected], rtol=1e-3)
+
+
+def test_the_route_is_the_routers_alone(application: Application) -> None:
+    url = f"{application.url}/deployments/{GREEN}/switchyard/completions"
+    assert httpx.post(url, json={"model": GREEN, "prompt": "a"}).status_code == 401
