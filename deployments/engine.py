@@ -19,7 +19,6 @@ from ray.serve.llm.deployment import LLMServer
 
 from app.model import MODEL_PATH
 from deployments import weights
-from deployments.completions.route import add_completions
 from deployments.disconnect import DisconnectMiddleware
 from deployments.internal_key import VARIABLE, InternalKeyMiddleware
 from deployments.model_card import add_model_card
@@ -52,7 +51,8 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         await self.engine.start()  # and no more: Ray's would start a 400 MB actor for usage reports
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
-        # Here and not above: it imports vLLM, which an application's build need not wait for.
+        # Here and not above: they import vLLM, which an application's build need not wait for.
+        from deployments.completions.route import add_completions
         from deployments.logits.batch import BatchProcessor
 
         app: FastAPI = await super().__serve_build_asgi_app__()
