@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
+
+from app.config_access import Access, exposure_problems, is_loopback, runs_several, sharing_problems
+from app.config_base import ConfigError as ConfigError
+from app.config_base import Section as _Model
+from app.config_base import problems_of
 
 Task = Literal["chat", "completions", "responses", "embeddings"]
 
@@ -24,6 +29,9 @@ TASKS: tuple[Task, ...] = get_args(Task)
 
 ROUTER = "router"
 """The name of the router's application in `serve_config.yaml`."""
+
+LOOPBACK_VARIABLE = "SWITCHYARD_LOOPBACK"
+"""Set to 1 where Serve listens on the loopback interface alone, which a router in a replica cannot see for itself."""
 
 APP_PREFIX = "/deployments/"
 """A model application's route is this and its name: the router finds it there."""
@@ -35,18 +43,6 @@ INTERNAL_KEY_VARIABLE = "SWITCHYARD_INTERNAL_KEY"
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
 Seconds = Annotated[float, Field(gt=0)]
-
-
-class ConfigError(ValueError):
-    """A configuration that is refused. `problems` holds one line each: ``path: what is wrong; the fix``."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = list(problems)
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Sticky(_Model):
@@ -141,12 +137,18 @@ class Config(_Model):
     defaults: dict[Task, str] = Field(
         default_factory=dict, description="Task to endpoint, for clients that name no model."
     )
+    access: Access = Access()
     timeouts: Timeouts = Timeouts()
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="A larger request gets a 413.")
 
     @model_validator(mode="after")
     def _names_refer_to_something(self) -> Self:
-        problems = [*self._ambiguous(), *self._endpoint_problems(), *self._default_problems()]
+        problems = [
+            *self._ambiguous(),
+            *self._endpoint_problems(),
+            *self._default_problems(),
+            *self._access_problems(),
+        ]
         if problems:
             raise ConfigError(problems)
         return self
@@ -189,41 +191,21 @@ class Config(_Model):
                 problems.append(f"defaults.{task}: endpoint '{name}' does {', '.join(endpoint.tasks)} only")
         return problems
 
+    def _access_problems(self) -> list[str]:
+        known = {*self.endpoints, *self.deployments}
+        return [
+            f"access.limits.endpoints.{name}: there is no such endpoint; known: {', '.join(self.endpoints)}"
+            for name in self.access.limits.endpoints
+            if name not in known
+        ]
+
 
 def parse(data: object) -> Config:
     """A Config from plain data (a `user_config`). Raises ConfigError with every problem found."""
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(list(_problems(error))) from None
-
-
-def _problems(error: ValidationError) -> list[str]:
-    lines: list[str] = []
-    for item in error.errors():
-        cause = item.get("ctx", {}).get("error")
-        if isinstance(cause, ConfigError):
-            lines += cause.problems
-            continue
-        path = ".".join(str(part) for part in item["loc"] if part != "[key]") or "(top level)"
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            message = f"unknown key; remove it or correct its spelling (known: {_known_keys(item['loc'])})"
-        lines.append(f"{path}: {message}")
-    return lines
-
-
-def _known_keys(location: Sequence[int | str]) -> str:
-    models: dict[int, type[BaseModel]] = {1: Config}
-    by_section: dict[str, type[BaseModel]] = {"endpoints": Endpoint, "deployments": Deployment}
-    if len(location) >= 3:
-        models[3] = by_section.get(str(location[0]), Config)
-    if len(location) == 2:
-        models[2] = Timeouts
-    if len(location) == 4:
-        models[4] = ContentFilter if "content_filter" in location else Sticky
-    model = models.get(len(location), Config)
-    return ", ".join(model.model_fields)
+        raise ConfigError(list(problems_of(error, Config))) from None
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -257,9 +239,16 @@ def load(path: Path) -> Config:
     applications = _applications(document)
     config, problems = _router_config(applications)
     problems += _application_problems(applications, config)
+    if config is not None:
+        problems += exposure_problems(config.access, loopback=is_loopback(host_of(document)))
     if config is None or problems:
         raise ConfigError(problems)
     return config
+
+
+def host_of(document: Mapping[str, Any]) -> str:
+    """Where a Serve configuration has the application listen: on loopback, if it does not say (Serve's default)."""
+    return str((document.get("http_options") or {}).get("host") or "127.0.0.1")
 
 
 def _read(path: Path) -> object:
@@ -288,7 +277,9 @@ def _router_config(applications: Sequence[Mapping[str, Any]]) -> tuple[Config | 
         if isinstance(deployment, dict) and "user_config" in deployment:
             prefix = f"applications[{index}].deployments[{position}].user_config"
             try:
-                return parse(deployment["user_config"]), []
+                config = parse(deployment["user_config"])
+                several = sharing_problems(config.access.limits, several_routers=runs_several(deployment))
+                return config, [f"{prefix}.{line}" for line in several]
             except ConfigError as error:
                 return None, [f"{prefix}.{line}" for line in error.problems]
     return None, [f"applications[{index}].deployments: the router has no `user_config`; declare endpoints there"]

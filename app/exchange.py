@@ -25,7 +25,8 @@ from random import Random
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
-from app.access import credential
+from app.access.caller import EVERYONE, Caller, credential, must_use, visible
+from app.access.gate import Access
 from app.answer import REQUEST_ID_HEADER, Answer, Send
 from app.breaker import Breaker, Breakers
 from app.config import Config, Sticky, Timeouts
@@ -97,6 +98,7 @@ class Board:
 
     upstream: Calls
     telemetry: Telemetry
+    access: Access
     random: Random
     snapshot: Snapshot | None = None
     breakers: Breakers = field(default_factory=lambda: Breakers(time.monotonic))
@@ -128,16 +130,21 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
     try:
         if (snapshot := board.snapshot) is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
+        dialect, route = _claimed(candidates, request, record)
+        # Before the body: a stranger makes nobody read it.
+        caller = None if route.open else await board.access.caller(headers)
         request = replace(request, body=await _read_body(receive, snapshot.config.max_body_bytes))
-        dialect, route = next(((d, r) for d, r in candidates if d.claims(r, request)), candidates[-1])
-        record.dialect, record.operation = dialect.name, route.operation
+        dialect, route = _claimed(candidates, request, record)
+        if caller is None:
+            caller = EVERYONE if route.open else await board.access.caller(headers)
+        record.caller = caller.name
         if route.local:
-            await out.reply(dialect.answer(route.operation, request, snapshot.config))
+            await out.reply(dialect.answer(route.operation, request, visible(caller, snapshot.config)))
             return
         call = dialect.parse(route.operation, request, Context(snapshot.config, board.random))
         async with while_connected(receive):
             deadline = asyncio.get_running_loop().time() + _time_allowed(snapshot.config.timeouts, call, headers)
-            await _Errand(board, snapshot, dialect, call, out, deadline, len(request.body)).run(request)
+            await _Errand(board, snapshot, dialect, caller, call, out, deadline, len(request.body)).run(request)
     except _Abort:
         pass  # leaving the answer unfinished makes the server break the connection
     except ClientGone:
@@ -162,6 +169,7 @@ class _Errand:
     board: Board
     snapshot: Snapshot
     dialect: Dialect
+    caller: Caller
     call: Call
     out: Answer
     deadline: float
@@ -174,6 +182,11 @@ class _Errand:
         record.endpoint, record.reason = assignment.endpoint, assignment.reason
         if (endpoint := self.snapshot.config.endpoints.get(assignment.endpoint)) is not None:
             refuse_hits(endpoint.content_filter, self.call.body)
+        async with self.board.access.admit(self.caller, assignment.endpoint, self.call.body, self.out):
+            await self._ask_one_of(assignment)
+
+    async def _ask_one_of(self, assignment: Assignment) -> None:
+        record = self.out.record
         budget = self.board.budgets[assignment.endpoint]
         budget.request()
         # One replacement: more would multiply the load on deployments that already fail.
@@ -225,8 +238,10 @@ class _Errand:
             breaker.abandoned()
 
     def _assign(self, headers: Mapping[str, str]) -> Assignment:
+        config = self.snapshot.config
+        must_use(self.caller, config, self.call.model or config.defaults.get(self.call.task))
         return assign(
-            self.snapshot.config,
+            visible(self.caller, config),
             task=self.call.task,
             model=self.call.model,
             header=headers.get(DEPLOYMENT_HEADER) or self.call.deployment,
@@ -304,6 +319,12 @@ class _Errand:
             if stream.aborts:
                 raise _Abort
         await self.out.end_stream(end)
+
+
+def _claimed(candidates: Candidates, request: Request, record: Record) -> tuple[Dialect, Route]:
+    dialect, route = next(((d, r) for d, r in candidates if d.claims(r, request)), candidates[-1])
+    record.dialect, record.operation = dialect.name, route.operation
+    return dialect, route
 
 
 async def _read_body(receive: Receive, limit: int) -> bytes:

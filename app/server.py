@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,6 +19,7 @@ from starlette.routing import BaseRoute
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.access.gate import Access
 from app.config import Config, ConfigError, parse
 from app.dialects.anthropic import Anthropic
 from app.dialects.azure import Azure
@@ -43,7 +43,9 @@ class Router:
     def __init__(self, surroundings: Surroundings, *, random: Random | None = None) -> None:
         self._surroundings = surroundings
         self._upstream = Upstream()
-        self._board = Board(self._upstream, Telemetry(), random or Random())
+        telemetry = Telemetry()
+        self._access = Access(telemetry, loopback=surroundings.loopback, several_routers=surroundings.several_routers)
+        self._board = Board(self._upstream, telemetry, self._access, random or Random())
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self.app = Starlette(
             routes=[*self._operations(), *_routes(self._exchange)],
@@ -61,7 +63,9 @@ class Router:
         reloads = self._board.telemetry.reloads
         try:
             wanted = config if isinstance(config, Config) else parse(config)
-            self._board.snapshot = Snapshot(wanted, targets(wanted, self._surroundings))
+            snapshot = Snapshot(wanted, targets(wanted, self._surroundings))
+            self._access.reconfigure(wanted)
+            self._board.snapshot = snapshot
         except ConfigError:
             reloads.labels("refused").inc()
             raise
@@ -69,7 +73,7 @@ class Router:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        async with self._upstream:
+        async with self._upstream, self._access.running():
             yield
 
     async def _exchange(self, candidates: Candidates, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,6 +115,12 @@ class Router:
         return known
 
     async def _metrics(self, request: HTTPRequest) -> Response:
+        """Open unless configured otherwise: a scraper has no key, and there is neither a key nor a prompt in them."""
+        if self._access.guards_metrics:
+            try:
+                await self._access.caller(request.headers)
+            except SwitchyardError as error:
+                return _told(error, request)
         return Response(self._board.telemetry.expose(), media_type=CONTENT_TYPE)
 
 
@@ -160,7 +170,9 @@ async def _unrouted(request: HTTPRequest, raised: Exception) -> Response:
         if raised.status_code == 405
         else NotFound(f"There is nothing at {request.method} {request.url.path}")
     )
-    asked = Request(request.method, request.url.path)
-    reply = OpenAI().render_error(error, "none", asked)
-    headers: dict[str, Any] = dict(raised.headers or {})
-    return Response(reply.body, reply.status, headers, media_type=reply.media_type)
+    return _told(error, request, raised.headers or {})
+
+
+def _told(error: SwitchyardError, request: HTTPRequest, headers: Mapping[str, str] | None = None) -> Response:
+    reply = OpenAI().render_error(error, "none", Request(request.method, request.url.path))
+    return Response(reply.body, reply.status, {**reply.headers, **(headers or {})}, media_type=reply.media_type)

@@ -37,6 +37,7 @@ class Record:
     dialect: str
     operation: str
     request_id: str
+    caller: str = ""
     endpoint: str = ""
     deployment: str = ""
     reason: str = ""
@@ -99,6 +100,25 @@ class Telemetry:
             buckets=_TOKENS,
         )
         self.reloads = Counter("switchyard_config_reloads", "Configurations delivered", ("outcome",), registry=registry)
+        self.key_reloads = Counter("switchyard_key_reloads", "Keys files read again", ("outcome",), registry=registry)
+        self.limits = Counter(
+            "switchyard_limited_requests", "Requests over a caller's limit", ("endpoint", "limit"), registry=registry
+        )
+        self.store_failures = Counter(
+            "switchyard_limit_store_failures", "Times that the store of limits did not answer", registry=registry
+        )
+
+    def keys_read(self, outcome: str) -> None:
+        """Books a change of the keys file: ``applied`` or ``refused``."""
+        self.key_reloads.labels(outcome).inc()
+
+    def limited(self, endpoint: str, limit: str) -> None:
+        """Books a request over a limit: of ``requests``, ``tokens`` or ``concurrent`` ones."""
+        self.limits.labels(endpoint, limit).inc()
+
+    def store_failed(self) -> None:
+        """Books that limits could not be looked up."""
+        self.store_failures.inc()
 
     def finish(self, record: Record) -> None:
         """Books a finished exchange and writes its line in the access log."""
@@ -134,6 +154,7 @@ def _line(record: Record, elapsed: float) -> dict[str, object]:
         "request_id": record.request_id,
         "dialect": record.dialect,
         "operation": record.operation,
+        "caller": record.caller,
         "endpoint": record.endpoint,
         "deployment": record.deployment,
         "reason": record.reason,

@@ -2,9 +2,14 @@
 
 Its configuration is the deployment's `user_config`, which Serve delivers to every replica on each change, without a
 restart. A change that is refused leaves the last good one in force.
+
+Serve listens where the cluster's configuration says, out of a replica's sight. So the router takes itself for reachable
+from everywhere, and refuses a configuration that names no callers, unless whoever started Serve on the loopback
+interface says so in the environment (SWITCHYARD_LOOPBACK=1, as the local launcher does).
 """
 
 import logging
+import os
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -14,7 +19,7 @@ from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.answer import REQUEST_ID_HEADER
-from app.config import ConfigError
+from app.config import LOOPBACK_VARIABLE, ConfigError
 from app.server import Router as App
 from app.telemetry import log_to_stderr
 from app.upstream import Surroundings
@@ -38,7 +43,10 @@ class Router:
 
     def __init__(self) -> None:
         log_to_stderr()
-        self._router = App(Surroundings.from_environment(_serve_url()))
+        loopback = os.environ.get(LOOPBACK_VARIABLE) == "1"
+        self._router = App(
+            Surroundings.from_environment(_serve_url(), loopback=loopback, several_routers=_has_siblings())
+        )
         self._configured = False
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -79,6 +87,13 @@ class _WithoutRequestId:
 def _serve_url() -> str:
     """The Serve ingress on this node, which knows every replica of every application."""
     return f"http://127.0.0.1:{_get_global_client().http_config.port}"
+
+
+def _has_siblings() -> bool:
+    """Whether Serve may run more replicas than this one. It is told of a change when it next makes a replica."""
+    settings = serve.get_replica_context()._deployment_config
+    autoscaling = settings.autoscaling_config
+    return (autoscaling.max_replicas if autoscaling is not None else settings.num_replicas or 1) > 1
 
 
 def build(args: RouterArgs) -> Application:

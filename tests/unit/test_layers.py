@@ -12,8 +12,10 @@ ROOT = Path(__file__).parents[2]
 
 # A module may import from layers below its own, and from its own. Dialects share base, relay and best_of only.
 LAYERS = [
+    {"app.config_base"},
+    {"app.config_access"},
     {"app.breaker", "app.config", "app.errors", "app.retries", "app.sse"},
-    {"app.access", "app.content_filter", "app.engine", "app.model", "app.traffic"},
+    {"app.access", "app.content_filter", "app.engine", "app.limits", "app.model", "app.traffic"},
     {"app.dialects", "app.upstream"},
     {"app.answer", "app.deadlines", "app.exchange", "app.telemetry"},
     {"app.server"},

@@ -1,0 +1,60 @@
+"""A caller: its name and what it may use. Pure functions of headers, caller and configuration."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from app.config import Config
+from app.config_access import ANONYMOUS, Limits
+from app.errors import Forbidden
+
+_HEADERS = ("api-key", "x-api-key")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request.
+
+    `name` stands in log lines and messages; `id` is under what limits are counted, and no two callers share one.
+    `endpoints` are the names that it may use (deployments' too), None for all. `limits` came with its key.
+    """
+
+    name: str
+    id: str
+    endpoints: frozenset[str] | None = None
+    limits: Limits | None = field(default=None, repr=False)
+
+
+EVERYONE = Caller(ANONYMOUS, ANONYMOUS)
+"""Who sends requests without credentials, where that is allowed. All of them are one caller, with one share."""
+
+
+def credential(headers: Mapping[str, str]) -> str | None:
+    """The caller's key or token (lower-case header names), or None: `Authorization: Bearer`, `api-key`, `x-api-key`.
+
+    Azure's SDK sends the same key in two of them.
+    """
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token.strip():
+        return token.strip()
+    return next((headers[name] for name in _HEADERS if headers.get(name)), None)
+
+
+def must_use(caller: Caller, config: Config, name: str | None) -> None:
+    """Raises Forbidden where `name`, an endpoint or deployment of `config`, is not for `caller`."""
+    if caller.endpoints is None or (name not in config.endpoints and name not in config.deployments):
+        return
+    allowed = visible(caller, config)
+    if name not in allowed.endpoints and name not in allowed.deployments:
+        names = ", ".join(sorted(allowed.endpoints)) or "nothing here"
+        raise Forbidden(f"'{caller.name}' may not use '{name}'; it may use: {names}", param="model")
+
+
+def visible(caller: Caller, config: Config) -> Config:
+    """`config` as `caller` may know it: its endpoints, the deployments behind them, the defaults that lead there."""
+    if caller.endpoints is None:
+        return config
+    endpoints = {name: endpoint for name, endpoint in config.endpoints.items() if name in caller.endpoints}
+    behind = {name for endpoint in endpoints.values() for name in (*endpoint.traffic, *(endpoint.fallback or ()))}
+    reachable = {n: it for n, it in config.deployments.items() if n in behind or n in caller.endpoints}
+    defaults = {task: name for task, name in config.defaults.items() if name in endpoints}
+    return config.model_copy(update={"endpoints": endpoints, "deployments": reachable, "defaults": defaults})
