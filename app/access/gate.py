@@ -190,8 +190,11 @@ def _store(wanted: StoreSettings | None, before: _State | None) -> Store:
         return before.limiter.store
     if wanted is None:
         return Store.in_memory()
+    # Redis's client takes as long to import as half of the router: those who do not share are spared that.
+    from app.limits.redis_store import shared_store
+
     try:
-        return Store.shared(wanted.read())
+        return shared_store(wanted.read())
     except OSError as error:
         raise ConfigError([f"access.limits.store.url_file: {wanted.url_file}: {error.strerror}"]) from None
     except KeyError:

@@ -1,0 +1,341 @@
+"""Who may call: keys of every dialect's clients, what they may use, and that no key is told to anybody."""
+
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anthropic
+import httpx
+import openai
+import pytest
+from azure.ai.inference import ChatCompletionsClient
+from azure.core.credentials import AzureKeyCredential
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
+
+from app.access.keyfile import append
+from app.access.keys import create
+from app.config import ConfigError
+from app.server import Router
+from app.upstream import Surroundings
+from tests.router.conftest import Rig
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+PAST = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+class Keys:
+    """A keys file, and the keys in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.all = self.new("all")
+        self.chat = self.new("chat team", endpoints=["chat"])
+        self.embed = self.new("embed team", endpoints=["embed"])
+        self.expired = self.new("gone team", expires=PAST)
+        self.wrong, _ = create("nobody")
+
+    def new(self, name: str, **fields: Any) -> str:
+        key, record = create(name, **fields)
+        append(self.path, record.line)
+        return key
+
+
+@pytest.fixture
+def keys(rig: Rig, tmp_path: Path) -> Keys:
+    """The rig asks for keys."""
+    keys = Keys(tmp_path / "keys.yaml")
+    rig.change(access={"keys_file": str(keys.path)})
+    return keys
+
+
+class Spoken(NamedTuple):
+    """One dialect's question to the endpoint `chat`, and how it tells what is wrong."""
+
+    path: str
+    body: dict[str, Any]
+    headers: Callable[[str], dict[str, str]]
+    error: Callable[[httpx.Response], tuple[Any, ...]]
+    unauthorized: tuple[Any, ...]
+    forbidden: tuple[Any, ...]
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def _openai_error(answer: httpx.Response) -> tuple[Any, ...]:
+    error = answer.json()["error"]
+    return error["type"], error["code"], error["param"]
+
+
+def _azure_error(answer: httpx.Response) -> tuple[Any, ...]:
+    body = answer.json()
+    assert answer.headers["x-ms-error-code"] == body["code"]
+    return body["error"], body["code"], body["status"]
+
+
+CHAT = {"model": "chat", "messages": MESSAGES, "max_tokens": 3}
+OPENAI: Any = {
+    "error": _openai_error,
+    "unauthorized": ("invalid_request_error", "invalid_api_key", None),
+    "forbidden": ("invalid_request_error", "permission_denied", "model"),
+}
+DIALECTS = {
+    "openai": Spoken("/v1/chat/completions", CHAT, bearer, **OPENAI),
+    "azure openai": Spoken(
+        "/openai/deployments/chat/chat/completions?api-version=2024-06-01",
+        {"messages": MESSAGES},
+        lambda key: {"api-key": key},
+        **OPENAI,
+    ),
+    "azure": Spoken(
+        "/endpoints/chat/chat/completions?api-version=2024-05-01-preview",
+        {"messages": MESSAGES},
+        lambda key: {"api-key": key, **bearer(key)},
+        _azure_error,
+        ("Unauthorized", "Unauthorized", 401),
+        ("Forbidden", "Forbidden", 403),
+    ),
+    "anthropic": Spoken(
+        "/v1/messages",
+        CHAT,
+        lambda key: {"x-api-key": key},
+        lambda answer: (answer.json()["type"], answer.json()["error"]["type"]),
+        ("error", "authentication_error"),
+        ("error", "permission_error"),
+    ),
+}
+
+every_dialect = pytest.mark.parametrize("spoken", DIALECTS.values(), ids=DIALECTS.keys())
+
+
+def ask(rig: Rig, spoken: Spoken, key: str | None) -> httpx.Response:
+    headers = spoken.headers(key) if key is not None else {}
+    return httpx.post(rig.url + spoken.path, json=spoken.body, headers=headers)
+
+
+@every_dialect
+@pytest.mark.parametrize("which", ["all", "chat"])
+def test_a_key_opens_what_it_is_for(rig: Rig, keys: Keys, spoken: Spoken, which: str) -> None:
+    answer = ask(rig, spoken, getattr(keys, which))
+    assert answer.status_code == 200, answer.text
+
+
+@every_dialect
+@pytest.mark.parametrize("which", [None, "wrong", "expired"])
+def test_without_a_valid_key_every_dialect_says_401_in_its_form(
+    rig: Rig, keys: Keys, spoken: Spoken, which: str | None
+) -> None:
+    key = getattr(keys, which) if which else None
+    answer = ask(rig, spoken, key)
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert "retry-after" not in answer.headers
+    assert spoken.error(answer) == spoken.unauthorized
+    assert key is None or key not in answer.text
+    assert rig.blue.requests == []
+
+
+@every_dialect
+def test_a_key_for_something_else_gets_403_in_the_dialects_form(rig: Rig, keys: Keys, spoken: Spoken) -> None:
+    answer = ask(rig, spoken, keys.embed)
+    assert answer.status_code == 403
+    assert spoken.error(answer) == spoken.forbidden
+    assert "'embed team' may not use 'chat'; it may use: embed" in answer.text
+    assert rig.blue.requests == []
+
+
+def test_the_sdks_raise_their_own_errors(rig: Rig, keys: Keys) -> None:
+    with openai.OpenAI(base_url=f"{rig.url}/v1", api_key=keys.wrong) as client:
+        with pytest.raises(openai.AuthenticationError):
+            client.models.list()
+        with pytest.raises(openai.PermissionDeniedError):
+            client.with_options(api_key=keys.embed).chat.completions.create(**CHAT)  # type: ignore[call-overload]
+    claude = anthropic.Anthropic(base_url=rig.url, api_key=keys.wrong)
+    with claude, pytest.raises(anthropic.AuthenticationError):
+        claude.messages.create(**CHAT)  # type: ignore[call-overload]
+    azure = ChatCompletionsClient(f"{rig.url}/endpoints/chat", AzureKeyCredential(keys.wrong))
+    with azure, pytest.raises(ClientAuthenticationError):
+        azure.complete(messages=MESSAGES)
+    azure = ChatCompletionsClient(f"{rig.url}/endpoints/chat", AzureKeyCredential(keys.embed))
+    with azure, pytest.raises(HttpResponseError) as raised:
+        azure.complete(messages=MESSAGES)
+    assert raised.value.status_code == 403
+
+
+def models(rig: Rig, key: str) -> set[str]:
+    listed = httpx.get(f"{rig.url}/v1/models", headers=bearer(key)).raise_for_status().json()["data"]
+    return {model["id"] for model in listed}
+
+
+def test_a_caller_sees_the_models_that_it_may_use(rig: Rig, keys: Keys) -> None:
+    assert models(rig, keys.all) == {"chat", "embed", "blue", "green", "mini"}
+    assert models(rig, keys.chat) == {"chat", "blue", "green"}
+    assert models(rig, keys.embed) == {"embed", "mini"}
+    assert httpx.get(f"{rig.url}/v1/models/chat", headers=bearer(keys.embed)).status_code == 404
+    gone = httpx.post(f"{rig.url}/v1/chat/completions", json={**CHAT, "model": "gone"}, headers=bearer(keys.embed))
+    assert gone.status_code == 404
+    assert "the endpoints here are: embed" in gone.text
+
+
+def test_no_other_way_leads_to_what_a_caller_may_not_use(rig: Rig, keys: Keys) -> None:
+    rig.change(defaults={"chat": "chat", "embeddings": "embed"})
+    for body, headers in (
+        ({**CHAT, "model": "blue"}, {}),
+        ({"messages": MESSAGES}, {}),
+        (CHAT, {"azureml-model-deployment": "blue"}),
+    ):
+        answer = httpx.post(f"{rig.url}/v1/chat/completions", json=body, headers={**bearer(keys.embed), **headers})
+        assert answer.status_code == 403, answer.text
+    info = f"{rig.url}/endpoints/chat/info?api-version=2024-05-01-preview"
+    assert httpx.get(info, headers=bearer(keys.embed)).status_code == 404
+    assert httpx.get(info, headers=bearer(keys.chat)).status_code == 200
+    assert httpx.post(
+        f"{rig.url}/v1/chat/completions", json={**CHAT, "model": "blue"}, headers=bearer(keys.chat)
+    ).is_success
+
+
+def test_a_strangers_body_is_not_read(rig: Rig, keys: Keys) -> None:
+    """The answer comes while most of the body is still to be sent."""
+    host, port = rig.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: 30000000\r\n\r\n"
+        connection.sendall(head.encode() + b'{"model":')
+        assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
+
+
+def test_what_stays_open(rig: Rig, keys: Keys) -> None:
+    for path in ("/health", "/ready", "/metrics"):
+        assert httpx.get(rig.url + path).status_code == 200
+    rig.change(access={"metrics": "restricted"})
+    assert httpx.get(f"{rig.url}/health").status_code == 200
+    assert httpx.get(f"{rig.url}/metrics").status_code == 401
+    assert httpx.get(f"{rig.url}/metrics", headers=bearer(keys.wrong)).status_code == 401
+    assert httpx.get(f"{rig.url}/metrics", headers=bearer(keys.embed)).status_code == 200
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 15
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def status(rig: Rig, key: str) -> int:
+    return ask(rig, DIALECTS["openai"], key).status_code
+
+
+def test_keys_come_and_go_without_a_restart(rig: Rig, keys: Keys) -> None:
+    fresh = keys.new("fresh team")
+    assert eventually(lambda: status(rig, fresh) == 200)
+    lines = keys.path.read_text().splitlines(keepends=True)
+    keys.path.write_text("".join(line for line in lines if "fresh" not in line))
+    assert eventually(lambda: status(rig, fresh) == 401)
+    assert status(rig, keys.all) == 200
+    keys.path.write_text("- {broken")
+    assert eventually(lambda: 'switchyard_key_reloads_total{outcome="refused"} 1.0' in metrics(rig))
+    assert status(rig, keys.all) == 200
+
+
+def metrics(rig: Rig) -> str:
+    return httpx.get(f"{rig.url}/metrics").text
+
+
+def test_a_mounted_secret_is_followed_through_its_links(rig: Rig, tmp_path: Path) -> None:
+    """Kubernetes swaps a link to a directory; the file itself is never written to."""
+    old, new = Keys(_made(tmp_path / "..1") / "keys.yaml"), Keys(_made(tmp_path / "..2") / "keys.yaml")
+    (tmp_path / "..data").symlink_to("..1")
+    (tmp_path / "keys.yaml").symlink_to("..data/keys.yaml")
+    rig.change(access={"keys_file": str(tmp_path / "keys.yaml")})
+    assert (status(rig, old.all), status(rig, new.all)) == (200, 401)
+    (tmp_path / "..data_tmp").symlink_to("..2")
+    (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+    assert eventually(lambda: (status(rig, old.all), status(rig, new.all)) == (401, 200))
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+def test_anonymous_callers_may_be_let_in_and_a_wrong_key_is_still_wrong(rig: Rig, keys: Keys) -> None:
+    rig.change(access={"allow_anonymous": True})
+    assert ask(rig, DIALECTS["openai"], None).status_code == 200
+    assert status(rig, keys.wrong) == 401
+    assert status(rig, keys.embed) == 403
+
+
+def test_without_keys_any_credential_will_do(rig: Rig) -> None:
+    for spoken in DIALECTS.values():
+        assert ask(rig, spoken, "unused").status_code == 200
+
+
+def test_a_keys_file_that_is_not_there_refuses_the_configuration(rig: Rig, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"access.keys_file: .*gone.yaml: No such file"):
+        rig.change(access={"keys_file": str(tmp_path / "gone.yaml")})
+    assert ask(rig, DIALECTS["openai"], None).status_code == 200
+
+
+def test_a_router_that_others_reach_refuses_to_serve_everyone(rig: Rig) -> None:
+    exposed = Router(Surroundings(loopback=False))
+    with pytest.raises(ConfigError, match="access: nothing says who may call"):
+        exposed.reconfigure(rig.config)
+    exposed.reconfigure({**rig.config, "access": {"allow_anonymous": True}})
+
+
+@pytest.fixture
+def every_log() -> Iterator[list[str]]:
+    """Whatever any logger says at any level, with tracebacks."""
+    lines: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(self.format(record))
+
+    handler, root, ours = Keep(), logging.getLogger(), logging.getLogger("switchyard")
+    before = root.level, ours.level, ours.propagate
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    ours.setLevel(logging.DEBUG)
+    ours.propagate = True
+    yield lines
+    root.removeHandler(handler)
+    root.setLevel(before[0])
+    ours.setLevel(before[1])
+    ours.propagate = before[2]
+
+
+def test_no_key_is_in_any_log_line_metric_error_or_call_to_a_deployment(
+    rig: Rig, keys: Keys, every_log: list[str]
+) -> None:
+    def broken(body: dict[str, Any]) -> Any:
+        raise RuntimeError("the deployment's own defect")
+
+    told = ""
+    for key in (keys.all, keys.chat, keys.embed, keys.expired, keys.wrong):
+        for spoken in DIALECTS.values():
+            told += ask(rig, spoken, key).text
+            told += httpx.post(rig.url + spoken.path, content=b"{", headers=spoken.headers(key)).text
+    rig.blue.answer = broken
+    told += ask(rig, DIALECTS["openai"], keys.all).text
+    keys.path.write_text(f"- {keys.all}\n")
+    assert eventually(lambda: 'outcome="refused"} 1.0' in metrics(rig))
+    told += metrics(rig) + "\n".join(every_log) + str(rig.blue.headers)
+    assert '"caller": "chat team"' in told
+    for key in (keys.all, keys.chat, keys.embed, keys.expired, keys.wrong):
+        assert key not in told
+        assert key.rpartition("-")[2] not in told
+
+
+def test_the_access_log_names_the_caller(rig: Rig, keys: Keys, every_log: list[str]) -> None:
+    ask(rig, DIALECTS["openai"], keys.chat)
+    ask(rig, DIALECTS["openai"], keys.wrong)
+    lines = [json.loads(line) for line in every_log if line.startswith('{"time"')]
+    assert [(line["caller"], line["status"]) for line in lines] == [("chat team", 200), ("", 401)]
