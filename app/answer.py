@@ -8,7 +8,7 @@ from typing import Any
 
 from app.dialects.base import EVENT_STREAM, Reply
 from app.errors import SwitchyardError
-from app.limits.limiter import Admission
+from app.limits.limiter import Claims
 from app.telemetry import Record
 from app.traffic import DEPLOYMENT_HEADER
 
@@ -26,7 +26,7 @@ class Answer:
         self.started = False
         self.finished = False
         self.failure: SwitchyardError | None = None
-        self.limits: Admission | None = None
+        self.limits: Claims | None = None
         self._events = 0
 
     def upstream_id(self) -> str:

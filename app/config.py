@@ -66,6 +66,14 @@ class ContentFilter(_Model):
     )
 
 
+class Admission(_Model):
+    """How many requests at a time. Per router replica."""
+
+    max_concurrent: int = Field(ge=1, description="Requests that the deployments work on.")
+    max_queued: int = Field(default=0, ge=0, description="Requests that wait for a place; more are refused at once.")
+    max_wait_s: Seconds = Field(default=30.0, description="The longest wait; then the request is refused.")
+
+
 class Endpoint(_Model):
     """A public name that clients call, and the deployments behind it."""
 
@@ -73,6 +81,7 @@ class Endpoint(_Model):
     traffic: dict[str, Percent] = Field(min_length=1, description="Percentage per deployment; sums to 100.")
     sticky: Sticky | None = None
     content_filter: ContentFilter | None = None
+    admission: Admission | None = Field(default=None, description="Left out: no bound but the deployments' own.")
     fallback: tuple[str, ...] | None = Field(
         default=None,
         description="Who is tried after a failure before the first byte, in order; [] for nobody. "
@@ -123,10 +132,22 @@ class Deployment(_Model):
 class Timeouts(_Model):
     """In seconds; expiry ends the engine's work."""
 
+    body_s: Seconds = Field(default=60.0, description="For the client to send its whole request.")
     connect_s: Seconds = Field(default=5.0, description="To reach the deployment.")
     first_byte_s: Seconds = Field(default=300.0, description="From the request to the answer's first byte.")
     idle_s: Seconds = Field(default=120.0, description="Between two chunks of an answer.")
     total_s: Seconds = Field(default=3600.0, description="The whole exchange.")
+
+
+class Tgi(_Model):
+    """The TGI dialect, where its two descriptions differ."""
+
+    profile: Literal["mindie", "tgi"] = Field(
+        default="mindie",
+        description="Which description holds: MindIE's (and TGI 0.9's), or TGI 3's. It decides what a request that "
+        "says nothing gets: the output's length (20 tokens, or the rest of the context), the prompt in the text, a "
+        "list or an object at POST /, sampling, the seed of greedy answers.",
+    )
 
 
 class Config(_Model):
@@ -139,7 +160,10 @@ class Config(_Model):
     )
     access: Access = Access()
     timeouts: Timeouts = Timeouts()
+    tgi: Tgi = Tgi()
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="A larger request gets a 413.")
+    max_header_bytes: int = Field(default=32 * 1024, ge=1024, description="All headers together; more get a 431.")
+    max_messages: int = Field(default=4096, ge=1, description="In one conversation or batch; more get a 400.")
 
     @model_validator(mode="after")
     def _names_refer_to_something(self) -> Self:

@@ -124,6 +124,11 @@ class Access(Section):
     allow_anonymous: bool = Field(
         default=False, description="Whether callers without credentials are served, on any interface."
     )
+    managers: tuple[CallerName, ...] = Field(
+        default=(),
+        description="The callers (a key's name, a token's principal) that may change traffic over the management API. "
+        "Without credentials to check, on loopback, everyone may.",
+    )
     metrics: Literal["open", "restricted"] = Field(
         default="open", description="Whether /metrics needs credentials too: scrapers usually have none."
     )

@@ -8,7 +8,10 @@
     │   ├── Forbidden               403   known, and not allowed this
     │   ├── NotFound                404   no such endpoint, deployment or route
     │   ├── MethodNotAllowed        405
+    │   ├── TooSlow                 408
+    │   ├── Conflict                409   somebody else changed it, or is about to
     │   ├── TooLarge                413
+    │   │   └── HeadersTooLarge     431
     │   ├── Unprocessable           422   well formed, and beyond what this deployment can do
     │   ├── LimitExceeded           429   the caller's share is used up for now
     │   └── Rejected                4xx   the engine's own refusal of the request
@@ -102,11 +105,31 @@ class MethodNotAllowed(ClientError):
     kind = "method_not_allowed"
 
 
+class TooSlow(ClientError):
+    """The client took too long to send its request."""
+
+    status = 408
+    kind = "too_slow"
+
+
+class Conflict(ClientError):
+    """What the request would change is not as its sender saw it, or is being changed: look again, then repeat it."""
+
+    status = 409
+    kind = "conflict"
+
+
 class TooLarge(ClientError):
     """The body exceeds what the router reads."""
 
     status = 413
     kind = "too_large"
+
+
+class HeadersTooLarge(TooLarge):
+    """The headers do."""
+
+    status = 431
 
 
 class Unprocessable(ClientError):
@@ -115,8 +138,8 @@ class Unprocessable(ClientError):
     status = 422
     kind = "unprocessable"
 
-    def __init__(self, message: str, *, param: str | None = None, value: Any = None) -> None:
-        super().__init__(message, param=param)
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None, value: Any = None) -> None:
+        super().__init__(message, param=param, code=code)
         self.value = value
 
 
@@ -157,9 +180,13 @@ class Unavailable(UpstreamError):
 
 
 class Broken(UpstreamError):
-    """An answer began and did not end, or makes no sense."""
+    """The answer is a failure, or makes no sense."""
 
     kind = "broken"
+
+
+class Incomplete(Broken):
+    """The answer began and did not end."""
 
 
 class TimedOut(UpstreamError):

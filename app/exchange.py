@@ -14,9 +14,7 @@
 
 import asyncio
 import logging
-import re
 import time
-import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -25,9 +23,10 @@ from random import Random
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
-from app.access.caller import EVERYONE, Caller, credential, must_use, visible
-from app.access.gate import Access
-from app.answer import REQUEST_ID_HEADER, Answer, Send
+from app.access.caller import VISITOR, Caller, credential, must_use, visible
+from app.access.guard import Access
+from app.admission import Gate, check_length
+from app.answer import Answer, Send
 from app.breaker import Breaker, Breakers
 from app.config import Config, Sticky, Timeouts
 from app.content_filter import refuse_hits
@@ -40,21 +39,22 @@ from app.dialects.base import (
     Route,
     Served,
     Stream,
+    dump,
     json_object,
     value_at,
 )
 from app.engine import field_named_in, find_usage
 from app.errors import (
     BadRequest,
-    Broken,
     DeadlinePassed,
+    Incomplete,
     InternalError,
     Rejected,
     SwitchyardError,
-    TooLarge,
     Unavailable,
     UpstreamError,
 )
+from app.intake import GONE, check_headers, read_body, request_id
 from app.model import Model
 from app.retries import RetryBudget
 from app.telemetry import Record, Telemetry
@@ -65,9 +65,7 @@ TIMEOUT_HEADER = "x-request-timeout-s"
 """How long the client will wait for the whole answer, in seconds."""
 
 _log = logging.getLogger("switchyard")
-_USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 _LONG_BODY = 16 * 1024
-_GONE = 499  # nginx's code for a client that left; it is logged, never sent
 
 
 class Calls(Protocol):
@@ -103,6 +101,7 @@ class Board:
     snapshot: Snapshot | None = None
     breakers: Breakers = field(default_factory=lambda: Breakers(time.monotonic))
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
+    gates: defaultdict[str, Gate] = field(default_factory=lambda: defaultdict(Gate))
 
 
 class _Abort(Exception):
@@ -117,7 +116,7 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
     """Serves one HTTP request (ASGI)."""
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     dialect, route = candidates[-1]
-    record = Record(dialect.name, route.operation, _request_id(headers))
+    record = Record(dialect.name, route.operation, request_id(headers))
     request = Request(
         method=scope["method"],
         path=scope["path"],
@@ -130,27 +129,28 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
     try:
         if (snapshot := board.snapshot) is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
+        check_headers(scope, snapshot.config.max_header_bytes)
         dialect, route = _claimed(candidates, request, record)
-        # Before the body: a stranger makes nobody read it.
-        caller = None if route.open else await board.access.caller(headers)
-        request = replace(request, body=await _read_body(receive, snapshot.config.max_body_bytes))
-        dialect, route = _claimed(candidates, request, record)
-        if caller is None:
-            caller = EVERYONE if route.open else await board.access.caller(headers)
+        caller = VISITOR
+        if not route.open:  # before the body: a stranger makes nobody read one
+            caller = await board.access.caller(headers)
+            request = replace(request, body=await read_body(receive, snapshot.config))
+            dialect, route = _claimed(candidates, request, record)
         record.caller = caller.name
         if route.local:
             await out.reply(dialect.answer(route.operation, request, visible(caller, snapshot.config)))
             return
         call = dialect.parse(route.operation, request, Context(snapshot.config, board.random))
+        check_length(call.body, snapshot.config.max_messages)
         async with while_connected(receive):
             deadline = asyncio.get_running_loop().time() + _time_allowed(snapshot.config.timeouts, call, headers)
             await _Errand(board, snapshot, dialect, caller, call, out, deadline, len(request.body)).run(request)
     except _Abort:
         pass  # leaving the answer unfinished makes the server break the connection
     except ClientGone:
-        record.status, record.error = _GONE, "client_gone"
+        record.status, record.error = GONE, "client_gone"
     except asyncio.CancelledError:  # how Serve tells that the client left
-        record.status, record.error = _GONE, "client_gone"
+        record.status, record.error = GONE, "client_gone"
         raise
     except SwitchyardError as error:
         await out.error(error, dialect.render_error(error, route.operation, request))
@@ -176,17 +176,21 @@ class _Errand:
     size: int
 
     async def run(self, request: Request) -> None:
-        """Chooses the deployment, and another if that one fails before the first byte."""
+        """Chooses the deployment, and waits for a place."""
         record = self.out.record
         assignment = self._assign(request.headers)
         record.endpoint, record.reason = assignment.endpoint, assignment.reason
         if (endpoint := self.snapshot.config.endpoints.get(assignment.endpoint)) is not None:
             refuse_hits(endpoint.content_filter, self.call.body)
-        async with self.board.access.admit(self.caller, assignment.endpoint, self.call.body, self.out):
-            await self._ask_one_of(assignment)
+        gate = self.board.gates[assignment.endpoint]
+        async with (
+            self.board.access.admit(self.caller, assignment.endpoint, self.call.body, self.out),
+            gate.turn(assignment.endpoint, endpoint.admission if endpoint else None),
+        ):
+            await self._serve(assignment)
 
-    async def _ask_one_of(self, assignment: Assignment) -> None:
-        record = self.out.record
+    async def _serve(self, assignment: Assignment) -> None:
+        """Asks the deployment, and another one if it fails before the first byte."""
         budget = self.board.budgets[assignment.endpoint]
         budget.request()
         # One replacement: more would multiply the load on deployments that already fail.
@@ -198,7 +202,8 @@ class _Errand:
         except UpstreamError as error:
             if self.out.started or not budget.take():
                 raise
-            _log.warning("request %s: %s (%s); trying %s", record.request_id, error.message, error.kind, second)
+            id = self.out.record.request_id
+            _log.warning("request %s: %s (%s); trying %s", id, error.message, error.kind, second)
             await self._ask_of(second)
 
     def _candidates(self, assignment: Assignment) -> tuple[str, str]:
@@ -254,7 +259,7 @@ class _Errand:
             served = await self._served(target)
             question = await self._question(target, served)
             asked = time.perf_counter()
-            body = await self._ask(target, self.call.path, question) if self.call.path else b""
+            body = await self._ask(target, self.call.path, question) if self.call.path else dump(question)
         told = time.perf_counter()
         self.out.record.usage = find_usage(body)
         served = replace(served, total_s=told - self.out.record.started, engine_s=told - asked)
@@ -277,7 +282,8 @@ class _Errand:
             # Tokenizing a long prompt takes tens of milliseconds, in which every other stream would stand still.
             long = self.size > _LONG_BODY
             body = await asyncio.to_thread(self.call.fit, body, served) if long else self.call.fit(body, served)
-        if (lookup := self.call.lookup) is None:
+        lookup = self.call.fan_out(body) if self.call.fan_out else self.call.lookup
+        if lookup is None:
             return body
         answers = await asyncio.gather(*(self._ask(target, path, asked) for path, asked in lookup.questions))
         return lookup.then(body, [json_object(answer) for answer in answers])
@@ -310,7 +316,7 @@ class _Errand:
                         await self.out.chunk(data)
                     lively.last = clock()
             if end := stream.close():
-                self.out.failure = Broken("The deployment ended its answer before it was complete")
+                self.out.failure = Incomplete("The deployment ended its answer before it was complete")
         except SwitchyardError as error:
             end, self.out.failure = stream.fail(error), error
         record.usage = stream.usage
@@ -325,28 +331,6 @@ def _claimed(candidates: Candidates, request: Request, record: Record) -> tuple[
     dialect, route = next(((d, r) for d, r in candidates if d.claims(r, request)), candidates[-1])
     record.dialect, record.operation = dialect.name, route.operation
     return dialect, route
-
-
-async def _read_body(receive: Receive, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise TooLarge(f"The body is larger than {limit} bytes")
-        parts.append(part)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-
-
-def _request_id(headers: Mapping[str, str]) -> str:
-    """The client's own id where it can stand in a header and a log line, else a new one."""
-    given = headers.get(REQUEST_ID_HEADER, "")
-    return given if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _time_allowed(timeouts: Timeouts, call: Call, headers: Mapping[str, str]) -> float:

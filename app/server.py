@@ -12,23 +12,25 @@ from random import Random
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.access.gate import Access
+from app.access.guard import Access
 from app.config import Config, ConfigError, parse
+from app.control import ControlPlane
 from app.dialects.anthropic import Anthropic
 from app.dialects.azure import Azure
 from app.dialects.base import Dialect, Request, Route
 from app.dialects.openai import OpenAI
+from app.dialects.tgi import TGI
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange import Board, Candidates, Snapshot, handle
+from app.management import Management
 from app.telemetry import CONTENT_TYPE, Telemetry
-from app.upstream import Surroundings, Target, Upstream, targets
+from app.upstream import Surroundings, Upstream, targets
 
 _PROBE_TIMEOUT_S = 2.0
 _PROBE_CACHE_S = 1.0
@@ -40,20 +42,28 @@ class Router:
     Until the first one it answers 503, since a Serve replica builds its application before its configuration comes.
     """
 
-    def __init__(self, surroundings: Surroundings, *, random: Random | None = None) -> None:
+    def __init__(
+        self, surroundings: Surroundings, *, random: Random | None = None, control: ControlPlane | None = None
+    ) -> None:
         self._surroundings = surroundings
         self._upstream = Upstream()
         telemetry = Telemetry()
         self._access = Access(telemetry, loopback=surroundings.loopback, several_routers=surroundings.several_routers)
         self._board = Board(self._upstream, telemetry, self._access, random or Random())
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
-        self.app = Starlette(
-            routes=[*self._operations(), *_routes(self._exchange)],
-            middleware=[Middleware(_OneSlashOrNone)],
+        self._management = Management(self._serving, self._all_healthy, telemetry, self._access, control)
+        endpoints = _endpoints(self._exchange)
+        starlette = Starlette(
+            routes=[
+                *self._operations(),
+                *self._management.routes(),
+                *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
+            ],
             exception_handlers={HTTPException: _unrouted},
             lifespan=self._lifespan,
         )
-        self.app.router.redirect_slashes = False
+        starlette.router.redirect_slashes = False
+        self.app: ASGIApp = _OneSlashOrNone(_AtOnce(endpoints, starlette))
 
     def reconfigure(self, config: object) -> None:
         """Serves by `config` (a Config, or plain data) from the next request on.
@@ -69,7 +79,11 @@ class Router:
         except ConfigError:
             reloads.labels("refused").inc()
             raise
+        self._management.since_ms = int(time.time() * 1000)
         reloads.labels("applied").inc()
+
+    def _serving(self) -> Config | None:
+        return self._board.snapshot.config if self._board.snapshot is not None else None
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -95,7 +109,7 @@ class Router:
         snapshot = self._board.snapshot
         if snapshot is None:
             return JSONResponse({"status": "not configured"}, status_code=503)
-        healthy = await self._healthy(list(snapshot.targets.values()))
+        healthy = await self._all_healthy()
         endpoints = {
             name: any(healthy.get(deployment) for deployment, share in endpoint.traffic.items() if share > 0)
             for name, endpoint in snapshot.config.endpoints.items()
@@ -104,8 +118,9 @@ class Router:
         body = {"status": "ready" if ready else "not ready", "endpoints": endpoints, "deployments": healthy}
         return JSONResponse(body, status_code=200 if ready else 503)
 
-    async def _healthy(self, asked: Sequence[Target]) -> Mapping[str, bool]:
+    async def _all_healthy(self) -> Mapping[str, bool]:
         """Which deployments are healthy; asked at most once a second, however many probes come."""
+        asked = list(self._board.snapshot.targets.values()) if self._board.snapshot is not None else []
         when, known = self._readiness
         if time.monotonic() - when < _PROBE_CACHE_S and all(target.name in known for target in asked):
             return known
@@ -126,7 +141,7 @@ class Router:
 
 Exchange = Callable[[Candidates, Scope, Receive, Send], Awaitable[None]]
 
-DIALECTS: Sequence[Dialect] = (Anthropic(), Azure(), OpenAI())
+DIALECTS: Sequence[Dialect] = (Anthropic(), Azure(), TGI(), OpenAI())
 """In the order in which they are asked whether a request on a shared path is theirs."""
 
 
@@ -140,14 +155,28 @@ class _Endpoint:
         await self._exchange(self._candidates, scope, receive, send)
 
 
-def _routes(exchange: Exchange) -> list[BaseRoute]:
+Endpoints = Mapping[tuple[str, str], _Endpoint]
+"""By method and path."""
+
+
+def _endpoints(exchange: Exchange) -> Endpoints:
     shared: dict[tuple[str, str], list[tuple[Dialect, Route]]] = {}
     for dialect in DIALECTS:
         for route in dialect.routes:
             shared.setdefault((route.method, route.path), []).append((dialect, route))
-    return [
-        Path(path, _Endpoint(exchange, candidates), methods=[method]) for (method, path), candidates in shared.items()
-    ]
+    return {where: _Endpoint(exchange, candidates) for where, candidates in shared.items()}
+
+
+class _AtOnce:
+    """Paths without parameters are looked up; Starlette tries its routes one by one, and wraps every chunk twice."""
+
+    def __init__(self, endpoints: Endpoints, otherwise: ASGIApp) -> None:
+        self._endpoints = {where: endpoint for where, endpoint in endpoints.items() if "{" not in where[1]}
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        known = self._endpoints.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        await (known or self._otherwise)(scope, receive, send)
 
 
 class _OneSlashOrNone:

@@ -9,11 +9,13 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 from app.engine import Usage
 
@@ -139,13 +141,28 @@ class Telemetry:
         if _access.isEnabledFor(logging.INFO):
             _access.info(json.dumps(_line(record, elapsed)))
 
-    def expose(self) -> bytes:
-        """The metrics in Prometheus' text format."""
-        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-            return generate_latest(self.registry)
-        shared = CollectorRegistry()
-        MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
-        return generate_latest(shared)
+    def expose(self, endpoint: str | None = None) -> bytes:
+        """The metrics in Prometheus' text format, or those of one endpoint."""
+        registry = self.registry
+        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry if endpoint is None else _Of(endpoint, registry))
+
+
+@dataclass(frozen=True, slots=True)
+class _Of(Collector):
+    """The samples with one endpoint's label."""
+
+    endpoint: str
+    source: CollectorRegistry
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self.source.collect():
+            part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+            part.samples = [it for it in metric.samples if it.labels.get("endpoint") == self.endpoint]
+            if part.samples:
+                yield part
 
 
 def _line(record: Record, elapsed: float) -> dict[str, object]:
@@ -177,9 +194,10 @@ def _line(record: Record, elapsed: float) -> dict[str, object]:
 def log_to_stderr() -> None:
     """Sends the access log (one JSON object a line) and the router's own messages to stderr.
 
-    For the process's entry point to call, once.
+    For the process's entry point to call, once. It is the process's own stderr: what Serve puts in its place walks the
+    stack for every line and holds a thousand of them back.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(sys.__stderr__)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger = logging.getLogger("switchyard")
     logger.handlers = [handler]

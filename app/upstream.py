@@ -26,7 +26,7 @@ from app.config import (
     Timeouts,
 )
 from app.engine import engine_error
-from app.errors import Broken, Rejected, SwitchyardError, TimedOut, Unavailable, UpstreamError
+from app.errors import Broken, Incomplete, Rejected, SwitchyardError, TimedOut, Unavailable, UpstreamError
 from app.model import MODEL_PATH, Model
 
 _MAX_ERROR_BYTES = 64 * 1024
@@ -110,6 +110,7 @@ class Upstream:
         self._open = aiohttp.ClientSession(
             # The bound on concurrent requests is admission's; a second one here would queue in silence.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15),
+            cookie_jar=aiohttp.DummyCookieJar(),  # one deployment's cookies are no business of the next caller's
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept-Encoding"),
         )
@@ -156,7 +157,7 @@ class Upstream:
                     raise
         try:
             if not first:
-                raise Broken(f"Deployment '{target.name}' gave an empty answer")
+                raise Incomplete(f"Deployment '{target.name}' gave an empty answer")
             yield _chunks(response, first, target)
         finally:
             # After the body's end the connection is already back in the pool and this does nothing.
@@ -239,7 +240,7 @@ def _max_len(models: bytes, target: Target) -> int:
 async def _chunks(response: aiohttp.ClientResponse, first: bytes, target: Target) -> AsyncIterator[bytes]:
     yield first
     with _translated(target):
-        async for chunk in response.content.iter_any():
+        while chunk := await response.content.readany():
             yield chunk
 
 
@@ -269,4 +270,4 @@ def _translated(target: Target | None = None) -> Iterator[None]:
     except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
         raise Unavailable(f"{name} is not available") from error
     except (aiohttp.ClientError, ValueError) as error:
-        raise Broken(f"{name} ended its answer before it was complete") from error
+        raise Incomplete(f"{name} ended its answer before it was complete") from error

@@ -1,9 +1,22 @@
 """What the router costs: the same engine reached four ways, in one run, interleaved.
 
-(a) straight at the model application, (b) through the router, (c) through Ray Serve LLM's own multi-model ingress as
-Ray ships it, (d) the same with what our applications run with: Serve's throughput settings, no engine metrics through
-Ray's agent. (c) and (d) gather tokens for 50 ms before they send them, (a) and (b) send each as it comes. The model has
-one random layer, so that what is measured is the serving path. Machines are noisy: read the ratios.
+Two Ray clusters stand side by side, each way with an engine of its own, all alike. In ours, started as `make serve`
+starts it (HAProxy in front, Serve's throughput settings, no engine metrics through Ray's agent):
+
+(a) straight at the model application;
+(b) through the router;
+(d) through Ray Serve LLM's own multi-model ingress, `build_openai_app`, with everything that we tuned around it.
+
+In the other one, with Ray's own defaults (`benchmarks/shipped.py`: `ray start --head`, `serve run`, no RAY_SERVE_*
+variable), so that Serve's Python proxy is in front and the throughput settings are off:
+
+(c) `build_openai_app` as Ray ships it.
+
+(c) and (d) gather tokens for 50 ms before they send them, (a) and (b) send each as it comes. One way is measured at a
+time, and the cluster that is not asked is frozen (SIGSTOP): an idle one takes a tenth to a third of a core. What it may
+still change shows in the row of (a) alone, measured before the other cluster starts; what else ran on the machine
+shows in `other_cores`. The model has one random layer, so that what is measured is the serving path. Machines are
+noisy: read the ratios.
 
     make bench        prints a table, writes benchmarks/results/<date>.json; exit status 1 below the bar
 
@@ -22,18 +35,19 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import uvloop
 import yaml
 
+from benchmarks import shipped
+from deployments import leftovers
 from deployments.internal_key import HEADER, VARIABLE
 from deployments.weights import default_cache, prepare_tiny
 
@@ -47,20 +61,25 @@ BAR = {"tokens_per_s of (a)": 0.85, "tokens_per_s of (c)": 1.5, "tokens_per_s of
 
 
 @dataclass(frozen=True)
-class Path_:
-    """One way to the engine: its name, the URL's path below the ingress, and the model to ask for."""
+class Way:
+    """One way to an engine: its name, its cluster, the path below that cluster's ingress, the model to ask for."""
 
     name: str
+    cluster: Literal["ours", "shipped"]
     prefix: str
     model: str
 
 
-PATHS = (
-    Path_("(a) model application", "/deployments/tiny", MODEL),
-    Path_("(b) router", "", "chat"),
-    Path_("(c) Ray OpenAiIngress", "/ingress", MODEL),
-    Path_("(d) the same, tuned", "/tuned", MODEL),
+WAYS = (
+    Way("(a) model application", "ours", "/deployments/tiny", MODEL),
+    Way("(b) router", "ours", "", "chat"),
+    Way("(d) OpenAiIngress, tuned", "ours", "/tuned", MODEL),
+    Way("(c) OpenAiIngress, shipped", "shipped", "", MODEL),
 )
+"""In the order of their turns, those of a cluster together."""
+
+SETTLE_S = 2.0
+"""From a cluster's thaw to its first request: timers that came due meanwhile run first."""
 
 
 @dataclass
@@ -73,22 +92,14 @@ class Round:
     inter_token_p50: float
     inter_token_p99: float
     cpu_s_per_1000_tokens: float
+    """Of the cluster that is asked."""
+    other_cores: float
+    """What everything else on the machine took meanwhile, in cores: the load generator and the cluster left out."""
 
 
-NOT_TUNED = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"}
-"""Undoes, for one deployment's replicas, what the run's environment says."""
-
-
-def as_shipped(llm_config: Mapping[str, Any]) -> dict[str, Any]:
-    """The same engine with Ray's own defaults around it."""
-    kept = {name: value for name, value in llm_config.items() if name != "log_engine_metrics"}
-    variables = {**llm_config["runtime_env"]["env_vars"], **NOT_TUNED}
-    return {**kept, "runtime_env": {"env_vars": variables}}
-
-
-def configuration(weights: Path) -> dict[str, Any]:
-    """The application under test: one engine for (a) and (b), one like it for (c), and the router."""
-    llm_config = {
+def engine(weights: Path) -> dict[str, Any]:
+    """The LLMConfig that every way's engine is made from."""
+    return {
         "model_loading_config": {"model_id": MODEL, "model_source": str(weights)},
         "accelerator_config": {"kind": "cpu"},
         "engine_kwargs": {
@@ -99,12 +110,25 @@ def configuration(weights: Path) -> dict[str, Any]:
         },
         # One thread: a layer 64 wide has no work for more, and idle OpenMP threads spin on the cores under test.
         "runtime_env": {"env_vars": {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}},
-        "log_engine_metrics": False,
         "deployment_config": {
             "ray_actor_options": {"num_cpus": 0.5},
             "autoscaling_config": {"min_replicas": 1, "max_replicas": 1},
         },
     }
+
+
+def ingress(prefix: str, llm_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Ray Serve LLM's own application for `llm_config`."""
+    return {
+        "name": "ingress",
+        "route_prefix": prefix,
+        "import_path": "ray.serve.llm:build_openai_app",
+        "args": {"llm_configs": [dict(llm_config)]},
+    }
+
+
+def configuration(llm_config: Mapping[str, Any]) -> dict[str, Any]:
+    """What our cluster serves: one engine for (a) and (b) with the router, one for (d)."""
     user_config = {
         "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"tiny": 100}}},
         "deployments": {"tiny": {"app": "tiny", "model": MODEL}},
@@ -121,63 +145,66 @@ def configuration(weights: Path) -> dict[str, Any]:
                 "name": "tiny",
                 "route_prefix": "/deployments/tiny",
                 "import_path": "deployments.llm:build",
-                "args": {"llm_config": llm_config},
+                "args": {"llm_config": dict(llm_config)},
             },
-            {
-                "name": "ingress",
-                "route_prefix": "/ingress",
-                "import_path": "ray.serve.llm:build_openai_app",
-                "args": {
-                    "llm_configs": [as_shipped(llm_config)],
-                    "ingress_deployment_config": {"ray_actor_options": {"runtime_env": {"env_vars": NOT_TUNED}}},
-                },
-            },
-            {
-                "name": "tuned",
-                "route_prefix": "/tuned",
-                "import_path": "ray.serve.llm:build_openai_app",
-                "args": {"llm_configs": [llm_config]},
-            },
+            ingress("/tuned", {**llm_config, "log_engine_metrics": False}),
         ]
     }
 
 
 @contextmanager
-def application(key: str) -> Iterator[int]:
-    """Starts it as `make serve` would; yields the launcher's pid."""
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "bench.yaml"
-        config.write_text(yaml.safe_dump(configuration(prepare_tiny(default_cache()).absolute())))
-        command = [sys.executable, "-m", "deployments", "serve", "--config", str(config), "--port", str(PORT)]
-        environment = {**os.environ, VARIABLE: key, "SWITCHYARD_RUN_DIR": folder}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
-        try:
-            assert process.stdout is not None
-            if "ready" not in process.stdout.readline():
-                raise SystemExit("the application did not start")
-            yield process.pid
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
+def ours(llm_config: Mapping[str, Any], key: str, directory: Path) -> Iterator[leftovers.Run]:
+    """Starts our cluster as `make serve` would; yields its run once it is ready."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = directory / "bench.yaml"
+    config.write_text(yaml.safe_dump(configuration(llm_config)))
+    command = [sys.executable, "-m", "deployments", "serve", "--config", str(config), "--port", str(PORT)]
+    environment = {**os.environ, VARIABLE: key, leftovers.RUN_DIRECTORY: str(directory)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        if "ready" not in process.stdout.readline():
+            raise SystemExit("the application did not start")
+        run = leftovers.record(directory)
+        assert run is not None, "written before the launcher says that it is ready"
+        yield run
+    finally:
+        process.terminate()
+        process.wait()
+        leftovers.stop(directory)
 
 
-def cpu_seconds(run_of: int) -> float:
-    """CPU time of every process of the application so far: those that carry the launcher's run id."""
-    run_id = _run_id(psutil.Process(run_of))
+def cpu_seconds(run: leftovers.Run) -> float:
+    """CPU time of every process of a cluster so far."""
     total = 0.0
-    for process in psutil.process_iter():
-        try:
-            if process.pid == run_of or _run_id(process) == run_id:
-                times = process.cpu_times()
-                total += times.user + times.system
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
+    for pid in leftovers.marked(run.run_id):
+        with suppress(psutil.NoSuchProcess):
+            times = psutil.Process(pid).cpu_times()
+            total += times.user + times.system
     return total
 
 
-def _run_id(process: psutil.Process) -> str | None:
-    children = [process, *process.children()] if process.pid != os.getpid() else [process]
-    return next((found for one in children if (found := one.environ().get("SWITCHYARD_RUN_ID"))), None)
+def other_cpu_seconds(run: leftovers.Run) -> float:
+    """CPU time that the machine has spent on anything but a cluster and this process, time stolen from it included."""
+    times, own = psutil.cpu_times(), psutil.Process().cpu_times()
+    return sum(times) - times.idle - times.iowait - times.guest - cpu_seconds(run) - own.user - own.system
+
+
+@contextmanager
+def frozen(runs: Iterable[leftovers.Run]) -> Iterator[None]:
+    """No process of these clusters runs within the block."""
+    pids = [pid for run in runs for pid in leftovers.marked(run.run_id)]
+    try:
+        _signal(pids, signal.SIGSTOP)
+        yield
+    finally:
+        _signal(pids, signal.SIGCONT)
+
+
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 class Stream(asyncio.Protocol):
@@ -211,38 +238,38 @@ class Stream(asyncio.Protocol):
             self.done.set_exception(SystemExit("a stream did not end"))
 
 
-def request(path: Path_, key: str) -> bytes:
-    """The HTTP request for one streamed answer of TOKENS tokens."""
+def request(way: Way, key: str, *, tokens: int = TOKENS) -> bytes:
+    """The HTTP request for one streamed answer of `tokens` tokens."""
     body = json.dumps(
         {
-            "model": path.model,
+            "model": way.model,
             "messages": [{"role": "user", "content": "Tell me a story."}],
-            "max_tokens": TOKENS,
+            "max_tokens": tokens,
             "temperature": 0,  # drawing from 49,152 tokens would cost more than the model
             "ignore_eos": True,
             "stream": True,
         }
     )
     return (
-        f"POST {path.prefix}/v1/chat/completions HTTP/1.1\r\nhost: {HOST}\r\n{HEADER}: {key}\r\n"
+        f"POST {way.prefix}/v1/chat/completions HTTP/1.1\r\nhost: {HOST}\r\n{HEADER}: {key}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
     ).encode()
 
 
-async def burst(path: Path_, key: str, *, streams: int, requests: int, launcher: int) -> Round:
+async def burst(way: Way, run: leftovers.Run, key: str, *, streams: int, requests: int) -> Round:
     """`requests` answers, `streams` at a time."""
     left = iter(range(requests))
     answers: list[list[float]] = []
-    sent = request(path, key)
-    before, begun = cpu_seconds(launcher), time.perf_counter()
+    sent = request(way, key)
+    before, others, begun = cpu_seconds(run), other_cpu_seconds(run), time.perf_counter()
 
     async def worker() -> None:
         for _ in left:
-            _, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(sent), HOST, PORT)
+            _, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(sent), HOST, run.port)
             answers.append(await stream.done)
 
     await asyncio.gather(*(worker() for _ in range(streams)))
-    elapsed, cpu = time.perf_counter() - begun, cpu_seconds(launcher) - before
+    elapsed, others, cpu = time.perf_counter() - begun, other_cpu_seconds(run) - others, cpu_seconds(run) - before
     tokens = requests * TOKENS
     first = [times[0] * 1000 for times in answers]
     between = [(b - a) * 1000 for times in answers for a, b in itertools.pairwise(times)]
@@ -253,6 +280,7 @@ async def burst(path: Path_, key: str, *, streams: int, requests: int, launcher:
         inter_token_p50=statistics.median(between),
         inter_token_p99=_p99(between),
         cpu_s_per_1000_tokens=cpu / tokens * 1000,
+        other_cores=others / elapsed,
     )
 
 
@@ -260,36 +288,43 @@ def _p99(values: Sequence[float]) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]
 
 
-async def measure(key: str, launcher: int, rounds: int) -> dict[str, dict[str, list[Round]]]:
-    """Rounds per path, at 16 streams and at one, the paths taking turns."""
-    found: dict[str, dict[str, list[Round]]] = {path.name: {"16": [], "1": []} for path in PATHS}
-    for number in range(-1, rounds):
-        order = PATHS if number % 2 else PATHS[::-1]
+Found = dict[str, dict[str, list[Round]]]
+"""By way and number of streams."""
+
+
+async def measure(ways: Sequence[Way], clusters: Mapping[str, leftovers.Run], key: str, rounds: int) -> Found:
+    """Rounds per way, at 16 streams and at one, the ways taking turns."""
+    found: Found = {way.name: {"16": [], "1": []} for way in ways}
+    for number in range(-1, rounds):  # the first one warms up
+        order = ways if number % 2 else ways[::-1]
         for streams, requests in ((16, 64), (1, 12)):
-            for path in order:
-                result = await burst(path, key, streams=streams, requests=requests, launcher=launcher)
-                if number >= 0:  # the first one warms up
-                    found[path.name][str(streams)].append(result)
+            for cluster, turns in itertools.groupby(order, key=lambda way: way.cluster):
+                with frozen(run for name, run in clusters.items() if name != cluster):
+                    await asyncio.sleep(SETTLE_S)
+                    for way in turns:
+                        result = await burst(way, clusters[cluster], key, streams=streams, requests=requests)
+                        if number >= 0:
+                            found[way.name][str(streams)].append(result)
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
     return found
 
 
 def summary(found: Mapping[str, Mapping[str, Sequence[Round]]]) -> dict[str, dict[str, dict[str, float]]]:
-    """The median over the rounds, per path, streams and measure."""
+    """The median over the rounds, per way, streams and measure."""
     return {
-        path: {
+        way: {
             streams: {
                 name: statistics.median(getattr(result, name) for result in results) for name in asdict(results[0])
             }
             for streams, results in by_streams.items()
         }
-        for path, by_streams in found.items()
+        for way, by_streams in sorted(found.items())
     }
 
 
 def verdict(found: Mapping[str, Mapping[str, Sequence[Round]]]) -> dict[str, float]:
-    """The ratios of the bar: medians of what each round says, since paths took turns within it."""
-    a, b, c, d = (found[path.name] for path in PATHS)
+    """The ratios of the bar: medians of what each round says, since ways took turns within it."""
+    a, b, d, c = (found[way.name] for way in WAYS)
 
     def ratio(mine: Sequence[Round], theirs: Sequence[Round]) -> float:
         return statistics.median(m.tokens_per_s / t.tokens_per_s for m, t in zip(mine, theirs, strict=True))
@@ -307,9 +342,9 @@ def show(medians: Mapping[str, Mapping[str, Mapping[str, float]]], ratios: Mappi
     """Prints the table and the verdict; whether the bar is met."""
     names = list(next(iter(medians.values()))["16"])
     for streams in ("16", "1"):
-        print(f"\n{streams} stream(s){'':13}" + "".join(f"{name:>23}" for name in names))
-        for path, values in medians.items():
-            print(f"{path:24}" + "".join(f"{values[streams][name]:>23.1f}" for name in names))
+        print(f"\n{streams + ' stream(s)':28}" + "".join(f"{name:>23}" for name in names))
+        for way, values in medians.items():
+            print(f"{way:28}" + "".join(f"{values[streams][name]:>23.2f}" for name in names))
     print()
     met = True
     for name, value in ratios.items():
@@ -325,20 +360,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
-    key = secrets.token_urlsafe(16)
-    with application(key) as launcher:
-        found = uvloop.run(measure(key, launcher, arguments.rounds))
+    key, directory = secrets.token_urlsafe(16), ROOT / ".run" / "bench"
+    llm_config = engine(prepare_tiny(default_cache()).absolute())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that both clusters end with this process
+    with ours(llm_config, key, directory / "ours") as run:
+        alone = uvloop.run(measure(WAYS[:1], {"ours": run}, key, 3))
+        with shipped.cluster(ingress("/", llm_config), MODEL, directory / "shipped") as other:
+            found = uvloop.run(measure(WAYS, {"ours": run, "shipped": other}, key, arguments.rounds))
+    found = {**found, **{f"{name}, alone": rounds for name, rounds in alone.items()}}
     medians, ratios = summary(found), verdict(found)
     met = show(medians, ratios)
     results = ROOT / "benchmarks" / "results"
     results.mkdir(exist_ok=True)
-    rounds = {path: {n: [asdict(r) for r in rs] for n, rs in by.items()} for path, by in found.items()}
     report = {
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "medians": medians,
         "ratios": ratios,
-        "rounds": rounds,
+        "rounds": {way: {n: [asdict(r) for r in rs] for n, rs in by.items()} for way, by in found.items()},
     }
     (results / f"{time.strftime('%Y%m%d-%H%M%S')}.json").write_text(json.dumps(report, indent=1) + "\n")
     return 0 if met else 1

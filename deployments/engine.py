@@ -21,6 +21,7 @@ from app.model import MODEL_PATH
 from deployments import weights
 from deployments.disconnect import DisconnectMiddleware
 from deployments.internal_key import VARIABLE, InternalKeyMiddleware
+from deployments.logits.batch import BatchProcessor
 from deployments.model_card import add_model_card
 
 DEPLOYMENT = "Engine"
@@ -53,6 +54,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
     async def __serve_build_asgi_app__(self) -> FastAPI:
         app: FastAPI = await super().__serve_build_asgi_app__()
         add_model_card(app, MODEL_PATH)
+        BatchProcessor.vocabulary_size = app.state.engine_client.model_config.get_vocab_size()
         app.add_middleware(DisconnectMiddleware)
         app.add_middleware(InternalKeyMiddleware, key=os.environ.get(VARIABLE))
         return app

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from ray import serve
 from ray.serve import Application
+from ray.serve._private.config import DeploymentConfig
 from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,6 +24,7 @@ from app.config import LOOPBACK_VARIABLE, ConfigError
 from app.server import Router as App
 from app.telemetry import log_to_stderr
 from app.upstream import Surroundings
+from deployments.control import ServeControl
 
 _log = logging.getLogger("switchyard")
 
@@ -43,10 +45,13 @@ class Router:
 
     def __init__(self) -> None:
         log_to_stderr()
-        loopback = os.environ.get(LOOPBACK_VARIABLE) == "1"
-        self._router = App(
-            Surroundings.from_environment(_serve_url(), loopback=loopback, several_routers=_has_siblings())
+        here = serve.get_replica_context()
+        surroundings = Surroundings.from_environment(
+            _serve_url(),
+            loopback=os.environ.get(LOOPBACK_VARIABLE) == "1",
+            several_routers=_has_siblings(here._deployment_config),
         )
+        self._router = App(surroundings, control=ServeControl(here.app_name, here.deployment))
         self._configured = False
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -89,13 +94,17 @@ def _serve_url() -> str:
     return f"http://127.0.0.1:{_get_global_client().http_config.port}"
 
 
-def _has_siblings() -> bool:
-    """Whether Serve may run more replicas than this one. It is told of a change when it next makes a replica."""
-    settings = serve.get_replica_context()._deployment_config
+def _has_siblings(settings: DeploymentConfig) -> bool:
+    """Whether Serve may run more replicas than this one. Of a change only the replicas know that come after it."""
     autoscaling = settings.autoscaling_config
     return (autoscaling.max_replicas if autoscaling is not None else settings.num_replicas or 1) > 1
 
 
 def build(args: RouterArgs) -> Application:
     """The router's application, as `import_path` in the Serve configuration names it."""
-    return serve.deployment(name="Router", max_ongoing_requests=MAX_ONGOING_REQUESTS)(Router).bind()
+    deployment = serve.deployment(
+        name="Router",
+        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        logging_config={"enable_access_log": False},  # the router's own says more
+    )
+    return deployment(Router).bind()

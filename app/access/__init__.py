@@ -1,6 +1,6 @@
 """Who is calling, and what they may use.
 
-    headers -> gate.Access.caller -> Caller        before the body is read
+    headers -> guard.Access.caller -> Caller       before the body is read
                  ├── keys      API keys: made, kept as salted hashes, looked up (pure); keyfile reads them
                  └── tokens    an OpenID Connect issuer's JWTs: verified (pure); issuer fetches its keys
     Caller, config -> caller.must_use / visible    once it is known what is asked for

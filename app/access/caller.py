@@ -27,6 +27,9 @@ class Caller:
 EVERYONE = Caller(ANONYMOUS, ANONYMOUS)
 """Who sends requests without credentials, where that is allowed. All of them are one caller, with one share."""
 
+VISITOR = Caller("", "", limits=Limits(requests_per_minute=None, tokens_per_minute=None, concurrent_requests=None))
+"""Whoever asks an open route, which is not counted: a probe must not find a limit used up."""
+
 
 def credential(headers: Mapping[str, str]) -> str | None:
     """The caller's key or token (lower-case header names), or None: `Authorization: Bearer`, `api-key`, `x-api-key`.

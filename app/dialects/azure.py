@@ -59,7 +59,9 @@ class Azure:
         """LangChain's newer Azure class is the OpenAI SDK, on the same paths: its own headers tell."""
         if "x-stainless-lang" in request.headers:
             return False
-        below_a_mount = not route.path.startswith(("/chat", "/completions", "/embeddings"))
+        if route.path == "/info" and "api-key" in request.headers:
+            return True  # TGI has the path too
+        below_a_mount = not route.path.startswith(("/chat", "/completions", "/embeddings", "/info"))
         return below_a_mount or "api-version" in request.query or _is_the_sdk(request)
 
     def parse(self, operation: str, request: Request, context: Context) -> Call:

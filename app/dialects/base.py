@@ -69,14 +69,15 @@ class Served:
 class Call:
     """One question to a deployment, in vLLM's words.
 
-    `path` None asks the engine nothing: `render` answers from `Served`. `model` is the endpoint or deployment that the
-    client named, None for the task's default; the exchange writes the deployment's own model name into `body`.
-    `deployment` is a variant of the endpoint that the client chose by other means than the routing header. `user` is a
-    sticky key candidate. `timeout_s` is how long the client will wait for the whole answer. `note` is the dialect's own
-    memory.
+    `path` None asks the engine nothing: `render` answers from `Served` and the body as JSON. `model` is the endpoint or
+    deployment that the client named, None for the task's default; the exchange writes the deployment's own model name
+    into `body`. `deployment` is a variant of the endpoint that the client chose by other means than the routing header.
+    `user` is a sticky key candidate. `timeout_s` is how long the client will wait for the whole answer. `note` is the
+    dialect's own memory.
 
     Two steps may come between, in this order, where the question depends on the deployment: `fit` rewrites the body for
-    it (pure; raises ClientError where this deployment cannot serve the call), `lookup` asks its engine.
+    it (pure; raises ClientError where this deployment cannot serve the call), `lookup` asks its engine; `fan_out` is a
+    lookup whose questions are in the fitted body.
     """
 
     task: Task
@@ -91,6 +92,7 @@ class Call:
     needs_model: bool = False
     fit: Callable[[dict[str, Any], Served], dict[str, Any]] | None = None
     lookup: "Lookup | None" = None
+    fan_out: "Callable[[dict[str, Any]], Lookup] | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class Route:
     """A method and path (Starlette's syntax), and the dialect's name for what it does.
 
     `local` ones are answered from the configuration (`Dialect.answer`), the others by a deployment. `open` ones are
-    answered to callers without credentials too.
+    answered to everybody, and without their body.
     """
 
     method: str

@@ -112,6 +112,9 @@ class OpenAI:
         # Azure OpenAI's classic paths, and the paths that clients of Azure's own dialect share with the OpenAI SDK.
         *_generation("/openai/deployments/{deployment}"),
         *(route for prefix in AZURE_MOUNTS for route in _generation(prefix)),
+        # vLLM's own, and SageMaker's; what is TGI's there, TGI's dialect claims.
+        Route("POST", "/tokenize", "tokenize"),
+        Route("POST", "/invocations", "invocations"),
     )
 
     def claims(self, route: Route, request: Request) -> bool:
@@ -255,9 +258,20 @@ def _responses(body: dict[str, Any]) -> Call:
     return _call("responses", "/v1/responses", {**body, "store": False}, dropped=fields.RESPONSES_BOOKKEEPING)
 
 
+def _tokenize(body: dict[str, Any]) -> Call:
+    checked(body, fields.Tokenize, fields.ENGINE_TOKENIZE)
+    return _call("chat" if "messages" in body else "completions", "/tokenize", body)
+
+
+def _invocations(body: dict[str, Any]) -> Call:
+    return _chat(body) if "messages" in body else _completions(body)
+
+
 _PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
     "chat": _chat,
     "completions": _completions,
     "embeddings": _embeddings,
     "responses": _responses,
+    "tokenize": _tokenize,
+    "invocations": _invocations,
 }

@@ -126,6 +126,19 @@ class Embeddings(_Fields):
         return self
 
 
+class Tokenize(_Fields):
+    """vLLM's POST /tokenize: of a prompt, or of a conversation."""
+
+    prompt: str | None = None
+    messages: list[Message] | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _has_one_of_both(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("prompt: either it or `messages` must be given")
+        return self
+
+
 class Responses(_Fields):
     """POST /v1/responses."""
 
@@ -208,6 +221,11 @@ ENGINE_RESPONSES = frozenset(
     "presence_penalty previous_input_messages previous_response_id priority prompt prompt_cache_key reasoning "
     "repetition_penalty request_id seed service_tier session_id skip_special_tokens stop store stream "
     "structured_outputs temperature text tool_choice tools top_k top_logprobs top_p truncation user vllm_xargs".split()
+)
+
+ENGINE_TOKENIZE = frozenset(
+    "add_generation_prompt add_special_tokens chat_template chat_template_kwargs continue_final_message "
+    "media_io_kwargs messages mm_processor_kwargs model prompt return_token_strs tools".split()
 )
 
 CHAT = ENGINE_CHAT | BOOKKEEPING

@@ -28,7 +28,7 @@ _log = logging.getLogger("switchyard")
 class Answer(Protocol):
     """What a limit has to do with an answer."""
 
-    limits: "Admission | None"
+    limits: "Claims | None"
     """Who tells the headers about limits that go with it."""
 
     def tokens(self, prompt: int) -> int:
@@ -79,7 +79,7 @@ class Limiter:
         self._watch, self._clock = watch, clock
         self._down_until = float("-inf")
 
-    def admit(self, subject: Subject, endpoint: str, body: Mapping[str, Any], answer: Answer) -> "Admission":
+    def admit(self, subject: Subject, endpoint: str, body: Mapping[str, Any], answer: Answer) -> "Claims":
         """A context in which the request runs; entering it raises what keeps the request from that.
 
         That is LimitExceeded; TooLarge where the prompt alone exceeds the limit, so that no waiting helps; Unavailable
@@ -94,7 +94,7 @@ class Limiter:
             claims.append(_Claim("tokens", key, limits.tokens_per_minute, estimate(body)))
         if limits.concurrent_requests is not None:
             claims.append(_Claim("concurrent", f"{subject.id}:{endpoint}", limits.concurrent_requests))
-        return Admission(self, f"'{subject.name}' on '{endpoint}'", endpoint, claims, answer)
+        return Claims(self, f"'{subject.name}' on '{endpoint}'", endpoint, claims, answer)
 
     @property
     def is_down(self) -> bool:
@@ -122,7 +122,7 @@ class Limiter:
             self._watch.limited(endpoint, claim.kind)
 
 
-class Admission:
+class Claims:
     """One request's claims, held while it runs."""
 
     def __init__(self, limiter: Limiter, who: str, endpoint: str, claims: Sequence[_Claim], answer: Answer) -> None:

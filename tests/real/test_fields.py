@@ -17,6 +17,7 @@ from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
+from vllm.entrypoints.serve.tokenize.protocol import TokenizeChatRequest, TokenizeCompletionRequest
 from vllm.entrypoints.pooling.embed.protocol import EmbeddingChatInputRequest, EmbeddingCompletionRequest
 print(json.dumps({
     "chat": sorted(ChatCompletionRequest.model_fields),
@@ -24,6 +25,7 @@ print(json.dumps({
     "responses": sorted(ResponsesRequest.model_fields),
     "embeddings": sorted({*EmbeddingChatInputRequest.model_fields, *EmbeddingCompletionRequest.model_fields}),
     "messages": sorted(AnthropicMessagesRequest.model_fields),
+    "tokenize": sorted({*TokenizeChatRequest.model_fields, *TokenizeCompletionRequest.model_fields}),
 }))
 """
 
@@ -38,4 +40,5 @@ def test_the_names_of_vllms_fields_are_current() -> None:
         "responses": sorted(openai_fields.ENGINE_RESPONSES),
         "embeddings": sorted(openai_fields.ENGINE_EMBEDDINGS),
         "messages": sorted(anthropic.ENGINE),
+        "tokenize": sorted(openai_fields.ENGINE_TOKENIZE),
     }

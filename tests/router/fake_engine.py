@@ -12,7 +12,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from app.model import Model
+from app.sse import DONE
+from tests import completions
+
 Answer = Callable[[dict[str, Any]], Response]
+
+CONTEXT = 100
+"""How many tokens its models take."""
 
 
 def chunk(content: str, *, model: str = "m", finish_reason: str | None = None) -> str:
@@ -59,6 +66,32 @@ def stream(parts: list[str | bytes | float]) -> Response:
     return StreamingResponse(body(), media_type="text/event-stream")
 
 
+def speaks(model: Model, text: str, *, in_one: bool = False, finish_reason: str = "stop") -> Answer:
+    """A completion that says `text` in `model`'s tokens, as many as are allowed; streamed, in portions or one chunk."""
+
+    def answer(body: dict[str, Any]) -> Response:
+        ids = model.encode(text)
+        reason = finish_reason if len(ids) <= body["max_tokens"] else "length"
+        ids = ids[: body["max_tokens"]]
+        added = completions.texts(model, body["prompt"], ids)
+        stop = next((stop for stop in body.get("stop", []) if stop in "".join(added)), None)
+        if stop is not None:
+            ids = next(ids[:n] for n in range(1, len(ids) + 1) if stop in "".join(added[:n]))
+        choices = [
+            completions.choice(
+                model, body["prompt"], ids, index=n, finish_reason=reason, stop=stop, top=body.get("logprobs")
+            )
+            for n in range(body["n"])
+        ]
+        if body["stream"]:
+            parts = completions.portions(model, choices[0], [] if in_one else [1, 2, 1, 3, 1])
+            return stream([completions.stream([part]).removesuffix(b"data: [DONE]\n\n") for part in parts] + [DONE])
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
+        return JSONResponse({"id": "c", "object": "text_completion", "choices": choices, "usage": usage})
+
+    return answer
+
+
 def refuse(status: int, message: str, param: str | None = None, kind: str = "BadRequestError") -> Answer:
     """vLLM's error object."""
     return lambda body: JSONResponse(
@@ -91,12 +124,19 @@ class FakeEngine:
         return Starlette(
             routes=[
                 Route("/health", self._health),
+                Route("/ping", self._health, methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/tokenize", self._call, methods=["POST"]),
                 Route("/v1/{path:path}", self._call, methods=["POST"]),
             ]
         )
 
     async def _health(self, request: Request) -> Response:
         return Response(status_code=200 if self.healthy else 503)
+
+    async def _models(self, request: Request) -> Response:
+        cards = [{"id": f"{name}-model", "max_model_len": CONTEXT} for name in ("blue", "green", "mini")]
+        return JSONResponse({"object": "list", "data": cards})
 
     async def _call(self, request: Request) -> Response:
         body = await request.json()

@@ -148,7 +148,14 @@ def test_raw_bad_bodies_get_openais_error_object(rig: Rig, body: bytes, param: s
     assert answer.json()["error"]["param"] == param
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/nope", 404), ("GET", "/v1/chat/completions", 405)])
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nope", 404),
+        ("GET", "/v1/chat/completions", 405),
+        pytest.param("GET", "/v1/models/{model:path}", 404, id="a route's template is a path like any other"),
+    ],
+)
 def test_a_wrong_path_or_method_gets_openais_error_object(rig: Rig, method: str, path: str, status: int) -> None:
     answer = httpx.request(method, rig.url + path)
     assert answer.status_code == status

@@ -423,7 +423,11 @@ def test_the_engines_error_event_fails_the_stream() -> None:
         ("/azure/chat/completions", {"user-agent": "curl"}, {}, True),
         ("/azure/chat/completions", {"x-stainless-lang": "python"}, {}, False),
         ("/endpoints/{endpoint}/embeddings", {}, {}, True),
-        ("/info", {}, {}, True),
+        ("/info", {}, VERSION, True),
+        ("/info", {"api-key": "k"}, {}, True),
+        ("/info", {"user-agent": "x azsdk-python-ai-inference/1"}, {}, True),
+        ("/info", {}, {}, False),
+        ("/azure/info", {}, {}, True),
     ],
 )
 def test_azure_claims_what_its_clients_send(

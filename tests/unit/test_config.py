@@ -71,8 +71,10 @@ def test_a_right_configuration_is_taken() -> None:
         ("deployments.green.port", 1, "deployments.green.port: unknown key"),
         ("defaults.chat", "gone", "defaults.chat: unknown endpoint 'gone'; known: chat, embed"),
         ("defaults.chat", "embed", "defaults.chat: endpoint 'embed' does embeddings only"),
-        ("timeouts.idle", 3, "timeouts.idle: unknown key; .*known: connect_s"),
+        ("timeouts.idle", 3, "timeouts.idle: unknown key; .*known: body_s, connect_s"),
         ("timeouts.idle_s", 0, "timeouts.idle_s: .*greater than 0"),
+        ("endpoints.chat.admission", {"max_concurrent": 0}, "admission.max_concurrent: .*greater than or equal to 1"),
+        ("endpoints.chat.admission", {"max_concurrent": 1, "queue": 1}, "admission.queue: .*known: max_concurrent"),
         ("max_body", 3, "max_body: unknown key; .*known: endpoints, deployments"),
     ],
 )

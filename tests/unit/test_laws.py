@@ -9,12 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.anthropic import Anthropic
-from app.dialects.base import Call, Dialect, Stream
+from app.dialects.base import Call, Dialect, Request, Served, Stream
 from app.dialects.openai import OpenAI
+from app.dialects.tgi import TGI
 from app.engine import Usage
 from app.errors import Broken, TimedOut
 from app.sse import Decoder, Event, encode
-from tests.unit.given import SERVED
+from tests import completions
+from tests.unit.given import CONTEXT, EOS, MODEL
+from tests.unit.given import SERVED as UNKNOWN
+
+SERVED = Served(UNKNOWN.deployment, UNKNOWN.settings, MODEL)
 
 
 def chunk(delta: dict[str, object], finish_reason: str | None = None, **fields: object) -> bytes:
@@ -52,6 +57,8 @@ class Conversation:
     upstream: bytes
     client: bytes
     usage: Usage | None = COUNTED
+    first: bytes = b""
+    """The upstream's first frame, where it is not the client's."""
 
 
 def openai(name: str, *frames: bytes) -> Conversation:
@@ -60,6 +67,28 @@ def openai(name: str, *frames: bytes) -> Conversation:
 
 
 TEXT = (chunk({"role": "assistant", "content": ""}), chunk({"content": "Hi"}), chunk({}, "stop"))
+
+PROMPT = MODEL.encode(" hello")
+
+
+def tgi(name: str, ids: list[int], *events: bytes, finish_reason: str = "length") -> Conversation:
+    """The engine says `ids`, one in a chunk; `events` are what TGI's client gets for each."""
+    choice = completions.choice(MODEL, PROMPT, ids, finish_reason=finish_reason)
+    parts = completions.portions(MODEL, choice, [1] * len(ids))
+    body = {"inputs": " hello", "parameters": {"details": True, "seed": 5}}
+    call = TGI().parse("generate_stream", Request("POST", "/generate_stream", json.dumps(body).encode()), CONTEXT)
+    first = completions.stream(parts[:1]).removesuffix(DONE)
+    return Conversation(
+        name, TGI(), call, completions.stream(parts), b"".join(events), Usage(len(PROMPT), len(ids)), first
+    )
+
+
+def token(index: int, id: int, text: str, whole: str | None = None, reason: str = "length") -> bytes:
+    told = {"id": id, "text": text, "logprob": 0.5 - index, "special": id == 0}
+    counts = {"generated_tokens": index, "prompt_tokens": len(PROMPT), "input_length": len(PROMPT)}
+    details = None if whole is None else {"finish_reason": reason, **counts, "seed": 5}
+    return encode(compact({"index": index, "token": told, "generated_text": whole, "details": details}))
+
 
 CONVERSATIONS = [
     openai("text", *TEXT),
@@ -93,6 +122,20 @@ CONVERSATIONS = [
         body := MESSAGE_START + typed("content_block_delta", text=TRICKY) + MESSAGE_DELTA + typed("message_stop"),
         body,
     ),
+    tgi(
+        "tokens that split characters",
+        MODEL.encode("é😀"),
+        token(1, MODEL.encode("é")[0], "é"),
+        token(2, MODEL.encode("😀")[0], ""),
+        token(3, MODEL.encode("😀")[1], "😀", "é😀"),
+    ),
+    tgi(
+        "an end of sequence",
+        [*MODEL.encode("hello"), 0],
+        token(1, MODEL.encode("hello")[0], "hello"),
+        token(2, 0, EOS, "hello", "eos_token"),
+        finish_reason="stop",
+    ),
 ]
 
 each = pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda c: c.name)
@@ -111,7 +154,8 @@ def events(data: bytes) -> list[Event]:
 
 def is_last(event: Event) -> bool:
     finals = ("response.completed", "message_stop", "error")
-    return event.data == "[DONE]" or event.type in finals
+    of_tgis = '"error_type":' in event.data or '"generated_text":"' in event.data
+    return of_tgis or event.data == "[DONE]" or event.type in finals
 
 
 @each
@@ -150,11 +194,12 @@ def test_the_engines_error_event_is_told_in_the_dialects_words(conversation: Con
     stream = conversation.dialect.stream(conversation.call, SERVED)
     first = conversation.client.split(b"\n\n")[0] + b"\n\n"
     error = {"error": {"message": "too long", "type": "BadRequestError", "param": None, "code": 400}}
-    told = stream.feed(first + encode(compact(error)) + DONE) + stream.close()
+    told = stream.feed((conversation.first or first) + encode(compact(error)) + DONE) + stream.close()
     assert told.startswith(first)
     (last, *_) = [event for event in events(told) if "too long" in event.data]
     assert "BadRequestError" not in told.decode()
-    assert "invalid_request_error" in last.data or conversation.call.task == "responses"
+    kinds = {"openai": "invalid_request_error", "anthropic": "invalid_request_error", "tgi": '"validation"'}
+    assert kinds[conversation.dialect.name] in last.data or conversation.call.task == "responses"
     assert [is_last(event) for event in events(told)].count(True) == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.config_access import Limiting, Limits
 from app.errors import LimitExceeded, SwitchyardError, TooLarge, Unavailable
-from app.limits.limiter import Admission, Limiter, Subject
+from app.limits.limiter import Claims, Limiter, Subject
 from app.limits.store import Store, StoreFailed
 
 TEAM = Subject("team", "key-1")
@@ -34,7 +34,7 @@ class Answer:
     """An answer that has cost `spent` tokens."""
 
     def __init__(self, spent: int | None = None) -> None:
-        self.limits: Admission | None = None
+        self.limits: Claims | None = None
         self._spent = spent
 
     def tokens(self, prompt: int) -> int:

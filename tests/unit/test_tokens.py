@@ -1,195 +1,212 @@
-"""Bearer tokens: the good ones, the known tricks, and the issuer's keys over their life."""
+"""vLLM's completions read token by token, whatever the chunking."""
 
-import asyncio
-import json
-import time
-from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.issuer import FLOOR_S, FRESH_S, Issuer
-from app.access.tokens import key_id, looks_like_a_token, read_discovery, read_keys, verify
-from app.config_access import Oidc
-from app.errors import Unauthorized, Unavailable
-from tests.issuer import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
+from app.dialects.tokens import Detokenizer, Reader, Step, Token, TokenStream, choices, merit, prompt_tokens
+from app.engine import Usage
+from app.errors import Broken, Rejected
+from tests import completions
+from tests.unit.given import EOS, MODEL
 
-ISSUER = LocalIssuer()
-KEYS = read_keys(json.dumps(ISSUER.jwks()).encode())
-OIDC = Oidc(issuer=ISSUER.url, audience=AUDIENCE)
-HOSTILE = hostile_tokens(ISSUER)
+PIECES = st.sampled_from(
+    ["hello", " there", "日本", "é", "e\u0301", "😀", "👩‍👩‍👧‍👦", "🇫🇷", "\n", "\ufffd", EOS, "\x00"]
+)
+TEXTS = st.lists(PIECES, min_size=1, max_size=12).map("".join)
+ANY_IDS = st.lists(st.integers(0, MODEL.tokenizer.get_vocab_size() - 1), min_size=1, max_size=20)
+SIZES = st.lists(st.integers(0, 5), max_size=20)
+CUTS = st.lists(st.floats(0, 1), max_size=10)
 
 
-def test_a_good_token_names_its_owner() -> None:
-    caller = verify(ISSUER.token(), KEYS["first"], OIDC)
-    assert (caller.name, caller.endpoints) == ("alice", None)
-    assert caller.id == verify(ISSUER.token(jti="another"), KEYS["first"], OIDC).id
-    assert caller.id != verify(ISSUER.token(sub="bob"), KEYS["first"], OIDC).id
-    assert verify(ISSUER.token(aud=["x", AUDIENCE]), KEYS["first"], OIDC) == caller
+def told(data: bytes, cuts: list[float], *, top: int = 0) -> list[Step]:
+    stream = TokenStream(MODEL, top=top)
+    edges = sorted({0, len(data), *(int(cut * len(data)) for cut in cuts)})
+    return [step for a, b in pairwise(edges) for step in stream.feed(data[a:b])]
+
+
+def spoken(steps: list[Step]) -> str:
+    return "".join(step.token.text for step in steps if step.token is not None and not step.token.special)
+
+
+@given(text=TEXTS, prompt=TEXTS, sizes=SIZES, cuts=CUTS)
+def test_any_chunking_gives_the_same_tokens_whose_texts_are_the_text(
+    text: str, prompt: str, sizes: list[int], cuts: list[float]
+) -> None:
+    prompt_ids, ids = MODEL.encode(prompt.rstrip("\ufffd") + "!"), MODEL.encode(text)
+    choice = completions.choice(MODEL, prompt_ids, ids)
+    steps = told(completions.stream(completions.portions(MODEL, choice, sizes)), cuts)
+    assert steps == Reader(MODEL).feed(choice)
+    assert [step.token.id for step in steps if step.token] == ids
+    # An end that looks incomplete waits for bytes that never come.
+    assert spoken(steps) == choice["text"] == text.replace(EOS, "").rstrip("\ufffd")
+    ending = steps[-1].ending
+    assert ending is not None
+    assert (ending.text, ending.generated_tokens, ending.prompt_tokens) == (choice["text"], len(ids), len(prompt_ids))
+    assert all(step.ending is None for step in steps[:-1])
+
+
+@given(ids=ANY_IDS, prompt=ANY_IDS, sizes=SIZES, cuts=CUTS)
+def test_it_holds_for_bytes_that_are_no_text(
+    ids: list[int], prompt: list[int], sizes: list[int], cuts: list[float]
+) -> None:
+    choice = completions.choice(MODEL, prompt, ids)
+    steps = told(completions.stream(completions.portions(MODEL, choice, sizes)), cuts)
+    assert steps == Reader(MODEL).feed(choice)
+    assert steps[-1].ending is not None
+    assert spoken(steps) == steps[-1].ending.text
+
+
+@given(text=TEXTS, stop=st.sampled_from(["h", "el", "there", "\n", "日", "😀"]), sizes=SIZES)
+def test_the_text_ends_with_the_stop_string_even_inside_a_token(text: str, stop: str, sizes: list[int]) -> None:
+    ids = MODEL.encode("x" + text + stop)
+    texts = completions.texts(MODEL, [300], ids)
+    needed = next(n for n in range(1, len(ids) + 1) if stop in "".join(texts[:n]))
+    choice = completions.choice(MODEL, [300], ids[:needed], stop=stop)
+    steps = told(completions.stream(completions.portions(MODEL, choice, sizes)), [])
+    assert spoken(steps) == choice["text"]
+    assert spoken(steps).endswith(stop)
+    assert steps == Reader(MODEL).feed(choice)
+
+
+def test_tokens_after_the_stop_string_say_nothing() -> None:
+    ids = MODEL.encode("hello there world")  # the engine took several at once
+    steps = Reader(MODEL).feed(completions.choice(MODEL, [300], ids, stop="hello t"))
+    assert spoken(steps) == "hello t"
+    assert len(steps) == len(ids)
+
+
+def test_a_special_token_shows_itself_and_is_not_in_the_text() -> None:
+    steps = Reader(MODEL).feed(completions.choice(MODEL, [300], [*MODEL.encode("hello"), 0], finish_reason="stop"))
+    assert steps[-1].token == Token(0, EOS, -0.5 - (len(steps) - 1), True)
+    assert steps[-1].ending is not None
+    assert (steps[-1].ending.text, steps[-1].ending.finish_reason) == ("hello", "stop")
+
+
+def test_bytes_that_complete_no_character_have_no_text() -> None:
+    ids = MODEL.encode("a😀")[:-1]
+    steps = Reader(MODEL).feed(completions.choice(MODEL, [300], ids))
+    assert spoken(steps) == "a"
+    assert len(steps) == len(ids)
+
+
+def test_a_character_that_the_prompt_began_is_told_once_and_whole() -> None:
+    ids = MODEL.encode("🦄")
+    assert len(ids) > 2
+    detokenizer = Detokenizer(MODEL, [*MODEL.encode("hello"), *ids[:2]])
+    assert "".join(detokenizer.text(id) for id in ids[2:]) == "🦄"
+
+
+def test_unknown_ids_say_nothing() -> None:
+    detokenizer = Detokenizer(MODEL, [])
+    assert [detokenizer.text(id) for id in (10**6, -1, 2**40)] == ["", "", ""]
+
+
+def test_the_likeliest_tokens_come_best_first_and_no_more_than_asked_for() -> None:
+    choice = completions.choice(MODEL, [300], [305, 310], top=3)
+    first, second = (step.token for step in Reader(MODEL, top=3).feed(choice))
+    assert first is not None
+    assert second is not None
+    assert [(token.id, token.logprob) for token in first.top] == [(305, -0.5), (3, -2.0), (4, -3.0)]
+    assert [token.id for token in second.top] == [310, 3, 4]
+    assert all(token.text == MODEL.piece(token.id) for token in second.top)
+    taken_unlikely = {**choice["logprobs"], "top_logprobs": [{"token_id:9": -9.0, "token_id:3": -1.0}] * 2}
+    (best, _) = Reader(MODEL, top=1).feed({**choice, "logprobs": taken_unlikely})
+    assert best.token is not None
+    assert [token.id for token in best.token.top] == [3]
+
+
+def test_without_logprobs_there_are_none() -> None:
+    (step,) = Reader(MODEL, top=2).feed(completions.choice(MODEL, [300], [5], top=None))
+    assert step.token == Token(5, MODEL.piece(5), None, False)
+
+
+def test_the_prompts_tokens_are_spelt_one_by_one_and_the_first_has_no_logprob() -> None:
+    prompt = MODEL.encode("hello" + EOS)
+    told = prompt_tokens(MODEL, completions.choice(MODEL, prompt, [5]))
+    assert [token.id for token in told] == prompt
+    assert [token.logprob for token in told] == [None, *[-3.0] * (len(prompt) - 1)]
+    assert "".join(token.text for token in told) == "hello" + EOS
+    assert told[-1].special
+    with pytest.raises(Broken):
+        prompt_tokens(MODEL, {"prompt_token_ids": [1, 2], "prompt_logprobs": None})
+
+
+def test_several_choices_are_told_apart() -> None:
+    first = completions.portions(MODEL, completions.choice(MODEL, [300], MODEL.encode("hello there")), [1])
+    second = completions.portions(MODEL, completions.choice(MODEL, [300], MODEL.encode("日本"), index=1), [1])
+    mixed = [part for pair in zip(first, second, strict=True) for part in pair]
+    steps = told(completions.stream(mixed), [])
+    assert spoken([step for step in steps if step.index == 0]) == "hello there"
+    assert spoken([step for step in steps if step.index == 1]) == "日本"
+
+
+def test_tokens_are_counted_as_they_come() -> None:
+    assert TokenStream(MODEL).usage is None
+    stream = TokenStream(MODEL)
+    parts = completions.portions(MODEL, completions.choice(MODEL, [300, 301], [5, 6, 7]), [1])
+    stream.feed(completions.stream(parts[:1]))
+    assert stream.usage == Usage(2, 1)
+    stream.feed(completions.stream(parts[1:]))
+    assert stream.usage == Usage(2, 3)
+
+
+def test_an_ending_of_its_own_is_told() -> None:
+    choice = completions.choice(MODEL, [300], MODEL.encode("hello"))
+    reader = Reader(MODEL)
+    reader.feed({**choice, "finish_reason": None})
+    (step,) = reader.feed({**choice, "text": "", "token_ids": [], "logprobs": None})
+    assert step.token is None
+    assert step.ending is not None
+    assert step.ending.text == "hello"
+
+
+def test_the_engines_error_ends_the_stream() -> None:
+    error = {"error": {"message": "too long", "type": "BadRequestError", "param": None, "code": 400}}
+    choice = completions.choice(MODEL, [300], [5])
+    stream = TokenStream(MODEL)
+    steps = stream.feed(completions.frame(error) + completions.stream([choice]))
+    assert steps == []
+    assert isinstance(stream.error, Rejected)
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "make"),
+    "data",
     [
-        ("RS256", rsa_key),
-        ("ES256", lambda: ec.generate_private_key(ec.SECP256R1())),
-        ("EdDSA", ed25519.Ed25519PrivateKey.generate),
+        b"data: {\n\n",
+        b"data: []\n\n",
+        b'data: "x"\n\n',
+        b'data: {"x":1}\n\n',
+        b'data: {"choices":[{}]}\n\n',
+        b'data: {"choices":[{"index":0,"text":null,"token_ids":[],"prompt_token_ids":[]}]}\n\n',
+        b'data: {"choices":[{"index":0,"text":"a","token_ids":[1],"prompt_token_ids":null}]}\n\n',
+        b'data: {"choices":[{"index":0,"text":"a","token_ids":null,"prompt_token_ids":[1]}]}\n\n',
+        b"data: \xff\n\n",
     ],
 )
-def test_the_accepted_algorithms(algorithm: str, make: Callable[[], rsa.RSAPrivateKey]) -> None:
-    issuer = LocalIssuer(keys={"first": (algorithm, make())})
-    keys = read_keys(json.dumps(issuer.jwks()).encode())
-    assert verify(issuer.token(), keys["first"], OIDC).name == "alice"
+def test_nonsense_is_the_deployments_fault(data: bytes) -> None:
+    with pytest.raises(Broken):
+        TokenStream(MODEL).feed(data)
 
 
-@pytest.mark.parametrize("token", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_token_is_nobodys(token: str) -> None:
-    with pytest.raises(Unauthorized) as raised:
-        verify(token, KEYS[key_id(token)], OIDC)
-    assert token.split(".")[1] not in raised.value.message
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"choices":[{}]}', b'{"choices":null}'])
+def test_an_answer_without_choices_is_the_deployments_fault(body: bytes) -> None:
+    with pytest.raises(Broken):
+        choices(body)
 
 
-@given(st.text(alphabet=st.characters(max_codepoint=255)) | st.binary().map(lambda data: f"eyJ{data.hex()}.e30.e30"))
-def test_any_other_text_is_a_malformed_token(text: str) -> None:
-    with pytest.raises(Unauthorized):
-        verify(text, KEYS["first"], OIDC)
-    assert not looks_like_a_token("sk-sy-3f9a1c0b7d52-abc")
-    assert looks_like_a_token(ISSUER.token())
+def test_the_best_of_several_is_the_likeliest_per_token() -> None:
+    def tokens(*logprobs: float | None) -> list[Token]:
+        return [Token(1, "", logprob, False) for logprob in logprobs]
+
+    assert merit(tokens(-1.0, -1.0, -1.0)) > merit(tokens(-2.0))
+    assert merit(tokens(None, -1.0)) == -1.0
+    assert merit([]) == float("-inf")
 
 
-def test_the_owner_may_be_in_another_claim_and_the_endpoints_in_one() -> None:
-    oidc = Oidc(issuer=ISSUER.url, audience=AUDIENCE, principal_claim="azp", endpoints_claim="models")
-    caller = verify(ISSUER.token(azp="app", models=["chat", 3]), KEYS["first"], oidc)
-    assert (caller.name, caller.endpoints) == ("app", frozenset({"chat"}))
-    assert verify(ISSUER.token(azp="app", models="chat embed"), KEYS["first"], oidc).endpoints == frozenset(
-        {"chat", "embed"}
-    )
-    assert verify(ISSUER.token(azp="app"), KEYS["first"], oidc).endpoints == frozenset()
-    with pytest.raises(Unauthorized, match="'azp'"):
-        verify(ISSUER.token(), KEYS["first"], oidc)
-
-
-def test_clocks_may_differ_a_little() -> None:
-    token = ISSUER.token(exp=int(time.time()) - 10)
-    assert verify(token, KEYS["first"], OIDC).name == "alice"
-    with pytest.raises(Unauthorized, match="has expired"):
-        verify(token, KEYS["first"], Oidc(issuer=ISSUER.url, audience=AUDIENCE, leeway_s=0))
-
-
-def test_only_usable_keys_are_kept() -> None:
-    good = ISSUER.jwks()["keys"][0]
-    other = {"kid": "other", "kty": "oct", "k": "c2VjcmV0"}
-    listed = [
-        {**good, "kid": "a"},
-        {**good, "kid": "b"},
-        {**good, "kid": "encrypts", "use": "enc"},
-        {**good, "kid": "other algorithm", "alg": "RS512"},
-        {**good, "kid": "broken", "n": 3},
-        other,
-        {"kid": "none", "kty": "none"},
-        "no key",
-    ]
-    assert set(read_keys(json.dumps({"keys": listed}).encode())) == {"a", "b"}
-
-
-def test_the_only_key_serves_tokens_that_name_none() -> None:
-    assert verify(ISSUER.token(kid=None), KEYS[None], OIDC).name == "alice"
-    two = LocalIssuer(keys={"first": ("RS256", rsa_key()), "second": ("RS256", rsa_key())})
-    assert None not in read_keys(json.dumps(two.jwks()).encode())
-
-
-def test_a_short_key_is_not_trusted() -> None:
-    short = rsa.generate_private_key(public_exponent=65537, key_size=1024)
-    issuer = LocalIssuer(keys={"first": ("RS256", short)})
-    with pytest.warns(match="1024"):
-        token = issuer.token()
-    with pytest.raises(Unauthorized):
-        verify(token, read_keys(json.dumps(issuer.jwks()).encode())["first"], OIDC)
-
-
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"keys": 3}', b"\xff"])
-def test_what_is_no_key_set_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        read_keys(data)
-
-
-@pytest.mark.parametrize("about", [{"issuer": "https://evil"}, {"issuer": ISSUER.url}, []])
-def test_an_issuer_must_tell_about_itself(about: object) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        read_discovery(json.dumps(about).encode(), ISSUER.url)
-
-
-class Net:
-    """The issuer's side of the seam, without sockets; and a clock."""
-
-    def __init__(self, issuer: LocalIssuer) -> None:
-        self.local, self.now = issuer, 1000.0
-        self.fetched: list[str] = []
-        self.issuer = Issuer(Oidc(issuer=issuer.url, audience=AUDIENCE), self.fetch, lambda: self.now)
-
-    async def fetch(self, url: str) -> bytes:
-        self.fetched.append(url)
-        await asyncio.sleep(0)
-        if not self.local.up:
-            raise OSError("down")
-        about = {"issuer": self.local.url, "jwks_uri": f"{self.local.url}/keys"}
-        return json.dumps(self.local.jwks() if url.endswith("/keys") else about).encode()
-
-
-@pytest.fixture
-def net() -> Net:
-    return Net(LocalIssuer(keys=dict(ISSUER.keys)))
-
-
-async def test_keys_are_fetched_once_for_many_tokens(net: Net) -> None:
-    await asyncio.gather(*(net.issuer.key("first") for _ in range(20)))
-    assert net.fetched == [f"{ISSUER.url}/.well-known/openid-configuration", f"{ISSUER.url}/keys"]
-
-
-async def test_a_new_key_is_found_and_a_withdrawn_one_forgotten(net: Net) -> None:
-    old = await net.issuer.key("first")
-    net.local.keys = {"second": ("RS256", rsa_key())}
-    net.now += FLOOR_S
-    assert (await net.issuer.key("second")).key_id == "second"
-    with pytest.raises(Unauthorized):
-        await net.issuer.key("first")
-    assert old.key_id == "first"
-
-
-async def test_unknown_keys_do_not_make_it_ask_all_the_time(net: Net) -> None:
-    await net.issuer.key("first")
-    for _ in range(50):
-        with pytest.raises(Unauthorized, match="does not have"):
-            await net.issuer.key("made up")
-    assert len(net.fetched) == 2
-    net.now += FLOOR_S
-    with pytest.raises(Unauthorized):
-        await net.issuer.key("made up")
-    assert len(net.fetched) == 4
-
-
-async def test_upkeep_asks_again_when_the_keys_are_no_longer_fresh(net: Net) -> None:
-    await net.issuer.key("first")
-    await net.issuer.refresh()
-    assert len(net.fetched) == 2
-    net.now += FRESH_S
-    await net.issuer.refresh()
-    assert len(net.fetched) == 4
-
-
-async def test_an_issuer_that_is_down_takes_nobody_down_who_was_known(net: Net) -> None:
-    net.local.up = False
-    with pytest.raises(Unavailable) as raised:
-        await net.issuer.key("first")
-    assert raised.value.retry_after == FLOOR_S
-    net.local.up = True
-    net.now += FLOOR_S
-    await net.issuer.key("first")
-    net.local.up = False
-    net.now += FRESH_S
-    await net.issuer.refresh()
-    assert (await net.issuer.key("first")).key_id == "first"
-    with pytest.raises(Unavailable):
-        await net.issuer.key("perhaps new")
+def test_choices_come_in_order() -> None:
+    body: Any = b'{"choices":[{"index":1},{"index":0}]}'
+    assert [choice["index"] for choice in choices(body)] == [0, 1]

@@ -1,4 +1,4 @@
-"""The gate that every request passes: who is calling, and whether it may run. The files and sockets behind it.
+"""The guard that every request passes: who is calling, and whether it may run. The files and sockets behind it.
 
 A configuration is taken whole or refused (`reconfigure`); what it does not change goes on as it was: keys, an issuer's
 keys, counts. One task, which lives as long as the application, rereads and renews; no request waits for that.
@@ -25,8 +25,8 @@ from app.config_access import Access as Settings
 from app.config_access import Store as StoreSettings
 from app.config_access import exposure_problems, sharing_problems
 from app.config_base import ConfigError
-from app.errors import Unauthorized, Unavailable
-from app.limits.limiter import Admission, Answer, Limiter, Subject
+from app.errors import Forbidden, Unauthorized, Unavailable
+from app.limits.limiter import Answer, Claims, Limiter, Subject
 from app.limits.limiter import Watch as LimitWatch
 from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
 
@@ -99,7 +99,17 @@ class Access:
             raise Unauthorized("The credential is no bearer token of the issuer that this server trusts")
         return state.keys.ring.caller(shown, time.time())
 
-    def admit(self, caller: Caller, endpoint: str, body: Mapping[str, Any], answer: Answer) -> Admission:
+    def may_manage(self, caller: Caller) -> bool:
+        """Whether `caller` may change what is served."""
+        settings = self._current.settings
+        return not settings.may_be_exposed or caller.name in settings.managers
+
+    def must_manage(self, caller: Caller) -> None:
+        """Raises Forbidden where `caller` may not change what is served."""
+        if not self.may_manage(caller):
+            raise Forbidden(f"'{caller.name}' may not change traffic: `access.managers` names who may")
+
+    def admit(self, caller: Caller, endpoint: str, body: Mapping[str, Any], answer: Answer) -> Claims:
         """A context in which a request of `caller` runs, as its limits let it: see `Limiter.admit`."""
         return self._current.limiter.admit(Subject(caller.name, caller.id, caller.limits), endpoint, body, answer)
 

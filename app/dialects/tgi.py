@@ -1,0 +1,290 @@
+"""Text Generation Inference, and MindIE's profile of it, on vLLM's completions.
+
+Contract: TGI's router v3 (its OpenAPI description and its texts), MindIE's description of its TGI interface, and what
+`huggingface_hub` and `text-generation` send and expect. `tgi_fields.Profile` has what the two descriptions leave apart.
+
+The routes are at the root for the default endpoint, below `/tgi` for it too (there in TGI's form only), and below
+`/tgi/{endpoint}` for a named one.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+from pydantic_core import from_json
+
+from app.config import Config
+from app.dialects import tgi_chat as openai_form
+from app.dialects import tgi_info as info
+from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object
+from app.dialects.relay import Relay
+from app.dialects.tgi_answer import TokenEvents, answer
+from app.dialects.tgi_errors import error_reply
+from app.dialects.tgi_fields import PROFILES, Profile, check_inputs, manner, read
+from app.dialects.tgi_generation import Generation, known
+from app.dialects.tgi_vertex import Batch
+from app.errors import Rejected, SwitchyardError, Unavailable, Unprocessable, UpstreamError
+
+_MOUNTS = ("", "/tgi", "/tgi/{endpoint}")
+
+_STREAMING = frozenset({"root", "invocations", "chat", "completions"})  # where the body says whether
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is made of the deployment's answer; the call's note."""
+
+    render: Callable[[bytes, Served], Reply]
+    stream: Callable[[Served], Stream] | None = None
+
+
+def _routes(mount: str) -> tuple[Route, ...]:
+    """TGI's. Those are open which TGI leaves open, but for `/chat_tokenize`: strangers make nobody work here."""
+    own = (
+        Route("POST", mount or "/", "root"),
+        Route("POST", f"{mount}/generate", "generate"),
+        Route("POST", f"{mount}/generate_stream", "generate_stream"),
+        Route("POST", f"{mount}/invocations", "invocations"),
+        Route("POST", f"{mount}/vertex", "vertex"),
+        Route("POST", f"{mount}/tokenize", "tokenize"),
+        Route("POST", f"{mount}/chat_tokenize", "chat_tokenize"),
+        Route("POST", f"{mount}/v1/chat/completions", "chat"),
+        Route("GET", f"{mount}/info", "info", open=True),
+    )
+    if not mount:  # the router's own /health and /metrics are there, and OpenAI's completions and models
+        return (*own, *(Route("GET", path, "alive", local=True, open=True) for path in ("/", "/ping")))
+    return (
+        *own,
+        Route("POST", f"{mount}/v1/completions", "completions"),
+        Route("GET", f"{mount}/v1/models", "models", local=True, open=True),
+        *(Route("GET", mount + path, "health", open=True) for path in ("", "/health", "/ping")),
+    )
+
+
+class TGI:
+    """The dialect at `/`, `/generate` and their neighbours."""
+
+    name: ClassVar[str] = "tgi"
+    routes: ClassVar[Sequence[Route]] = tuple(route for mount in _MOUNTS for route in _routes(mount))
+
+    def claims(self, route: Route, request: Request) -> bool:
+        """The OpenAI dialect has three of the paths too; the body tells."""
+        if route.path == "/v1/chat/completions":
+            return _is_tgis_chat(request.body)
+        if route.path in ("/tokenize", "/invocations"):
+            body = _peek(request.body)
+            return "inputs" in body or not ("messages" in body or "prompt" in body)
+        return True
+
+    def parse(self, operation: str, request: Request, context: Context) -> Call:
+        call = _PARSERS[operation](request, context)
+        endpoint = request.params.get("endpoint")
+        return call if endpoint is None else replace(call, model=endpoint)
+
+    def render(self, call: Call, body: bytes, served: Served) -> Reply:
+        plan: _Plan = call.note
+        return plan.render(body, served)
+
+    def stream(self, call: Call, served: Served) -> Stream:
+        plan: _Plan = call.note
+        assert plan.stream is not None, "the call said stream"
+        return plan.stream(served)
+
+    def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
+        if operation == "health":
+            return _unwell(error)
+        body = _peek(request.body) if operation in _STREAMING else {}
+        chat = operation in ("chat", "completions") or (operation == "invocations" and "inputs" not in body)
+        stream = operation == "generate_stream" or body.get("stream") is True
+        return error_reply(error, stream=stream, chat=chat)
+
+    def answer(self, operation: str, request: Request, config: Config) -> Reply:
+        if operation == "models":
+            return Reply(dump(info.models(config, request.params.get("endpoint"))))
+        return Reply(b"")  # alive: whether the default endpoint is well, `/tgi/health` says
+
+
+def _unwell(error: SwitchyardError) -> Reply:
+    """A health check's failure. Who is busy is well, and so is a server elsewhere that refuses the question."""
+    if isinstance(error, Rejected) or (isinstance(error, Unavailable) and error.retry_after):
+        return Reply(b"")
+    if isinstance(error, UpstreamError):
+        return Reply(dump({"error": "unhealthy", "error_type": "healthcheck"}), 503)
+    return error_reply(error, stream=False)
+
+
+_MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]*)"')
+
+
+def _is_tgis_chat(body: bytes) -> bool:
+    """Whether a chat at OpenAI's own path is for TGI: no model, or none that exists, or a grammar of TGI's.
+
+    Most bodies name a model and hold no grammar: that is seen without reading them. In a string the quotes of
+    ``"model"`` would be escaped.
+    """
+    names = _MODEL.findall(body)
+    if names and not {b"tgi", b"dummy"} & set(names) and b'"value"' not in body:
+        return False
+    told = _peek(body)
+    wanted = told.get("response_format")
+    return bool(told) and (
+        told.get("model") in openai_form.NO_MODEL or (isinstance(wanted, dict) and "value" in wanted)
+    )
+
+
+def _peek(body: bytes) -> dict[str, Any]:
+    """The body as far as it is a JSON object."""
+    try:
+        told = from_json(body)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _profile(context: Context) -> Profile:
+    return PROFILES[context.config.tgi.profile]
+
+
+def _generate(request: Request, context: Context, *, stream: bool | None = None) -> Call:
+    """`stream` None: the body says."""
+    body = json_object(request.body)
+    inputs, parameters = read(body)
+    streams = body.get("stream", False) if stream is None else stream
+    agent = request.headers.get("user-agent", "")
+    how = manner(body, agent, _profile(context), stream=streams, at_root=stream is None)
+    generation, question = Generation.of(inputs, parameters, how, context.random)
+    plan = _Plan(partial(answer, generation), lambda served: TokenEvents(generation, known(served)))
+    return Call(
+        "completions",
+        "/v1/completions",
+        question,
+        deployment=_adapter(generation.parameters.adapter_id, request, context),
+        stream=streams,
+        note=plan,
+        needs_model=True,
+        fit=generation.fit,
+    )
+
+
+def _variants(request: Request, context: Context) -> Sequence[str]:
+    """The deployments of the endpoint that is asked."""
+    name = request.params.get("endpoint") or context.config.defaults.get("completions")
+    endpoint = context.config.endpoints.get(name or "")
+    return list(endpoint.traffic) if endpoint else []
+
+
+def _adapter(name: str | None, request: Request, context: Context) -> str | None:
+    """An adapter is a deployment of the endpoint: vLLM serves each under a model name of its own.
+
+    Raises Unprocessable where there is none of that name.
+    """
+    if name is None or name in _variants(request, context):
+        return name
+    raise Unprocessable(f"`adapter_id` {name} is not available", param="parameters.adapter_id", value=name)
+
+
+def _invocations(request: Request, context: Context) -> Call:
+    """SageMaker's one route for all three kinds of question."""
+    body = _peek(request.body)
+    if "inputs" not in body and "messages" in body:
+        return _chat(request, context)
+    if "inputs" not in body and "prompt" in body:
+        return _completions(request, context)
+    return _generate(request, context)
+
+
+def _chat(request: Request, context: Context) -> Call:
+    body = json_object(request.body)
+    question, hide_usage = openai_form.chat(body)
+    plan = _Plan(
+        lambda told, served: openai_form.completed(told),
+        lambda served: openai_form.ChatEvents(hide_usage=hide_usage),
+    )
+    return _named(Call("chat", "/v1/chat/completions", question, note=plan), body, request, context)
+
+
+def _completions(request: Request, context: Context) -> Call:
+    body = json_object(request.body)
+    question, hide_usage = openai_form.completions(body)
+    plan = _Plan(
+        lambda told, served: openai_form.completed(told),
+        lambda served: Relay(openai_form.COMPLETIONS, hide_usage=hide_usage),
+    )
+    fit = partial(openai_form.limited, profile=_profile(context))
+    call = Call("completions", "/v1/completions", question, note=plan, needs_model=True, fit=fit)
+    return _named(call, body, request, context)
+
+
+def _named(call: Call, body: Mapping[str, Any], request: Request, context: Context) -> Call:
+    """The call, to the model that its body names where that means something.
+
+    TGI serves one model and looks at no name but an adapter's. Only at the root, where OpenAI's clients call too, is a
+    name that is unknown an error.
+    """
+    name, at_root = body.get("model"), not request.path.startswith("/tgi")
+    return replace(
+        call,
+        stream=call.body.get("stream", False),
+        model=name if at_root and name not in openai_form.NO_MODEL else None,
+        deployment=name if not at_root and name in _variants(request, context) else None,
+    )
+
+
+def _vertex(request: Request, context: Context) -> Call:
+    batch = Batch.of(json_object(request.body), _profile(context), context.random)
+    return Call(
+        batch.task,
+        None,
+        {"input": batch.questions},
+        note=_Plan(batch.predictions),
+        needs_model=True,
+        fit=batch.fit,
+        fan_out=batch.lookup,
+    )
+
+
+def _tokenize(request: Request, context: Context) -> Call:
+    inputs, parameters = read(json_object(request.body))
+    check_inputs(inputs)
+    truncate = parameters.truncate if parameters else None
+    return Call(
+        "completions",
+        None,
+        {"prompt": inputs},
+        note=_Plan(lambda told, served: Reply(dump(from_json(told)["tokens"]))),
+        needs_model=True,
+        fit=lambda body, served: {"tokens": info.tokens(inputs, truncate, served)},
+    )
+
+
+def _chat_tokenize(request: Request, context: Context) -> Call:
+    body = json_object(request.body)
+    plan = _Plan(openai_form.tokens_of_the_template)
+    question = openai_form.tokenized(body)
+    call = Call("chat", "/v1/chat/completions/render", question, note=plan, needs_model=True)
+    return replace(_named(call, body, request, context), stream=False)
+
+
+def _info(request: Request, context: Context) -> Call:
+    return Call("completions", None, {}, note=_Plan(info.about), needs_model=True)
+
+
+def _health(request: Request, context: Context) -> Call:
+    return Call("completions", "/ping", {}, note=_Plan(lambda told, served: Reply(b"")))
+
+
+_PARSERS: Mapping[str, Callable[[Request, Context], Call]] = {
+    "root": _generate,
+    "generate": partial(_generate, stream=False),
+    "generate_stream": partial(_generate, stream=True),
+    "invocations": _invocations,
+    "vertex": _vertex,
+    "tokenize": _tokenize,
+    "chat_tokenize": _chat_tokenize,
+    "chat": _chat,
+    "completions": _completions,
+    "info": _info,
+    "health": _health,
+}

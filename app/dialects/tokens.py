@@ -1,0 +1,220 @@
+"""vLLM's completions token by token, for dialects that tell each token and not each chunk.
+
+One chunk of the engine's may hold several tokens, since it merges what a slow reader has not taken. A token may hold no
+character or several, and one character may need several tokens. So the tokens are taken from the ids, and their texts
+are made here, by the algorithm that the engine itself uses.
+
+The promise: however the engine's stream is cut, the same tokens come out, and their texts, special tokens left out, are
+exactly the generated text. The token that completes a character has all of it, those before it have "". Bytes at the
+end that complete no character have no text, as in the engine's answer.
+
+The question must have `return_token_ids` and `return_tokens_as_token_ids`; `logprobs` where they are to be told.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import fmean
+from typing import Any
+
+from pydantic_core import from_json
+from tokenizers.decoders import DecodeStream
+
+from app.engine import Usage, engine_error
+from app.errors import Broken, SwitchyardError
+from app.model import Model
+from app.sse import Decoder
+
+_TOKEN_ID = "token_id:"
+_CONTEXT = 8  # ids of the prompt that can bear on the first token's text: a character has at most four bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token. `logprob` is None where the engine gave none; `top` are the likeliest instead of it, best first."""
+
+    id: int
+    text: str
+    logprob: float | None
+    special: bool
+    top: Sequence["Token"] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a choice ended, in vLLM's words, and its whole text."""
+
+    finish_reason: str
+    stop_reason: int | str | None
+    text: str
+    prompt_tokens: int
+    generated_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next token of the choice at `index`; the last one has the `ending`.
+
+    `token` is None where the engine tells an ending on its own.
+    """
+
+    index: int
+    token: Token | None
+    ending: Ending | None = None
+
+
+class Detokenizer:
+    """The text that each further id adds. What is incomplete waits for the ids that complete it."""
+
+    def __init__(self, model: Model, prompt_ids: Sequence[int]) -> None:
+        self._tokenizer = model.tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+        for id in prompt_ids[-_CONTEXT:]:
+            self.text(id)
+
+    def text(self, id: int) -> str:
+        """What `id` adds; special tokens and unknown ids add nothing."""
+        try:
+            return self._stream.step(self._tokenizer, id) or ""
+        except (OverflowError, TypeError):
+            return ""
+        except Exception as error:  # the Rust side raises plain Exception
+            if not str(error).startswith("Invalid prefix"):
+                raise Broken("The deployment's answer cannot be read as text") from error
+        # Bytes that are no UTF-8 can confuse the decoder; the engine begins anew as well.
+        self._stream = DecodeStream(skip_special_tokens=True)
+        return self._stream.step(self._tokenizer, id) or ""
+
+
+class Reader:
+    """One choice, fed in any portions. `top` is how many of the likeliest tokens each token tells."""
+
+    def __init__(self, model: Model, *, top: int = 0) -> None:
+        self._model = model
+        self._top = top
+        self._detokenizer: Detokenizer | None = None
+        self._told = ""
+        self._engine_text = ""
+        self.prompt_tokens = 0
+        self.generated_tokens = 0
+
+    def feed(self, choice: Mapping[str, Any]) -> list[Step]:
+        """The tokens of a choice, or of a chunk's part of it. Raises Broken on nonsense."""
+        try:
+            return self._steps(choice)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise Broken("The deployment's answer is no completion") from error
+
+    def _steps(self, choice: Mapping[str, Any]) -> list[Step]:
+        if self._detokenizer is None:
+            prompt_ids = choice["prompt_token_ids"]
+            self._detokenizer = Detokenizer(self._model, prompt_ids)
+            self.prompt_tokens = len(prompt_ids)
+        self._engine_text += choice["text"]
+        ids, reason, stop = choice["token_ids"], choice.get("finish_reason"), choice.get("stop_reason")
+        texts = [self._detokenizer.text(id) for id in ids]
+        if isinstance(stop, str):
+            texts = _cut(texts, self._told, self._engine_text)
+        self._told += "".join(texts)
+        self.generated_tokens += len(ids)
+        index = choice["index"]
+        steps = [Step(index, token) for token in self._tokens(ids, texts, choice.get("logprobs"))]
+        if reason is None:
+            return steps
+        ending = Ending(reason, stop, self._told, self.prompt_tokens, self.generated_tokens)
+        last = steps.pop().token if steps else None
+        return [*steps, Step(index, last, ending)]
+
+    def _tokens(self, ids: Sequence[int], texts: Sequence[str], logprobs: Mapping[str, Any] | None) -> Iterator[Token]:
+        for position, (id, text) in enumerate(zip(ids, texts, strict=True)):
+            logprob = logprobs["token_logprobs"][position] if logprobs else None
+            top = self._likeliest(logprobs["top_logprobs"][position]) if logprobs and self._top else ()
+            special = id in self._model.special_ids
+            yield Token(id, self._model.piece(id) if special else text, logprob, special, top)
+
+    def _likeliest(self, logprobs: Mapping[str, float] | None) -> Sequence[Token]:
+        # The engine adds the token it took, which need not be among the likeliest.
+        best = sorted((logprobs or {}).items(), key=lambda item: -item[1])[: self._top]
+        return [_alone(self._model, int(key.removeprefix(_TOKEN_ID)), logprob) for key, logprob in best]
+
+
+def _cut(texts: Sequence[str], told: str, whole: str) -> list[str]:
+    """The last tokens' texts, ending where the engine's text does: a stop string can end inside a token."""
+    if not (told + "".join(texts)).startswith(whole):
+        return list(texts)
+    room = max(0, len(whole) - len(told))
+    ends = accumulate(map(len, texts), initial=0)
+    return [text[: max(0, room - start)] for text, start in zip(texts, ends, strict=False)]
+
+
+def _alone(model: Model, id: int, logprob: float | None) -> Token:
+    """A token outside of a text."""
+    return Token(id, model.piece(id), logprob, id in model.special_ids)
+
+
+def prompt_tokens(model: Model, choice: Mapping[str, Any]) -> list[Token]:
+    """The prompt's tokens, each spelt on its own; the first has no log-probability.
+
+    The question had `prompt_logprobs`. Raises Broken on nonsense.
+    """
+    try:
+        pairs = zip(choice["prompt_token_ids"], choice["prompt_logprobs"], strict=True)
+        return [_alone(model, id, told[str(id)]["logprob"] if told else None) for id, told in pairs]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Broken("The deployment's answer does not tell about the prompt") from error
+
+
+def choices(body: bytes) -> list[dict[str, Any]]:
+    """The choices of a whole answer, in order. Raises Broken where there are none."""
+    try:
+        return sorted(from_json(body)["choices"], key=lambda choice: choice["index"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Broken("The deployment's answer is no completion") from error
+
+
+def merit(tokens: Sequence[Token]) -> float:
+    """The mean log-probability, by which the best of several choices is chosen."""
+    known = [token.logprob for token in tokens if token.logprob is not None]
+    return fmean(known) if known else float("-inf")
+
+
+class TokenStream:
+    """A completion's event stream as steps. `error` is the engine's own, told inside the stream; nothing follows it."""
+
+    def __init__(self, model: Model, *, top: int = 0) -> None:
+        self._model = model
+        self._top = top
+        self._decoder = Decoder()
+        self._readers: dict[int, Reader] = {}
+        self.error: SwitchyardError | None = None
+
+    @property
+    def usage(self) -> Usage | None:
+        """The tokens so far; None before the first."""
+        if not self._readers:
+            return None
+        readers = self._readers.values()
+        return Usage(max(r.prompt_tokens for r in readers), sum(r.generated_tokens for r in readers))
+
+    def feed(self, chunk: bytes) -> list[Step]:
+        """The steps that `chunk` completes. Raises Broken on nonsense."""
+        try:
+            events = self._decoder.feed(chunk)
+        except UnicodeDecodeError as error:
+            raise Broken("The deployment's answer is not UTF-8") from error
+        return [step for event in events for step in self._steps(event.data)]
+
+    def _steps(self, data: str) -> Iterator[Step]:
+        if data == "[DONE]" or self.error is not None:
+            return
+        try:
+            told = from_json(data)
+            if "error" in told:
+                self.error = engine_error(data.encode(), status=500)
+                return
+            parts = [(part["index"], part) for part in told["choices"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise Broken("The deployment's answer is no completion") from error
+        for index, part in parts:
+            reader = self._readers.setdefault(index, Reader(self._model, top=self._top))
+            yield from reader.feed(part)

@@ -1,0 +1,50 @@
+"""What is taken from a request before anybody knows whose it is: its id, its headers' size, its body."""
+
+import asyncio
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from app.answer import REQUEST_ID_HEADER
+from app.config import Config
+from app.deadlines import ClientGone, Receive
+from app.errors import HeadersTooLarge, TooLarge, TooSlow
+
+GONE = 499
+"""nginx's code for a client that left; it is logged, never sent."""
+
+_USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+def check_headers(scope: Mapping[str, Any], limit: int) -> None:
+    """Raises HeadersTooLarge above `limit` bytes."""
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
+        raise HeadersTooLarge(f"The headers are larger than {limit} bytes")
+
+
+async def read_body(receive: Receive, config: Config) -> bytes:
+    """The whole body. Raises TooLarge, TooSlow, and ClientGone."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(config.timeouts.body_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                part = message.get("body", b"")
+                size += len(part)
+                if size > config.max_body_bytes:
+                    raise TooLarge(f"The body is larger than {config.max_body_bytes} bytes")
+                parts.append(part)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+    except TimeoutError:
+        raise TooSlow(f"The request did not arrive within {config.timeouts.body_s:g} s") from None
+
+
+def request_id(headers: Mapping[str, str]) -> str:
+    """The client's own id where it can stand in a header and a log line, else a new one."""
+    given = headers.get(REQUEST_ID_HEADER, "")
+    return given if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex

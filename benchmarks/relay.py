@@ -1,0 +1,152 @@
+"""What the router alone takes for a streamed answer: CPU time, in front of an upstream that costs nothing.
+
+Three processes: an upstream that sends canned chunks as an engine does (one to every stream at each step), the router
+as `python -m app` runs it, and this one, the clients. The pace leaves the router idle time, so that every chunk is
+passed on alone: under load several come in one read, and cost less. Short answers and long ones tell what a request
+costs from what a token does.
+
+    python -m benchmarks.relay        prints the router's CPU time per request and per token
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import uvloop
+import yaml
+
+from benchmarks.serving import HOST, ROOT, TOKENS, Stream, Way, request
+
+UPSTREAM_PORT, ROUTER_PORT = 8767, 8768
+STEP_S = 0.005
+"""Between an engine's steps."""
+ANSWERS = 320
+
+TOKEN = (
+    b'data: {"id":"chatcmpl-9f6ab9c27fba4c6d8a0b8e9bd84b1e5f","object":"chat.completion.chunk","created":1795266774,'
+    b'"model":"tiny-llama","choices":[{"index":0,"delta":{"content":" river"},"logprobs":null,"finish_reason":null,'
+    b'"token_ids":null}]}\n\n'
+)
+USAGE = (
+    b'data: {"id":"chatcmpl-9f6ab9c27fba4c6d8a0b8e9bd84b1e5f","object":"chat.completion.chunk","created":1795266774,'
+    b'"model":"tiny-llama","choices":[],"usage":{"prompt_tokens":35,"total_tokens":99,"completion_tokens":64}}\n\n'
+)
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Upstream(asyncio.Protocol):
+    """A connection to the upstream: each request is answered with `max_tokens` chunks, one at each step."""
+
+    def __init__(self, streams: dict["Upstream", int]) -> None:
+        self._streams = streams
+        self._body = b""
+
+    def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport by type
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._streams.pop(self, None)
+
+    def data_received(self, data: bytes) -> None:
+        self._body += data
+        if self._body.endswith(b"}"):  # the body of a request, and no header, ends with one
+            tokens = json.loads(self._body.partition(b"\r\n\r\n")[2])["max_tokens"]
+            self._body = b""
+            self._transport.write(HEAD)
+            self._streams[self] = tokens
+
+    def step(self) -> None:
+        """Sends one token, or the end."""
+        if self._streams[self]:
+            self._streams[self] -= 1
+            self._transport.write(_chunk(TOKEN))
+            return
+        del self._streams[self]
+        self._transport.write(_chunk(USAGE) + _chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+async def serve_upstream() -> None:
+    """Runs until the process ends."""
+    streams: dict[Upstream, int] = {}
+    await asyncio.get_running_loop().create_server(lambda: Upstream(streams), HOST, UPSTREAM_PORT)
+    while True:
+        await asyncio.sleep(STEP_S)
+        for stream in list(streams):
+            stream.step()
+
+
+@contextmanager
+def running(port: int, *command: str) -> Iterator[psutil.Process]:
+    """A Python module's process that listens on `port`."""
+    process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        found = psutil.Process(process.pid)
+        while not any(one.laddr.port == port for one in found.net_connections() if one.status == "LISTEN"):
+            if process.poll() is not None:
+                raise SystemExit(f"{' '.join(command)} did not start")
+            time.sleep(0.05)
+        yield found
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def cpu_us(router: psutil.Process, *, streams: int, tokens: int) -> float:
+    """The router's CPU time for an answer of `tokens` tokens, in microseconds, with `streams` of them at once."""
+    sent = request(Way("router", "ours", "", "chat"), "", tokens=tokens)
+
+    async def one() -> None:
+        _, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(sent), HOST, ROUTER_PORT)
+        await stream.done
+
+    before = router.cpu_times()
+    for _ in range(ANSWERS // streams):
+        await asyncio.gather(*(one() for _ in range(streams)))
+    after = router.cpu_times()
+    return (after.user + after.system - before.user - before.system) / ANSWERS * 1e6
+
+
+def main() -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.relay")
+    parser.add_argument("--upstream", action="store_true", help="be the upstream (the benchmark starts it)")
+    parser.add_argument("--streams", type=int, default=16)
+    arguments = parser.parse_args()
+    if arguments.upstream:
+        uvloop.run(serve_upstream())
+        return 0
+    document = {
+        "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"tiny": 100}}},
+        "deployments": {"tiny": {"url": f"http://{HOST}:{UPSTREAM_PORT}", "model": "tiny-llama"}},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "relay.yaml"
+        config.write_text(yaml.safe_dump(document))
+        router = ("app", "--config", str(config), "--port", str(ROUTER_PORT))
+        with (
+            running(UPSTREAM_PORT, "benchmarks.relay", "--upstream"),
+            running(ROUTER_PORT, *router) as process,
+        ):
+            short, long = (
+                uvloop.run(cpu_us(process, streams=arguments.streams, tokens=tokens)) for tokens in (1, TOKENS)
+            )
+    per_token = (long - short) / (TOKENS - 1)
+    print(f"CPU per request: {short - per_token:.0f} us, per token: {per_token:.1f} us")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

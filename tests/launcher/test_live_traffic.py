@@ -1,0 +1,181 @@
+"""Three router replicas and Databricks' SDK: a change of traffic reaches all of them, or none."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from databricks.sdk import WorkspaceClient
+from databricks.sdk.core import Config
+from databricks.sdk.service.serving import Route, TrafficConfig
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from deployments import leftovers
+from deployments.environment import TOKEN
+from tests.launching import ROOT, Launcher, command, environment, launched
+from tests.router.fake_engine import FakeEngine
+from tests.serving import serve
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
+
+HEADER = "azureml-model-deployment"
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+REPLICAS = 3
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A running Serve application that is nothing but router replicas."""
+
+    launcher: Launcher
+    config: Path
+
+    @property
+    def url(self) -> str:
+        return self.launcher.url
+
+    @property
+    def endpoints(self) -> Any:
+        return WorkspaceClient(config=Config(host=self.url, token="t", retry_timeout_seconds=5)).serving_endpoints
+
+    def move(self, blue: int) -> Any:
+        """By the SDK, which waits for it."""
+        return self.endpoints.update_config_and_wait("chat", traffic_config=TrafficConfig(routes=routes(blue)))
+
+    def served(self, requests: int) -> Counter[str]:
+        """Who answers, each request on a connection of its own, so that every replica gets some."""
+        answers = [httpx.post(f"{self.url}/v1/chat/completions", json=CHAT, timeout=30) for _ in range(requests)]
+        assert {answer.status_code for answer in answers} == {200}
+        return Counter(answer.headers[HEADER] for answer in answers)
+
+    def serve_says(self) -> Any:
+        """What Serve keeps of the router's application, and runs."""
+        run = leftovers.record(self.launcher.directory)
+        assert run is not None
+        headers = {"authorization": f"Bearer {(Path(run.directory) / TOKEN).read_text()}"}
+        return httpx.get(f"{run.dashboard}/api/serve/applications/", headers=headers).json()["applications"]["router"]
+
+    def applied(self) -> dict[str, int]:
+        """The traffic in Serve's store, from which replicas start."""
+        (router,) = self.serve_says()["deployed_app_config"]["deployments"]
+        traffic: dict[str, int] = router["user_config"]["endpoints"]["chat"]["traffic"]
+        return traffic
+
+    def replicas(self) -> set[int]:
+        """The process ids of the replicas that run."""
+        replicas = self.serve_says()["deployments"]["Router"]["replicas"]
+        return {it["pid"] for it in replicas if it["state"] == "RUNNING"}
+
+
+def routes(blue: int) -> list[Route]:
+    shares = {"blue": blue, "green": 100 - blue}
+    return [Route(served_entity_name=name, traffic_percentage=share) for name, share in shares.items()]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("routers")
+    config = directory / "serve_config.yaml"
+    fakes = Starlette(routes=[Mount(f"/{name}", FakeEngine().app) for name in ("blue", "green")])
+    with serve(fakes) as url:
+        user_config = {
+            "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 90, "green": 10}}},
+            "deployments": {
+                name: {"url": f"{url}/{name}", "model": name, "tasks": ["chat"]} for name in ("blue", "green")
+            },
+        }
+        router = {"name": "Router", "num_replicas": REPLICAS, "user_config": user_config}
+        application = {"name": "router", "route_prefix": "/", "import_path": "deployments.router:build", "args": {}}
+        config.write_text(yaml.safe_dump({"applications": [{**application, "deployments": [router]}]}))
+        with launched(config, directory, {}) as launcher:
+            yield Cluster(launcher, config)
+
+
+@pytest.fixture(autouse=True)
+def from_ninety_to_ten(cluster: Cluster) -> None:
+    cluster.move(90)
+
+
+def test_every_replica_has_the_change_when_the_wait_ends(cluster: Cluster) -> None:
+    seen: list[int] = []
+    stop = threading.Event()
+
+    def load() -> None:
+        with httpx.Client(timeout=30) as client:
+            while not stop.is_set():
+                seen.append(client.post(f"{cluster.url}/v1/chat/completions", json=CHAT).status_code)
+
+    workers = [threading.Thread(target=load) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    replicas = cluster.replicas()
+    try:
+        for blue, name in ((0, "green"), (100, "blue"), (0, "green")):
+            cluster.move(blue)
+            assert cluster.served(40) == {name: 40}
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join(30)
+    assert set(seen) == {200}
+    assert cluster.replicas() == replicas
+    assert len(replicas) == REPLICAS
+
+
+def test_of_concurrent_changes_exactly_one_is_made_as_a_whole(cluster: Cluster) -> None:
+    wanted = [{"blue": blue, "green": 100 - blue} for blue in range(0, 80, 10)]
+
+    async def change_at_once() -> list[httpx.Response]:
+        async with httpx.AsyncClient(timeout=30) as client:
+            url = f"{cluster.url}/api/2.0/serving-endpoints/chat"
+            await asyncio.gather(*(client.get(url) for _ in wanted))  # opens the connections
+            bodies = [{"traffic_config": {"routes": [it.as_dict() for it in routes(one["blue"])]}} for one in wanted]
+            return list(await asyncio.gather(*(client.put(f"{url}/config", json=body) for body in bodies)))
+
+    answers = asyncio.run(change_at_once())
+    assert Counter(answer.status_code for answer in answers) == {200: 1, 409: len(wanted) - 1}
+    assert {answer.json().get("error_code", "") for answer in answers} == {"", "RESOURCE_CONFLICT"}
+    endpoint = cluster.endpoints.wait_get_serving_endpoint_not_updating("chat")
+    in_force = {it.served_entity_name: it.traffic_percentage for it in endpoint.config.traffic_config.routes}
+    won = next(traffic for traffic, answer in zip(wanted, answers, strict=True) if answer.status_code == 200)
+    assert in_force == cluster.applied() == won
+
+
+def test_replicas_that_start_anew_have_the_change(cluster: Cluster) -> None:
+    cluster.move(0)
+    killed = cluster.replicas()
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 120
+    while (running := cluster.replicas()) & killed or len(running) < REPLICAS:
+        assert time.monotonic() < deadline, running
+        time.sleep(0.5)
+    cluster.endpoints.wait_get_serving_endpoint_not_updating("chat")
+    assert cluster.applied() == {"blue": 0, "green": 100}
+    assert cluster.served(40) == {"green": 40}
+
+
+def test_the_next_deployment_of_the_file_puts_its_traffic_in_force(cluster: Cluster) -> None:
+    cluster.move(0)
+    deployed = subprocess.run(
+        command("deploy", "--config", str(cluster.config)),
+        cwd=ROOT,
+        env=environment(cluster.launcher.directory),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert deployed.returncode == 0, deployed.stderr
+    endpoint = cluster.endpoints.wait_get_serving_endpoint_not_updating("chat")
+    assert [it.traffic_percentage for it in endpoint.config.traffic_config.routes] == [90, 10]

@@ -1,0 +1,43 @@
+"""A control plane in memory: it keeps one configuration and delivers it when the test says."""
+
+from collections.abc import Callable
+from typing import Any
+
+from app.control import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Delivery
+from app.errors import Conflict, SwitchyardError
+
+
+class MemoryControl:
+    """`deliver` gives what was applied to the router; `failure` is raised by every call while it is set."""
+
+    def __init__(self, config: Any, take: Callable[[Any], object]) -> None:
+        self.config, self._take = config, take
+        self.delivery = Delivery.SETTLED
+        self.since_ms = 1_700_000_000_000
+        self.failure: SwitchyardError | None = None
+        self.delivers_at_once = False
+        self.replaced = 0
+
+    async def applied(self) -> Applied:
+        self._fail()
+        return Applied(self.config, self.delivery, self.since_ms)
+
+    async def replace(self, expected: Any, wanted: Any) -> None:
+        self._fail()
+        if self.config != expected:
+            raise Conflict(CHANGED_MEANWHILE)
+        if self.delivery is Delivery.DELIVERING:
+            raise Conflict(BEING_DELIVERED)
+        self.config, self.delivery = wanted, Delivery.DELIVERING
+        self.since_ms += 1000
+        self.replaced += 1
+        if self.delivers_at_once:
+            self.deliver()
+
+    def deliver(self) -> None:
+        self._take(self.config)
+        self.delivery = Delivery.SETTLED
+
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure

@@ -1,0 +1,183 @@
+"""The logits processors on real generations: what each promises holds in thousands of tokens, and not without it."""
+
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from deployments.internal_key import HEADER
+from deployments.logits.watermark import detect
+from deployments.weights import default_cache, prepare
+from tests.real.conftest import Application
+
+pytestmark = pytest.mark.real
+
+DEPLOYMENT = "smollm2-green"
+PROMPTS = [
+    "The history of the bicycle begins",
+    "Dear neighbour, thank you for",
+    "In the small town by the sea, everyone",
+    "To bake bread at home, you first",
+    "A list of animals: cat, dog,",
+    "The committee met on Tuesday and",
+    "Once upon a time there was a",
+    "The difference between rain and snow is",
+]
+
+Text = tuple[list[int], list[int]]
+"""The token ids of a prompt and of its output."""
+
+
+def post(application: Application, path: str, body: dict[str, Any]) -> httpx.Response:
+    """To vLLM's own server in the deployment."""
+    url = f"{application.url}/deployments/{DEPLOYMENT}{path}"
+    return httpx.post(url, json=body, headers={HEADER: application.internal_key}, timeout=240)
+
+
+def complete(application: Application, xargs: dict[str, Any] | None, **fields: Any) -> list[Text]:
+    """Every prompt's completion."""
+    body = {"model": "SmolLM2-135M-Instruct", "prompt": PROMPTS, "ignore_eos": True, "return_token_ids": True}
+    answer = post(application, "/v1/completions", {**body, "vllm_xargs": xargs, **fields})
+    assert answer.status_code == 200, answer.text
+    return [(choice["prompt_token_ids"], choice["token_ids"]) for choice in answer.json()["choices"]]
+
+
+@pytest.fixture(scope="module")
+def greedy(application: Application) -> list[Text]:
+    """What the model says of itself."""
+    return complete(application, None, temperature=0, max_tokens=200)
+
+
+@pytest.fixture(scope="module")
+def vocabulary_size() -> int:
+    config = prepare("SmolLM2-135M-Instruct", default_cache()) / "config.json"
+    size: int = json.loads(config.read_text())["vocab_size"]
+    return size
+
+
+def ngrams(text: list[int], n: int) -> list[tuple[int, ...]]:
+    return [tuple(text[i : i + n]) for i in range(len(text) - n + 1)]
+
+
+def test_the_watermark_is_found_in_marked_text_only(application: Application, vocabulary_size: int) -> None:
+    sampled = {"temperature": 1, "seed": 7, "max_tokens": 150}
+    marked = complete(application, {"watermark": True}, **sampled)
+    unmarked = complete(application, {"watermark": False}, **sampled)
+    found = [detect(output, vocabulary_size).z for _, output in marked]
+    not_found = [detect(output, vocabulary_size).z for _, output in unmarked]
+    assert min(found) > 4, found
+    assert max(not_found) < 4, not_found
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_no_ngram_comes_twice(application: Application, greedy: list[Text], n: int) -> None:
+    texts = complete(application, {"no_repeat_ngram": n}, temperature=0, max_tokens=200)
+    for prompt, output in texts:
+        seen = ngrams(prompt + output, n)
+        assert len(set(seen)) == len(seen)
+    repeated = [prompt + output for prompt, output in greedy]
+    assert sum(len(ngrams(text, n)) - len(set(ngrams(text, n))) for text in repeated) > 100
+
+
+def test_forbidden_sequences_do_not_come(application: Application, greedy: list[Text]) -> None:
+    """Forbidden is what the model likes to say: of each length, what begins its own outputs."""
+    forbidden = sorted({tuple(output[i : i + n]) for _, output in greedy for i, n in [(0, 2), (2, 3), (5, 1)]})
+    flat = [number for ids in forbidden for number in (-1, *ids)][1:]
+    texts = complete(application, {"bad_word_tokens": flat}, temperature=0, max_tokens=200)
+    for _, output in texts:
+        assert not {ids for n in (1, 2, 3) for ids in ngrams(output, n)} & set(forbidden)
+
+
+def test_forced_tokens_come_and_their_logprobs_are_the_models(application: Application, greedy: list[Text]) -> None:
+    forced = greedy[0][1][:64]
+    texts = complete(application, {"forced_output_tokens": forced}, max_tokens=64)
+    assert [output for _, output in texts] == [forced] * len(PROMPTS)
+    body = {"model": "SmolLM2-135M-Instruct", "prompt": PROMPTS[0], "max_tokens": 8, "logprobs": 0, "ignore_eos": True}
+    free = post(application, "/v1/completions", {**body, "temperature": 0}).json()["choices"][0]
+    same = post(application, "/v1/completions", {**body, "vllm_xargs": {"forced_output_tokens": forced}})
+    logprobs = same.json()["choices"][0]["logprobs"]["token_logprobs"]
+    assert logprobs == pytest.approx(free["logprobs"]["token_logprobs"], abs=0.01)
+
+
+def test_a_temperature_above_vllms_flattens_all(application: Application) -> None:
+    (_, output), *_ = complete(application, {"temperature": 1000}, temperature=2, seed=1, max_tokens=100)
+    assert len(set(output)) > 95  # of 49,152, nearly alike
+
+
+def test_hardly_any_mass_leaves_one_token_whatever_the_seed(application: Application) -> None:
+    texts = [complete(application, {"typical_p": 1e-6}, temperature=1, seed=s, max_tokens=12) for s in (1, 2)]
+    assert texts[0] == texts[1]
+    assert texts[0] != complete(application, {"typical_p": 1}, temperature=1, seed=1, max_tokens=12)
+
+
+def test_top_choices_are_excluded_as_the_seed_says(application: Application) -> None:
+    def asked(seed: int, probability: float) -> list[Text]:
+        xargs = {"xtc_threshold": 0.01, "xtc_probability": probability}
+        return complete(application, xargs, temperature=1, top_k=1, seed=seed, max_tokens=12)
+
+    always, half, never = asked(1, 1), asked(1, 0.5), asked(1, 0)
+    assert asked(1, 0.5) == half
+    assert asked(2, 0.5) != half
+    assert all(a[1][0] != n[1][0] for a, n in zip(always, never, strict=True))  # the first token is none of the top
+    assert half not in (always, never)
+
+
+@pytest.mark.parametrize(
+    ("xargs", "message"),
+    [
+        ({"watermark": "yes"}, "watermark must be true or false, got 'yes'"),
+        ({"no_repeat_ngram": 0}, "no_repeat_ngram must be at least 1, got 0"),
+        ({"bad_word_tokens": [5, -1]}, "bad_word_tokens holds an empty sequence"),
+        ({"bad_word_tokens": [49152]}, "bad_word_tokens holds 49152, which is no token id: they are 0 to 49151"),
+        ({"forced_output_tokens": [-2]}, "forced_output_tokens holds -2, which is no token id"),
+        ({"typical_p": 1.5}, "typical_p must be above 0 and at most 1, got 1.5"),
+        ({"xtc_probability": 2}, "xtc_probability must be between 0 and 1, got 2"),
+        ({"temperature": 5}, "temperature among the vllm_xargs needs 2 as the request's temperature, got 1"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(application: Application, xargs: dict[str, Any], message: str) -> None:
+    body = {"model": "SmolLM2-135M-Instruct", "prompt": "a", "temperature": 1, "vllm_xargs": xargs}
+    answer = post(application, "/v1/completions", body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(message)
+
+
+def test_the_token_route_has_them_too(application: Application) -> None:
+    def generate(ids: Any) -> httpx.Response:
+        params = {"max_tokens": 3, "extra_args": {"forced_output_tokens": ids}}
+        return post(application, "/inference/v1/generate", {"token_ids": [1, 2], "sampling_params": params})
+
+    assert generate([5, 6, 7]).json()["choices"][0]["token_ids"] == [5, 6, 7]
+    refused = generate([[5], [6]])
+    assert (refused.status_code, refused.json()["error"]["message"].partition(",")[0]) == (
+        400,
+        "forced_output_tokens must be a list of integers",
+    )
+
+
+def test_the_openai_api_reaches_them(application: Application) -> None:
+    def say(**xargs: Any) -> Any:
+        extra = {"vllm_xargs": xargs, "return_token_ids": True}
+        return application.sdk.completions.create(model=DEPLOYMENT, prompt="a", max_tokens=3, extra_body=extra)
+
+    assert say(forced_output_tokens=[5, 6, 7]).choices[0].token_ids == [5, 6, 7]
+    with pytest.raises(openai.BadRequestError, match="no_repeat_ngram must be at least 1"):
+        say(no_repeat_ngram=0)
+
+
+def test_the_engine_lives_through_all_of_it(application: Application) -> None:
+    asks = {
+        "watermark": True,
+        "no_repeat_ngram": 3,
+        "bad_word_tokens": [7, -1, 9, 9],
+        "typical_p": 0.9,
+        "xtc_threshold": 0.1,
+        "xtc_probability": 0.5,
+        "temperature": 3,
+    }
+    grammar = {"structured_outputs": {"regex": "(ab)*c"}}
+    texts = complete(application, asks, temperature=2, max_tokens=20, top_p=0.9, frequency_penalty=1)
+    texts += complete(application, asks, temperature=2, max_tokens=20, ignore_eos=False, **grammar)
+    assert all(output for _, output in texts)

@@ -1,0 +1,433 @@
+"""Hugging Face's and TGI's own clients, sync and async, against the real router and fake deployments."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import huggingface_hub.errors as hub
+import pytest
+import text_generation.errors as tgi
+from huggingface_hub import AsyncInferenceClient, InferenceClient
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai import APIError, OpenAI
+from text_generation import AsyncClient, Client
+
+from app.model import Model
+from app.server import Router
+from app.upstream import Surroundings
+from tests.router.conftest import Rig
+from tests.router.fake_engine import CONTEXT, FakeEngine, chat, refuse, speaks, stream
+from tests.serving import serve
+from tests.unit.given import tokenizer
+
+# TGI's own client calls its pydantic models in an old way.
+pytestmark = pytest.mark.filterwarnings("ignore:The `dict` method is deprecated")
+
+TEXT = "hello 日本 😀 there"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's files, as far as the router reads them."""
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "generation_config.json").write_text('{"eos_token_id": 0}')
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(files: Path) -> Model:
+    return Model.load(files, CONTEXT)
+
+
+@pytest.fixture
+def engine(rig: Rig, files: Path, model: Model) -> Rig:
+    """The rig, whose blue says TEXT."""
+    for name in ("blue", "green"):
+        deployment = {**rig.config["deployments"][name], "tokenizer_dir": str(files)}
+        rig.change(deployments={name: deployment})
+    rig.change(defaults={"chat": "chat", "completions": "chat"})
+    rig.blue.answer = speaks(model, TEXT)
+    return rig
+
+
+MOUNTS = ["", "/tgi", "/tgi/chat"]
+
+
+@pytest.fixture(params=MOUNTS)
+def url(request: pytest.FixtureRequest, engine: Rig) -> str:
+    return f"{engine.url}{request.param}"
+
+
+@pytest.fixture
+def hf(url: str) -> Any:
+    return InferenceClient(base_url=url)
+
+
+@pytest.mark.parametrize("details", [False, True])
+def test_hugging_faces_client_generates(hf: Any, details: bool) -> None:
+    told = hf.text_generation("say", max_new_tokens=50, details=details)
+    if not details:
+        assert told == TEXT
+        return
+    assert told.generated_text == TEXT == "".join(token.text for token in told.details.tokens)
+    assert told.details.finish_reason == "eos_token"
+    assert told.details.generated_tokens == len(told.details.tokens)
+    assert told.details.prefill == []
+
+
+@pytest.mark.parametrize("in_one", [False, True])
+@pytest.mark.parametrize("details", [False, True])
+def test_hugging_faces_client_streams(hf: Any, engine: Rig, model: Model, details: bool, in_one: bool) -> None:
+    engine.blue.answer = speaks(model, TEXT, in_one=in_one)
+    told = list(hf.text_generation("say", max_new_tokens=50, details=details, stream=True))
+    assert len(told) == len(model.encode(TEXT))
+    if not details:
+        assert "".join(told) == TEXT
+        return
+    assert "".join(event.token.text for event in told) == TEXT == told[-1].generated_text
+    assert all(event.generated_text is None and event.details is None for event in told[:-1])
+    assert told[-1].details.finish_reason == "eos_token"
+    assert told[-1].details.input_length == len(model.encode("say"))
+
+
+async def test_hugging_faces_async_client(url: str) -> None:
+    async with AsyncInferenceClient(base_url=url) as hf:
+        assert await hf.text_generation("say", max_new_tokens=50) == TEXT
+        told = [text async for text in await hf.text_generation("say", max_new_tokens=50, stream=True)]
+        assert "".join(told) == TEXT
+        events: Any = await hf.text_generation("say", max_new_tokens=50, stream=True, details=True)
+        assert [event async for event in events][-1].generated_text == TEXT
+
+
+def test_all_of_hugging_faces_parameters_arrive(hf: Any, engine: Rig) -> None:
+    told = hf.text_generation(
+        "say",
+        details=True,
+        decoder_input_details=True,
+        do_sample=True,
+        frequency_penalty=0.5,
+        grammar={"type": "regex", "value": ".*"},
+        max_new_tokens=7,
+        repetition_penalty=1.5,
+        return_full_text=True,
+        seed=2**64 - 2,
+        stop=["日"],
+        temperature=0.5,
+        top_k=5,
+        top_n_tokens=2,
+        top_p=0.9,
+        truncate=2,
+        typical_p=0.5,
+        watermark=True,
+    )
+    asked = engine.blue.requests[-1]
+    assert asked["max_tokens"] == 7
+    assert asked["seed"] == -2
+    assert asked["stop"] == ["日"]
+    assert asked["structured_outputs"] == {"regex": ".*"}
+    assert asked["vllm_xargs"] == {"typical_p": 0.5, "watermark": True}
+    assert len(asked["prompt"]) == 2
+    assert told.generated_text == "sayhello 日"
+    assert told.details.finish_reason == "stop_sequence"
+    assert told.details.seed == 2**64 - 2
+    assert told.details.prefill[0].logprob is None
+    assert [len(tokens) for tokens in told.details.top_tokens] == [2] * told.details.generated_tokens
+    both = hf.text_generation("say", details=True, best_of=2, do_sample=True, max_new_tokens=3)
+    assert len(both.details.best_of_sequences) == 1
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("broken", "status", "error"),
+    [
+        pytest.param(None, 422, hub.ValidationError, id="validation"),
+        pytest.param(refuse(500, "CUDA"), 424, hub.GenerationError, id="generation"),
+        pytest.param(refuse(503, "full"), 429, hub.OverloadedError, id="overloaded"),
+        pytest.param(refuse(400, "Grammar error: odd"), 422, hub.ValidationError, id="the engine's refusal"),
+    ],
+)
+def test_hugging_faces_client_raises(
+    engine: Rig, broken: Any, status: int, error: type[Exception], streamed: bool
+) -> None:
+    hf: Any = InferenceClient(base_url=f"{engine.url}/tgi")
+    engine.chat_endpoint(fallback=[])
+    if broken is not None:
+        engine.blue.answer = broken
+    with pytest.raises(error):
+        list(hf.text_generation("say" if broken else "", stream=streamed))
+    raw = httpx.post(f"{engine.url}/generate", json={"inputs": "say" if broken else ""})
+    assert raw.status_code == status
+    assert ("retry-after" in raw.headers) is (status == 429)
+
+
+@pytest.mark.parametrize("chunks", [[], ['data: {"choices":[]}\n\n']], ids=["at once", "after a chunk"])
+def test_an_answer_that_breaks_off_is_incomplete(engine: Rig, model: Model, chunks: list[str]) -> None:
+    hf: Any = InferenceClient(base_url=engine.url)
+    engine.chat_endpoint(fallback=[])
+    whole = speaks(model, TEXT)
+    engine.blue.answer = lambda body: stream(chunks) if body["stream"] else whole(body)
+    with pytest.raises(hub.IncompleteGenerationError):
+        list(hf.text_generation("say", stream=True))
+
+
+def test_hugging_faces_chat(engine: Rig) -> None:
+    engine.blue.answer = chat
+    hf: Any = InferenceClient(base_url=f"{engine.url}/tgi/chat")
+    told = hf.chat_completion([{"role": "user", "content": "q"}], max_tokens=5)
+    assert told.choices[0].message.content == "Hello blue-model"
+    assert told.system_fingerprint
+    chunks = list(hf.chat_completion([{"role": "user", "content": "q"}], max_tokens=5, stream=True))
+    assert "".join(chunk.choices[0].delta.content for chunk in chunks) == "Hello blue-model"
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    InferenceClient(base_url=engine.url).chat_completion([{"role": "user", "content": "q"}], response_format=form)
+    assert engine.blue.requests[-1]["structured_outputs"] == {"json": schema}
+    assert engine.blue.requests[-1]["model"] == "blue-model"
+
+
+def test_hugging_faces_endpoint_info_and_health(engine: Rig) -> None:
+    url = f"{engine.url}/tgi/chat"
+    hf = InferenceClient(provider="hf-inference", model=url)
+    assert hf.get_endpoint_info(model=url)["max_total_tokens"] == CONTEXT
+    assert hf.get_endpoint_info(model=engine.url)["model_id"] == "blue-model"
+    assert hf.health_check(model=url)
+    assert hf.health_check(model=engine.url)
+    engine.chat_endpoint(fallback=[])
+    engine.blue.healthy = False
+    assert not hf.health_check(model=url)
+    unwell = httpx.get(f"{url}/ping")
+    assert (unwell.status_code, unwell.json()) == (503, {"error": "unhealthy", "error_type": "healthcheck"})
+    assert httpx.get(engine.url).status_code == 200
+
+
+def test_tgis_own_client(url: str, model: Model) -> None:
+    client = Client(url)
+    told = client.generate("say", max_new_tokens=50)
+    assert told.generated_text == TEXT == "".join(token.text for token in told.details.tokens)
+    assert told.details.finish_reason == "eos_token"
+    assert not told.details.tokens[-1].special
+    events = list(client.generate_stream("say", max_new_tokens=3))
+    assert [event.token.id for event in events] == model.encode(TEXT)[:3]
+    assert events[-1].details is not None
+    assert events[-1].details.finish_reason == "length"
+
+
+async def test_tgis_own_async_client(url: str) -> None:
+    client = AsyncClient(url)
+    told = await client.generate("say", max_new_tokens=50, decoder_input_details=True)
+    assert told.generated_text == TEXT
+    assert told.details.prefill[0].logprob is None
+    events = [event async for event in client.generate_stream("say", max_new_tokens=50)]
+    assert events[-1].generated_text == TEXT
+
+
+@pytest.mark.parametrize(
+    ("fields", "samples"),
+    [({}, False), ({"temperature": 0.5}, True), ({"do_sample": True}, True), ({"top_p": 0.9, "seed": 3}, True)],
+)
+def test_tgis_own_client_samples_as_on_tgi(engine: Rig, fields: dict[str, Any], samples: bool) -> None:
+    told = Client(engine.url).generate("say", **fields)
+    assert (engine.blue.requests[-1]["temperature"] > 0) is samples
+    assert told.details.seed is not None
+    if "seed" in fields:
+        assert told.details.seed == fields["seed"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        pytest.param(None, tgi.ValidationError, id="validation"),
+        pytest.param(refuse(500, "CUDA"), tgi.GenerationError, id="generation"),
+        pytest.param(refuse(503, "full"), tgi.OverloadedError, id="overloaded"),
+        pytest.param(lambda body: stream([]), tgi.IncompleteGenerationError, id="incomplete"),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_tgis_own_client_raises(engine: Rig, broken: Any, error: type[Exception], streamed: bool) -> None:
+    engine.chat_endpoint(fallback=[])
+    if broken is not None:
+        engine.blue.answer = broken
+    inputs, tokens = "say", 3 if broken else 1000
+    client, aclient = Client(engine.url), AsyncClient(engine.url)
+    if streamed:
+        with pytest.raises(error):
+            list(client.generate_stream(inputs, max_new_tokens=tokens))
+        with pytest.raises(error):
+            [event async for event in aclient.generate_stream(inputs, max_new_tokens=tokens)]
+        return
+    expected = tgi.GenerationError if error is tgi.IncompleteGenerationError else error
+    with pytest.raises(expected):
+        client.generate(inputs, max_new_tokens=tokens)
+    with pytest.raises(expected):
+        await aclient.generate(inputs, max_new_tokens=tokens)
+
+
+def test_tgis_own_client_chats(engine: Rig) -> None:
+    engine.blue.answer = chat
+    for url in (engine.url, f"{engine.url}/tgi/chat"):
+        told = Client(url).chat([{"role": "user", "content": "q"}])
+        assert told.choices[0].message.content == "Hello blue-model"
+    with pytest.raises(tgi.ValidationError):
+        Client(engine.url).chat([{"role": "user", "content": "q"}], temperature=-1)
+
+
+def test_the_openai_sdk_with_tgis_model_name(engine: Rig) -> None:
+    engine.blue.answer = chat
+    for base in ("/v1", "/tgi/v1", "/tgi/chat/v1"):
+        with OpenAI(base_url=engine.url + base, api_key="-", max_retries=0) as sdk:
+            client: Any = sdk
+            asked: dict[str, Any] = {"model": "tgi", "messages": [{"role": "user", "content": "q"}]}
+            assert client.chat.completions.create(**asked).choices[0].message.content == "Hello blue-model"
+            chunks = list(client.chat.completions.create(**asked, stream=True))
+            assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello blue-model"
+            with pytest.raises(APIError, match="temperature"):
+                list(client.chat.completions.create(**asked, stream=True, temperature=-1))
+
+
+def test_mindies_documented_requests(engine: Rig, model: Model) -> None:
+    engine.blue.answer = speaks(model, "am")
+    body: dict[str, Any] = {
+        "inputs": "My name is Olivier and I",
+        "parameters": {
+            "decoder_input_details": True,
+            "details": True,
+            "do_sample": True,
+            "max_new_tokens": 1,
+            "repetition_penalty": 1.03,
+            "return_full_text": False,
+            "seed": 42,
+            "temperature": 0.5,
+            "top_k": 10,
+            "top_p": 0.95,
+            "truncate": None,
+            "typical_p": 1.0,
+            "watermark": False,
+        },
+    }
+    whole = httpx.post(engine.url, json=body).json()
+    assert set(whole) == {"generated_text", "details"}
+    assert whole["details"]["finish_reason"] == "length"
+    assert whole["details"]["seed"] == 42
+    assert whole["details"]["generated_tokens"] == len(whole["details"]["tokens"]) == 1
+    assert len(whole["details"]["prefill"]) == whole["details"]["prompt_tokens"]
+    body["parameters"]["decoder_input_details"] = False
+    body["parameters"]["max_new_tokens"] = 2
+    answer = httpx.post(engine.url, json={**body, "stream": True})
+    frames = answer.text.split("\n\n")
+    assert frames.pop() == ""
+    first, last = (json.loads(frame.removeprefix("data: ")) for frame in frames)
+    assert "[DONE]" not in answer.text
+    assert (first["generated_text"], first["details"]) == (None, None)
+    assert last["generated_text"] == first["token"]["text"] + last["token"]["text"]
+    assert last["details"]["generated_tokens"] == 2
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+
+
+def test_tokenize_is_tgis_or_vllms(engine: Rig, model: Model) -> None:
+    told = httpx.post(f"{engine.url}/tokenize", json={"inputs": TEXT}).json()
+    assert [token["id"] for token in told] == model.encode(TEXT)
+    assert engine.blue.requests == []
+    engine.blue.answer = refuse(400, "asked")
+    httpx.post(f"{engine.url}/tokenize", json={"prompt": TEXT, "model": "chat"})
+    assert engine.blue.requests == [{"prompt": TEXT, "model": "blue-model"}]
+
+
+def test_vertex(engine: Rig) -> None:
+    body = {"instances": [{"inputs": "say", "parameters": {"max_new_tokens": 50}}, {"inputs": "say it"}]}
+    told = httpx.post(f"{engine.url}/vertex", json=body).json()
+    assert told["predictions"][0] == TEXT
+    assert TEXT.startswith(told["predictions"][1])
+    assert len(engine.blue.requests) == 2
+
+
+def test_invocations_are_tgis_or_openais(engine: Rig, model: Model) -> None:
+    url = f"{engine.url}/invocations"
+    assert httpx.post(url, json={"inputs": "say", "parameters": {"max_new_tokens": 50}}).json() == {
+        "generated_text": TEXT
+    }
+    streamed = httpx.post(url, json={"inputs": "say", "stream": True})
+    assert '"generated_text":"' in streamed.text.split("\n\n")[-2]
+    wrong = httpx.post(url, json={"messages": []})
+    assert (wrong.status_code, wrong.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_what_is_no_request_has_a_status_even_on_a_stream(engine: Rig) -> None:
+    for body, status in ((b"{", 400), (b'{"inputs": 5}', 422), (b'{"inputs":"x","parameters":{"top_k":"5"}}', 422)):
+        answer = httpx.post(f"{engine.url}/generate_stream", content=body)
+        assert (answer.status_code, answer.json()["error_type"]) == (status, "validation")
+    unknown = httpx.post(f"{engine.url}/tgi/gone/generate_stream", json={"inputs": "x"})
+    assert (unknown.status_code, unknown.json()["error_type"]) == (404, "not_found")
+
+
+def test_a_deployment_that_does_not_tell_its_model_has_failed(rig: Rig) -> None:
+    rig.change(defaults={"completions": "chat"})
+    answer = httpx.post(f"{rig.url}/generate", json={"inputs": "x"})
+    assert (answer.status_code, answer.json()["error_type"]) == (424, "generation")
+
+
+def test_the_profile_is_the_routers(engine: Rig) -> None:
+    assert httpx.post(engine.url, json={"inputs": "say"}).json() == {"generated_text": TEXT}
+    engine.change(tgi={"profile": "tgi"})
+    assert httpx.post(engine.url, json={"inputs": "say"}).json() == [{"generated_text": f"say{TEXT}"}]
+    assert engine.blue.requests[-1]["max_tokens"] > 20
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+likely = st.sampled_from([0, 1, 5, 0.5, 1.0, True, False, None, "a", ["a"], {"type": "regex", "value": "a"}])
+NAMES = (
+    "best_of decoder_input_details details do_sample grammar max_new_tokens seed stop stream temperature top_k".split()
+)
+bodies = st.fixed_dictionaries(
+    {},
+    optional={
+        "inputs": st.text(max_size=20) | json_values,
+        "stream": st.booleans() | json_values,
+        "parameters": st.dictionaries(st.sampled_from(NAMES), likely | json_values, max_size=5) | json_values,
+        "messages": json_values,
+        "instances": json_values,
+    },
+)
+PATHS = ["/", "/generate", "/generate_stream", "/tokenize", "/invocations", "/vertex", "/chat_tokenize", "/tgi"]
+
+
+@pytest.fixture(scope="module")
+def fuzzed(files: Path, model: Model) -> Iterator[httpx.Client]:
+    """A client of a router in front of a deployment that answers."""
+    engine = FakeEngine(answer=speaks(model, TEXT))
+    with serve(engine.app) as upstream:
+        router = Router(Surroundings(), random=Random(7))
+        deployment = {"url": upstream, "model": "blue-model", "tokenizer_dir": str(files)}
+        endpoint = {"tasks": ["chat", "completions"], "traffic": {"blue": 100}}
+        defaults = {"chat": "chat", "completions": "chat"}
+        router.reconfigure({"endpoints": {"chat": endpoint}, "deployments": {"blue": deployment}, "defaults": defaults})
+        with serve(router.app) as url, httpx.Client(base_url=url, timeout=20) as client:
+            yield client
+
+
+@settings(max_examples=300)
+@given(path=st.sampled_from(PATHS), body=bodies)
+def test_no_body_is_our_fault(fuzzed: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    if "messages" in body:  # this deployment only completes
+        body["messages"] = []
+    answer = fuzzed.post(path, content=json.dumps(body))
+    assert answer.status_code in (200, 400, 422), answer.text
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        *_, last, end = answer.text.split("\n\n")
+        told = json.loads(last.removeprefix("data: "))
+        assert end == ""
+        assert "error_type" in told or told["generated_text"] is not None
+
+
+@settings(max_examples=100)
+@given(path=st.sampled_from(PATHS), body=st.binary(max_size=40))
+def test_no_bytes_are_our_fault(fuzzed: httpx.Client, path: str, body: bytes) -> None:
+    assert fuzzed.post(path, content=body).status_code in (400, 422)

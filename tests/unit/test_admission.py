@@ -1,0 +1,116 @@
+"""The gate: never more than allowed at a time, first come first served, nobody forgotten."""
+
+import asyncio
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.admission import Gate, check_length
+from app.config import Admission
+from app.errors import BadRequest, Unavailable
+
+
+async def test_the_queue_is_served_in_order() -> None:
+    gate, limits, served = Gate(), Admission(max_concurrent=1, max_queued=9), []
+
+    async def visit(number: int) -> None:
+        async with gate.turn("chat", limits):
+            served.append(number)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(visit(number) for number in range(10)))
+    assert served == list(range(10))
+    assert (gate.running, gate.waiting) == (0, 0)
+
+
+async def test_a_full_queue_refuses_at_once_and_says_so() -> None:
+    gate, limits = Gate(), Admission(max_concurrent=1, max_queued=0)
+    async with gate.turn("chat", limits):
+        with pytest.raises(Unavailable, match="works on 1 requests and 0 wait") as refused:
+            async with gate.turn("chat", limits):
+                raise AssertionError
+    assert refused.value.retry_after == 1
+    assert not refused.value.is_fault
+
+
+async def test_who_waits_too_long_is_refused_and_leaves_the_queue() -> None:
+    gate, limits = Gate(), Admission(max_concurrent=1, max_queued=1, max_wait_s=0.01)
+    async with gate.turn("chat", limits):
+        with pytest.raises(Unavailable, match=r"within 0\.01 s"):
+            async with gate.turn("chat", limits):
+                raise AssertionError
+        assert gate.waiting == 0
+    assert gate.running == 0
+
+
+async def test_more_room_lets_several_in() -> None:
+    gate, inside = Gate(), 0
+    narrow, wide = Admission(max_concurrent=1, max_queued=9), Admission(max_concurrent=3, max_queued=9)
+    leave = asyncio.Event()
+
+    async def visit() -> None:
+        nonlocal inside
+        async with gate.turn("chat", wide):
+            inside += 1
+            await leave.wait()
+
+    async with gate.turn("chat", narrow):
+        visits = [asyncio.create_task(visit()) for _ in range(2)]
+        await asyncio.sleep(0)
+    async with gate.turn("chat", wide):
+        await asyncio.sleep(0)
+        assert inside == 2
+        leave.set()
+    await asyncio.gather(*visits)
+    assert gate.running == 0
+
+
+@given(
+    plan=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["stay", "cancel", "raise"])), max_size=30),
+    room=st.integers(1, 3),
+    queue=st.integers(0, 5),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None, max_examples=100)
+def test_whatever_visitors_do_the_bound_holds_and_all_places_come_back(
+    plan: list[tuple[int, str]], room: int, queue: int, seed: int
+) -> None:
+    gate, limits, random = Gate(), Admission(max_concurrent=room, max_queued=queue), Random(seed)
+    most = 0
+
+    async def visit(steps: int, how: str) -> None:
+        nonlocal most
+        async with gate.turn("chat", limits):
+            most = max(most, gate.running)
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            if how == "raise":
+                raise KeyError
+
+    async def run() -> None:
+        tasks = []
+        for steps, how in plan:
+            tasks.append((asyncio.create_task(visit(steps, how)), how))
+            if random.random() < 0.7:
+                await asyncio.sleep(0)
+            for task, what in tasks:
+                if what == "cancel" and random.random() < 0.5:
+                    task.cancel()
+            assert gate.waiting <= queue
+        ends = await asyncio.gather(*(task for task, _ in tasks), return_exceptions=True)
+        assert all(end is None or isinstance(end, Unavailable | KeyError | asyncio.CancelledError) for end in ends)
+
+    asyncio.run(run())
+    assert most <= room
+    assert (gate.running, gate.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["messages", "input"])
+def test_a_conversation_has_a_greatest_length(name: str) -> None:
+    check_length({name: ["x"] * 3}, 3)
+    check_length({name: "x" * 9}, 3)
+    with pytest.raises(BadRequest, match=f"{name}: has 4 items, at most 3") as refused:
+        check_length({name: ["x"] * 4}, 3)
+    assert refused.value.param == name

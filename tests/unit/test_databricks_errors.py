@@ -1,0 +1,94 @@
+"""Databricks' error object, as its SDK reads it."""
+
+import json
+from typing import Any
+
+import pytest
+import requests
+from databricks.sdk.errors import platform
+from databricks.sdk.errors.base import DatabricksError
+from databricks.sdk.errors.parser import _Parser
+
+from app import errors
+from app.dialects.databricks_errors import NO_SUCH_RESOURCE, NOT_OFFERED, error_reply
+from app.errors import (
+    BadRequest,
+    Broken,
+    Conflict,
+    DeadlinePassed,
+    HeadersTooLarge,
+    InternalError,
+    MethodNotAllowed,
+    NotFound,
+    Rejected,
+    SwitchyardError,
+    TimedOut,
+    TooLarge,
+    TooSlow,
+    Unauthorized,
+    Unavailable,
+    Unprocessable,
+    WrongTask,
+)
+
+CASES: list[tuple[SwitchyardError, int, str, type[DatabricksError]]] = [
+    (BadRequest("m"), 400, "BAD_REQUEST", platform.BadRequest),
+    (BadRequest("m", param="n"), 400, "INVALID_PARAMETER_VALUE", platform.InvalidParameterValue),
+    (BadRequest("m", code=NOT_OFFERED), 400, "FEATURE_DISABLED", platform.BadRequest),
+    (WrongTask("m", param="model"), 400, "INVALID_PARAMETER_VALUE", platform.InvalidParameterValue),
+    (Unprocessable("m", param="tools"), 400, "INVALID_PARAMETER_VALUE", platform.InvalidParameterValue),
+    (Rejected("m", status=404), 400, "BAD_REQUEST", platform.BadRequest),
+    (Rejected("m", status=422, param="n"), 400, "INVALID_PARAMETER_VALUE", platform.InvalidParameterValue),
+    (Unauthorized("m"), 401, "UNAUTHENTICATED", platform.Unauthenticated),
+    (NotFound("m", param="model"), 404, "ENDPOINT_NOT_FOUND", platform.NotFound),
+    (NotFound("m", code=NO_SUCH_RESOURCE), 404, "RESOURCE_DOES_NOT_EXIST", platform.ResourceDoesNotExist),
+    (MethodNotAllowed("m"), 405, "BAD_REQUEST", DatabricksError),
+    (Conflict("m"), 409, "RESOURCE_CONFLICT", platform.ResourceConflict),
+    (TooSlow("m"), 408, "BAD_REQUEST", DatabricksError),
+    (HeadersTooLarge("m"), 431, "BAD_REQUEST", DatabricksError),
+    (TooLarge("m"), 413, "BAD_REQUEST", DatabricksError),
+    (InternalError("m"), 500, "INTERNAL_ERROR", platform.InternalError),
+    (Broken("m"), 500, "INTERNAL_ERROR", platform.InternalError),
+    (Unavailable("m"), 503, "TEMPORARILY_UNAVAILABLE", platform.TemporarilyUnavailable),
+    (DeadlinePassed("m"), 504, "DEADLINE_EXCEEDED", platform.DeadlineExceeded),
+    (TimedOut("m"), 504, "DEADLINE_EXCEEDED", platform.DeadlineExceeded),
+]
+
+
+def read_by_the_sdk(body: bytes, status: int) -> Any:
+    response = requests.Response()
+    response.status_code, response._content = status, body
+    response.request = requests.Request("GET", "http://x/api/2.0/serving-endpoints/x").prepare()
+    return _Parser().get_api_error(response)
+
+
+@pytest.mark.parametrize(("error", "status", "code", "raised"), CASES)
+def test_every_error_becomes_the_sdks_exception(
+    error: SwitchyardError, status: int, code: str, raised: type[DatabricksError]
+) -> None:
+    reply = error_reply(error, request_id="r-1")
+    body = json.loads(reply.body)
+    assert (reply.status, body["error_code"]) == (status, code)
+    assert body.keys() == {"error_code", "message", "details"}
+    read = read_by_the_sdk(reply.body, reply.status)
+    assert type(read) is raised
+    assert str(read).endswith("m")
+    info = read.get_error_details().request_info
+    assert info is not None
+    assert info.request_id == "r-1"
+
+
+def test_every_class_of_error_has_a_case() -> None:
+    classes = {it for it in vars(errors).values() if isinstance(it, type) and issubclass(it, SwitchyardError)}
+    bases = {errors.SwitchyardError, errors.ClientError, errors.UpstreamError}
+    assert {type(error) for error, *_ in CASES} == classes - bases
+
+
+def test_an_unknown_endpoint_is_told_in_the_data_planes_words() -> None:
+    body = json.loads(error_reply(NotFound("The model 'x' does not exist", param="model"), request_id="r").body)
+    assert body["message"] == ("The given endpoint does not exist, please check its name. The model 'x' does not exist")
+
+
+@pytest.mark.parametrize("code", ["invalid_api_key", "400", "content_filter"])
+def test_another_dialects_code_does_not_leak(code: str) -> None:
+    assert json.loads(error_reply(BadRequest("m", code=code), request_id="r").body)["error_code"] == "BAD_REQUEST"
