@@ -111,6 +111,10 @@ class Deployment(_Model):
         default=None,
         description="For `url`: the directory with the model's tokenizer.json, for dialects that speak of tokens.",
     )
+    instruction_template: str = Field(
+        default="{instruction} {input}",
+        description="For embeddings: how the model's card puts an instruction and the text to embed together.",
+    )
 
     @model_validator(mode="after")
     def _is_in_one_place(self) -> Self:
@@ -126,6 +130,8 @@ class Deployment(_Model):
             raise ValueError(f"url '{self.url}' must begin with http:// or https://")
         if self.url is not None and self.url.rstrip("/").endswith("/v1"):
             raise ValueError(f"url '{self.url}': leave out /v1, the router adds it")
+        if any(self.instruction_template.count(name) != 1 for name in ("{instruction}", "{input}")):
+            raise ValueError("`instruction_template` needs {instruction} and {input}, once each")
         return self
 
 

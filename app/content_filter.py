@@ -6,7 +6,7 @@ from typing import Any
 from app.config import ContentFilter
 from app.errors import BadRequest
 
-_FIELDS = ("messages", "prompt", "input", "instructions", "system")
+_FIELDS = ("messages", "prompt", "input", "instruction", "instructions", "system")
 
 
 def refuse_hits(content_filter: ContentFilter | None, body: Mapping[str, Any]) -> None:

@@ -4,7 +4,7 @@ Contract: vLLM 0.29, `entrypoints/serve/exception_handling` for errors; OpenAI's
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,9 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
     return Broken("The deployment failed while it served the request")
 
 
+_PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)
+# vLLM's names for what no request has as a field: the text that is too long.
+_NO_FIELDS = frozenset({"input_text", "input_tokens"})
 _FIRST_OF_LINES = re.compile(r"validation errors? for .*\n(\S+)\n +(.*?)(?: \[type=|$)", re.MULTILINE)
 _FIRST_OF_LIST = re.compile(r"'msg': (?:'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\")")
 
@@ -61,9 +64,10 @@ def _fields(body: bytes) -> tuple[str | None, str | None, object]:
         message, param, code = error.get("message"), error.get("param"), error.get("code")
     except (ValueError, KeyError, TypeError, AttributeError):
         return None, None, None
-    param = _path(param) if isinstance(param, str) else None
+    param = _path(param) if isinstance(param, str) and param not in _NO_FIELDS else None
     if not isinstance(message, str):
         return None, param, code
+    message = _PARAMETER.sub("", message)
     # vLLM prints pydantic's errors, in one of two ways: keep the first one's sentence, and say what field it is about.
     if "validation error" in message:
         if first := _FIRST_OF_LIST.search(message):
@@ -78,11 +82,24 @@ def _fields(body: bytes) -> tuple[str | None, str | None, object]:
 # Words of any sentence about a request.
 _COMMON = frozenset({"model", "n", "stream", "user"})
 
+_TEXT = ("messages", "prompt", "input")
+# What a sentence is about that names no field: the one of these that the request has, or else the first.
+_ABOUT: Mapping[str, Sequence[str]] = {
+    "context length": _TEXT,
+    "max_model_len": _TEXT,
+    "multimodal": _TEXT,
+    "image": _TEXT,
+    "tool choice": ("tool_choice",),
+}
+
 
 def field_named_in(message: str, body: Mapping[str, Any]) -> str | None:
     """The field of a request that the engine's refusal is about, where it only says so in its sentence."""
     words = set(re.findall(r"\w+", message)) - _COMMON
-    return next((name for name in sorted(body, key=len, reverse=True) if name in words), None)
+    if named := next((name for name in sorted(body, key=len, reverse=True) if name in words), None):
+        return named
+    about = next((fields for phrase, fields in _ABOUT.items() if phrase in message), ())
+    return next((name for name in about if name in body), about[0] if about else None)
 
 
 def _path(location: str) -> str:

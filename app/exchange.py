@@ -51,9 +51,11 @@ from app.errors import (
     InternalError,
     Rejected,
     SwitchyardError,
+    TimedOut,
     Unavailable,
     UpstreamError,
 )
+from app.fold import Fold
 from app.intake import GONE, check_headers, read_body, request_id
 from app.model import Model
 from app.retries import RetryBudget
@@ -259,7 +261,11 @@ class _Errand:
             served = await self._served(target)
             question = await self._question(target, served)
             asked = time.perf_counter()
-            body = await self._ask(target, self.call.path, question) if self.call.path else dump(question)
+            body = dump(question)
+            if self.call.path and not self.call.partial:
+                body = await self._ask(target, self.call.path, question)
+        if self.call.partial:
+            body = await self._partial(target, question)
         told = time.perf_counter()
         self.out.record.usage = find_usage(body)
         served = replace(served, total_s=told - self.out.record.started, engine_s=told - asked)
@@ -288,23 +294,38 @@ class _Errand:
         answers = await asyncio.gather(*(self._ask(target, path, asked) for path, asked in lookup.questions))
         return lookup.then(body, [json_object(answer) for answer in answers])
 
+    async def _partial(self, target: Target, question: Mapping[str, Any]) -> bytes:
+        """The whole answer, folded from a stream; what has come of it when time is up."""
+        fold = Fold(question)
+        async with AsyncExitStack() as stack:
+            async with until(self.deadline):
+                chunks = await stack.enter_async_context(self._open(target, fold.question))
+            try:
+                async with Lively(self.snapshot.config.timeouts.idle_s, self.deadline) as lively:
+                    async for chunk in chunks:
+                        fold.feed(chunk)
+                        lively.last = asyncio.get_running_loop().time()
+            except TimedOut as error:
+                if not fold.begun:
+                    raise
+                self.out.failure, self.out.record.error = error, error.kind
+                return fold.so_far()
+        return fold.whole()
+
     async def _stream(self, target: Target) -> None:
-        assert self.call.path is not None, "a stream needs an engine"
         async with AsyncExitStack() as stack:
             async with until(self.deadline):
                 served = await self._served(target)
-                chunks = await stack.enter_async_context(
-                    self.board.upstream.stream(
-                        target,
-                        self.call.path,
-                        await self._question(target, served),
-                        request_id=self.out.upstream_id(),
-                        timeouts=self.snapshot.config.timeouts,
-                    )
-                )
+                chunks = await stack.enter_async_context(self._open(target, await self._question(target, served)))
             stream = self.dialect.stream(self.call, served)
             await self.out.start_stream(stream.headers)
             await self._relay(chunks, stream)
+
+    def _open(self, target: Target, body: Mapping[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        assert self.call.path is not None, "a stream needs an engine"
+        timeouts = self.snapshot.config.timeouts
+        request_id = self.out.upstream_id()
+        return self.board.upstream.stream(target, self.call.path, body, request_id=request_id, timeouts=timeouts)
 
     async def _relay(self, chunks: AsyncIterator[bytes], stream: Stream) -> None:
         record = self.out.record

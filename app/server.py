@@ -24,6 +24,7 @@ from app.control import ControlPlane
 from app.dialects.anthropic import Anthropic
 from app.dialects.azure import Azure
 from app.dialects.base import Dialect, Request, Route
+from app.dialects.databricks import Databricks
 from app.dialects.openai import OpenAI
 from app.dialects.tgi import TGI
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
@@ -141,7 +142,7 @@ class Router:
 
 Exchange = Callable[[Candidates, Scope, Receive, Send], Awaitable[None]]
 
-DIALECTS: Sequence[Dialect] = (Anthropic(), Azure(), TGI(), OpenAI())
+DIALECTS: Sequence[Dialect] = (Anthropic(), Azure(), Databricks(), TGI(), OpenAI())
 """In the order in which they are asked whether a request on a shared path is theirs."""
 
 

@@ -8,6 +8,7 @@ emit the subset that every client in the field reads: UTF-8, LF only, one `data:
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 DONE = b"data: [DONE]\n\n"
@@ -29,6 +30,15 @@ def encode(data: str | bytes, *, type: str | None = None) -> bytes:
     payload = data.encode() if isinstance(data, str) else data
     head = b"event: %b\n" % type.encode() if type else b""
     return b"%bdata: %b\n\n" % (head, payload)
+
+
+def split(frames: bytes) -> Iterator[bytes]:
+    """The frames in whole frames, without their comment lines: some clients' parsers break on those."""
+    for frame in frames.split(b"\n\n"):
+        if frame.startswith(b":") or b"\n:" in frame:
+            frame = b"\n".join(line for line in frame.split(b"\n") if not line.startswith(b":"))
+        if frame:
+            yield frame + b"\n\n"
 
 
 class Framer:

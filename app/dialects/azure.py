@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from app.config import Config
 from app.dialects import azure_fields as fields
 from app.dialects.azure_errors import error_reply
-from app.dialects.azure_stream import UsageOnTheLastChoice
 from app.dialects.base import (
     AZURE_MOUNTS,
     Call,
@@ -26,6 +25,8 @@ from app.dialects.base import (
     dump,
     json_object,
 )
+from app.dialects.last_usage import UsageOnTheLastChoice
+from app.dialects.sampling import ask_for_usage, greedy
 from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unprocessable, WrongTask
 
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
@@ -81,12 +82,13 @@ class Azure:
         return Reply(body)
 
     def stream(self, call: Call, served: Served) -> Stream:
+        # LangChain's Azure class loses a usage without a choice; the SDK skips an `error` object in silence.
         return UsageOnTheLastChoice()
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         # The engine takes what the API allows and refuses what this model cannot do: Azure's 422.
         if isinstance(error, Rejected) and error.status == 400:
-            error = Unprocessable(error.message, param=error.param or _field_in(error.message), value=error.value)
+            error = Unprocessable(error.message, param=error.param, value=error.value)
         if isinstance(error, WrongTask):
             error = NotFound(error.message, param=error.param)
         return error_reply(error)
@@ -147,25 +149,15 @@ def _without_extras(body: dict[str, Any], operation: str, header: str | None) ->
     return body if mode == "pass-through" else {name: body[name] for name in body if name not in extras}
 
 
-def _field_in(message: str) -> str | None:
-    """The field that an engine's refusal is about where it names none: what this deployment cannot do at all."""
-    if "multimodal" in message or "image" in message:
-        return "messages"
-    return "tool_choice" if "tool choice" in message else None
-
-
-def _with_usage(body: dict[str, Any]) -> dict[str, Any]:
-    if not body.get("stream"):
-        return body
-    return {**body, "stream_options": {**body.get("stream_options", {}), "include_usage": True}}
-
-
 def _chat(body: dict[str, Any]) -> Call:
-    return Call("chat", "/v1/chat/completions", _with_usage(_greedy(body)))
+    greedy(body)
+    ask_for_usage(body)
+    return Call("chat", "/v1/chat/completions", body)
 
 
 def _completions(body: dict[str, Any]) -> Call:
-    body = _with_usage(_greedy(body))
+    greedy(body)
+    ask_for_usage(body)
     if "max_tokens" in body:
         return Call("completions", "/v1/completions", body)
     # Azure's default is the rest of the context; vLLM's would be 16.
@@ -177,11 +169,6 @@ def _embeddings(body: dict[str, Any]) -> Call:
     asked = body.pop("encoding_format", "float")
     body.pop("input_type", None)
     return Call("embeddings", "/v1/embeddings", {**body, "encoding_format": "float"}, note=asked)
-
-
-def _greedy(body: dict[str, Any]) -> dict[str, Any]:
-    """`top_p` 0 is out of vLLM's bounds; greedy decoding is what it means."""
-    return {**body, "top_p": 1.0, "temperature": 0.0} if body.get("top_p") == 0 else body
 
 
 _BUILDERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {

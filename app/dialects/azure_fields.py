@@ -9,9 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import from_json
 
 from app.dialects.base import dump, first_problem, value_at
+from app.dialects.common_fields import (
+    Function,
+    Penalty,
+    ResponseFormat,
+    StreamOptions,
+    ToolChoice,
+    check_tool_choice,
+)
 from app.errors import Broken, Unprocessable
-
-Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 _SAMPLING = frozenset("frequency_penalty max_tokens model presence_penalty seed stop stream temperature top_p".split())
 
@@ -74,16 +80,6 @@ class Message(BaseModel):
         return message
 
 
-class Function(BaseModel):
-    """A function that the model may call."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-
 class Tool(BaseModel):
     """One tool."""
 
@@ -91,55 +87,6 @@ class Tool(BaseModel):
 
     type: Literal["function"]
     function: Function
-
-
-class ChosenFunction(BaseModel):
-    """The name in a `tool_choice`."""
-
-    model_config = ConfigDict(strict=True)
-
-    name: str
-
-
-class ToolChoice(BaseModel):
-    """A `tool_choice` that names one function."""
-
-    model_config = ConfigDict(strict=True)
-
-    type: Literal["function"]
-    function: ChosenFunction
-
-
-class JsonSchema(BaseModel):
-    """The schema of a `response_format`."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    name: str
-    schema_: dict[str, Any] = Field(alias="schema")
-
-
-class ResponseFormat(BaseModel):
-    """`response_format`."""
-
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchema | None = None
-
-    @model_validator(mode="after")
-    def _schema_goes_with_its_type(self) -> Self:
-        if (self.type == "json_schema") != (self.json_schema is not None):
-            raise ValueError("`json_schema` goes with type 'json_schema', and only with it")
-        return self
-
-
-class StreamOptions(BaseModel):
-    """`stream_options`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    include_usage: bool = False
 
 
 class _Sampling(_Fields):
@@ -165,11 +112,7 @@ class Chat(_Sampling):
 
     @model_validator(mode="after")
     def _companions(self) -> Self:
-        names = {tool.function.name for tool in self.tools or ()}
-        if self.tool_choice in ("auto", "required") and not names:
-            raise ValueError("tool_choice: only allowed with tools")
-        if isinstance(self.tool_choice, ToolChoice) and self.tool_choice.function.name not in names:
-            raise ValueError(f"tool_choice: no tool is named '{self.tool_choice.function.name}'")
+        check_tool_choice(self.tool_choice, {tool.function.name for tool in self.tools or ()})
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options: only allowed when stream is true")
         return self

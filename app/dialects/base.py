@@ -78,6 +78,9 @@ class Call:
     Two steps may come between, in this order, where the question depends on the deployment: `fit` rewrites the body for
     it (pure; raises ClientError where this deployment cannot serve the call), `lookup` asks its engine; `fan_out` is a
     lookup whose questions are in the fitted body.
+
+    `partial`: when time is up, what a completion has by then is the answer. Whole ones are folded from a stream for
+    that (`app/fold.py`); in streamed ones it is the `Stream` that ends in order (`fail` with TimedOut).
     """
 
     task: Task
@@ -90,6 +93,7 @@ class Call:
     timeout_s: float | None = None
     note: Any = None
     needs_model: bool = False
+    partial: bool = False
     fit: Callable[[dict[str, Any], Served], dict[str, Any]] | None = None
     lookup: "Lookup | None" = None
     fan_out: "Callable[[dict[str, Any]], Lookup] | None" = None
@@ -233,11 +237,13 @@ _STEPS = re.compile(r"[^.\[\]]+")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What pydantic found first: a `field_path`, a sentence that begins with it, and whether the field is missing."""
+    """What pydantic found first: a `field_path`, a sentence that begins with it, and the kind of the two that have a
+    name of their own: the field is missing, or nobody knows it."""
 
     path: str
     message: str
     missing: bool
+    unknown: bool
 
 
 def first_problem(error: ValidationError) -> Problem:
@@ -248,7 +254,8 @@ def first_problem(error: ValidationError) -> Problem:
     path, message = field_path(_fields(found["loc"])), found["msg"].removeprefix("Value error, ")
     if not path:  # a rule over several fields, whose message begins with the field's name
         path, _, message = message.partition(": ")
-    return Problem(path, f"{path}: {message}", found["type"] == "missing")
+    kind = found["type"]
+    return Problem(path, f"{path}: {message}", kind == "missing", kind == "extra_forbidden")
 
 
 def _fields(location: Sequence[int | str]) -> list[int | str]:

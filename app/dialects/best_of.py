@@ -40,17 +40,20 @@ class BestOf:
     def choose(self, body: bytes) -> bytes:
         """The answer with the best candidates only, in order of merit. Raises Broken on an answer without them."""
         try:
-            answer = from_json(body)
-            choices = answer["choices"]
-            groups = [choices[at : at + self.best_of] for at in range(0, len(choices), self.best_of)]
-            kept = [choice for group in groups for choice in sorted(group, key=_merit, reverse=True)[: self.keep]]
+            return dump(self.kept(from_json(body)))
         except (ValueError, KeyError, TypeError) as error:
             raise Broken("The deployment's answer is no completion") from error
+
+    def kept(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """`choose` for an answer that has been read."""
+        choices = answer["choices"]
+        groups = [choices[at : at + self.best_of] for at in range(0, len(choices), self.best_of)]
+        kept = [choice for group in groups for choice in sorted(group, key=_merit, reverse=True)[: self.keep]]
         for index, choice in enumerate(kept):
             choice["index"] = index
             if not self.show_logprobs:
                 choice["logprobs"] = None
-        return dump({**answer, "choices": kept})
+        return {**answer, "choices": kept}
 
 
 def _merit(choice: dict[str, Any]) -> float:

@@ -6,8 +6,11 @@ no key `error` or `detail`: the SDK would take the first for the message and rea
 
 from collections.abc import Mapping
 
+from pydantic_core import from_json
+
 from app.dialects.base import Reply, dump
 from app.errors import NotFound, Rejected, SwitchyardError
+from app.sse import DONE, encode
 
 NO_SUCH_RESOURCE = "RESOURCE_DOES_NOT_EXIST"
 """The management API's code for an unknown endpoint; on the data plane it is ENDPOINT_NOT_FOUND."""
@@ -41,6 +44,14 @@ def error_reply(error: SwitchyardError, *, request_id: str) -> Reply:
     status = 400 if isinstance(error, Rejected) else _STATUSES.get(error.status, error.status)
     info = {"@type": "type.googleapis.com/google.rpc.RequestInfo", "request_id": request_id, "serving_data": ""}
     return Reply(dump({"error_code": _code(error, status), "message": _message(error), "details": [info]}), status)
+
+
+def error_frames(error: SwitchyardError, *, request_id: str) -> bytes:
+    """The error as the last event of a stream of chunks, with the key `error` that makes OpenAI's SDK raise."""
+    told = from_json(error_reply(error, request_id=request_id).body)
+    code = told["error_code"]
+    told["error"] = {"message": told["message"], "type": code, "param": error.param, "code": code}
+    return encode(dump(told)) + DONE
 
 
 def _code(error: SwitchyardError, status: int) -> str:

@@ -25,7 +25,9 @@ from app.dialects.base import (
     json_object,
 )
 from app.dialects.best_of import BestOf
+from app.dialects.common_fields import BOOKKEEPING
 from app.dialects.relay import Ending, Relay
+from app.dialects.sampling import ask_for_usage, greedy
 from app.errors import BadRequest, NotFound, SwitchyardError
 from app.sse import DONE, encode
 
@@ -191,7 +193,7 @@ def _call(
     path: str,
     body: dict[str, Any],
     *,
-    dropped: frozenset[str] = fields.BOOKKEEPING,
+    dropped: frozenset[str] = BOOKKEEPING,
     note: object = None,
 ) -> Call:
     return Call(
@@ -205,34 +207,16 @@ def _call(
     )
 
 
-def greedy(body: dict[str, Any]) -> None:
-    """Rewrites the two ways to ask for greedy decoding that vLLM refuses.
-
-    `top_p` 0 is out of vLLM's bounds. `n` > 1 at temperature 0 is too: `top_k` 1 at any other temperature gives the
-    same tokens.
-    """
-    if body.get("top_p") == 0:
-        body["top_p"] = 1.0
-        body["temperature"] = 0.0
-    if body.get("temperature") == 0 and body.get("n", 1) > 1:
-        body.update(temperature=1.0, top_k=1)
-
-
-def count_tokens(body: dict[str, Any]) -> str | None:
+def _count_tokens(body: dict[str, Any]) -> str | None:
     """Asks for usage on every stream; says so (the call's note) when the client did not and must not see it."""
-    if not body.get("stream"):
-        return None
-    options = body.get("stream_options", {})
-    if options.get("include_usage"):
-        return None
-    body["stream_options"] = {**options, "include_usage": True}
-    return "hide usage"
+    asked = ask_for_usage(body)
+    return "hide usage" if body.get("stream") and not asked else None
 
 
 def _chat(body: dict[str, Any]) -> Call:
     checked(body, fields.Chat, fields.CHAT)
     greedy(body)
-    note = count_tokens(body)
+    note = _count_tokens(body)
     return _call("chat", "/v1/chat/completions", body, note=note)
 
 
@@ -242,7 +226,7 @@ def _completions(body: dict[str, Any]) -> Call:
         del body["suffix"]
     best_of = BestOf.take(body)
     greedy(body)
-    return _call("completions", "/v1/completions", body, note=best_of or count_tokens(body))
+    return _call("completions", "/v1/completions", body, note=best_of or _count_tokens(body))
 
 
 def _embeddings(body: dict[str, Any]) -> Call:

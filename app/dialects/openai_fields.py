@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Penalty = Annotated[float, Field(ge=-2, le=2)]
+from app.dialects.common_fields import BOOKKEEPING, Penalty
+
 TokenIds = Annotated[list[int], Field(min_length=1)]
 
 
@@ -160,19 +161,6 @@ class Responses(_Fields):
             raise ValueError("input: must not be empty")
         return self
 
-
-# Accepted for the caller's own records: they change nothing in the answer of a server that bills and stores nothing.
-BOOKKEEPING = frozenset(
-    {
-        "metadata",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    }
-)
 
 RESPONSES_BOOKKEEPING = frozenset(
     {"background", "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options"}

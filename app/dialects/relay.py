@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from app.engine import Usage, engine_error, find_usage
 from app.errors import Broken, SwitchyardError
-from app.sse import Framer
+from app.sse import Framer, split
 
 _ERROR = re.compile(rb'^data: ?(\{"error".*|\{"type": ?"error".*)$', re.MULTILINE)
 NO_CHOICES = re.compile(rb'"choices": ?\[\]')
@@ -52,7 +52,7 @@ class Relay:
                 max(before.completion_tokens, usage.completion_tokens),
             )
         if self._needs_a_look(frames):
-            frames = b"".join(self._frame(frame + b"\n\n") for frame in frames.split(b"\n\n") if frame)
+            frames = b"".join(self._frame(frame) for frame in split(frames))
         self._ended = self._ended or self._ending.is_terminal(frames)
         return frames
 
@@ -76,10 +76,6 @@ class Relay:
     def _frame(self, frame: bytes) -> bytes:
         if self._ended:
             return b""
-        if frame.startswith(b":") or b"\n:" in frame:
-            frame = b"".join(line for line in frame.splitlines(keepends=True) if not line.startswith(b":"))
-            if not frame.strip():
-                return b""
         if self._hide_usage and NO_CHOICES.search(frame) and _USAGE.search(frame):
             return b""
         if error := _ERROR.search(frame):

@@ -325,18 +325,6 @@ def test_errors_have_azures_bodies_and_header(
     assert {name: told[name] for name in body} == body
 
 
-@pytest.mark.parametrize(
-    ("message", "field"),
-    [
-        ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', "tool_choice"),
-        ("m is not a multimodal model", "messages"),
-    ],
-)
-def test_what_the_engine_refuses_without_naming_a_field_gets_one(message: str, field: str) -> None:
-    reply = Azure().render_error(Rejected(message, status=400), "chat", REQUEST)
-    assert json.loads(reply.body)["detail"]["loc"] == ["body", field]
-
-
 CONFIG = parse_config(
     {
         "endpoints": {

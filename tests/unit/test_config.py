@@ -69,6 +69,10 @@ def test_a_right_configuration_is_taken() -> None:
         ("deployments.green.url", "llm.example.com", "deployments.green: url .*must begin with http"),
         ("deployments.green.url", "http://x/v1/", "deployments.green: url .*leave out /v1"),
         ("deployments.green.port", 1, "deployments.green.port: unknown key"),
+        *[
+            ("deployments.mini.instruction_template", template, "deployments.mini: `instruction_template` needs")
+            for template in ("", "{input}", "{instruction}: {text}", "{instruction} {input} {input}")
+        ],
         ("defaults.chat", "gone", "defaults.chat: unknown endpoint 'gone'; known: chat, embed"),
         ("defaults.chat", "embed", "defaults.chat: endpoint 'embed' does embeddings only"),
         ("timeouts.idle", 3, "timeouts.idle: unknown key; .*known: body_s, connect_s"),

@@ -35,6 +35,13 @@ def test_a_refusal_keeps_its_status_and_field() -> None:
     assert (found.status, found.param, found.message) == (404, "messages[0].role", "messages[0].role: bad")
 
 
+def test_a_text_that_is_too_long_is_no_field_of_vllms_own_name() -> None:
+    found = engine_error(
+        error("The context is 10 tokens. (parameter=input_tokens, value=11)", 400, "input_tokens"), 400
+    )
+    assert (found.message, found.param) == ("The context is 10 tokens.", None)
+
+
 def test_pydantics_list_of_errors_becomes_one_sentence() -> None:
     listed = "1 validation error:\n  {'type': 'x', 'loc': ('body', 'n'), 'msg': \"Value error, it's odd\", 'input': 1}"
     assert engine_error(error(listed, 400, "body.n"), 400).message == "n: it's odd"
@@ -46,6 +53,9 @@ def test_pydantics_list_of_errors_becomes_one_sentence() -> None:
         ("top_k must be 0 (disable), or at least 1, got -5.", "top_k"),
         ("max_tokens=9000 cannot be greater than max_model_len", "max_tokens"),
         ("this model cannot stream n answers", None),
+        ("This model's maximum context length is 10 tokens, you asked for more", "messages"),
+        ("m is not a multimodal model", "messages"),
+        ('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set', "tool_choice"),
         ("out of luck", None),
     ],
 )

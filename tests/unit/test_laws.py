@@ -9,14 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.anthropic import Anthropic
-from app.dialects.base import Call, Dialect, Request, Served, Stream
+from app.dialects.base import Call, Context, Dialect, Request, Served, Stream
+from app.dialects.databricks import Databricks
 from app.dialects.openai import OpenAI
 from app.dialects.tgi import TGI
 from app.engine import Usage
 from app.errors import Broken, TimedOut
 from app.sse import Decoder, Event, encode
 from tests import completions
-from tests.unit.given import CONTEXT, EOS, MODEL
+from tests.unit.given import CONFIG, CONTEXT, EOS, MODEL
 from tests.unit.given import SERVED as UNKNOWN
 
 SERVED = Served(UNKNOWN.deployment, UNKNOWN.settings, MODEL)
@@ -59,11 +60,36 @@ class Conversation:
     usage: Usage | None = COUNTED
     first: bytes = b""
     """The upstream's first frame, where it is not the client's."""
+    refusal: str = "invalid_request_error"
 
 
 def openai(name: str, *frames: bytes) -> Conversation:
     body = b"".join(frames)
     return Conversation(name, OpenAI(), CALL, body + USAGE + DONE, body + USAGE + DONE)
+
+
+def databricks(name: str, asked: dict[str, object], upstream: bytes, client: bytes) -> Conversation:
+    """A stream at `/serving-endpoints/chat/invocations`."""
+    body = compact({**asked, "stream": True}).encode()
+    request = Request("POST", "/x", body, params={"name": "chat"})
+    call = Databricks().parse("invocations", request, Context(CONFIG, CONTEXT.random))
+    return Conversation(f"databricks, {name}", Databricks(), call, upstream, client, refusal="BAD_REQUEST")
+
+
+def completion(text: str, finish_reason: str | None = None, **fields: object) -> bytes:
+    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": finish_reason}
+    return encode(compact({"id": "c", "choices": [choice], **fields}))
+
+
+def response(name: str, **fields: object) -> bytes:
+    output = {"id": "r", "output": [], "status": name.removeprefix("response."), **fields}
+    return typed(name, response=output)
+
+
+def told(name: str, **fields: object) -> bytes:
+    """The same in Databricks' words."""
+    begun = response(name, **fields).removesuffix(b"}}\n\n")
+    return begun + b"," + compact(ASKED).encode()[1:-1] + b"}}\n\n"
 
 
 TEXT = (chunk({"role": "assistant", "content": ""}), chunk({"content": "Hi"}), chunk({}, "stop"))
@@ -78,9 +104,9 @@ def tgi(name: str, ids: list[int], *events: bytes, finish_reason: str = "length"
     body = {"inputs": " hello", "parameters": {"details": True, "seed": 5}}
     call = TGI().parse("generate_stream", Request("POST", "/generate_stream", json.dumps(body).encode()), CONTEXT)
     first = completions.stream(parts[:1]).removesuffix(DONE)
-    return Conversation(
-        name, TGI(), call, completions.stream(parts), b"".join(events), Usage(len(PROMPT), len(ids)), first
-    )
+    told = b"".join(events)
+    counts = Usage(len(PROMPT), len(ids))
+    return Conversation(name, TGI(), call, completions.stream(parts), told, counts, first, refusal='"validation"')
 
 
 def token(index: int, id: int, text: str, whole: str | None = None, reason: str = "length") -> bytes:
@@ -90,12 +116,30 @@ def token(index: int, id: int, text: str, whole: str | None = None, reason: str 
     return encode(compact({"index": index, "token": told, "generated_text": whole, "details": details}))
 
 
+CALLING = chunk({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": '{"error":'}}]})
+ASKED: dict[str, object] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "reasoning": None,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_logprobs": 0,
+    "truncation": "disabled",
+    "error": None,
+    "store": False,
+}
+SUMS = {"prompt_tokens": 9, "total_tokens": 12, "completion_tokens": 3}
+UNION = {"usage": {**COUNTS["usage"], "prompt_tokens": 9, "completion_tokens": 3}}
+CHAT: dict[str, object] = {"messages": [{"role": "user", "content": "hi"}]}
+
 CONVERSATIONS = [
     openai("text", *TEXT),
     openai("text that looks like frames", chunk({"content": TRICKY}), chunk({}, "stop")),
-    openai(
-        "tools", chunk({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": '{"error":'}}]}), TEXT[2]
-    ),
+    openai("tools", CALLING, TEXT[2]),
     openai("length", chunk({"content": "Hi"}), chunk({}, "length")),
     Conversation("usage not asked for", OpenAI(), HIDDEN, b"".join(TEXT) + USAGE + DONE, b"".join(TEXT) + DONE),
     Conversation("no usage", OpenAI(), HIDDEN, b"".join(TEXT) + DONE, b"".join(TEXT) + DONE, None),
@@ -136,6 +180,35 @@ CONVERSATIONS = [
         token(2, 0, EOS, "hello", "eos_token"),
         finish_reason="stop",
     ),
+    databricks(
+        "usage on the last choice",
+        CHAT,
+        b": ping\n\n" + b"".join(TEXT) + USAGE + DONE,
+        TEXT[0] + TEXT[1] + chunk({}, "stop", usage=SUMS) + DONE,
+    ),
+    databricks(
+        "usage apart",
+        {**CHAT, "stream_options": {"include_usage": True}},
+        body := chunk({"content": TRICKY}) + TEXT[2] + USAGE + DONE,
+        body,
+    ),
+    databricks("tools", CHAT, CALLING + TEXT[2] + USAGE + DONE, CALLING + chunk({}, "stop", usage=SUMS) + DONE),
+    databricks(
+        "a suffix",
+        {"prompt": "p", "suffix": TRICKY, "max_tokens": 3},
+        completion("Hi") + completion(" there", "length") + USAGE + DONE,
+        completion("Hi") + completion(" there" + TRICKY, "length", usage=SUMS) + DONE,
+    ),
+    databricks(
+        "responses",
+        {"input": "hi"},
+        response("response.created")
+        + typed("response.output_text.delta", delta=TRICKY)
+        + response("response.completed", **COUNTS),
+        told("response.created")
+        + typed("response.output_text.delta", delta=TRICKY)
+        + told("response.completed", **UNION),
+    ),
 ]
 
 each = pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda c: c.name)
@@ -153,7 +226,7 @@ def events(data: bytes) -> list[Event]:
 
 
 def is_last(event: Event) -> bool:
-    finals = ("response.completed", "message_stop", "error")
+    finals = ("response.completed", "response.failed", "message_stop", "error")
     of_tgis = '"error_type":' in event.data or '"generated_text":"' in event.data
     return of_tgis or event.data == "[DONE]" or event.type in finals
 
@@ -198,8 +271,7 @@ def test_the_engines_error_event_is_told_in_the_dialects_words(conversation: Con
     assert told.startswith(first)
     (last, *_) = [event for event in events(told) if "too long" in event.data]
     assert "BadRequestError" not in told.decode()
-    kinds = {"openai": "invalid_request_error", "anthropic": "invalid_request_error", "tgi": '"validation"'}
-    assert kinds[conversation.dialect.name] in last.data or conversation.call.task == "responses"
+    assert conversation.refusal in last.data or conversation.call.task == "responses"
     assert [is_last(event) for event in events(told)].count(True) == 1
 
 
