@@ -22,7 +22,10 @@ from app.access.keys import create
 from app.config import ConfigError
 from app.server import Router
 from app.upstream import Surroundings
+from tests.memory_control import MemoryControl
 from tests.router.conftest import Rig
+from tests.serving import serve
+from tests.unit.given import tokenizer
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
@@ -43,6 +46,14 @@ class Keys:
         key, record = create(name, **fields)
         append(self.path, record.line)
         return key
+
+
+@pytest.fixture(autouse=True)
+def tokenizers(rig: Rig, tmp_path: Path) -> None:
+    """TGI speaks of tokens."""
+    tokenizer().save(str(tmp_path / "tokenizer.json"))
+    deployments = rig.config["deployments"]
+    rig.change(deployments={name: {**deployments[name], "tokenizer_dir": str(tmp_path)} for name in ("blue", "green")})
 
 
 @pytest.fixture
@@ -108,6 +119,22 @@ DIALECTS = {
         lambda answer: (answer.json()["type"], answer.json()["error"]["type"]),
         ("error", "authentication_error"),
         ("error", "permission_error"),
+    ),
+    "databricks": Spoken(
+        "/serving-endpoints/chat/invocations",
+        {"messages": MESSAGES},
+        bearer,
+        lambda answer: (answer.json()["error_code"],),
+        ("UNAUTHENTICATED",),
+        ("PERMISSION_DENIED",),
+    ),
+    "tgi": Spoken(
+        "/tgi/chat/v1/chat/completions",
+        {"messages": MESSAGES, "max_tokens": 3},
+        bearer,
+        lambda answer: (answer.json()["error_type"],) if answer.content else ("no body",),
+        ("no body",),
+        ("refused",),
     ),
 }
 
@@ -209,9 +236,22 @@ def test_a_strangers_body_is_not_read(rig: Rig, keys: Keys) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
 
 
+OPEN = ["/health", "/ready", "/metrics", "/.well-known/databricks-config", "/", "/ping", "/info", "/tgi", "/tgi/info"]
+OPEN += ["/tgi/health", "/tgi/v1/models", "/tgi/chat", "/tgi/chat/ping"]
+
+
 def test_what_stays_open(rig: Rig, keys: Keys) -> None:
-    for path in ("/health", "/ready", "/metrics"):
-        assert httpx.get(rig.url + path).status_code == 200
+    rig.change(defaults={"chat": "chat", "completions": "chat"})
+    rig.change(access={"limits": {"default": {"requests_per_minute": 1}}})
+    for path in OPEN * 2:
+        answer = httpx.get(rig.url + path)
+        assert answer.status_code == 200, path
+        assert "x-ratelimit-limit-requests" not in answer.headers
+    info = "/info?api-version=2024-05-01-preview"  # Azure's, on TGI's path
+    for path in ("/v1/models", info, "/api/2.0/serving-endpoints"):
+        assert httpx.get(rig.url + path).status_code == 401
+    for path in ("/generate", "/tokenize", "/chat_tokenize", "/tgi/generate"):
+        assert httpx.post(rig.url + path, json={}).status_code == 401
     rig.change(access={"metrics": "restricted"})
     assert httpx.get(f"{rig.url}/health").status_code == 200
     assert httpx.get(f"{rig.url}/metrics").status_code == 401
@@ -288,6 +328,80 @@ def test_a_router_that_others_reach_refuses_to_serve_everyone(rig: Rig) -> None:
     with pytest.raises(ConfigError, match="access: nothing says who may call"):
         exposed.reconfigure(rig.config)
     exposed.reconfigure({**rig.config, "access": {"allow_anonymous": True}})
+
+
+# --- the management API ----------------------------------------------------------------------------
+
+ENDPOINTS = "/api/2.0/serving-endpoints"
+TRAFFIC = {"traffic_config": {"routes": [{"served_entity_name": "green", "traffic_percentage": 100}]}}
+
+
+class Managed:
+    """A router with a control plane, which asks for keys."""
+
+    def __init__(self, rig: Rig, keys: Keys) -> None:
+        self.config = {**rig.config, "access": {"keys_file": str(keys.path), "managers": ["boss"]}}
+        self.control = MemoryControl(self.config, self.reconfigure)
+        self.control.delivers_at_once = True
+        self.router = Router(Surroundings(), control=self.control)
+        self.router.reconfigure(self.config)
+        self.url = ""
+
+    def reconfigure(self, config: Any) -> None:
+        self.router.reconfigure(config)
+
+    def get(self, path: str, key: str | None) -> httpx.Response:
+        return httpx.get(self.url + ENDPOINTS + path, headers=bearer(key) if key else {})
+
+    def move(self, key: str | None) -> httpx.Response:
+        return httpx.put(f"{self.url}{ENDPOINTS}/chat/config", json=TRAFFIC, headers=bearer(key) if key else {})
+
+
+@pytest.fixture
+def managed(rig: Rig, keys: Keys) -> Iterator[Managed]:
+    managed = Managed(rig, keys)
+    with serve(managed.router.app) as managed.url:
+        yield managed
+
+
+def test_management_tells_a_caller_about_its_endpoints_alone(managed: Managed, keys: Keys) -> None:
+    for path in ("", "/chat", "/chat/openapi", "/chat/metrics", "/gone"):
+        answer = managed.get(path, None)
+        assert (answer.status_code, answer.json()["error_code"]) == (401, "UNAUTHENTICATED")
+    assert [it["name"] for it in managed.get("", keys.embed).json()["endpoints"]] == ["embed"]
+    for path in ("/chat", "/chat/openapi", "/chat/metrics"):
+        assert managed.get(path, keys.chat).status_code == 200
+        answer = managed.get(path, keys.embed)
+        assert (answer.status_code, answer.json()["error_code"]) == (403, "PERMISSION_DENIED")
+
+
+def test_only_managers_move_traffic(managed: Managed, keys: Keys) -> None:
+    boss = keys.new("boss", endpoints=["chat"])
+    assert eventually(lambda: managed.get("", boss).status_code == 200)
+    for key, status in ((None, 401), (keys.wrong, 401), (keys.all, 403), (keys.chat, 403)):
+        assert managed.move(key).status_code == status
+    assert managed.control.replaced == 0
+    assert managed.get("/chat", keys.chat).json()["permission_level"] == "CAN_QUERY"
+    assert managed.get("/chat", boss).json()["permission_level"] == "CAN_MANAGE"
+    assert managed.move(boss).status_code == 200
+    assert managed.control.replaced == 1
+
+
+def test_a_manager_moves_what_it_may_use_alone(managed: Managed, keys: Keys) -> None:
+    boss = keys.new("boss", endpoints=["embed"])
+    assert eventually(lambda: managed.get("", boss).status_code == 200)
+    assert managed.move(boss).status_code == 403
+    assert managed.control.replaced == 0
+
+
+def test_anonymous_callers_from_elsewhere_move_nothing(managed: Managed) -> None:
+    managed.reconfigure({**managed.config, "access": {"allow_anonymous": True}})
+    assert managed.move(None).status_code == 403
+    managed.reconfigure({**managed.config, "access": {}})
+    assert managed.get("/chat", None).json()["permission_level"] == "CAN_MANAGE"
+
+
+# --- what is told of keys --------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from app.config_access import Limits
 from tests.router.conftest import Rig
 from tests.router.fake_engine import chunk, refuse, stream
-from tests.router.test_access import DIALECTS, Keys, Spoken, ask, every_dialect
+from tests.router.test_access import DIALECTS, Keys, Spoken, ask, every_dialect, tokenizers
 
 CHAT: dict[str, Any] = {
     "model": "chat",
@@ -24,6 +24,9 @@ CHAT: dict[str, Any] = {
 }  # estimated at 100 tokens
 TOKENS = "x-ratelimit-remaining-tokens"
 REQUESTS = "x-ratelimit-remaining-requests"
+
+
+__all__ = ["tokenizers"]  # a fixture
 
 
 @pytest.fixture(autouse=True)
@@ -48,12 +51,16 @@ ERRORS: dict[str, Callable[[httpx.Response], object]] = {
     "azure openai": lambda it: (it.json()["error"]["type"], it.json()["error"]["code"]),
     "azure": lambda it: (it.json()["error"], it.json()["code"], it.headers["x-ms-error-code"]),
     "anthropic": lambda it: (it.json()["type"], it.json()["error"]["type"]),
+    "databricks": lambda it: it.json()["error_code"],
+    "tgi": lambda it: it.json()["error_type"],
 }
 TOLD: dict[str, object] = {
     "openai": ("rate_limit_error", "rate_limit_exceeded"),
     "azure openai": ("rate_limit_error", "rate_limit_exceeded"),
     "azure": ("Too Many Requests", "TooManyRequests", "TooManyRequests"),
     "anthropic": ("error", "rate_limit_error"),
+    "databricks": "REQUEST_LIMIT_EXCEEDED",
+    "tgi": "overloaded",
 }
 
 
@@ -72,6 +79,16 @@ def test_over_a_limit_every_dialect_says_429_in_its_form(rig: Rig, name: str) ->
         assert answer.headers[REQUESTS] == "0"
         assert re.fullmatch(r"(\d+m)?[\d.]+m?s", answer.headers["x-ratelimit-reset-requests"])
     assert "x-ratelimit-limit-tokens" not in served.headers
+
+
+def test_a_limit_is_a_status_on_tgis_streams_too(rig: Rig) -> None:
+    """Where TGI would tell most errors in an event after a 200."""
+    limit(rig, requests_per_minute=1)
+    path, streamed = "/tgi/chat/v1/chat/completions", {**DIALECTS["tgi"].body, "stream": True}
+    served, refused = (httpx.post(rig.url + path, json=streamed) for _ in range(2))
+    assert (served.status_code, refused.status_code) == (200, 429)
+    assert refused.json()["error_type"] == "overloaded"
+    assert int(refused.headers["retry-after"]) >= 1
 
 
 @every_dialect
