@@ -169,5 +169,12 @@ def test_the_repositorys_own_configuration_is_right() -> None:
     assert check_file(ROOT / "serve_config.yaml") == []
 
 
+def test_the_example_for_kubernetes_is_right(tmp_path: Path) -> None:
+    example = yaml.safe_load((ROOT / "k8s/rayservice.yaml").read_text())
+    file = tmp_path / "serve.yaml"
+    file.write_text(example["spec"]["serveConfigV2"])
+    assert check_file(file) == []
+
+
 def test_the_committed_schema_is_the_generated_one() -> None:
     assert json.loads((ROOT / "serve_config.schema.json").read_text()) == schema()
