@@ -54,7 +54,7 @@ $(VENV)/.ready: requirements/cpu.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@echo "Installing $$(grep -c == $<) locked packages into $(VENV)"
-	@$(UV) pip sync --quiet $<
+	@$(UV) pip sync --quiet --compile-bytecode $<
 	@touch $@
 
 lock:  ## renew both locks from their inputs

@@ -13,8 +13,8 @@ import uvicorn
 from app.config import ConfigError, load
 from app.config_access import is_loopback
 from app.server import Router
+from app.targets import Surroundings
 from app.telemetry import log_to_stderr
-from app.upstream import Surroundings
 
 
 def main(argv: Sequence[str] | None = None) -> int:

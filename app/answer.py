@@ -1,5 +1,6 @@
 """One answer's way back to the client, in ASGI's words."""
 
+import math
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -7,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.dialects.base import EVENT_STREAM, Reply
-from app.errors import SwitchyardError
+from app.errors import SwitchyardError, Unauthorized
 from app.limits.limiter import Claims
 from app.telemetry import Record
 from app.traffic import DEPLOYMENT_HEADER
@@ -15,6 +16,16 @@ from app.traffic import DEPLOYMENT_HEADER
 REQUEST_ID_HEADER = "x-request-id"
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+def told_by_headers(error: SwitchyardError) -> dict[str, str]:
+    """What an error says in headers, whatever the dialect."""
+    told: dict[str, str] = {}
+    if error.retry_after is not None:
+        told["retry-after"] = str(max(1, math.ceil(error.retry_after)))
+    if isinstance(error, Unauthorized):
+        told["www-authenticate"] = "Bearer"  # RFC 9110: a 401 must name a scheme
+    return told
 
 
 class Answer:
@@ -50,12 +61,7 @@ class Answer:
         self.record.error = error.kind
         if self.started:
             return
-        told: dict[str, str] = {}
-        if error.retry_after is not None:
-            told["retry-after"] = str(max(1, round(error.retry_after)))
-        if reply.status == 401:
-            told["www-authenticate"] = "Bearer"
-        await self.reply(replace(reply, headers={**reply.headers, **told}))
+        await self.reply(replace(reply, headers={**reply.headers, **told_by_headers(error)}))
 
     async def start_stream(self, headers: Mapping[str, str]) -> None:
         """The head of an event stream."""

@@ -59,9 +59,9 @@ from app.fold import Fold
 from app.intake import GONE, check_headers, read_body, request_id
 from app.model import Model
 from app.retries import RetryBudget
+from app.targets import Target
 from app.telemetry import Record, Telemetry
 from app.traffic import DEPLOYMENT_HEADER, Assignment, assign
-from app.upstream import Target
 
 TIMEOUT_HEADER = "x-request-timeout-s"
 """How long the client will wait for the whole answer, in seconds."""
@@ -260,9 +260,11 @@ class _Errand:
         async with until(self.deadline):
             served = await self._served(target)
             question = await self._question(target, served)
+            self.out.record.max_tokens = question.get("max_tokens")
             asked = time.perf_counter()
-            body = dump(question)
-            if self.call.path and not self.call.partial:
+            if self.call.path is None:
+                body = dump(question)
+            elif not self.call.partial:
                 body = await self._ask(target, self.call.path, question)
         if self.call.partial:
             body = await self._partial(target, question)
@@ -316,7 +318,9 @@ class _Errand:
         async with AsyncExitStack() as stack:
             async with until(self.deadline):
                 served = await self._served(target)
-                chunks = await stack.enter_async_context(self._open(target, await self._question(target, served)))
+                question = await self._question(target, served)
+                self.out.record.max_tokens = question.get("max_tokens")
+                chunks = await stack.enter_async_context(self._open(target, question))
             stream = self.dialect.stream(self.call, served)
             await self.out.start_stream(stream.headers)
             await self._relay(chunks, stream)

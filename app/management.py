@@ -109,7 +109,7 @@ class Management:
 
     async def _metrics(self, request: HTTPRequest, asked: Asked) -> Reply:
         name, _ = self._asked(request, asked)
-        return Reply(self._telemetry.expose(name), media_type=CONTENT_TYPE)
+        return Reply(self._telemetry.expose([name]), media_type=CONTENT_TYPE)
 
     async def _update_config(self, request: HTTPRequest, asked: Asked) -> Reply:
         """Changes the traffic everywhere. The reply tells the endpoint as it is a moment later."""

@@ -61,12 +61,13 @@ class Model:
     @classmethod
     def load(cls, directory: Path, max_len: int) -> Self:
         """From a directory with a model's files, as model hubs keep them. Raises OSError, and Broken on wrong ones."""
-        tokenizer = (directory / "tokenizer.json").read_text()
+        tokenizer = (directory / "tokenizer.json").read_text(encoding="utf-8")
         config = _json(directory / "config.json")
-        eos = (_json(directory / "generation_config.json") or config).get("eos_token_id", [])
+        eos = (_json(directory / "generation_config.json") or config).get("eos_token_id")
+        listed = eos if isinstance(eos, list) else [eos]
         return cls.build(
             tokenizer,
-            eos_ids=eos if isinstance(eos, list) else [eos],
+            eos_ids=[id for id in listed if id is not None],
             max_len=max_len,
             hidden_size=config.get("hidden_size"),
         )

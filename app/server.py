@@ -18,7 +18,10 @@ from starlette.routing import BaseRoute
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app import tgi_metrics
+from app.access.caller import must_use, names, visible
 from app.access.guard import Access
+from app.answer import told_by_headers
 from app.config import Config, ConfigError, parse
 from app.control import ControlPlane
 from app.dialects.anthropic import Anthropic
@@ -30,8 +33,9 @@ from app.dialects.tgi import TGI
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange import Board, Candidates, Snapshot, handle
 from app.management import Management
+from app.targets import Surroundings, targets
 from app.telemetry import CONTENT_TYPE, Telemetry
-from app.upstream import Surroundings, Upstream, targets
+from app.upstream import Upstream
 
 _PROBE_TIMEOUT_S = 2.0
 _PROBE_CACHE_S = 1.0
@@ -60,7 +64,7 @@ class Router:
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
-            exception_handlers={HTTPException: _unrouted},
+            exception_handlers={HTTPException: _unrouted, SwitchyardError: _refused},
             lifespan=self._lifespan,
         )
         starlette.router.redirect_slashes = False
@@ -99,6 +103,8 @@ class Router:
             Path("/health", self._health, methods=["GET"]),
             Path("/ready", self._ready, methods=["GET"]),
             Path("/metrics", self._metrics, methods=["GET"]),
+            Path("/tgi/metrics", self._tgi_metrics, methods=["GET"]),
+            Path("/tgi/{endpoint}/metrics", self._tgi_metrics, methods=["GET"]),
         ]
 
     async def _health(self, request: HTTPRequest) -> Response:
@@ -131,13 +137,21 @@ class Router:
         return known
 
     async def _metrics(self, request: HTTPRequest) -> Response:
-        """Open unless configured otherwise: a scraper has no key, and there is neither a key nor a prompt in them."""
-        if self._access.guards_metrics:
-            try:
-                await self._access.caller(request.headers)
-            except SwitchyardError as error:
-                return _told(error, request)
-        return Response(self._board.telemetry.expose(), media_type=CONTENT_TYPE)
+        """Those of all endpoints, or of the reader's where the configuration asks for credentials."""
+        config = self._serving()
+        reader = await self._access.reader(request.headers)
+        seen = None if config is None or reader.endpoints is None else names(visible(reader, config))
+        return Response(self._board.telemetry.expose(seen), media_type=CONTENT_TYPE)
+
+    async def _tgi_metrics(self, request: HTTPRequest) -> Response:
+        """One endpoint's, under TGI's names; without a name the default's."""
+        config = self._serving()
+        reader = await self._access.reader(request.headers)
+        endpoint = request.path_params.get("endpoint") or (config.defaults.get("completions") if config else None)
+        if config is None or endpoint not in config.endpoints:
+            raise HTTPException(404)
+        must_use(reader, config, endpoint)
+        return Response(tgi_metrics.exposition(self._board.telemetry.of([endpoint])), media_type=CONTENT_TYPE)
 
 
 Exchange = Callable[[Candidates, Scope, Receive, Send], Awaitable[None]]
@@ -203,6 +217,12 @@ async def _unrouted(request: HTTPRequest, raised: Exception) -> Response:
     return _told(error, request, raised.headers or {})
 
 
-def _told(error: SwitchyardError, request: HTTPRequest, headers: Mapping[str, str] | None = None) -> Response:
+async def _refused(request: HTTPRequest, raised: Exception) -> Response:
+    """One of the router's own operations is not for who asks."""
+    assert isinstance(raised, SwitchyardError)
+    return _told(raised, request, told_by_headers(raised))
+
+
+def _told(error: SwitchyardError, request: HTTPRequest, headers: Mapping[str, str]) -> Response:
     reply = OpenAI().render_error(error, "none", Request(request.method, request.url.path))
-    return Response(reply.body, reply.status, {**reply.headers, **(headers or {})}, media_type=reply.media_type)
+    return Response(reply.body, reply.status, {**reply.headers, **headers}, media_type=reply.media_type)

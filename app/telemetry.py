@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -48,6 +48,7 @@ class Record:
     streamed: bool = False
     attempts: int = 0
     usage: Usage | None = None
+    max_tokens: int | None = None
     started: float = field(default_factory=time.perf_counter)
     first_byte: float | None = None
 
@@ -101,6 +102,13 @@ class Telemetry:
             registry=registry,
             buckets=_TOKENS,
         )
+        self.max_tokens = Histogram(
+            "gen_ai_request_max_tokens",
+            "The most tokens that a completion may have, of requests that say so",
+            _LABELS,
+            registry=registry,
+            buckets=_TOKENS,
+        )
         self.reloads = Counter("switchyard_config_reloads", "Configurations delivered", ("outcome",), registry=registry)
         self.key_reloads = Counter("switchyard_key_reloads", "Keys files read again", ("outcome",), registry=registry)
         self.limits = Counter(
@@ -138,29 +146,39 @@ class Telemetry:
         if record.usage is not None:
             self.tokens.labels(*labels, "input").observe(record.usage.prompt_tokens)
             self.tokens.labels(*labels, "output").observe(record.usage.completion_tokens)
+        if record.max_tokens is not None:
+            self.max_tokens.labels(*labels).observe(record.max_tokens)
         if _access.isEnabledFor(logging.INFO):
             _access.info(json.dumps(_line(record, elapsed)))
 
-    def expose(self, endpoint: str | None = None) -> bytes:
-        """The metrics in Prometheus' text format, or those of one endpoint."""
-        registry = self.registry
-        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry if endpoint is None else _Of(endpoint, registry))
+    def expose(self, endpoints: Collection[str] | None = None) -> bytes:
+        """The metrics in Prometheus' text format, or those of some endpoints."""
+        source = self._source()
+        return generate_latest(source if endpoints is None else _Of(endpoints, source))
+
+    def of(self, endpoints: Collection[str]) -> Iterator[Metric]:
+        """Some endpoints' metrics."""
+        return _Of(endpoints, self._source()).collect()
+
+    def _source(self) -> CollectorRegistry:
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return self.registry
+        shared = CollectorRegistry()
+        MultiProcessCollector(shared)
+        return shared
 
 
 @dataclass(frozen=True, slots=True)
 class _Of(Collector):
-    """The samples with one endpoint's label."""
+    """The samples with one of some endpoints' labels."""
 
-    endpoint: str
+    endpoints: Collection[str]
     source: CollectorRegistry
 
     def collect(self) -> Iterator[Metric]:
         for metric in self.source.collect():
             part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
-            part.samples = [it for it in metric.samples if it.labels.get("endpoint") == self.endpoint]
+            part.samples = [it for it in metric.samples if it.labels.get("endpoint") in self.endpoints]
             if part.samples:
                 yield part
 

@@ -5,94 +5,21 @@ after it by the exchange.
 """
 
 import asyncio
-import os
-import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 import aiohttp
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
-from app.config import (
-    APP_PREFIX,
-    INTERNAL_KEY_HEADER,
-    INTERNAL_KEY_VARIABLE,
-    Config,
-    ConfigError,
-    Deployment,
-    Timeouts,
-)
+from app.config import Timeouts
 from app.engine import engine_error
-from app.errors import Broken, Incomplete, Rejected, SwitchyardError, TimedOut, Unavailable, UpstreamError
-from app.model import MODEL_PATH, Model
+from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable
+from app.model import Model
+from app.model_cards import ModelCards, Told
+from app.targets import Target
 
 _MAX_ERROR_BYTES = 64 * 1024
-_MODEL_FRESH_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where a deployment is: base URL without /v1, the model's name there, the headers that open it."""
-
-    name: str
-    url: str
-    model: str
-    headers: Mapping[str, str]
-    tokenizer_dir: Path | None = None
-
-    def __repr__(self) -> str:
-        return f"Target({self.name!r}, {self.url!r})"  # the headers hold a key
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a process knows beside its configuration: the Serve ingress's URL, and the key to model applications.
-
-    `loopback`: only this machine reaches it. `several_routers`: others serve the same callers with it.
-    """
-
-    serve_url: str = "http://127.0.0.1:8000"
-    internal_key: str = ""
-    loopback: bool = True
-    several_routers: bool = False
-
-    @classmethod
-    def from_environment(cls, serve_url: str, *, loopback: bool, several_routers: bool = False) -> Self:
-        """With the key from SWITCHYARD_INTERNAL_KEY."""
-        key = os.environ.get(INTERNAL_KEY_VARIABLE, "")
-        return cls(serve_url, key, loopback=loopback, several_routers=several_routers)
-
-
-def targets(config: Config, surroundings: Surroundings) -> dict[str, Target]:
-    """Every deployment's Target. Raises ConfigError where a key's variable or file cannot be read."""
-    problems: list[str] = []
-    found: dict[str, Target] = {}
-    for name, deployment in config.deployments.items():
-        try:
-            found[name] = _target(name, deployment, surroundings)
-        except OSError as error:
-            problems.append(f"deployments.{name}.api_key_file: {deployment.api_key_file}: {error.strerror}")
-        except KeyError:
-            problems.append(f"deployments.{name}.api_key_env: the variable {deployment.api_key_env} is not set")
-    if problems:
-        raise ConfigError(problems)
-    return found
-
-
-def _target(name: str, deployment: Deployment, surroundings: Surroundings) -> Target:
-    if deployment.url is None:
-        url = f"{surroundings.serve_url.rstrip('/')}{APP_PREFIX}{deployment.app}"
-        return Target(name, url, deployment.model, {INTERNAL_KEY_HEADER: surroundings.internal_key})
-    key = None
-    if deployment.api_key_env is not None:
-        key = os.environ[deployment.api_key_env]
-    elif deployment.api_key_file is not None:
-        key = deployment.api_key_file.read_text().strip()
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    return Target(name, deployment.url.rstrip("/"), deployment.model, headers, deployment.tokenizer_dir)
 
 
 class Upstream:
@@ -104,7 +31,7 @@ class Upstream:
 
     def __init__(self) -> None:
         self._open: aiohttp.ClientSession | None = None
-        self._models: dict[str, _Known] = {}
+        self._models = ModelCards(self._get)
 
     async def __aenter__(self) -> Self:
         self._open = aiohttp.ClientSession(
@@ -117,6 +44,7 @@ class Upstream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._models.close()
         await self._session.close()
 
     @property
@@ -172,41 +100,21 @@ class Upstream:
         return await self._session.post(target.url + path, data=data, headers=headers, timeout=limits)
 
     async def model(self, target: Target, timeouts: Timeouts) -> Model:
-        """What `target` says of its model: kept, and asked again every half a minute, since a rollout can change it.
+        """What `target` says of its model. Raises UpstreamError where it says nothing."""
+        return await self._models.of(target, timeouts)
 
-        Raises UpstreamError where it says nothing.
-        """
-        known = self._models.setdefault(target.url, _Known())
-        async with known.lock:
-            if known.model is None or time.monotonic() - known.when > _MODEL_FRESH_S:
-                try:
-                    with _translated(target):
-                        async with asyncio.timeout(timeouts.first_byte_s):
-                            await self._learn(target, known)
-                except UpstreamError:
-                    if known.model is None:
-                        raise
-                known.when = time.monotonic()
-            assert known.model is not None
-            return known.model
-
-    async def _learn(self, target: Target, known: "_Known") -> None:
-        elsewhere = target.tokenizer_dir is not None
-        headers = {**target.headers, **({"if-none-match": known.etag} if known.etag else {})}
-        path = "/v1/models" if elsewhere else MODEL_PATH
-        async with self._session.get(target.url + path, headers=headers) as response:
-            if response.status == 304:
-                return
-            if response.status != 200:
-                refused = await _refusal(response, target)
-                said_no = isinstance(refused, Rejected)
-                raise Broken(f"Deployment '{target.name}' does not tell about its model") if said_no else refused
-            body = await response.read()
-        known.etag = response.headers.get("etag")
-        if target.tokenizer_dir is not None:
-            known.model = await asyncio.to_thread(Model.load, target.tokenizer_dir, _max_len(body, target))
-        else:
-            known.model = await asyncio.to_thread(Model.read, body)
+    async def _get(self, target: Target, path: str, etag: str | None, timeouts: Timeouts) -> Told | None:
+        headers = {**target.headers, **({"if-none-match": etag} if etag else {})}
+        with _translated(target):
+            async with (
+                asyncio.timeout(timeouts.first_byte_s),
+                self._session.get(target.url + path, headers=headers) as response,
+            ):
+                if response.status == 304:
+                    return None
+                if response.status != 200:
+                    raise await _refusal(response, target)
+                return Told(await response.read(), response.headers.get("etag"))
 
     async def probe(self, target: Target, timeout_s: float) -> bool:
         """Whether the deployment says that it is healthy."""
@@ -216,25 +124,6 @@ class Upstream:
                 return response.status < 500 and response.status not in (401, 403)
         except (aiohttp.ClientError, TimeoutError):
             return False
-
-
-@dataclass(slots=True)
-class _Known:
-    """A deployment's model as it was last told."""
-
-    model: Model | None = None
-    etag: str | None = None
-    when: float = 0.0
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
-def _max_len(models: bytes, target: Target) -> int:
-    """The context length in vLLM's list of models."""
-    try:
-        listed = from_json(models)["data"]
-        return next(int(card["max_model_len"]) for card in listed if card["id"] == target.model)
-    except (ValueError, KeyError, TypeError, StopIteration) as error:
-        raise Broken(f"Deployment '{target.name}' does not tell how long its context is") from error
 
 
 async def _chunks(response: aiohttp.ClientResponse, first: bytes, target: Target) -> AsyncIterator[bytes]:

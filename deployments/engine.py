@@ -21,7 +21,6 @@ from app.model import MODEL_PATH
 from deployments import weights
 from deployments.disconnect import DisconnectMiddleware
 from deployments.internal_key import VARIABLE, InternalKeyMiddleware
-from deployments.logits.batch import BatchProcessor
 from deployments.model_card import add_model_card
 
 DEPLOYMENT = "Engine"
@@ -52,6 +51,9 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         await self.engine.start()  # and no more: Ray's would start a 400 MB actor for usage reports
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
+        # Here and not above: it imports vLLM, which an application's build need not wait for.
+        from deployments.logits.batch import BatchProcessor
+
         app: FastAPI = await super().__serve_build_asgi_app__()
         add_model_card(app, MODEL_PATH)
         BatchProcessor.vocabulary_size = app.state.engine_client.model_config.get_vocab_size()

@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.answer import REQUEST_ID_HEADER
 from app.config import LOOPBACK_VARIABLE, ConfigError
 from app.server import Router as App
+from app.targets import Surroundings
 from app.telemetry import log_to_stderr
-from app.upstream import Surroundings
 from deployments.control import ServeControl
 
 _log = logging.getLogger("switchyard")

@@ -42,6 +42,19 @@ def environment(directory: Path) -> dict[str, str]:
     return {**os.environ, leftovers.RUN_DIRECTORY: str(directory)}
 
 
+def deliver(config: Path, directory: Path) -> None:
+    """`make deploy`: delivers `config` to the application whose run directory this is. Fails where it is refused."""
+    done = subprocess.run(
+        command("deploy", "--config", str(config)),
+        cwd=ROOT,
+        env=environment(directory),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @contextmanager
 def launched(config: Path, directory: Path, variables: Mapping[str, str]) -> Iterator[Launcher]:
     """Starts `config` on a free port, waits until it is ready, and leaves nothing behind whatever happens."""

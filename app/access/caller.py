@@ -1,6 +1,6 @@
 """A caller: its name and what it may use. Pure functions of headers, caller and configuration."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from app.config import Config
@@ -44,12 +44,17 @@ def credential(headers: Mapping[str, str]) -> str | None:
 
 def must_use(caller: Caller, config: Config, name: str | None) -> None:
     """Raises Forbidden where `name`, an endpoint or deployment of `config`, is not for `caller`."""
-    if caller.endpoints is None or (name not in config.endpoints and name not in config.deployments):
+    if caller.endpoints is None or name not in names(config):
         return
     allowed = visible(caller, config)
-    if name not in allowed.endpoints and name not in allowed.deployments:
-        names = ", ".join(sorted(allowed.endpoints)) or "nothing here"
-        raise Forbidden(f"'{caller.name}' may not use '{name}'; it may use: {names}", param="model")
+    if name not in names(allowed):
+        told = ", ".join(sorted(allowed.endpoints)) or "nothing here"
+        raise Forbidden(f"'{caller.name}' may not use '{name}'; it may use: {told}", param="model")
+
+
+def names(config: Config) -> Collection[str]:
+    """What `model` may name."""
+    return {*config.endpoints, *config.deployments}
 
 
 def visible(caller: Caller, config: Config) -> Config:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from app.access.caller import EVERYONE, Caller, credential
+from app.access.caller import EVERYONE, VISITOR, Caller, credential
 from app.access.issuer import Issuer, fetch
 from app.access.keyfile import KeyFile
 from app.access.keys import KeyRing
@@ -113,10 +113,16 @@ class Access:
         """A context in which a request of `caller` runs, as its limits let it: see `Limiter.admit`."""
         return self._current.limiter.admit(Subject(caller.name, caller.id, caller.limits), endpoint, body, answer)
 
-    @property
-    def guards_metrics(self) -> bool:
-        """Whether /metrics asks for credentials."""
-        return self._state is not None and self._state.settings.metrics == "restricted"
+    async def reader(self, headers: Mapping[str, str]) -> Caller:
+        """Who reads metrics. Raises Unauthorized where they are restricted and nobody shows who that is.
+
+        Open unless configured otherwise: a scraper has no key, and there is neither a key nor a prompt in them.
+        """
+        if self._state is None or self._state.settings.metrics == "open":
+            return VISITOR
+        if (reader := await self.caller(headers)) is EVERYONE:
+            raise Unauthorized(_NO_KEY)
+        return reader
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -29,6 +29,24 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+class Sampling(BaseModel):
+    """What OpenAI's chat and completion requests say of sampling, where all agree on the bounds."""
+
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+
+    @model_validator(mode="after")
+    def _stream_options_go_with_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options: only allowed when stream is true")
+        return self
+
+
 class Function(BaseModel):
     """A function that the model may call."""
 

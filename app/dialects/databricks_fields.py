@@ -13,9 +13,8 @@ from app.dialects.base import first_problem, without_nulls
 from app.dialects.common_fields import (
     BOOKKEEPING,
     Function,
-    Penalty,
     ResponseFormat,
-    StreamOptions,
+    Sampling,
     ToolChoice,
     check_tool_choice,
 )
@@ -53,25 +52,12 @@ class _Fields(_Strict):
     store: bool | None = None
 
 
-class _Sampling(_Fields):
+class _Sampling(Sampling, _Fields):
     max_tokens: int | None = Field(default=None, gt=0)
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, gt=0, lt=2**31)
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
     n: int = Field(default=1, gt=0)
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-
-    @model_validator(mode="after")
-    def _stream_options_go_with_stream(self) -> Self:
-        if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options: only allowed when stream is true")
-        return self
 
 
 class ImageUrl(_Strict):

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from app.dialects.common_fields import BOOKKEEPING, Penalty
+from app.dialects import common_fields
+from app.dialects.common_fields import BOOKKEEPING, Sampling
 
 TokenIds = Annotated[list[int], Field(min_length=1)]
 
@@ -21,32 +22,18 @@ class _Fields(BaseModel):
     user: str | None = None
 
 
-class StreamOptions(BaseModel):
-    """`stream_options`."""
+class StreamOptions(common_fields.StreamOptions):
+    """`stream_options`; what it says beyond is the engine's."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
-
-    include_usage: bool = False
+    model_config = ConfigDict(extra="ignore")
 
 
-class _Sampling(_Fields):
-    stream: bool = False
+class _Sampling(Sampling, _Fields):
     stream_options: StreamOptions | None = None
-    temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, ge=0, le=1)
     n: int = Field(default=1, ge=1, le=128)
     stop: str | list[str] | None = None
     max_tokens: int | None = Field(default=None, ge=0)
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    logit_bias: dict[str, float] | None = None
-    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-
-    @model_validator(mode="after")
-    def _stream_options_go_with_stream(self) -> Self:
-        if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options: only allowed when stream is true")
-        return self
 
 
 class Part(BaseModel):

@@ -5,11 +5,11 @@ from typing import Any
 
 from app.dialects import tokens
 from app.dialects.base import Reply, Served, dump
-from app.dialects.tgi_errors import error_event
+from app.dialects.tgi_errors import EndedOnce, error_event
 from app.dialects.tgi_generation import Generation, known
 from app.dialects.tokens import Ending, Reader, Step, Token, TokenStream
 from app.engine import Usage
-from app.errors import Broken, Incomplete, SwitchyardError
+from app.errors import Broken, Incomplete
 from app.model import Model
 from app.sse import encode
 
@@ -129,16 +129,15 @@ def _timing(generation: Generation, served: Served, ending: Ending) -> dict[str,
     }
 
 
-class TokenEvents:
+class TokenEvents(EndedOnce):
     """A `Stream` with one event per token. The last has the whole text, and the details where they were asked for."""
 
     def __init__(self, generation: Generation, model: Model) -> None:
+        super().__init__(error_event)
         self._generation, self._model = generation, model
         self._tokens = TokenStream(model, top=generation.parameters.top_n_tokens)
         self._index = 0
         self._last_id = 0
-        self._ended = False
-        self.aborts = False
         self.headers: Mapping[str, str] = compute_headers(generation)
 
     @property
@@ -150,15 +149,6 @@ class TokenEvents:
             return b""
         events = b"".join(self._event(step) for step in self._tokens.feed(chunk))
         return events if self._tokens.error is None else events + self.fail(self._tokens.error)
-
-    def close(self) -> bytes:
-        return self.fail(Incomplete("The deployment ended its answer before it was complete"))
-
-    def fail(self, error: SwitchyardError) -> bytes:
-        if self._ended:
-            return b""
-        self._ended = True
-        return error_event(error)
 
     def _event(self, step: Step) -> bytes:
         # An ending of its own still needs a token to hang on: one that clients leave out of the text.

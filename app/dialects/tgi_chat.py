@@ -10,12 +10,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from app.dialects.base import Reply, Served, dump, first_problem, value_at
+from app.dialects.common_fields import Function, Penalty, StreamOptions
 from app.dialects.relay import Ending
-from app.dialects.tgi_errors import chat_error_events
+from app.dialects.sampling import ask_for_usage, greedy
+from app.dialects.tgi_errors import EndedOnce, chat_error_events
 from app.dialects.tgi_fields import MAX_TOP_N_TOKENS, Grammar, Profile
 from app.dialects.tgi_generation import folded, known, structured, temperature
 from app.engine import Usage, engine_error, find_usage
-from app.errors import Broken, Incomplete, SwitchyardError, Unprocessable
+from app.errors import Broken, Unprocessable
 from app.sse import DONE, Decoder, encode
 
 NO_MODEL = (None, "tgi", "dummy")
@@ -26,8 +28,6 @@ MAX_PROMPTS = 4
 COMPLETIONS = Ending(is_terminal=lambda frames: frames.endswith(DONE), error_frames=chat_error_events)
 
 _FINGERPRINT = "3.3.6-native"  # where the engine tells none: a client needs a string
-
-Penalty = Annotated[float, Field(ge=-2, le=2)]
 
 
 class _Strict(BaseModel):
@@ -41,19 +41,9 @@ class _Message(BaseModel):
     content: str | list[dict[str, Any]] | None = None
 
 
-class _Function(_Strict):
-    name: str = Field(min_length=1)
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-
 class _Tool(_Strict):
     type: Literal["function"]
-    function: _Function
-
-
-class _StreamOptions(_Strict):
-    include_usage: bool = False
+    function: Function
 
 
 class _Generation(_Strict):
@@ -64,7 +54,7 @@ class _Generation(_Strict):
     seed: int | None = Field(default=None, ge=0, lt=2**64)
     stop: str | list[Annotated[str, Field(min_length=1)]] | None = None
     stream: bool = False
-    stream_options: _StreamOptions | None = None
+    stream_options: StreamOptions | None = None
     temperature: float | None = Field(default=None, ge=0)
     top_p: float | None = Field(default=None, ge=0, le=1)
 
@@ -101,26 +91,21 @@ def _checked(body: Mapping[str, Any], model: type[_Generation]) -> dict[str, Any
 
 
 def _for_the_sampler(body: dict[str, Any]) -> dict[str, Any]:
-    """Rewrites what vLLM's own bounds exclude: greedy in its other spellings, unsigned seeds, heat."""
+    """Rewrites what vLLM's own bounds exclude."""
     if "seed" in body:
         body["seed"] = folded(body["seed"])
-    if body.get("top_p") == 0:
-        body |= {"top_p": 1.0, "temperature": 0.0}
-    if body.get("temperature") == 0 and body.get("n", 1) > 1:
-        return {**body, "temperature": 1.0, "top_k": 1}
+    greedy(body)
     if "temperature" in body:
         body |= temperature(body["temperature"])
     return body
 
 
 def _counted(body: dict[str, Any]) -> bool:
-    """Asks for the usage on every stream; says whether the client did not, and must not see it."""
-    options = body.get("stream_options", {})
+    """Has every stream tell its usage; says whether the client did not ask, and must not see it."""
     if not body.get("stream"):
         body.pop("stream_options", None)
         return False
-    body["stream_options"] = {"include_usage": True}
-    return not options.get("include_usage")
+    return not ask_for_usage(body)
 
 
 def chat(body: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -250,15 +235,14 @@ def _with_fingerprint(answer: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "system_fingerprint": answer.get("system_fingerprint") or _FINGERPRINT}
 
 
-class ChatEvents:
+class ChatEvents(EndedOnce):
     """A `Stream` of chat chunks, each with the role, the tool calls and the fingerprint that TGI's have."""
 
     def __init__(self, *, hide_usage: bool) -> None:
+        super().__init__(chat_error_events)
         self._decoder = Decoder()
         self._hide_usage = hide_usage
-        self._ended = False
         self.usage: Usage | None = None
-        self.aborts = False
         self.headers: Mapping[str, str] = {}
 
     def feed(self, chunk: bytes) -> bytes:
@@ -266,15 +250,6 @@ class ChatEvents:
             return b"".join(self._frame(event.data) for event in self._decoder.feed(chunk))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Broken("The deployment's answer is no completion") from error
-
-    def close(self) -> bytes:
-        return self.fail(Incomplete("The deployment ended its answer before it was complete"))
-
-    def fail(self, error: SwitchyardError) -> bytes:
-        if self._ended:
-            return b""
-        self._ended = True
-        return chat_error_events(error)
 
     def _frame(self, data: str) -> bytes:
         if self._ended:

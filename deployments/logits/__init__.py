@@ -22,6 +22,6 @@ The first four act before vLLM's penalties, and on greedy decoding too (`batch.R
 temperature and min_p, before its top_k and top_p, and never on greedy decoding (`batch.Sampling`). Each acts in the
 order of the table. vLLM reports logprobs from before all of them, unless its `logprobs_mode` says otherwise.
 
-Each file holds one, in torch alone; `batch` is what vLLM loads. vLLM's beam search, speculative decoding and pooling
-models know no custom processors.
+Each file holds one and knows nothing of vLLM; `batch` is what vLLM loads. vLLM's beam search, speculative decoding and
+pooling models know no custom processors.
 """

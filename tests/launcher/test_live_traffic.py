@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -23,7 +22,7 @@ from starlette.routing import Mount
 
 from deployments import leftovers
 from deployments.environment import TOKEN
-from tests.launching import ROOT, Launcher, command, environment, launched
+from tests.launching import Launcher, deliver, launched
 from tests.router.fake_engine import FakeEngine
 from tests.serving import serve
 
@@ -168,14 +167,6 @@ def test_replicas_that_start_anew_have_the_change(cluster: Cluster) -> None:
 
 def test_the_next_deployment_of_the_file_puts_its_traffic_in_force(cluster: Cluster) -> None:
     cluster.move(0)
-    deployed = subprocess.run(
-        command("deploy", "--config", str(cluster.config)),
-        cwd=ROOT,
-        env=environment(cluster.launcher.directory),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert deployed.returncode == 0, deployed.stderr
+    deliver(cluster.config, cluster.launcher.directory)
     endpoint = cluster.endpoints.wait_get_serving_endpoint_not_updating("chat")
     assert [it.traffic_percentage for it in endpoint.config.traffic_config.routes] == [90, 10]

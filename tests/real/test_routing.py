@@ -1,7 +1,6 @@
 """Routing, live traffic and cancellation on the real application."""
 
 import asyncio
-import subprocess
 import threading
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from scipy.stats import binomtest
 
 from deployments import leftovers
 from deployments.environment import TOKEN
-from tests.launching import ROOT, command, environment
+from tests.launching import ROOT, deliver
 from tests.real.conftest import Application, eventually
 
 pytestmark = pytest.mark.real
@@ -107,15 +106,7 @@ class Deploy:
     def __call__(self, **chat: Any) -> None:
         """By `make deploy`'s command."""
         self._file.write_text(yaml.safe_dump(_changed(**chat)))
-        done = subprocess.run(
-            command("deploy", "--config", str(self._file)),
-            cwd=ROOT,
-            env=environment(self._application.directory),
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert done.returncode == 0, done.stderr
+        deliver(self._file, self._application.directory)
 
     def unchecked(self, **chat: Any) -> None:
         """Straight to Serve, past the checks of `make deploy`."""

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from app.server import Router
-from app.upstream import Surroundings
+from app.targets import Surroundings
 from tests.router.fake_engine import FakeEngine
 from tests.serving import serve
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +52,7 @@ def chat(body: dict[str, Any]) -> Response:
     return stream([*frames, "data: [DONE]\n\n"])
 
 
-def stream(parts: list[str | bytes | float]) -> Response:
+def stream(parts: Sequence[str | bytes | float]) -> Response:
     """An event stream of these parts; a number is a pause in seconds."""
 
     async def body() -> AsyncIterator[str | bytes]:

@@ -21,7 +21,7 @@ from app.access.keyfile import append
 from app.access.keys import create
 from app.config import ConfigError
 from app.server import Router
-from app.upstream import Surroundings
+from app.targets import Surroundings
 from tests.memory_control import MemoryControl
 from tests.router.conftest import Rig
 from tests.serving import serve
@@ -252,11 +252,39 @@ def test_what_stays_open(rig: Rig, keys: Keys) -> None:
         assert httpx.get(rig.url + path).status_code == 401
     for path in ("/generate", "/tokenize", "/chat_tokenize", "/tgi/generate"):
         assert httpx.post(rig.url + path, json={}).status_code == 401
-    rig.change(access={"metrics": "restricted"})
+
+
+METRICS = ["/metrics", "/tgi/metrics", "/tgi/chat/metrics"]
+
+
+@pytest.mark.parametrize("path", METRICS)
+def test_metrics_ask_for_credentials_where_they_are_restricted(rig: Rig, keys: Keys, path: str) -> None:
+    rig.change(defaults={"chat": "chat", "completions": "chat"})
+    assert httpx.get(rig.url + path).status_code == 200
+    rig.change(access={"metrics": "restricted", "allow_anonymous": True})
     assert httpx.get(f"{rig.url}/health").status_code == 200
-    assert httpx.get(f"{rig.url}/metrics").status_code == 401
-    assert httpx.get(f"{rig.url}/metrics", headers=bearer(keys.wrong)).status_code == 401
-    assert httpx.get(f"{rig.url}/metrics", headers=bearer(keys.embed)).status_code == 200
+    for headers in ({}, bearer(keys.wrong), bearer(keys.expired)):
+        answer = httpx.get(rig.url + path, headers=headers)
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert answer.json()["error"]["code"] == "invalid_api_key"
+    for key in (keys.all, keys.chat):
+        assert httpx.get(rig.url + path, headers=bearer(key)).status_code == 200
+
+
+def test_restricted_metrics_are_those_of_the_readers_endpoints(rig: Rig, keys: Keys) -> None:
+    rig.change(access={"metrics": "restricted"})
+    ask(rig, DIALECTS["openai"], keys.chat)
+    httpx.post(f"{rig.url}/v1/embeddings", json={"model": "embed", "input": "hi"}, headers=bearer(keys.embed))
+    everything, chats, embeds = (
+        httpx.get(f"{rig.url}/metrics", headers=bearer(key)).text for key in (keys.all, keys.chat, keys.embed)
+    )
+    for name, told in (("chat", (everything, chats)), ("embed", (everything, embeds))):
+        for text in (everything, chats, embeds):
+            assert (f'endpoint="{name}"' in text) == (text in told)
+    assert "switchyard_config_reloads_total" in everything
+    answer = httpx.get(f"{rig.url}/tgi/chat/metrics", headers=bearer(keys.embed))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "permission_denied")
+    assert httpx.get(f"{rig.url}/tgi/gone/metrics", headers=bearer(keys.embed)).status_code == 404
 
 
 def eventually(condition: Callable[[], bool]) -> bool:

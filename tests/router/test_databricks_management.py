@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from threading import Timer
@@ -39,7 +40,7 @@ from app.control import Delivery
 from app.dialects.databricks_management import REFUSED
 from app.errors import TimedOut, Unavailable
 from app.server import Router
-from app.upstream import Surroundings
+from app.targets import Surroundings
 from tests.memory_control import MemoryControl
 from tests.router.conftest import Rig
 from tests.serving import serve
@@ -162,6 +163,10 @@ def test_management_is_counted_and_logged(rig: Rig, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.INFO, "switchyard.access"):
         answer = httpx.get(f"{rig.url}{ROOT}/chat", headers={"x-request-id": "mine"})
         httpx.get(f"{rig.url}{ROOT}/gone", headers={"x-request-id": "not mine"})
+        for _ in range(100):  # a line is written once its answer has been sent
+            if len(caplog.records) == 2:
+                break
+            time.sleep(0.05)
     assert answer.headers["x-request-id"] == "mine"
     lines = [json.loads(record.message) for record in caplog.records]
     assert [(it["request_id"], it["operation"], it["endpoint"], it["status"]) for it in lines] == [

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from app.server import Router
-from app.upstream import Surroundings
+from app.targets import Surroundings
 from tests.router.conftest import Rig
 from tests.serving import serve
 

@@ -14,7 +14,7 @@ from app.access.keys import create
 from app.config import ConfigError
 from app.config_access import Limits
 from app.server import Router
-from app.upstream import Surroundings
+from app.targets import Surroundings
 from tests.router.conftest import Rig
 from tests.router.fake_engine import chunk, stream
 from tests.router.test_access import eventually

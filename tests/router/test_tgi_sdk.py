@@ -18,7 +18,7 @@ from text_generation import AsyncClient, Client
 
 from app.model import Model
 from app.server import Router
-from app.upstream import Surroundings
+from app.targets import Surroundings
 from tests.router.conftest import Rig
 from tests.router.fake_engine import CONTEXT, FakeEngine, chat, refuse, speaks, stream
 from tests.serving import serve
@@ -185,7 +185,8 @@ def test_hugging_faces_chat(engine: Rig) -> None:
     assert "".join(chunk.choices[0].delta.content for chunk in chunks) == "Hello blue-model"
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    InferenceClient(base_url=engine.url).chat_completion([{"role": "user", "content": "q"}], response_format=form)
+    at_root: Any = InferenceClient(base_url=engine.url)
+    at_root.chat_completion([{"role": "user", "content": "q"}], response_format=form)
     assert engine.blue.requests[-1]["structured_outputs"] == {"json": schema}
     assert engine.blue.requests[-1]["model"] == "blue-model"
 
@@ -431,3 +432,15 @@ def test_no_body_is_our_fault(fuzzed: httpx.Client, path: str, body: dict[str, A
 @given(path=st.sampled_from(PATHS), body=st.binary(max_size=40))
 def test_no_bytes_are_our_fault(fuzzed: httpx.Client, path: str, body: bytes) -> None:
     assert fuzzed.post(path, content=body).status_code in (400, 422)
+
+
+def test_metrics_under_tgis_names(engine: Rig) -> None:
+    httpx.post(f"{engine.url}/generate", json={"inputs": "say", "parameters": {"max_new_tokens": 7}})
+    httpx.post(f"{engine.url}/generate_stream", json={"inputs": "say"})
+    httpx.post(f"{engine.url}/generate", json={"inputs": "say", "parameters": {"top_k": 0}})
+    for path in ("/tgi/metrics", "/tgi/chat/metrics"):
+        lines = httpx.get(engine.url + path).text.splitlines()
+        assert "tgi_request_count 2.0" in lines
+        assert "tgi_request_max_new_tokens_sum 27.0" in lines
+        assert "tgi_request_duration_count 2.0" in lines
+    assert httpx.get(f"{engine.url}/tgi/gone/metrics").status_code == 404

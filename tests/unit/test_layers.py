@@ -27,7 +27,7 @@ LAYERS = [
         "app.traffic",
     },
     {"app.dialects", "app.upstream"},
-    {"app.answer", "app.deadlines", "app.exchange", "app.intake", "app.telemetry"},
+    {"app.answer", "app.deadlines", "app.exchange", "app.intake", "app.telemetry", "app.tgi_metrics"},
     {"app.server", "app.management"},
     {"app.__main__", "deployments"},
 ]

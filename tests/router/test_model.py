@@ -1,0 +1,143 @@
+"""How the router learns of a deployment's model, and keeps what it knows."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from app.config import INTERNAL_KEY_HEADER, Timeouts
+from app.errors import Broken, Unavailable, UpstreamError
+from app.model import MODEL_PATH
+from app.targets import Target
+from app.upstream import Upstream
+from tests.serving import free_port, serve
+from tests.unit.given import tokenizer
+
+CARD = {"tokenizer": tokenizer().to_str(), "eos_token_ids": [0], "max_model_len": 100}
+
+
+class Teller:
+    """A model application that tells its card, and remembers who asked what."""
+
+    def __init__(self) -> None:
+        self.card: dict[str, Any] = CARD
+        self.status = 200
+        self.asked: list[str | None] = []
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    async def answer(self, request: Request) -> Response:
+        assert request.headers[INTERNAL_KEY_HEADER] == "key"
+        known = request.headers.get("if-none-match")
+        self.asked.append(known)
+        await asyncio.to_thread(self.go_on.wait, 5)
+        etag = f'"{self.card["max_model_len"]}"'
+        if known == etag:
+            return Response(status_code=304, headers={"etag": etag})
+        return Response(json.dumps(self.card), self.status, {"etag": etag}, media_type="application/json")
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    async with Upstream() as upstream:
+        yield upstream
+
+
+def target(url: str, tokenizer_dir: Path | None = None) -> Target:
+    return Target("blue", url, "m", {INTERNAL_KEY_HEADER: "key"}, tokenizer_dir)
+
+
+async def test_a_card_is_asked_for_once_while_it_is_fresh(upstream: Upstream) -> None:
+    teller = Teller()
+    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
+        first, second = [await upstream.model(target(url), Timeouts()) for _ in range(2)]
+    assert first is second
+    assert first.max_len == 100
+    assert teller.asked == [None]
+
+
+async def test_a_card_that_is_not_fresh_is_asked_for_by_its_tag(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.model_cards._FRESH_S", -1.0)
+    teller = Teller()
+    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
+        first = await upstream.model(target(url), Timeouts())
+        assert await upstream.model(target(url), Timeouts()) is first
+        teller.card = {**CARD, "max_model_len": 200}
+        assert (await upstream.model(target(url), Timeouts())).max_len == 200
+        assert teller.asked == [None, '"100"', '"100"']
+        teller.status = 500
+        teller.card = CARD
+        assert (await upstream.model(target(url), Timeouts())).max_len == 200
+    assert (await upstream.model(target(url), Timeouts())).max_len == 200
+
+
+@pytest.mark.parametrize("status", [404, 405, 500])
+async def test_a_deployment_that_says_nothing_has_failed(upstream: Upstream, status: int) -> None:
+    teller = Teller()
+    teller.status = status
+    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
+        with pytest.raises(UpstreamError):
+            await upstream.model(target(url), Timeouts())
+        teller.status = 200
+        assert (await upstream.model(target(url), Timeouts())).max_len == 100
+
+
+async def test_a_deployment_that_hangs_holds_up_nobody_who_knows_its_model(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.model_cards._FRESH_S", -1.0)
+    monkeypatch.setattr("app.model_cards._PATIENCE_S", 0.01)
+    teller = Teller()
+    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
+        first = await upstream.model(target(url), Timeouts())
+        teller.go_on.clear()
+        told = [await upstream.model(target(url), Timeouts()) for _ in range(3)]
+        teller.go_on.set()
+    assert told == [first] * 3
+    assert teller.asked == [None, '"100"']
+
+
+async def test_who_leaves_takes_the_answer_from_nobody(upstream: Upstream) -> None:
+    teller = Teller()
+    teller.go_on.clear()
+    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
+        leaver, stayer = (asyncio.create_task(upstream.model(target(url), Timeouts())) for _ in range(2))
+        await asyncio.sleep(0)
+        leaver.cancel()
+        teller.go_on.set()
+        assert (await stayer).max_len == 100
+    assert teller.asked == [None]
+
+
+async def test_a_deployment_that_is_gone_is_unavailable(upstream: Upstream) -> None:
+    with pytest.raises(Unavailable):
+        await upstream.model(target(f"http://127.0.0.1:{free_port()}"), Timeouts())
+
+
+async def models(request: Request) -> Response:
+    return Response(json.dumps({"data": [{"id": "other", "max_model_len": 7}, {"id": "m", "max_model_len": 50}]}))
+
+
+async def test_a_server_elsewhere_has_its_files_here(upstream: Upstream, tmp_path: Path) -> None:
+    tokenizer().save(str(tmp_path / "tokenizer.json"))
+    with serve(Starlette(routes=[Route("/v1/models", models)])) as url:
+        model = await upstream.model(target(url, tmp_path), Timeouts())
+        assert model.max_len == 50
+        unknown = Target("blue", url + "/", "gone", {}, tmp_path)
+        with pytest.raises(Broken):
+            await upstream.model(unknown, Timeouts())
+
+
+async def test_files_that_are_not_there_are_the_deployments_fault(upstream: Upstream, tmp_path: Path) -> None:
+    with serve(Starlette(routes=[Route("/v1/models", models)])) as url, pytest.raises(Broken, match="cannot be read"):
+        await upstream.model(target(url, tmp_path), Timeouts())

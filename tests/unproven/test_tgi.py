@@ -1,0 +1,303 @@
+"""TGI's and Hugging Face's clients, sync and async, against the real application."""
+
+import json
+import re
+from typing import Any
+
+import httpx
+import huggingface_hub.errors as hub
+import pytest
+import text_generation.errors as tgi
+from huggingface_hub import AsyncInferenceClient, InferenceClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from text_generation import AsyncClient, Client
+
+from deployments.logits.watermark import detect
+from tests.real.conftest import Application, eventually
+
+pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore:The `dict` method is deprecated")]
+
+GREEN = "smollm2-green"  # in float32, so that the same question has the same answer
+PROMPT = "The capital of France is"
+MANY_BYTES = "Repeat after me: 😀 日本語 é 😀 日本語 é 😀 日本語 é 😀"
+SAMPLED: dict[str, Any] = {"do_sample": True, "details": True}
+
+
+@pytest.fixture(scope="module")
+def url(application: Application) -> str:
+    return f"{application.url}/tgi/{GREEN}"
+
+
+@pytest.fixture(scope="module")
+def hf(url: str) -> Any:
+    return InferenceClient(base_url=url, timeout=240)
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Client:
+    return Client(url, timeout=240)
+
+
+def openai_text(application: Application, prompt: str, tokens: int) -> str:
+    """What the same engine says by the OpenAI API."""
+    answer = application.sdk.completions.create(model=GREEN, prompt=prompt, max_tokens=tokens, temperature=0)
+    text: str = answer.choices[0].text
+    return text
+
+
+def post(application: Application, path: str, body: Any) -> httpx.Response:
+    return httpx.post(application.url + path, json=body, timeout=240)
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, MANY_BYTES])
+def test_greedy_is_what_the_openai_api_says_in_every_mode(application: Application, hf: Any, prompt: str) -> None:
+    expected = openai_text(application, prompt, 24)
+    asked: dict[str, Any] = {"prompt": prompt, "max_new_tokens": 24}
+    assert hf.text_generation(**asked) == expected
+    whole = hf.text_generation(**asked, details=True)
+    assert whole.generated_text == expected
+    assert "".join(token.text for token in whole.details.tokens if not token.special) == expected
+    assert whole.details.generated_tokens == len(whole.details.tokens)
+    parts = list(hf.text_generation(**asked, stream=True))
+    events = list(hf.text_generation(**asked, stream=True, details=True))
+    assert "".join(text for text, event in zip(parts, events, strict=True) if not event.token.special) == expected
+    assert [event.token.id for event in events] == [token.id for token in whole.details.tokens]
+    assert [event.token.text for event in events] == [token.text for token in whole.details.tokens]
+    assert [event.index for event in events] == list(range(1, len(events) + 1))
+    assert events[-1].generated_text == expected
+    assert events[-1].details.finish_reason == whole.details.finish_reason
+
+
+async def test_hugging_faces_async_client(application: Application, url: str) -> None:
+    expected = openai_text(application, PROMPT, 8)
+    async with AsyncInferenceClient(base_url=url, timeout=240) as hf:
+        assert await hf.text_generation(PROMPT, max_new_tokens=8) == expected
+        told: Any = await hf.text_generation(PROMPT, max_new_tokens=8, details=True)
+        assert told.generated_text == expected
+        assert "".join([part async for part in await hf.text_generation(PROMPT, max_new_tokens=8, stream=True)])
+        events: Any = await hf.text_generation(PROMPT, max_new_tokens=8, stream=True, details=True)
+        assert [event async for event in events][-1].generated_text == expected
+
+
+async def test_tgis_own_clients(application: Application, client: Client, url: str) -> None:
+    expected = openai_text(application, PROMPT, 8)
+    told = client.generate(PROMPT, max_new_tokens=8, decoder_input_details=True)
+    assert told.generated_text == expected
+    assert told.details.prefill[0].logprob is None
+    assert all(token.logprob < 0 for token in told.details.prefill[1:])
+    assert "".join(token.text for token in told.details.prefill) == PROMPT
+    assert list(client.generate_stream(PROMPT, max_new_tokens=8))[-1].generated_text == expected
+    aclient = AsyncClient(url, timeout=240)
+    assert (await aclient.generate(PROMPT, max_new_tokens=8)).generated_text == expected
+    events = [event async for event in aclient.generate_stream(PROMPT, max_new_tokens=8)]
+    assert events[-1].generated_text == expected
+    with pytest.raises(tgi.ValidationError, match="max_new_tokens"):
+        client.generate(PROMPT, max_new_tokens=9000)
+    with pytest.raises(tgi.ValidationError, match="max_new_tokens"):
+        [event async for event in aclient.generate_stream(PROMPT, max_new_tokens=9000)]
+
+
+def test_the_clients_chat(client: Client, hf: Any) -> None:
+    asked = [{"role": "user", "content": "Name three primary colors."}]
+    told = client.chat(asked, temperature=0.0, max_tokens=24)
+    assert "Red, Blue, and Yellow" in (told.choices[0].message.content or "")
+    chunks = list(hf.chat_completion(asked, temperature=0, max_tokens=24, stream=True))
+    assert "Red, Blue, and Yellow" in "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    schema = {"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}, "required": ["color"]}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    answer = hf.chat_completion(asked, temperature=0, max_tokens=40, response_format=form)
+    assert json.loads(answer.choices[0].message.content)["color"] in ("red", "blue")
+
+
+def test_a_reported_seed_gives_the_same_again(hf: Any) -> None:
+    first = hf.text_generation(PROMPT, max_new_tokens=12, **SAMPLED)
+    again = hf.text_generation(PROMPT, max_new_tokens=12, **SAMPLED, seed=first.details.seed)
+    assert again.generated_text == first.generated_text
+    assert again.details.seed == first.details.seed
+    others = {hf.text_generation(PROMPT, max_new_tokens=12, **SAMPLED).generated_text for _ in range(3)}
+    assert len({first.generated_text, *others}) > 1
+    for seed in (2**63 - 1, 2**64 - 1):
+        told = [hf.text_generation(PROMPT, max_new_tokens=5, **SAMPLED, seed=seed) for _ in range(2)]
+        assert told[0].generated_text == told[1].generated_text
+
+
+def test_the_temperature_alone_samples_as_on_tgi(client: Client) -> None:
+    told = {client.generate(PROMPT, max_new_tokens=12, temperature=1.5).generated_text for _ in range(3)}
+    assert len(told) > 1
+
+
+def test_false_is_greedy_whatever_else_is_set(application: Application) -> None:
+    fields = {"do_sample": False, "temperature": 1.5, "top_k": 50, "top_p": 0.9, "max_new_tokens": 8}
+    answer = post(application, f"/tgi/{GREEN}", {"inputs": PROMPT, "parameters": fields}).json()
+    assert answer == {"generated_text": openai_text(application, PROMPT, 8)}
+
+
+def test_the_best_of_two_is_the_likelier(hf: Any) -> None:
+    told = hf.text_generation(PROMPT, max_new_tokens=10, best_of=2, **SAMPLED)
+    (other,) = told.details.best_of_sequences
+
+    def mean(tokens: Any) -> float:
+        return float(sum(token.logprob for token in tokens) / len(tokens))
+
+    assert mean(told.details.tokens) >= mean(other.tokens)
+    assert abs(told.details.seed - other.seed) == 1
+    again = hf.text_generation(PROMPT, max_new_tokens=10, **SAMPLED, seed=told.details.seed)
+    assert again.generated_text == told.generated_text
+
+
+def test_grammars(hf: Any) -> None:
+    schema = {"properties": {"city": {"type": "string", "maxLength": 10}}, "required": ["city"]}
+    for grammar in ({"type": "json", "value": schema}, {"type": "json", "value": json.dumps(schema)}):
+        text = hf.text_generation(PROMPT, max_new_tokens=60, grammar=grammar)
+        assert isinstance(json.loads(text)["city"], str)
+    text = hf.text_generation(PROMPT, max_new_tokens=20, grammar={"type": "regex", "value": "[0-9]{3}-[a-f]{2}"})
+    assert re.fullmatch("[0-9]{3}-[a-f]{2}", text)
+    for wrong in ({"type": "regex", "value": "(["}, {"type": "json", "value": {"properties": 5}}):
+        with pytest.raises(hub.ValidationError, match="grammar is not valid"):
+            hf.text_generation(PROMPT, max_new_tokens=5, grammar=wrong)
+
+
+def test_truncate_keeps_the_last_tokens(application: Application, hf: Any) -> None:
+    ids = [token["id"] for token in post(application, "/tokenize", {"inputs": PROMPT}).json()]
+    told = hf.text_generation(PROMPT, max_new_tokens=2, details=True, decoder_input_details=True, truncate=3)
+    assert [token.id for token in told.details.prefill] == ids[-3:]
+
+
+def test_stop_strings_stay_in_the_text(hf: Any) -> None:
+    asked: dict[str, Any] = {"max_new_tokens": 40, "details": True, "stop": ["five", "zzz"]}
+    told = hf.text_generation("Count: one, two, three, four,", **asked)
+    assert told.generated_text.endswith("five")
+    assert told.details.finish_reason == "stop_sequence"
+    events = list(hf.text_generation("Count: one, two, three, four,", stream=True, **asked))
+    assert "".join(event.token.text for event in events) == told.generated_text == events[-1].generated_text
+    inside = hf.text_generation("Count: one, two, three, four,", **{**asked, "stop": ["fi"]})
+    assert inside.generated_text.endswith("fi")
+    assert "".join(token.text for token in inside.details.tokens) == inside.generated_text
+
+
+def test_the_likeliest_tokens(hf: Any) -> None:
+    told = hf.text_generation(PROMPT, max_new_tokens=3, details=True, top_n_tokens=3)
+    for token, top in zip(told.details.tokens, told.details.top_tokens, strict=True):
+        assert top[0].id == token.id
+        assert [other.logprob for other in top] == sorted((other.logprob for other in top), reverse=True)
+        assert len(top) == 3
+
+
+def test_high_temperatures(application: Application, hf: Any) -> None:
+    greedy = openai_text(application, PROMPT, 6)
+    assert hf.text_generation(PROMPT, max_new_tokens=6, temperature=9.5, top_k=1) == greedy
+    wild = {hf.text_generation(PROMPT, max_new_tokens=6, temperature=9.5, seed=seed) for seed in (1, 2)}
+    assert len(wild) == 2
+
+
+def test_typical_p_really_works(hf: Any) -> None:
+    narrow = {hf.text_generation(PROMPT, max_new_tokens=8, typical_p=0.001, seed=seed) for seed in (1, 2, 3)}
+    wide = {hf.text_generation(PROMPT, max_new_tokens=8, typical_p=0.999, seed=seed) for seed in (1, 2, 3)}
+    assert len(narrow) == 1
+    assert len(wide) > 1
+
+
+def test_watermarks_are_found_again(hf: Any) -> None:
+    def score(**fields: Any) -> float:
+        told = hf.text_generation("Once upon a time", max_new_tokens=160, seed=5, **SAMPLED, **fields)
+        return detect([token.id for token in told.details.tokens], 49152).z
+
+    assert score(watermark=True) > 4 > score()
+
+
+def test_tokens_are_the_engines(application: Application) -> None:
+    told = post(application, "/tokenize", {"inputs": MANY_BYTES}).json()
+    assert all(MANY_BYTES[token["start"] : token["stop"]] == token["text"] for token in told)
+    engines = post(application, "/tokenize", {"prompt": MANY_BYTES, "model": GREEN}).json()
+    assert [token["id"] for token in told] == engines["tokens"]
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "hé 😀"}]}
+    told = post(application, f"/tgi/{GREEN}/chat_tokenize", asked).json()
+    assert "hé 😀" in told["templated_text"]
+    engines = post(application, "/tokenize", {**asked, "model": GREEN}).json()
+    assert [token["id"] for token in told["tokenize_response"]] == engines["tokens"]
+    assert "".join(token["text"] for token in told["tokenize_response"]).startswith("<|im_start|>")
+
+
+def test_info_health_and_metrics(application: Application, hf: Any, url: str) -> None:
+    info = hf.get_endpoint_info(model=url)
+    assert (info["model_id"], info["max_total_tokens"]) == ("SmolLM2-135M-Instruct", 8192)
+    assert hf.health_check(model=url)
+    assert hf.health_check(model=application.url)
+    assert httpx.get(f"{application.url}/").status_code == 200
+    assert httpx.get(f"{url}/ping").status_code == 200
+    names = httpx.get(f"{application.url}/tgi/chat/metrics").text
+    assert "tgi_request_count" in names
+
+
+def test_vertex_and_sagemaker(application: Application) -> None:
+    asked = {"inputs": PROMPT, "parameters": {"max_new_tokens": 8}}
+    chat = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "temperature": 0}
+    told = post(application, f"/tgi/{GREEN}/vertex", {"instances": [asked, chat]}).json()
+    expected = openai_text(application, PROMPT, 8)
+    assert told["predictions"][0] == expected
+    assert told["predictions"][1]
+    assert post(application, f"/tgi/{GREEN}/invocations", asked).json() == {"generated_text": expected}
+    assert post(application, f"/tgi/{GREEN}/invocations", chat).json()["choices"][0]["message"]["content"]
+
+
+def test_mindies_request_is_answered_with_an_object(application: Application) -> None:
+    fields = {"decoder_input_details": True, "details": True, "do_sample": True, "max_new_tokens": 20, "seed": 42}
+    sampling = {"repetition_penalty": 1.03, "temperature": 0.5, "top_k": 10, "top_p": 0.95, "typical_p": 0.5}
+    body = {"inputs": "My name is Olivier and I", "parameters": {**fields, **sampling, "watermark": True}}
+    told = post(application, "/", body).json()
+    details = told["details"]
+    assert "".join(token["text"] for token in details["tokens"] if not token["special"]) == told["generated_text"]
+    assert (details["seed"], len(details["prefill"])) == (42, details["prompt_tokens"])
+    answer = post(application, "/", {**body, "parameters": {**fields, "decoder_input_details": False}, "stream": True})
+    *_, last, end = answer.text.split("\n\n")
+    assert end == ""
+    assert json.loads(last.removeprefix("data: "))["details"]["seed"] == 42
+
+
+def test_closing_a_stream_ends_the_engines_work(application: Application, url: str) -> None:
+    body = {"inputs": "Once upon a time", "parameters": {"max_new_tokens": 4000, "do_sample": True}}
+    with httpx.stream("POST", f"{url}/generate_stream", json=body, timeout=60) as answer:
+        assert next(answer.iter_lines()).startswith("data: ")
+        assert application.running(GREEN) >= 1
+    assert eventually(lambda: application.running(GREEN) == 0, within_s=1)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+sampling_fields = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.floats(0.001, 1e300),
+        "top_k": st.integers(1, 2**31 - 1),
+        "top_p": st.floats(0.001, 0.999),
+        "typical_p": st.floats(0.001, 0.999),
+        "repetition_penalty": st.floats(1e-300, 1e300),
+        "frequency_penalty": st.floats(-2, 2),
+        "seed": st.integers(1, 2**64 - 1),
+        "watermark": st.booleans(),
+        "stop": st.lists(st.text(min_size=1, max_size=3), max_size=4),
+        "truncate": st.integers(1, 8191),
+        "top_n_tokens": st.integers(0, 5),
+        "details": st.booleans(),
+        "grammar": json_values | st.fixed_dictionaries({"type": st.just("json"), "value": json_values}),
+    },
+)
+bodies = st.fixed_dictionaries(
+    {"inputs": st.text(max_size=20), "stream": st.booleans(), "parameters": sampling_fields | json_values}
+)
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(body=bodies)
+def test_no_body_is_our_fault(application: Application, body: dict[str, Any]) -> None:
+    if isinstance(body["parameters"], dict):
+        body["parameters"].setdefault("max_new_tokens", 2)
+    answer = httpx.post(f"{application.url}/tgi/{GREEN}", content=json.dumps(body), timeout=60)
+    assert answer.status_code in (200, 400, 422), answer.text
+    if answer.headers["content-type"].startswith("text/event-stream"):
+        told = json.loads(answer.text.split("\n\n")[-2].removeprefix("data: "))
+        assert told.get("error_type", "validation") == "validation", told
