@@ -16,6 +16,7 @@ import pytest
 import yaml
 from databricks.sdk import WorkspaceClient
 from databricks.sdk.core import Config
+from databricks.sdk.errors import OperationFailed
 from databricks.sdk.service.serving import Route, TrafficConfig
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -50,7 +51,10 @@ class Cluster:
 
     def move(self, blue: int) -> Any:
         """By the SDK, which waits for it."""
-        return self.endpoints.update_config_and_wait("chat", traffic_config=TrafficConfig(routes=routes(blue)))
+        try:
+            return self.endpoints.update_config_and_wait("chat", traffic_config=TrafficConfig(routes=routes(blue)))
+        except OperationFailed as error:
+            raise AssertionError(self.serve_says()) from error
 
     def served(self, requests: int) -> Counter[str]:
         """Who answers, each request on a connection of its own, so that every replica gets some."""
