@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-import yaml
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from app.config_access import Access, exposure_problems, is_loopback, runs_several, sharing_problems
 from app.config_base import ConfigError as ConfigError
 from app.config_base import Section as _Model
 from app.config_base import problems_of
+from app.config_file import read_yaml
 
 Task = Literal["chat", "completions", "responses", "embeddings"]
 
@@ -238,30 +238,12 @@ def parse(data: object) -> Config:
         raise ConfigError(list(problems_of(error, Config))) from None
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """YAML that refuses a mapping with the same key twice, where plain YAML silently keeps the last."""
-
-
-def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if key in seen:
-            raise ConfigError([f"line {key_node.start_mark.line + 1}: duplicate name '{key}'; rename or remove one"])
-        seen.add(key)
-    loader.flatten_mapping(node)
-    return dict(loader.construct_pairs(node, deep=True))
-
-
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-
-
 def load(path: Path) -> Config:
     """The router's Config from `path`: a `serve_config.yaml` or a file with the router's part alone.
 
     Raises ConfigError with every problem, the unreadable file included.
     """
-    document = _read(path)
+    document = read_yaml(path)
     if not isinstance(document, dict):
         raise ConfigError(["(top level): expected a mapping with `applications` or `endpoints`"])
     if "applications" not in document:
@@ -279,16 +261,6 @@ def load(path: Path) -> Config:
 def host_of(document: Mapping[str, Any]) -> str:
     """Where a Serve configuration has the application listen: on loopback, if it does not say (Serve's default)."""
     return str((document.get("http_options") or {}).get("host") or "127.0.0.1")
-
-
-def _read(path: Path) -> object:
-    try:
-        document: object = yaml.load(path.read_text(), Loader=_StrictLoader)
-        return document
-    except OSError as error:
-        raise ConfigError([f"{path}: {error.strerror}"]) from None
-    except yaml.YAMLError as error:
-        raise ConfigError([f"{path}: not YAML: {error}"]) from None
 
 
 def _applications(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -24,19 +24,21 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def problems_of(error: ValidationError, root: type[BaseModel]) -> Iterator[str]:
-    """Every problem that pydantic found in a `root`, one line each."""
+def problems_of(error: ValidationError, root: type[BaseModel], *, is_secret: bool = False) -> Iterator[str]:
+    """Every problem that pydantic found in a `root`, one line each. `is_secret`: a name that it does not have may be a
+    key that somebody put in the wrong place, and is not repeated."""
     for item in error.errors():
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, ConfigError):
             yield from cause.problems
             continue
-        path = ".".join(str(part) for part in item["loc"] if part != "[key]") or "(top level)"
+        location = [str(part) for part in item["loc"] if part != "[key]"]
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
+            location = location[:-1] if is_secret else location
             known = ", ".join(_model_at(root, item["loc"][:-1]).model_fields)
             message = f"unknown key; remove it or correct its spelling (known: {known})"
-        yield f"{path}: {message}"
+        yield f"{'.'.join(location) or '(top level)'}: {message}"
 
 
 def _model_at(root: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel]:

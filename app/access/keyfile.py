@@ -5,6 +5,7 @@ from pathlib import Path
 
 from app.access.keys import KeyRing
 from app.config_base import ConfigError
+from app.config_file import read_text
 
 
 class KeyFile:
@@ -16,7 +17,7 @@ class KeyFile:
     def __init__(self, path: Path) -> None:
         """Raises ConfigError where there is no sense in it to begin with."""
         self.path = path
-        self._text: str | None = _read(path)
+        self._text: str | None = read_text(path)
         self.ring = self._parsed(self._text)
 
     def reread(self, check: Callable[[KeyRing], None]) -> bool:
@@ -26,7 +27,7 @@ class KeyFile:
         swaps a link, and a second is long for a clock.
         """
         try:
-            text = _read(self.path)
+            text = read_text(self.path)
         except ConfigError:
             was_there, self._text = self._text is not None, None
             if was_there:
@@ -45,15 +46,6 @@ class KeyFile:
             return KeyRing.parse(text)
         except ConfigError as error:
             raise ConfigError([f"{self.path}: {problem}" for problem in error.problems]) from None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError as error:
-        raise ConfigError([f"{path}: {error.strerror}"]) from None
-    except UnicodeDecodeError:
-        raise ConfigError([f"{path}: not text"]) from None
 
 
 def append(path: Path, line: str) -> None:

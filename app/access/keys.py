@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated, Self
 
-import yaml
 from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter, ValidationError, field_validator
 
 from app.access.caller import Caller
 from app.config_access import ANONYMOUS, CallerName, Limits
 from app.config_base import ConfigError, Section, problems_of
+from app.config_file import parse_yaml
 from app.errors import Unauthorized
 
 DEFAULT_PREFIX = "sk-sy-"
@@ -106,14 +106,11 @@ class KeyRing:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From a file's content. Raises ConfigError with every problem; what it says holds no hash."""
+        """From a file's content. Raises ConfigError with every problem; what it says holds nothing of the text."""
         try:
-            records = _Records.validate_python(yaml.safe_load(text) or ())
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            raise ConfigError([f"not YAML{f', line {mark.line + 1}' if mark else ''}"]) from None
+            records = _Records.validate_python(parse_yaml(text, is_secret=True) or ())
         except ValidationError as error:
-            raise ConfigError(list(problems_of(error, Record))) from None
+            raise ConfigError(list(problems_of(error, Record, is_secret=True))) from None
         ids = [record.id for record in records]
         if twice := sorted({id for id in ids if ids.count(id) > 1}):
             raise ConfigError([f"{id}: two keys have this id; remove one" for id in twice])

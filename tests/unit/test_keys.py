@@ -109,8 +109,8 @@ def test_a_file_may_have_comments_and_times_without_quotes() -> None:
         ({"endpoints": []}, "0.endpoints: .*at least 1"),
         ({"expires": "2030-01-01T00:00:00"}, "0.expires: .*timezone"),
         ({"limits": {"requests_per_minute": 0}}, "0.limits.requests_per_minute: .*greater than or equal"),
-        ({"limits": {"requests": 1}}, "0.limits.requests: unknown key; .*known: requests_per_minute, tokens_per"),
-        ({"endpoint": ["chat"]}, "0.endpoint: unknown key; .*known: id, name, hash, endpoints"),
+        ({"limits": {"requests": 1}}, "0.limits: unknown key; .*known: requests_per_minute, tokens_per"),
+        ({"endpoint": ["chat"]}, "0: unknown key; .*known: id, name, hash, endpoints"),
     ],
 )
 def test_a_wrong_record_is_refused_with_its_path(change: dict[str, object], said: str) -> None:
@@ -127,11 +127,25 @@ def test_a_wrong_record_is_refused_with_its_path(change: dict[str, object], said
         ("a: b", "valid tuple"),
         ("\0", "not YAML"),
         (RECORD.line * 2, "two keys have this id"),
+        (f"- {{id: {RECORD.id}, expires: 2030-02-31}}", "not YAML"),
+        ("[" * 5000, "not YAML"),
+        ("- {name: a, name: b}", "line 1: duplicate name;"),
+        ("- {[name]: a}", "line 1: a name must be plain text"),
+        ("- {}", "0.id: Field required"),
     ],
 )
 def test_a_wrong_file_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         KeyRing.parse(text)
+
+
+@pytest.mark.parametrize(
+    "misplaced", ["- {}\n", "- {{{}: team}}\n", "- {{{0}: 1, {0}: 2}}\n", "- {}: [\n", "{}: a\n", "a: !{}"]
+)
+def test_a_key_that_somebody_put_into_the_file_is_not_told(misplaced: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        KeyRing.parse(misplaced.format(KEY))
+    assert KEY not in str(raised.value)
 
 
 def check_nothing(ring: KeyRing) -> None: ...

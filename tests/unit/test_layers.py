@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 # A module may import from layers below its own, and from its own.
 LAYERS = [
     {"app.config_base"},
-    {"app.config_access"},
+    {"app.config_access", "app.config_file"},
     {"app.breaker", "app.config", "app.errors", "app.retries", "app.sse"},
     {
         "app.access",
