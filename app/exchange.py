@@ -23,7 +23,7 @@ from random import Random
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
-from app.access.caller import VISITOR, Caller, credential, must_use, visible
+from app.access.caller import VISITOR, Caller, credentials, must_use, visible
 from app.access.guard import Access
 from app.admission import Gate, check_length
 from app.answer import Answer, Send
@@ -56,7 +56,7 @@ from app.errors import (
     UpstreamError,
 )
 from app.fold import Fold
-from app.intake import GONE, check_headers, read_body, request_id
+from app.intake import GONE, check_headers, headers_of, read_body, request_id
 from app.model import Model
 from app.retries import RetryBudget
 from app.targets import Target
@@ -116,7 +116,7 @@ Candidates = Sequence[tuple[Dialect, Route]]
 
 async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
     """Serves one HTTP request (ASGI)."""
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    headers = headers_of(scope)
     dialect, route = candidates[-1]
     record = Record(dialect.name, route.operation, request_id(headers))
     request = Request(
@@ -379,4 +379,4 @@ def _query(raw: bytes) -> dict[str, str]:
 def _sticky_key(sticky: Sticky, call: Call, headers: Mapping[str, str]) -> str | None:
     if sticky.by == "header":
         return headers.get((sticky.name or "").lower())
-    return call.user if sticky.by == "user" else credential(headers)
+    return call.user if sticky.by == "user" else next(iter(credentials(headers)), None)

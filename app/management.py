@@ -27,7 +27,7 @@ from app.dialects.databricks_management import REFUSED, View, detailed, find, li
 from app.dialects.databricks_openapi import openapi
 from app.dialects.databricks_traffic import traffic_asked
 from app.errors import InternalError, NotFound, SwitchyardError, Unavailable, UpstreamError
-from app.intake import GONE, check_headers, read_body, request_id
+from app.intake import GONE, check_headers, headers_of, read_body, request_id
 from app.telemetry import CONTENT_TYPE, Record, Telemetry
 
 Handler = Callable[[HTTPRequest, "Asked"], Awaitable[Reply]]
@@ -191,7 +191,7 @@ class _Operation:
                 check_headers(scope, config.max_header_bytes)
             # Before the first configuration nobody is known yet; all that can be said then is that there is none.
             guarded = config is not None and self.name not in _OPEN
-            caller = await self.access.caller(request.headers) if guarded else VISITOR
+            caller = await self.access.caller(headers_of(scope)) if guarded else VISITOR
             record.caller = caller.name
             await out.reply(await self.handler(request, Asked(caller, record)))
         except ClientGone:

@@ -32,6 +32,7 @@ from app.dialects.openai import OpenAI
 from app.dialects.tgi import TGI
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange import Board, Candidates, Snapshot, handle
+from app.intake import headers_of
 from app.management import Management
 from app.targets import Surroundings, targets
 from app.telemetry import CONTENT_TYPE, Telemetry
@@ -139,14 +140,14 @@ class Router:
     async def _metrics(self, request: HTTPRequest) -> Response:
         """Those of all endpoints, or of the reader's where the configuration asks for credentials."""
         config = self._serving()
-        reader = await self._access.reader(request.headers)
+        reader = await self._access.reader(headers_of(request.scope))
         seen = None if config is None or reader.endpoints is None else names(visible(reader, config))
         return Response(self._board.telemetry.expose(seen), media_type=CONTENT_TYPE)
 
     async def _tgi_metrics(self, request: HTTPRequest) -> Response:
         """One endpoint's, under TGI's names; without a name the default's."""
         config = self._serving()
-        reader = await self._access.reader(request.headers)
+        reader = await self._access.reader(headers_of(request.scope))
         endpoint = request.path_params.get("endpoint") or (config.defaults.get("completions") if config else None)
         if config is None or endpoint not in config.endpoints:
             raise HTTPException(404)

@@ -31,15 +31,14 @@ VISITOR = Caller("", "", limits=Limits(requests_per_minute=None, tokens_per_minu
 """Whoever asks an open route, which is not counted: a probe must not find a limit used up."""
 
 
-def credential(headers: Mapping[str, str]) -> str | None:
-    """The caller's key or token (lower-case header names), or None: `Authorization: Bearer`, `api-key`, `x-api-key`.
+def credentials(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys and tokens that are shown (lower-case header names): `Authorization: Bearer`, `api-key`, `x-api-key`.
 
-    Azure's SDK sends the same key in two of them.
+    The same one counts once: Azure's SDK sends its key in two of them.
     """
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and token.strip():
-        return token.strip()
-    return next((headers[name] for name in _HEADERS if headers.get(name)), None)
+    shown = [token if scheme.lower() == "bearer" else "", *(headers.get(name, "") for name in _HEADERS)]
+    return tuple(dict.fromkeys(it for one in shown if (it := one.strip())))
 
 
 def must_use(caller: Caller, config: Config, name: str | None) -> None:

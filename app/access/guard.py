@@ -7,7 +7,7 @@ keys, counts. One task, which lives as long as the application, rereads and rene
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from app.access.caller import EVERYONE, VISITOR, Caller, credential
+from app.access.caller import EVERYONE, VISITOR, Caller, credentials
 from app.access.issuer import Issuer, fetch
 from app.access.keyfile import KeyFile
 from app.access.keys import KeyRing
@@ -33,6 +33,8 @@ from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
 _TICK_S = 1.0
 
 _NO_KEY = "An API key is required: send it as `Authorization: Bearer <key>`, or in the header `api-key` or `x-api-key`"
+
+_TWO_KEYS = "The request shows different credentials in several headers: send one"
 
 _log = logging.getLogger("switchyard")
 
@@ -89,7 +91,7 @@ class Access:
         state = self._current
         if not state.settings.knows_callers:
             return EVERYONE
-        if (shown := credential(headers)) is None:
+        if (shown := _only(credentials(headers))) is None:
             if state.settings.allow_anonymous:
                 return EVERYONE
             raise Unauthorized(_NO_KEY)
@@ -188,6 +190,13 @@ class Access:
     async def _close(self, stores: list[Store]) -> None:
         for store in stores:
             await store.close()
+
+
+def _only(shown: Sequence[str]) -> str | None:
+    """Raises Unauthorized where there are several: a proxy in front may have let the other one through."""
+    if len(shown) > 1:
+        raise Unauthorized(_TWO_KEYS)
+    return shown[0] if shown else None
 
 
 def _key_file(settings: Settings, before: _State | None) -> KeyFile | None:

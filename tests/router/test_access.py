@@ -177,6 +177,67 @@ def test_a_key_for_something_else_gets_403_in_the_dialects_form(rig: Rig, keys: 
     assert rig.blue.requests == []
 
 
+def shown(*credentials: tuple[bytes, bytes]) -> Callable[[Keys], list[tuple[bytes, bytes]]]:
+    """Headers with the keys' names replaced by the keys."""
+    return lambda keys: [
+        (name, value.replace(b"ALL", keys.all.encode()).replace(b"WRONG", keys.wrong.encode()))
+        for name, value in credentials
+    ]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (shown((b"authorization", b"Bearer ALL"), (b"api-key", b"ALL"), (b"x-api-key", b"ALL")), 200),
+        (shown((b"authorization", b"Bearer"), (b"api-key", b"ALL")), 200),
+        (shown((b"authorization", b"Bearer ALL"), (b"api-key", b"WRONG")), 401),
+        (shown((b"authorization", b"Bearer WRONG"), (b"api-key", b"ALL")), 401),
+        (shown((b"authorization", b"Bearer WRONG"), (b"authorization", b"Bearer ALL")), 401),
+        (shown((b"authorization", b"Bearer ALL"), (b"authorization", b"Bearer WRONG")), 401),
+        (shown((b"api-key", b"WRONG"), (b"api-key", b"ALL")), 401),
+        (
+            shown(
+                (b"authorization", b"Bearer \xfc\xff"),
+            ),
+            401,
+        ),
+        (
+            shown(
+                (b"authorization", b"Bearer eyJ\xfc.e30.e30"),
+            ),
+            401,
+        ),
+        (
+            shown(
+                (b"authorization", b"Bearer"),
+            ),
+            401,
+        ),
+        (
+            shown(
+                (b"authorization", b"Basic ALL"),
+            ),
+            401,
+        ),
+        (
+            shown(
+                (b"authorization", b"ALL"),
+            ),
+            401,
+        ),
+    ],
+)
+def test_one_credential_counts_and_two_different_ones_do_not(
+    rig: Rig, keys: Keys, headers: Callable[[Keys], list[tuple[bytes, bytes]]], status: int
+) -> None:
+    rig.change(access={"metrics": "restricted"})
+    given = headers(keys)
+    for path in ("/v1/models", "/metrics", "/api/2.0/serving-endpoints"):
+        answer = httpx.get(rig.url + path, headers=given)
+        assert answer.status_code == status, path
+        assert all(key not in answer.text for key in (keys.all, keys.wrong))
+
+
 def test_the_sdks_raise_their_own_errors(rig: Rig, keys: Keys) -> None:
     with openai.OpenAI(base_url=f"{rig.url}/v1", api_key=keys.wrong) as client:
         with pytest.raises(openai.AuthenticationError):

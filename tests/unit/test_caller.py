@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.access.caller import EVERYONE, Caller, credential, must_use, visible
+from app.access.caller import EVERYONE, Caller, credentials, must_use, visible
 from app.config import parse
 from app.errors import Forbidden
 
@@ -25,20 +25,24 @@ CONFIG = parse(
 @pytest.mark.parametrize(
     ("headers", "found"),
     [
-        ({"authorization": "Bearer k"}, "k"),
-        ({"authorization": "bearer  k "}, "k"),
-        ({"api-key": "k"}, "k"),
-        ({"x-api-key": "k"}, "k"),
-        ({"authorization": "Bearer k", "api-key": "k"}, "k"),
-        ({"authorization": "Bearer", "api-key": "k"}, "k"),
-        ({"authorization": "Basic dXNlcjpwYXNz", "api-key": "k"}, "k"),
-        ({"authorization": "Basic dXNlcjpwYXNz"}, None),
-        ({"api-key": ""}, None),
-        ({}, None),
+        ({"authorization": "Bearer k"}, ("k",)),
+        ({"authorization": "bearer  k "}, ("k",)),
+        ({"api-key": "k"}, ("k",)),
+        ({"x-api-key": "k"}, ("k",)),
+        ({"authorization": "Bearer k", "api-key": "k"}, ("k",)),
+        ({"authorization": "Bearer", "api-key": "k"}, ("k",)),
+        ({"authorization": "Bearer  ", "api-key": "k"}, ("k",)),
+        ({"authorization": "Basic dXNlcjpwYXNz", "api-key": "k"}, ("k",)),
+        ({"authorization": "Basic dXNlcjpwYXNz"}, ()),
+        ({"authorization": "Bearer"}, ()),
+        ({"api-key": ""}, ()),
+        ({}, ()),
+        ({"authorization": "Bearer k", "api-key": "other"}, ("k", "other")),
+        ({"api-key": "k", "x-api-key": "other"}, ("k", "other")),
     ],
 )
-def test_a_credential_is_where_some_sdk_puts_it(headers: dict[str, str], found: str | None) -> None:
-    assert credential(headers) == found
+def test_a_credential_is_where_some_sdk_puts_it(headers: dict[str, str], found: tuple[str, ...]) -> None:
+    assert credentials(headers) == found
 
 
 def test_a_caller_without_bounds_sees_everything() -> None:
