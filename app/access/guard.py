@@ -203,6 +203,7 @@ def _key_file(settings: Settings, before: _State | None) -> KeyFile | None:
     if settings.keys_file is None:
         return None
     if before is not None and before.keys is not None and before.keys.path == settings.keys_file:
+        before.keys.judge_again()
         return before.keys
     try:
         return KeyFile(settings.keys_file)

@@ -1,6 +1,7 @@
 """API keys: made, kept, recognised."""
 
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -151,20 +152,43 @@ def test_a_key_that_somebody_put_into_the_file_is_not_told(misplaced: str) -> No
 def check_nothing(ring: KeyRing) -> None: ...
 
 
+def looks(file: KeyFile, check: Callable[[KeyRing], None] = check_nothing) -> list[bool]:
+    """Two of the looks that are taken once a second: what is found twice is judged."""
+    return [file.reread(check) for _ in range(2)]
+
+
 def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     append(path, RECORD.line)
     assert path.stat().st_mode & 0o777 == 0o600
     file = KeyFile(path)
-    assert not file.reread(check_nothing)
+    assert looks(file) == [False, False]
     key, record = create("another")
     append(path, record.line)
-    assert file.reread(check_nothing)
+    assert looks(file) == [False, True]
     assert file.ring.caller(key, 0).name == "another"
     path.write_text(record.line)
-    assert file.reread(check_nothing)
+    assert looks(file) == [False, True]
     with pytest.raises(Unauthorized):
         file.ring.caller(KEY, 0)
+    path.write_text("")
+    assert looks(file) == [False, True]
+    with pytest.raises(Unauthorized):
+        file.ring.caller(key, 0)
+
+
+def test_a_file_that_is_just_being_written_is_not_taken_by_halves(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text(RECORD.line)
+    file = KeyFile(path)
+    key, record = create("another")
+    whole = RECORD.line + record.line
+    for half in ("", whole[:30], RECORD.line, whole[:-20], whole):
+        path.write_text(half)
+        assert not file.reread(check_nothing)
+        assert file.ring.caller(KEY, 0).name == "team"
+    assert file.reread(check_nothing)
+    assert file.ring.caller(key, 0).name == "another"
 
 
 @pytest.mark.parametrize("content", [None, "- {", b"\xff\xfe", RECORD.line.replace("team", "")])
@@ -177,11 +201,11 @@ def test_a_file_that_breaks_changes_nothing_and_is_told_once(tmp_path: Path, con
     else:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(ConfigError, match=r"keys\.yaml: "):
-        file.reread(check_nothing)
-    assert not file.reread(check_nothing)
+        looks(file)
+    assert looks(file) == [False, False]
     assert file.ring.caller(KEY, 0).name == "team"
     path.write_text(RECORD.line)
-    assert file.reread(check_nothing)
+    assert looks(file) == [False, True]
 
 
 def test_content_that_a_check_refuses_is_not_taken(tmp_path: Path) -> None:
@@ -192,10 +216,25 @@ def test_content_that_a_check_refuses_is_not_taken(tmp_path: Path) -> None:
     def refuse(ring: KeyRing) -> None:
         raise ConfigError(["no"])
 
-    path.write_text("")
+    _, record = create("another")
+    path.write_text(record.line)
     with pytest.raises(ConfigError):
-        file.reread(refuse)
+        looks(file, refuse)
+    assert looks(file, refuse) == [False, False]
     assert file.ring.caller(KEY, 0).name == "team"
+    file.judge_again()
+    assert file.reread(check_nothing), "a check that has changed looks at it again"
+    file.judge_again()
+    assert looks(file) == [False, False], "what was taken is not taken again"
+
+
+@pytest.mark.parametrize("content", ["endpoints: {}\n", "[]\n", "- {", RECORD.line])
+def test_a_record_is_appended_to_a_keys_file_alone(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"file\.yaml: no keys file: "):
+        append(path, RECORD.line)
+    assert path.read_text() == content
 
 
 def test_a_file_without_a_last_newline_is_appended_to_all_the_same(tmp_path: Path) -> None:
