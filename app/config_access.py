@@ -106,10 +106,7 @@ class Oidc(Section):
         for name, url in (("issuer", self.issuer), ("jwks_url", self.jwks_url)):
             if url is None:
                 continue
-            parts = urlsplit(url)
-            if parts.hostname is None or not (
-                parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname))
-            ):
+            if not is_safe(url):
                 raise ValueError(f"`{name}` '{url}' must be an https:// URL; whoever could change it makes tokens")
         return self
 
@@ -143,6 +140,16 @@ class Access(Section):
     def may_be_exposed(self) -> bool:
         """Whether a server with it may listen beyond the loopback interface."""
         return self.knows_callers or self.allow_anonymous
+
+
+def is_safe(url: str) -> bool:
+    """Whether nobody on the way can change what comes from `url`."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    host = parts.hostname or ""
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host)))
 
 
 def is_loopback(host: str) -> bool:

@@ -28,12 +28,14 @@ def rsa_key() -> rsa.RSAPrivateKey:
 
 @dataclass
 class LocalIssuer:
-    """`url` is where it is served; `keys` are by id, with their algorithms. `asked` counts fetches of the keys."""
+    """`url` is where it is served; `keys` are by id, with their algorithms. `asked` counts fetches of the keys;
+    `instead` is answered in their place."""
 
     url: str = "https://id.example.com"
     keys: dict[str, tuple[str, Private]] = field(default_factory=lambda: {"first": ("RS256", rsa_key())})
     asked: int = 0
     up: bool = True
+    instead: Response | None = None
 
     def token(self, *, kid: str | None = "first", headers: dict[str, Any] | None = None, **claims: Any) -> str:
         """A good token for `alice`, but for what `claims` and `headers` say. A claim that is None is left out."""
@@ -59,7 +61,7 @@ class LocalIssuer:
 
     async def _keys(self, request: Request) -> Response:
         self.asked += 1
-        return JSONResponse(self.jwks(), 200 if self.up else 503)
+        return self.instead or JSONResponse(self.jwks(), 200 if self.up else 503)
 
 
 def _jwk(kid: str, algorithm: str, private: Private) -> dict[str, Any]:
@@ -91,6 +93,11 @@ def hostile_tokens(issuer: LocalIssuer) -> dict[str, str]:
         "not yet valid": issuer.token(nbf=int(time.time()) + 3600),
         "nobody's": issuer.token(sub=None),
         "an owner that is no name": issuer.token(sub="a\nb"),
+        "the name of those who show nothing": issuer.token(sub="anonymous"),
+        "something that must be understood": issuer.token(headers={"crit": ["x"], "x": 1}),
+        "a payload that is elsewhere": issuer.token(headers={"crit": ["b64"], "b64": False}).replace(
+            "..", f".{payload}."
+        ),
         "cut off": good[:-10],
         "nothing signed": f"{header}.{payload}.",
         "deeply nested": f"{base64.urlsafe_b64encode(b'[' * 20000).decode()}.{payload}.{signature}",

@@ -20,6 +20,7 @@ FLOOR_S = 10.0
 """How long after one fetch the next may come, however many tokens name keys that nobody knows."""
 
 _TIMEOUT_S = 5.0
+_MAX_BYTES = 1024 * 1024
 
 _log = logging.getLogger("switchyard")
 
@@ -70,10 +71,21 @@ class Issuer:
 
 
 async def fetch(session: aiohttp.ClientSession, url: str) -> bytes:
-    """The real `Fetch`, on `session`."""
+    """The real `Fetch`, on `session`. It follows no redirect: that could lead where anybody makes keys."""
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     try:
-        async with session.get(url, timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as response:
-            response.raise_for_status()
-            return await response.read()
+        async with session.get(url, timeout=timeout, allow_redirects=False) as response:
+            if response.status != 200:
+                raise OSError(f"{url}: status {response.status}")
+            return await _whole(response.content, url)
     except aiohttp.ClientError as error:
         raise OSError(f"{url}: {type(error).__name__}") from error
+
+
+async def _whole(content: aiohttp.StreamReader, url: str) -> bytes:
+    body = bytearray()
+    async for chunk in content.iter_any():
+        body += chunk
+        if len(body) > _MAX_BYTES:
+            raise OSError(f"{url}: more than {_MAX_BYTES} bytes")
+    return bytes(body)

@@ -36,7 +36,7 @@ DEFAULT_PREFIX = "sk-sy-"
 _ALPHABET = string.ascii_letters + string.digits
 _SECRET_LENGTH = 43  # 43 of 62 characters are 256 bits
 _KEY = re.compile(rf"([0-9a-f]{{12}})-[A-Za-z0-9]{{{_SECRET_LENGTH}}}")
-_PREFIX = re.compile(r"[!-~]{0,32}")
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{0,32}")  # without dots: a key is not to look like a token
 _WRONG = "The API key is not valid here"
 
 
@@ -76,7 +76,7 @@ def create(
 ) -> tuple[str, Record]:
     """A new key, and the record to keep of it. Raises ConfigError where they would not be usable."""
     if not _PREFIX.fullmatch(prefix):
-        raise ConfigError(["prefix: at most 32 printable characters, without spaces"])
+        raise ConfigError(["prefix: at most 32 letters, digits, hyphens and underscores"])
     id = secrets.token_hex(6)
     key = f"{prefix}{id}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SECRET_LENGTH))}"
     salt = secrets.token_bytes(16)

@@ -13,7 +13,7 @@ import jwt
 from pydantic_core import from_json
 
 from app.access.caller import Caller
-from app.config_access import Oidc
+from app.config_access import ANONYMOUS, Oidc, is_safe
 from app.errors import Unauthorized
 
 ALGORITHMS = ("RS256", "ES256", "EdDSA")
@@ -69,8 +69,8 @@ def read_discovery(document: bytes, issuer: str) -> str:
     told = _object(document)
     if told.get("issuer") != issuer:
         raise ValueError("it tells of another issuer")
-    if not isinstance(url := told.get("jwks_uri"), str):
-        raise ValueError("it tells no jwks_uri")
+    if not isinstance(url := told.get("jwks_uri"), str) or not is_safe(url):
+        raise ValueError("it tells no jwks_uri, or one that is no https:// URL")
     return url
 
 
@@ -90,10 +90,15 @@ def verify(token: str, key: jwt.PyJWK, oidc: Oidc) -> Caller:
         reason = next((text for kind, text in _REASONS.items() if isinstance(error, kind)), "is not valid")
         raise Unauthorized(f"The bearer token {reason}") from None
     principal = claims.get(oidc.principal_claim)
-    if not isinstance(principal, str) or not principal.isprintable() or not 0 < len(principal) <= 200:
+    if not isinstance(principal, str) or not _names_somebody(principal):
         raise Unauthorized(f"The bearer token does not name its owner in the claim '{oidc.principal_claim}'")
     id = hashlib.blake2b(principal.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return Caller(principal, f"token-{id}", _endpoints(claims, oidc.endpoints_claim))
+
+
+def _names_somebody(principal: str) -> bool:
+    """Whether it can stand in a log line, and is not the name of callers who show nothing."""
+    return principal.isprintable() and 0 < len(principal) <= 200 and principal != ANONYMOUS
 
 
 def _endpoints(claims: Mapping[str, Any], name: str | None) -> frozenset[str] | None:

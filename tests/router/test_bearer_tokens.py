@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from starlette.responses import RedirectResponse, Response
 
 from app.access.issuer import FLOOR_S
 from tests.issuer import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
@@ -90,6 +91,21 @@ def test_an_issuer_that_never_answered_is_a_503(rig: Rig, issuer: LocalIssuer) -
     answer = ask(rig, issuer.token())
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
     assert issuer.url not in answer.text
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        RedirectResponse("/elsewhere", 302),
+        Response(b'{"keys": [' + b" " * 2_000_000 + b"]}"),
+        Response(b"<html>"),
+        Response(status_code=204),
+    ],
+    ids=["a redirect", "endless", "no keys", "nothing"],
+)
+def test_an_issuer_that_answers_nonsense_is_a_503(rig: Rig, issuer: LocalIssuer, instead: Response) -> None:
+    issuer.instead = instead
+    assert ask(rig, issuer.token()).status_code == 503
 
 
 def test_keys_and_tokens_go_together(rig: Rig, issuer: LocalIssuer, tmp_path: Path) -> None:

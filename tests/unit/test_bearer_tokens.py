@@ -115,7 +115,17 @@ def test_what_is_no_key_set_is_refused(data: bytes) -> None:
         read_keys(data)
 
 
-@pytest.mark.parametrize("about", [{"issuer": "https://evil"}, {"issuer": ISSUER.url}, []])
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"issuer": "https://evil", "jwks_uri": "https://evil/keys"},
+        {"issuer": ISSUER.url},
+        {"issuer": ISSUER.url, "jwks_uri": "http://id.example.com/keys"},
+        {"issuer": ISSUER.url, "jwks_uri": "file:///etc/passwd"},
+        {"issuer": ISSUER.url, "jwks_uri": "https://["},
+        [],
+    ],
+)
 def test_an_issuer_must_tell_about_itself(about: object) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_discovery(json.dumps(about).encode(), ISSUER.url)
