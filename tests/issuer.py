@@ -1,5 +1,6 @@
 """An OpenID Connect issuer for tests: it signs tokens and tells its keys over HTTP, as real ones do."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -36,6 +37,7 @@ class LocalIssuer:
     asked: int = 0
     up: bool = True
     instead: Response | None = None
+    slow_s: float = 0
 
     def token(self, *, kid: str | None = "first", headers: dict[str, Any] | None = None, **claims: Any) -> str:
         """A good token for `alice`, but for what `claims` and `headers` say. A claim that is None is left out."""
@@ -61,6 +63,7 @@ class LocalIssuer:
 
     async def _keys(self, request: Request) -> Response:
         self.asked += 1
+        await asyncio.sleep(self.slow_s)
         return self.instead or JSONResponse(self.jwks(), 200 if self.up else 503)
 
 

@@ -1,13 +1,13 @@
 """The guard that every request passes: who is calling, and whether it may run. The files and sockets behind it.
 
 A configuration is taken whole or refused (`reconfigure`); what it does not change goes on as it was: keys, an issuer's
-keys, counts. One task, which lives as long as the application, rereads and renews; no request waits for that.
+keys, counts. Tasks that live as long as the application reread and renew; no request waits for them.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -63,7 +63,7 @@ class Access:
     def __init__(self, watch: Watch, *, loopback: bool, several_routers: bool) -> None:
         self._watch, self._loopback, self._several = watch, loopback, several_routers
         self._session: aiohttp.ClientSession | None = None
-        self._retired: list[Store] = []
+        self._retired: list[Store] = []  # of earlier configurations: requests that began under these end there
         self._state: _State | None = None
 
     def reconfigure(self, config: Config) -> None:
@@ -129,17 +129,18 @@ class Access:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """The application's life: opens what is needed, keeps it fresh, closes it."""
+        rounds = ((self._reread_keys, _TICK_S), (self._refresh_issuer, _TICK_S), (self._renew_leases, RENEW_EVERY_S))
         async with aiohttp.ClientSession() as self._session:
-            upkeep = asyncio.create_task(self._upkeep())
+            upkeep = [asyncio.create_task(_repeat(work, every_s)) for work, every_s in rounds]
             try:
                 yield
             finally:
-                upkeep.cancel()
-                with suppress(asyncio.CancelledError):
-                    await upkeep
-                await self._close(self._retired)
-                if self._state is not None:
-                    await self._state.limiter.store.close()
+                for task in upkeep:
+                    task.cancel()
+                await asyncio.wait(upkeep)
+                for store in self._stores:
+                    with suppress(StoreFailed):
+                        await store.close()
 
     @property
     def _current(self) -> _State:
@@ -157,39 +158,41 @@ class Access:
         if told := list(problems):
             raise ConfigError(told)
 
-    async def _upkeep(self) -> None:
-        renewed = time.monotonic()
-        while True:
-            await asyncio.sleep(_TICK_S)
-            if (state := self._state) is None:
-                continue
-            try:
-                await asyncio.to_thread(self._reread, state)
-                if state.issuer is not None:
-                    await state.issuer.refresh()
-                if time.monotonic() - renewed > RENEW_EVERY_S:
-                    renewed = time.monotonic()
-                    await state.limiter.store.renew()
-                retired, self._retired = self._retired, []
-                await self._close(retired)
-            except StoreFailed as error:
-                state.limiter.failed(error)
-            except Exception:  # noqa: BLE001  a defect of one round must not end the rounds
-                _log.exception("access could not be kept fresh")
-
-    def _reread(self, state: _State) -> None:
-        if state.keys is None:
+    async def _reread_keys(self) -> None:
+        if (state := self._state) is None or state.keys is None:
             return
         try:
-            if state.keys.reread(partial(self._check_sharing, state.settings)):
+            if await asyncio.to_thread(state.keys.reread, partial(self._check_sharing, state.settings)):
                 self._watch.keys_read("applied")
+                _log.info("keys read again")
         except ConfigError as error:
             self._watch.keys_read("refused")
             _log.error("keys refused, the last good ones stay:\n%s", error)
 
-    async def _close(self, stores: list[Store]) -> None:
-        for store in stores:
-            await store.close()
+    async def _refresh_issuer(self) -> None:
+        if self._state is not None and self._state.issuer is not None:
+            await self._state.issuer.refresh()
+
+    async def _renew_leases(self) -> None:
+        for store in self._stores:
+            try:
+                await store.renew()
+            except StoreFailed as error:
+                _log.warning("requests at a time may be forgotten, their store does not answer: %s", error)
+
+    @property
+    def _stores(self) -> list[Store]:
+        return [*self._retired, *([self._state.limiter.store] if self._state is not None else [])]
+
+
+async def _repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:
+    """Each piece of upkeep has rounds of its own: an issuer that hangs holds up neither a revoked key nor a lease."""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await work()
+        except Exception:  # noqa: BLE001  a defect of one round must not end the rounds
+            _log.exception("access could not be kept fresh")
 
 
 def _only(shown: Sequence[str]) -> str | None:

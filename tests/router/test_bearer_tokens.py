@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from app.access.issuer import FLOOR_S
 from tests.issuer import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
 from tests.router.conftest import Rig
-from tests.router.test_access import Keys
+from tests.router.test_access import Keys, eventually
 from tests.serving import serve
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -114,6 +114,19 @@ def test_keys_and_tokens_go_together(rig: Rig, issuer: LocalIssuer, tmp_path: Pa
     assert ask(rig, keys.chat).status_code == 200
     assert ask(rig, keys.wrong).status_code == 401
     assert ask(rig, issuer.token(models=["chat"])).status_code == 200
+
+
+def test_an_issuer_that_hangs_holds_up_no_revoked_key(
+    rig: Rig, issuer: LocalIssuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.access.issuer._TIMEOUT_S", 60.0)
+    issuer.slow_s = 60
+    keys = Keys(tmp_path / "keys.yaml")
+    rig.change(access={"keys_file": str(keys.path)})
+    assert eventually(lambda: issuer.asked == 1)
+    assert ask(rig, keys.chat).status_code == 200
+    keys.path.write_text("")
+    assert eventually(lambda: ask(rig, keys.chat).status_code == 401)
 
 
 def test_a_change_of_something_else_keeps_the_issuers_keys(rig: Rig, issuer: LocalIssuer) -> None:
