@@ -45,7 +45,10 @@ class Answer:
         return f"{self.record.request_id}-{uuid.uuid4().hex[:8]}"
 
     def tokens(self, prompt: int) -> int:
-        """What the request has cost: as the engine counted, or `prompt` and one for every event of its stream."""
+        """What the request has cost: as the engine counted, or `prompt` and one for every event of its stream; nothing
+        before a deployment was asked."""
+        if self.record.attempts == 0:
+            return 0
         usage = self.record.usage
         return prompt + self._events if usage is None else usage.prompt_tokens + usage.completion_tokens
 

@@ -7,6 +7,8 @@ _FIELDS = ("messages", "prompt", "input", "instructions", "system", "tools")
 _BYTES_PER_TOKEN = 4
 _DATA = 500
 """What an image or a piece of audio is taken for; engines make some hundreds of tokens of one."""
+_DATA_FIELDS = ("url", "image_url", "data", "file_data")
+"""Where one stands in a message, as a URL or in base64: far more bytes than the engine will make tokens of it."""
 
 
 def estimate(body: Mapping[str, Any]) -> int:
@@ -19,11 +21,11 @@ def estimate(body: Mapping[str, Any]) -> int:
 
 def _tokens(value: Any) -> int:
     if isinstance(value, str):
-        return _DATA if _is_data(value) else _bytes(value) // _BYTES_PER_TOKEN
+        return _bytes(value) // _BYTES_PER_TOKEN
     if isinstance(value, list):
         return len(value) if value and isinstance(value[0], int) else sum(map(_tokens, value))
     if isinstance(value, dict):
-        return sum(map(_tokens, value.values()))
+        return sum(_DATA if _is_data(name, part) else _tokens(part) for name, part in value.items())
     return 0
 
 
@@ -31,6 +33,5 @@ def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def _is_data(text: str) -> bool:
-    """Whether it is an image or audio in base64: far more bytes than the engine will make of it."""
-    return len(text) > 4096 and text.isascii() and not any(space in text[:4096] for space in " \n")
+def _is_data(name: str, part: Any) -> bool:
+    return name in _DATA_FIELDS and isinstance(part, str)

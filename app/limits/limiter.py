@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
 from app.config_access import Limiting, Limits
-from app.errors import LimitExceeded, SwitchyardError, TooLarge, Unavailable
+from app.errors import DeadlinePassed, LimitExceeded, SwitchyardError, TooLarge, Unavailable
 from app.limits.estimate import estimate
 from app.limits.store import Store, StoreFailed
 from app.limits.windows import Window, duration
@@ -160,18 +160,22 @@ class Claims:
             with self._limiter.failures_noted():
                 if claim.kind == "concurrent":
                     await self._store.release(claim.key, self._holder)
-                elif claim.kind == "tokens":
-                    # What no deployment has answered costs nothing; what a client did not wait for does.
-                    spent = 0 if isinstance(error, SwitchyardError) else self._answer.tokens(claim.cost)
-                    if spent != claim.cost:
-                        await self._store.add(claim.key, spent - claim.cost)
+                elif claim.kind == "tokens" and (spent := self._spent(claim, error)) != claim.cost:
+                    await self._store.add(claim.key, spent - claim.cost)
         if self._windows is not None:
-            await self._windows
+            await asyncio.wait([self._windows])
+
+    def _spent(self, claim: _Claim, error: BaseException | None) -> int:
+        """What no deployment has answered costs nothing; what a client did not wait for does, by leaving or by asking
+        for little time."""
+        failed = isinstance(error, SwitchyardError) and not isinstance(error, DeadlinePassed)
+        return 0 if failed else self._answer.tokens(claim.cost)
 
     async def headers(self) -> Mapping[str, str]:
         """What the answer says about the limits, by OpenAI's names."""
         told: dict[str, str] = {}
-        windows = await self._windows if self._windows is not None else {}
+        # Shielded: what waits for it here may be given up, and the end waits for it again.
+        windows = await asyncio.shield(self._windows) if self._windows is not None else {}
         for claim in self._claims:
             if (window := windows.get(claim.kind)) is not None:
                 told[f"x-ratelimit-limit-{claim.kind}"] = str(claim.limit)
@@ -184,6 +188,9 @@ class Claims:
         try:
             outcomes = await asyncio.gather(*map(self._take, self._claims), return_exceptions=True)
         except asyncio.CancelledError:
+            # What was cancelled may have been counted all the same; a place that nobody took is freed without harm.
+            places = [claim for claim in self._claims if claim.kind == "concurrent" and claim not in self._taken]
+            self._taken += places
             await self._give_back()
             raise
         for outcome in outcomes:
@@ -191,6 +198,7 @@ class Claims:
                 self._limiter.failed(outcome)
                 return False
             if isinstance(outcome, BaseException):
+                await self._give_back()
                 raise outcome
         return True
 
@@ -222,13 +230,12 @@ class Claims:
         waits: list[int] = []
         reasons: list[str] = []
         for claim in lacking:
-            if (window := windows.get(claim.kind)) is None:
+            title = f"{claim.limit} {_TITLES[claim.kind]}"
+            if (window := windows.get(claim.kind)) is None:  # the store has failed since, or these are no counts
                 waits.append(1)
-                reasons.append(f"{claim.limit} {_TITLES[claim.kind]}; one frees as soon as another ends")
+                reasons.append(f"{title}; one frees as soon as another ends" if claim.kind == "concurrent" else title)
                 continue
             waits.append(max(1, math.ceil(window.frees_in_s(claim.limit, claim.cost))))
             cost = f" and this takes about {claim.cost}" if claim.kind == "tokens" else ""
-            reasons.append(
-                f"{claim.limit} {_TITLES[claim.kind]}, of which {window.used} are used{cost}; it frees in {waits[-1]} s"
-            )
+            reasons.append(f"{title}, of which {window.used} are used{cost}; it frees in {waits[-1]} s")
         return LimitExceeded(f"Limit reached for {self._who}: {'. '.join(reasons)}", retry_after=max(waits))

@@ -10,6 +10,7 @@ from limits.aio.storage import RedisStorage
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from app.limits.store import LEASE_S, Store, StoreFailed
@@ -32,11 +33,17 @@ def shared_store(url: str, *, lease_s: int = LEASE_S) -> Store:
         timeout=_TIMEOUT_S,
         socket_timeout=_TIMEOUT_S,
         socket_connect_timeout=_TIMEOUT_S,
-        retry=Retry(NoBackoff(), 1),  # a connection that the server has closed meanwhile
+        # For a connection that the server has closed meanwhile. What was not answered in time may have been counted.
+        retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
     )
     options: dict[str, Any] = {"connection_pool": pool, "wrap_exceptions": True}
     windows = RedisStorage(f"async+{url}", implementation="redispy", key_prefix=_PREFIX, **options)
-    return Store(windows, _RedisLeases(Redis(connection_pool=pool), lease_s), pool.disconnect)
+
+    async def close() -> None:
+        with _failures():
+            await pool.disconnect()
+
+    return Store(windows, _RedisLeases(Redis(connection_pool=pool), lease_s), close)
 
 
 # A sorted set per key: holder -> when its lease ends, by the server's clock. KEYS: the set.

@@ -206,6 +206,27 @@ def test_a_key_brings_its_own_limits_and_others_keep_theirs(rig: Rig, tmp_path: 
     assert [ask(rig, DIALECTS["openai"], key).status_code for key in answers] == [429, 200, 200]
 
 
+def test_naming_deployments_leads_around_no_limit(rig: Rig) -> None:
+    rig.change(access={"limits": {"endpoints": {"chat": {"requests_per_minute": 2}}}})
+    rig.chat_endpoint(traffic={"blue": 100}, fallback=["green"])
+    statuses = [
+        httpx.post(f"{rig.url}/v1/chat/completions", json={**CHAT, "model": name}).status_code
+        for name in ("blue", "green", "blue", "green", "chat")
+    ]
+    assert statuses == [200, 200, 429, 429, 429]
+
+
+async def test_little_patience_makes_no_request_cheap(rig: Rig) -> None:
+    """The engine has worked for who asks for an answer within an instant."""
+    limit(rig, tokens_per_minute=1000)
+    rig.blue.answer = lambda body: stream([5.0])
+    async with httpx.AsyncClient() as client:
+        hasty = await client.post(f"{rig.url}/v1/chat/completions", json=CHAT, headers={"x-request-timeout-s": "0.2"})
+    assert hasty.status_code == 504
+    rig.blue.reset()
+    assert (await chat(rig)).headers[TOKENS] == "800"
+
+
 def test_a_local_answer_is_not_counted(rig: Rig) -> None:
     limit(rig, requests_per_minute=1)
     for _ in range(3):

@@ -88,6 +88,8 @@ DATA_URL = "data:image/png;base64," + "iVBORw0KGgo" * 100_000
         ({"messages": [{"content": [{"type": "image_url", "image_url": {"url": DATA_URL}}]}]}, 400, 600),
         ({"messages": [{"content": [{"type": "input_audio", "input_audio": {"data": "QUJD" * 10_000}}]}]}, 400, 600),
         ({"messages": [{"content": "words and words " * 10_000}]}, 39_000, 41_000),
+        ({"input": [{"content": [{"type": "input_image", "image_url": DATA_URL}]}]}, 400, 600),
+        ({"messages": [{"content": "x" * 40_000}]}, 10_000, 10_001),  # no space, and no image either
         ({"prompt": "漢字" * 100}, 150, 150),
         ({"prompt": [1, 2, 3]}, 3, 3),
         ({"prompt": [[1, 2], [3]]}, 3, 3),
