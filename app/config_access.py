@@ -63,7 +63,10 @@ class Limiting(Section):
     `default`."""
 
     default: Limits = Limits()
-    endpoints: dict[str, Limits] = Field(default_factory=dict, description="For every caller of an endpoint.")
+    endpoints: dict[str, Limits] = Field(
+        default_factory=dict,
+        description="For every caller of an endpoint, asked for by its name or by a deployment's behind it.",
+    )
     callers: dict[CallerName, Limits] = Field(
         default_factory=dict, description=f"For a key's name or a token's principal; '{ANONYMOUS}' for the others."
     )
@@ -104,9 +107,7 @@ class Oidc(Section):
     @model_validator(mode="after")
     def _urls_are_safe(self) -> Self:
         for name, url in (("issuer", self.issuer), ("jwks_url", self.jwks_url)):
-            if url is None:
-                continue
-            if not is_safe(url):
+            if url is not None and not is_safe(url):
                 raise ValueError(f"`{name}` '{url}' must be an https:// URL; whoever could change it makes tokens")
         return self
 
@@ -127,9 +128,19 @@ class Access(Section):
         "Without credentials to check, on loopback, everyone may.",
     )
     metrics: Literal["open", "restricted"] = Field(
-        default="open", description="Whether /metrics needs credentials too: scrapers usually have none."
+        default="open",
+        description="Whether metrics need credentials too (scrapers usually have none) and are those of the reader's "
+        "endpoints.",
     )
     limits: Limiting = Limiting()
+
+    @model_validator(mode="after")
+    def _somebody_can_be_meant(self) -> Self:
+        if self.metrics == "restricted" and not self.knows_callers:
+            raise ValueError("`metrics: restricted` needs `keys_file` or `oidc`; nobody could read them")
+        if ANONYMOUS in self.managers:
+            raise ValueError(f"`managers` names '{ANONYMOUS}'; everybody who reaches the server could move traffic")
+        return self
 
     @property
     def knows_callers(self) -> bool:

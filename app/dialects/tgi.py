@@ -41,7 +41,8 @@ class _Plan:
 
 
 def _routes(mount: str) -> tuple[Route, ...]:
-    """TGI's. Those are open which TGI leaves open, but for `/chat_tokenize`: strangers make nobody work here."""
+    """TGI's. Those are open which TGI leaves open, but for `/chat_tokenize`, since strangers make nobody work here, and
+    `/v1/models`, which lists more than TGI's one model."""
     own = (
         Route("POST", mount or "/", "root"),
         Route("POST", f"{mount}/generate", "generate"),
@@ -58,7 +59,7 @@ def _routes(mount: str) -> tuple[Route, ...]:
     return (
         *own,
         Route("POST", f"{mount}/v1/completions", "completions"),
-        Route("GET", f"{mount}/v1/models", "models", local=True, open=True),
+        Route("GET", f"{mount}/v1/models", "models", local=True),
         *(Route("GET", mount + path, "health", open=True) for path in ("", "/health", "/ping")),
     )
 

@@ -266,6 +266,9 @@ def test_a_caller_sees_the_models_that_it_may_use(rig: Rig, keys: Keys) -> None:
     assert models(rig, keys.chat) == {"chat", "blue", "green"}
     assert models(rig, keys.embed) == {"embed", "mini"}
     assert httpx.get(f"{rig.url}/v1/models/chat", headers=bearer(keys.embed)).status_code == 404
+    tgis = httpx.get(f"{rig.url}/tgi/v1/models", headers=bearer(keys.embed)).json()["data"]
+    assert [model["id"] for model in tgis] == ["embed"]
+    assert httpx.get(f"{rig.url}/tgi/chat/v1/models", headers=bearer(keys.embed)).status_code == 404
     gone = httpx.post(f"{rig.url}/v1/chat/completions", json={**CHAT, "model": "gone"}, headers=bearer(keys.embed))
     assert gone.status_code == 404
     assert "the endpoints here are: embed" in gone.text
@@ -298,7 +301,7 @@ def test_a_strangers_body_is_not_read(rig: Rig, keys: Keys) -> None:
 
 
 OPEN = ["/health", "/ready", "/metrics", "/.well-known/databricks-config", "/", "/ping", "/info", "/tgi", "/tgi/info"]
-OPEN += ["/tgi/health", "/tgi/v1/models", "/tgi/chat", "/tgi/chat/ping"]
+OPEN += ["/tgi/health", "/tgi/chat", "/tgi/chat/ping"]
 
 
 def test_what_stays_open(rig: Rig, keys: Keys) -> None:
@@ -309,7 +312,7 @@ def test_what_stays_open(rig: Rig, keys: Keys) -> None:
         assert answer.status_code == 200, path
         assert "x-ratelimit-limit-requests" not in answer.headers
     info = "/info?api-version=2024-05-01-preview"  # Azure's, on TGI's path
-    for path in ("/v1/models", info, "/api/2.0/serving-endpoints"):
+    for path in ("/v1/models", "/tgi/v1/models", "/tgi/chat/v1/models", info, "/api/2.0/serving-endpoints"):
         assert httpx.get(rig.url + path).status_code == 401
     for path in ("/generate", "/tokenize", "/chat_tokenize", "/tgi/generate"):
         assert httpx.post(rig.url + path, json={}).status_code == 401

@@ -35,6 +35,9 @@ def test_a_right_section_is_taken(access: dict[str, Any]) -> None:
     ("access", "said"),
     [
         ({"key_file": "x"}, "access.key_file: unknown key; .*known: keys_file, oidc"),
+        ({"metrics": "restricted", "allow_anonymous": True}, "access: `metrics: restricted` needs `keys_file` or"),
+        ({"managers": ["boss", "anonymous"]}, "access: `managers` names 'anonymous'"),
+        ({"oidc": {**OIDC, "jwks_url": "https://["}}, "access.oidc: `jwks_url` .*https:// URL"),
         ({"metrics": "closed"}, "access.metrics: Input should be 'open' or 'restricted'"),
         ({"oidc": {}}, "access.oidc.issuer: Field required"),
         ({"oidc": {**OIDC, "audience": ""}}, "access.oidc.audience: .*at least 1"),
