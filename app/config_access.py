@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -47,7 +47,7 @@ class Store(Section):
         if self.url is not None:
             if urlsplit(self.url).scheme not in ("redis", "rediss", "valkey", "valkeys"):
                 raise ValueError("`url` must begin with redis://, rediss://, valkey:// or valkeys://")
-            if urlsplit(self.url).password is not None:
+            if urlsplit(self.url).password is not None or "password" in parse_qs(urlsplit(self.url).query):
                 raise ValueError("`url` holds a password; put the whole URL into `url_env` or `url_file` instead")
         return self
 

@@ -32,7 +32,9 @@ from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
 
 _TICK_S = 1.0
 
-_NO_KEY = "An API key is required: send it as `Authorization: Bearer <key>`, or in the header `api-key` or `x-api-key`"
+_NO_KEY = (
+    "Credentials are required: send a key or token as `Authorization: Bearer …`, or a key in `api-key` or `x-api-key`"
+)
 
 _TWO_KEYS = "The request shows different credentials in several headers: send one"
 

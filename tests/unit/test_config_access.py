@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from app.config import ConfigError, check_file, parse
 from app.config_access import Limiting, Limits, Store, is_loopback, runs_several
@@ -31,6 +32,15 @@ def test_a_right_section_is_taken(access: dict[str, Any]) -> None:
     parse(with_access(**access))
 
 
+def test_the_readmes_section_is_right() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    section = readme.partition("```yaml\naccess:")[2].partition("```")[0]
+    access = parse({**GOOD, **yaml.safe_load(f"access:{section}")}).access
+    assert access.limits.of("batch", "embed", None) == Limits(
+        requests_per_minute=600, tokens_per_minute=2000000, concurrent_requests=4
+    )
+
+
 @pytest.mark.parametrize(
     ("access", "said"),
     [
@@ -56,6 +66,7 @@ def test_a_right_section_is_taken(access: dict[str, Any]) -> None:
         ({"limits": {"store": {"url": "redis://x", "url_env": "X"}}}, "access.limits.store: name one of"),
         ({"limits": {"store": {"url": "http://x"}}}, "access.limits.store: `url` must begin with redis://"),
         ({"limits": {"store": {"url": "redis://:pw@x"}}}, "access.limits.store: `url` holds a password"),
+        ({"limits": {"store": {"url": "redis://x?password=pw"}}}, "access.limits.store: `url` holds a password"),
     ],
 )
 def test_a_wrong_section_is_refused(access: dict[str, Any], said: str) -> None:
