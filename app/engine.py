@@ -12,6 +12,7 @@ from pydantic_core import from_json
 
 from app.errors import Broken, Rejected, SwitchyardError
 
+_FAILED = b'data: {"error":'
 _USAGE = re.compile(rb'"usage": ?\{')
 _PROMPT = re.compile(rb'"(?:prompt|input)_tokens": ?(\d+)')
 _COMPLETION = re.compile(rb'"(?:completion|output)_tokens": ?(\d+)')
@@ -49,6 +50,13 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
     if 400 <= status < 500 and status not in (401, 403):
         return Rejected(message or "The engine refused the request", status=status, param=param)
     return Broken("The deployment failed while it served the request")
+
+
+def refusal_in(first: bytes) -> SwitchyardError | None:
+    """The engine's error, where a stream begins with one: vLLM looks at some fields only once its 200 is out."""
+    if not first.startswith(_FAILED):
+        return None
+    return engine_error(first.partition(b"\n")[0].removeprefix(b"data: "), status=500)
 
 
 _PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)

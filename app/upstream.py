@@ -13,7 +13,7 @@ import aiohttp
 from pydantic_core import to_json
 
 from app.config import Timeouts
-from app.engine import engine_error
+from app.engine import engine_error, refusal_in
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable
 from app.model import Model
 from app.model_cards import ModelCards, Told
@@ -80,6 +80,8 @@ class Upstream:
                     if response.status != 200:
                         raise await _refusal(response, target)
                     first = await response.content.readany()
+                    if (refusal := refusal_in(first)) is not None:
+                        raise refusal
                 except BaseException:
                     response.close()
                     raise

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from deployments import leftovers
-from deployments.environment import DEFAULTS, HOST, ROOT, TOKEN
+from deployments.environment import DEFAULTS, HOST, TOKEN
 from deployments.local import LOGICAL_CPUS
 
 READY_S = 600.0
@@ -83,14 +83,13 @@ def _launch(command: list[str], environment: Mapping[str, str], files: Path, is_
 def _environment(run: leftovers.Run) -> dict[str, str]:
     token = Path(run.directory) / TOKEN
     token.write_text(secrets.token_hex(32))
-    left_out = ("RAY_", "PYTHONDONTWRITEBYTECODE")
+    left_out = "RAY_"
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(left_out)},
         **{name: value for name, value in DEFAULTS.items() if not name.startswith("RAY_SERVE_")},
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "NO_PROXY": HOST,
-        "PYTHONPYCACHEPREFIX": str(ROOT / ".run" / "pycache"),
         leftovers.MARKER: run.run_id,
         "SPT_NOENV": "1",  # a process that sets its title would overwrite the marker
     }

@@ -27,6 +27,7 @@ DEFAULTS: Mapping[str, str] = {
     # Nobody drains a laptop: a stop is a stop.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",  # its 5 s kill a proxy that a busy laptop is still starting
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray on loopback; asked by address, it takes another interface
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -62,9 +63,6 @@ def set_environment(run: leftovers.Run, ports: Ports, *, loopback: bool) -> None
     os.environ.setdefault("SWITCHYARD_MODELS", str(ROOT / ".models"))
     (Path(run.directory) / TOKEN).write_text(secrets.token_hex(32))
     authenticate(run)
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
-        # Nothing beside the sources, then; but without any cache every process spends 10 s on compiling vLLM.
-        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / ".run" / "pycache"))
     path = os.environ.get("PYTHONPATH")
     no_proxy = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
     proxy = Path(run.directory)  # no deeper: Ray adds 57 characters, and HAProxy takes 97 for a socket

@@ -1,6 +1,7 @@
 """What happens when a deployment fails, stalls or breaks off, and when the client leaves."""
 
 import asyncio
+import json
 import time
 from typing import Any
 
@@ -19,6 +20,12 @@ CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 async def ask(rig: Rig, **fields: Any) -> httpx.Response:
     async with httpx.AsyncClient() as client:
         return await client.post(f"{rig.url}/v1/chat/completions", json={**CHAT, **fields})
+
+
+def failed(code: int, message: str) -> str:
+    """An error inside a stream, as vLLM tells it."""
+    error = {"message": message, "type": "X", "param": None, "code": code}
+    return f"data: {json.dumps({'error': error})}\n\n"
 
 
 def metrics(rig: Rig) -> str:
@@ -40,6 +47,7 @@ def in_flight(rig: Rig) -> float:
         pytest.param(lambda body: PlainTextResponse("no replica", 500), id="ingress without a replica"),
         pytest.param(lambda body: JSONResponse({"error": "Unauthorized"}, 401), id="refuses our key"),
         pytest.param(lambda body: Response(media_type="text/event-stream"), id="empty stream"),
+        pytest.param(lambda body: stream([failed(500, "boom")]), id="a stream that begins with its failure"),
     ],
 )
 async def test_a_failure_before_the_first_byte_is_replaced_once(rig: Rig, answer: Any, streamed: bool) -> None:
@@ -71,6 +79,15 @@ async def test_a_refusal_is_the_clients_and_not_tried_elsewhere(rig: Rig) -> Non
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = refuse(400, "bad", "n")
     assert (await ask(rig)).status_code == 400
+    assert rig.green.requests == []
+
+
+async def test_a_stream_that_begins_with_a_refusal_is_a_refusal(rig: Rig) -> None:
+    """vLLM looks at `logit_bias` and at grammars only once it has begun to stream."""
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = lambda body: stream([failed(400, "logit_bias: out of vocabulary"), "data: [DONE]\n\n"])
+    answer = await ask(rig, stream=True, logit_bias={"999999": 1})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logit_bias")
     assert rig.green.requests == []
 
 
