@@ -105,7 +105,7 @@ async def test_a_store_that_hangs_fails_in_time() -> None:
     listener = await asyncio.start_server(swallow, "127.0.0.1", 0)
     store = shared_store(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
     with pytest.raises(StoreFailed):
-        await asyncio.wait_for(store.take("k", 1, 1), 10)
+        await asyncio.wait_for(store.take("k", 1, 1), 3)
     await store.close()
     listener.close()
     await listener.wait_closed()
