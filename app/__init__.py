@@ -3,7 +3,7 @@
 Imports point one way, and `tests/unit/test_layers.py` holds them to it:
 
     deployments -> server, management -> exchange, telemetry -> dialects, upstream
-        -> access, content_filter, control, engine, traffic -> config, errors, sse
+        -> access, limits, content_filter, control, engine, traffic -> config, errors, sse
 
 Dialects import neither one another nor Starlette. Read `exchange.py` first: it is one request's journey.
 """

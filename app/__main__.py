@@ -11,6 +11,7 @@ from pathlib import Path
 import uvicorn
 
 from app.config import ConfigError, load
+from app.config_access import is_loopback
 from app.server import Router
 from app.targets import Surroundings
 from app.telemetry import log_to_stderr
@@ -30,7 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     log_to_stderr()
     try:
-        router = Router(Surroundings.from_environment(arguments.serve_url))
+        loopback = is_loopback(arguments.host)
+        router = Router(Surroundings.from_environment(arguments.serve_url, loopback=loopback))
         router.reconfigure(load(arguments.config))
     except ConfigError as error:
         sys.stderr.write(f"{arguments.config} is refused:\n{error}\n")

@@ -15,8 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, StringConstraints, ValidationError, model_validator
+
+from app.config_access import Access, exposure_problems, is_loopback, runs_several, sharing_problems
+from app.config_base import ConfigError as ConfigError
+from app.config_base import Section as _Model
+from app.config_base import problems_of
+from app.config_file import read_yaml
 
 Task = Literal["chat", "completions", "responses", "embeddings"]
 
@@ -24,6 +29,9 @@ TASKS: tuple[Task, ...] = get_args(Task)
 
 ROUTER = "router"
 """The name of the router's application in `serve_config.yaml`."""
+
+LOOPBACK_VARIABLE = "SWITCHYARD_LOOPBACK"
+"""Set to 1 where Serve listens on the loopback interface alone, which a router in a replica cannot see for itself."""
 
 APP_PREFIX = "/deployments/"
 """A model application's route is this and its name: the router finds it there."""
@@ -35,18 +43,6 @@ INTERNAL_KEY_VARIABLE = "SWITCHYARD_INTERNAL_KEY"
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
 Seconds = Annotated[float, Field(gt=0)]
-
-
-class ConfigError(ValueError):
-    """A configuration that is refused. `problems` holds one line each: ``path: what is wrong; the fix``."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = list(problems)
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Sticky(_Model):
@@ -168,6 +164,7 @@ class Config(_Model):
     defaults: dict[Task, str] = Field(
         default_factory=dict, description="Task to endpoint, for clients that name no model."
     )
+    access: Access = Access()
     timeouts: Timeouts = Timeouts()
     tgi: Tgi = Tgi()
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="A larger request gets a 413.")
@@ -176,7 +173,12 @@ class Config(_Model):
 
     @model_validator(mode="after")
     def _names_refer_to_something(self) -> Self:
-        problems = [*self._ambiguous(), *self._endpoint_problems(), *self._default_problems()]
+        problems = [
+            *self._ambiguous(),
+            *self._endpoint_problems(),
+            *self._default_problems(),
+            *self._access_problems(),
+        ]
         if problems:
             raise ConfigError(problems)
         return self
@@ -219,64 +221,21 @@ class Config(_Model):
                 problems.append(f"defaults.{task}: endpoint '{name}' does {', '.join(endpoint.tasks)} only")
         return problems
 
+    def _access_problems(self) -> list[str]:
+        known = {*self.endpoints, *self.deployments}
+        return [
+            f"access.limits.endpoints.{name}: there is no such endpoint; known: {', '.join(self.endpoints)}"
+            for name in self.access.limits.endpoints
+            if name not in known
+        ]
+
 
 def parse(data: object) -> Config:
     """A Config from plain data (a `user_config`). Raises ConfigError with every problem found."""
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(list(_problems(error))) from None
-
-
-def _problems(error: ValidationError) -> list[str]:
-    lines: list[str] = []
-    for item in error.errors():
-        cause = item.get("ctx", {}).get("error")
-        if isinstance(cause, ConfigError):
-            lines += cause.problems
-            continue
-        path = ".".join(str(part) for part in item["loc"] if part != "[key]") or "(top level)"
-        message = item["msg"].removeprefix("Value error, ")
-        if item["type"] == "extra_forbidden":
-            message = f"unknown key; remove it or correct its spelling (known: {_known_keys(item['loc'])})"
-        lines.append(f"{path}: {message}")
-    return lines
-
-
-def _known_keys(location: Sequence[int | str]) -> str:
-    models: dict[int, type[BaseModel]] = {1: Config}
-    by_section: dict[str, type[BaseModel]] = {"endpoints": Endpoint, "deployments": Deployment}
-    if len(location) >= 3:
-        models[3] = by_section.get(str(location[0]), Config)
-    if len(location) == 2:
-        models[2] = Tgi if location[0] == "tgi" else Timeouts
-    if len(location) == 4:
-        sections: dict[str, type[BaseModel]] = {
-            "content_filter": ContentFilter,
-            "admission": Admission,
-            "sticky": Sticky,
-        }
-        models[4] = sections.get(str(location[2]), Config)
-    model = models.get(len(location), Config)
-    return ", ".join(model.model_fields)
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML that refuses a mapping with the same key twice, where plain YAML silently keeps the last."""
-
-
-def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if key in seen:
-            raise ConfigError([f"line {key_node.start_mark.line + 1}: duplicate name '{key}'; rename or remove one"])
-        seen.add(key)
-    loader.flatten_mapping(node)
-    return dict(loader.construct_pairs(node, deep=True))
-
-
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+        raise ConfigError(list(problems_of(error, Config))) from None
 
 
 def load(path: Path) -> Config:
@@ -284,7 +243,7 @@ def load(path: Path) -> Config:
 
     Raises ConfigError with every problem, the unreadable file included.
     """
-    document = _read(path)
+    document = read_yaml(path)
     if not isinstance(document, dict):
         raise ConfigError(["(top level): expected a mapping with `applications` or `endpoints`"])
     if "applications" not in document:
@@ -292,19 +251,16 @@ def load(path: Path) -> Config:
     applications = _applications(document)
     config, problems = _router_config(applications)
     problems += _application_problems(applications, config)
+    if config is not None:
+        problems += exposure_problems(config.access, loopback=is_loopback(host_of(document)))
     if config is None or problems:
         raise ConfigError(problems)
     return config
 
 
-def _read(path: Path) -> object:
-    try:
-        document: object = yaml.load(path.read_text(), Loader=_StrictLoader)
-        return document
-    except OSError as error:
-        raise ConfigError([f"{path}: {error.strerror}"]) from None
-    except yaml.YAMLError as error:
-        raise ConfigError([f"{path}: not YAML: {error}"]) from None
+def host_of(document: Mapping[str, Any]) -> str:
+    """Where a Serve configuration has the application listen: on loopback, if it does not say (Serve's default)."""
+    return str((document.get("http_options") or {}).get("host") or "127.0.0.1")
 
 
 def _applications(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -323,7 +279,9 @@ def _router_config(applications: Sequence[Mapping[str, Any]]) -> tuple[Config | 
         if isinstance(deployment, dict) and "user_config" in deployment:
             prefix = f"applications[{index}].deployments[{position}].user_config"
             try:
-                return parse(deployment["user_config"]), []
+                config = parse(deployment["user_config"])
+                several = sharing_problems(config.access.limits, several_routers=runs_several(deployment))
+                return config, [f"{prefix}.{line}" for line in several]
             except ConfigError as error:
                 return None, [f"{prefix}.{line}" for line in error.problems]
     return None, [f"applications[{index}].deployments: the router has no `user_config`; declare endpoints there"]

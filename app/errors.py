@@ -4,7 +4,8 @@
     ├── ClientError                 4xx   the request cannot be served as it stands
     │   ├── BadRequest              400   malformed, of the wrong type, out of bounds, contradictory
     │   │   └── WrongTask           400   the endpoint or deployment does other things
-    │   ├── Unauthorized            401
+    │   ├── Unauthorized            401   no credentials, or wrong ones
+    │   ├── Forbidden               403   known, and not allowed this
     │   ├── NotFound                404   no such endpoint, deployment or route
     │   ├── MethodNotAllowed        405
     │   ├── TooSlow                 408
@@ -12,6 +13,7 @@
     │   ├── TooLarge                413
     │   │   └── HeadersTooLarge     431
     │   ├── Unprocessable           422   well formed, and beyond what this deployment can do
+    │   ├── LimitExceeded           429   the caller's share is used up for now
     │   └── Rejected                4xx   the engine's own refusal of the request
     ├── UpstreamError               5xx   the deployment failed us
     │   ├── Unavailable             503   nobody answers there
@@ -52,7 +54,7 @@ class SwitchyardError(Exception):
 
 
 class ClientError(SwitchyardError):
-    """The request cannot be served as it stands; sending it again changes nothing."""
+    """The request cannot be served as it stands; sending it again changes nothing, unless `retry_after` says when."""
 
     status = 400
     kind = "bad_request"
@@ -73,6 +75,20 @@ class Unauthorized(ClientError):
 
     status = 401
     kind = "unauthorized"
+
+
+class Forbidden(ClientError):
+    """The caller is known, and may not use what it asks for."""
+
+    status = 403
+    kind = "forbidden"
+
+
+class LimitExceeded(ClientError):
+    """The caller has used up what it may for now. `message` says which limit; `retry_after` is when it frees."""
+
+    status = 429
+    kind = "limit_exceeded"
 
 
 class NotFound(ClientError):

@@ -23,7 +23,8 @@ from random import Random
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
-from app.access import credential
+from app.access.caller import VISITOR, Caller, credentials, must_use, visible
+from app.access.guard import Access
 from app.admission import Gate, check_length
 from app.answer import Answer, Send
 from app.breaker import Breaker, Breakers
@@ -55,7 +56,7 @@ from app.errors import (
     UpstreamError,
 )
 from app.fold import Fold
-from app.intake import GONE, check_headers, read_body, request_id
+from app.intake import GONE, check_headers, headers_of, read_body, request_id
 from app.model import Model
 from app.retries import RetryBudget
 from app.targets import Target
@@ -97,6 +98,7 @@ class Board:
 
     upstream: Calls
     telemetry: Telemetry
+    access: Access
     random: Random
     snapshot: Snapshot | None = None
     breakers: Breakers = field(default_factory=lambda: Breakers(time.monotonic))
@@ -114,7 +116,7 @@ Candidates = Sequence[tuple[Dialect, Route]]
 
 async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
     """Serves one HTTP request (ASGI)."""
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    headers = headers_of(scope)
     dialect, route = candidates[-1]
     record = Record(dialect.name, route.operation, request_id(headers))
     request = Request(
@@ -130,17 +132,21 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
         if (snapshot := board.snapshot) is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
         check_headers(scope, snapshot.config.max_header_bytes)
-        request = replace(request, body=await read_body(receive, snapshot.config))
-        dialect, route = next(((d, r) for d, r in candidates if d.claims(r, request)), candidates[-1])
-        record.dialect, record.operation = dialect.name, route.operation
+        dialect, route = _claimed(candidates, request, record)
+        caller = VISITOR
+        if not route.open:  # before the body: a stranger makes nobody read one
+            caller = await board.access.caller(headers)
+            request = replace(request, body=await read_body(receive, snapshot.config))
+            dialect, route = _claimed(candidates, request, record)
+        record.caller = caller.name
         if route.local:
-            await out.reply(dialect.answer(route.operation, request, snapshot.config))
+            await out.reply(dialect.answer(route.operation, request, visible(caller, snapshot.config)))
             return
         call = dialect.parse(route.operation, request, Context(snapshot.config, board.random))
         check_length(call.body, snapshot.config.max_messages)
         async with while_connected(receive):
             deadline = asyncio.get_running_loop().time() + _time_allowed(snapshot.config.timeouts, call, headers)
-            await _Errand(board, snapshot, dialect, call, out, deadline, len(request.body)).run(request)
+            await _Errand(board, snapshot, dialect, caller, call, out, deadline, len(request.body)).run(request)
     except _Abort:
         pass  # leaving the answer unfinished makes the server break the connection
     except ClientGone:
@@ -165,6 +171,7 @@ class _Errand:
     board: Board
     snapshot: Snapshot
     dialect: Dialect
+    caller: Caller
     call: Call
     out: Answer
     deadline: float
@@ -178,7 +185,10 @@ class _Errand:
         if (endpoint := self.snapshot.config.endpoints.get(assignment.endpoint)) is not None:
             refuse_hits(endpoint.content_filter, self.call.body)
         gate = self.board.gates[assignment.endpoint]
-        async with gate.turn(assignment.endpoint, endpoint.admission if endpoint else None):
+        async with (
+            self.board.access.admit(self.caller, assignment.endpoint, self.call.body, self.out),
+            gate.turn(assignment.endpoint, endpoint.admission if endpoint else None),
+        ):
             await self._serve(assignment)
 
     async def _serve(self, assignment: Assignment) -> None:
@@ -235,8 +245,10 @@ class _Errand:
             breaker.abandoned()
 
     def _assign(self, headers: Mapping[str, str]) -> Assignment:
+        config = self.snapshot.config
+        must_use(self.caller, config, self.call.model or config.defaults.get(self.call.task))
         return assign(
-            self.snapshot.config,
+            visible(self.caller, config),
             task=self.call.task,
             model=self.call.model,
             header=headers.get(DEPLOYMENT_HEADER) or self.call.deployment,
@@ -340,6 +352,12 @@ class _Errand:
         await self.out.end_stream(end)
 
 
+def _claimed(candidates: Candidates, request: Request, record: Record) -> tuple[Dialect, Route]:
+    dialect, route = next(((d, r) for d, r in candidates if d.claims(r, request)), candidates[-1])
+    record.dialect, record.operation = dialect.name, route.operation
+    return dialect, route
+
+
 def _time_allowed(timeouts: Timeouts, call: Call, headers: Mapping[str, str]) -> float:
     """Seconds for the whole exchange: the configuration's, unless the client wants to wait less."""
     allowed = min(timeouts.total_s, call.timeout_s or timeouts.total_s)
@@ -361,4 +379,4 @@ def _query(raw: bytes) -> dict[str, str]:
 def _sticky_key(sticky: Sticky, call: Call, headers: Mapping[str, str]) -> str | None:
     if sticky.by == "header":
         return headers.get((sticky.name or "").lower())
-    return call.user if sticky.by == "user" else credential(headers)
+    return call.user if sticky.by == "user" else next(iter(credentials(headers)), None)

@@ -17,6 +17,16 @@ GONE = 499
 _USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
+def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
+    """The headers by their lower-case names. What came twice is joined (RFC 9110, 5.3): of two keys in one header
+    neither is taken, where a proxy in front may have looked at the other."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in scope["headers"]:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
 def check_headers(scope: Mapping[str, Any], limit: int) -> None:
     """Raises HeadersTooLarge above `limit` bytes."""
     if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:

@@ -15,6 +15,8 @@ from starlette.routing import BaseRoute
 from starlette.routing import Route as Path
 from starlette.types import Receive, Scope, Send
 
+from app.access.caller import VISITOR, Caller, must_use, visible
+from app.access.guard import Access
 from app.answer import Answer
 from app.config import Config
 from app.control import Applied, ControlPlane, Delivery, change_traffic, delivery_seen
@@ -25,12 +27,22 @@ from app.dialects.databricks_management import REFUSED, View, detailed, find, li
 from app.dialects.databricks_openapi import openapi
 from app.dialects.databricks_traffic import traffic_asked
 from app.errors import InternalError, NotFound, SwitchyardError, Unavailable, UpstreamError
-from app.intake import GONE, check_headers, read_body, request_id
+from app.intake import GONE, check_headers, headers_of, read_body, request_id
 from app.telemetry import CONTENT_TYPE, Record, Telemetry
 
-Handler = Callable[[HTTPRequest, Record], Awaitable[Reply]]
+Handler = Callable[[HTTPRequest, "Asked"], Awaitable[Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who asks, and what the log is told of it."""
+
+    caller: Caller
+    record: Record
+
 
 _ROOT = "/api/2.0/serving-endpoints"
+_OPEN = ("probe",)
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 _IN_THE_FILE = (
@@ -52,9 +64,11 @@ class Management:
         serving: Callable[[], Config | None],
         healthy: Callable[[], Awaitable[Mapping[str, bool]]],
         telemetry: Telemetry,
+        access: Access,
         control: ControlPlane | None,
     ) -> None:
         self._serving_or_none, self._healthy, self._telemetry, self._control = serving, healthy, telemetry, control
+        self._access = access
         self.since_ms = 0
 
     def routes(self) -> list[BaseRoute]:
@@ -70,53 +84,60 @@ class Management:
             *((method, "/api/2.0/{path:path}", "unknown", self._unknown) for method in _METHODS),
         ]
         return [
-            Path(path, _Operation(operation, handler, self._telemetry, self._serving_or_none), methods=[method])
+            Path(
+                path,
+                _Operation(operation, handler, self._telemetry, self._access, self._serving_or_none),
+                methods=[method],
+            )
             for method, path, operation, handler in table
         ]
 
-    async def _probe(self, request: HTTPRequest, record: Record) -> Reply:
+    async def _probe(self, request: HTTPRequest, asked: Asked) -> Reply:
         """The SDK asks it without credentials, whenever it is configured: an empty object tells it nothing new."""
         return Reply(b"{}")
 
-    async def _list(self, request: HTTPRequest, record: Record) -> Reply:
-        return Reply(dump(listed(await self._view(request))))
+    async def _list(self, request: HTTPRequest, asked: Asked) -> Reply:
+        return Reply(dump(listed(await self._view(request, asked))))
 
-    async def _get(self, request: HTTPRequest, record: Record) -> Reply:
-        name, _ = self._asked(request, record)
-        return Reply(dump(detailed(name, await self._view(request))))
+    async def _get(self, request: HTTPRequest, asked: Asked) -> Reply:
+        name, _ = self._asked(request, asked)
+        return Reply(dump(detailed(name, await self._view(request, asked))))
 
-    async def _openapi(self, request: HTTPRequest, record: Record) -> Reply:
-        name, config = self._asked(request, record)
+    async def _openapi(self, request: HTTPRequest, asked: Asked) -> Reply:
+        name, config = self._asked(request, asked)
         return Reply(dump(openapi(name, config.endpoints[name], str(request.base_url))))
 
-    async def _metrics(self, request: HTTPRequest, record: Record) -> Reply:
-        name, _ = self._asked(request, record)
-        return Reply(self._telemetry.expose(name), media_type=CONTENT_TYPE)
+    async def _metrics(self, request: HTTPRequest, asked: Asked) -> Reply:
+        name, _ = self._asked(request, asked)
+        return Reply(self._telemetry.expose([name]), media_type=CONTENT_TYPE)
 
-    async def _update_config(self, request: HTTPRequest, record: Record) -> Reply:
+    async def _update_config(self, request: HTTPRequest, asked: Asked) -> Reply:
         """Changes the traffic everywhere. The reply tells the endpoint as it is a moment later."""
-        name, config = self._asked(request, record)
+        self._access.must_manage(asked.caller)
+        name, config = self._asked(request, asked)
         if self._control is None:
             raise not_offered(_IN_THE_FILE)
         wanted = traffic_asked(name, await read_body(request.receive, config), config)
         seen = config.endpoints[name].traffic
         await change_traffic(self._control, name, seen=seen, wanted=wanted)
-        _log.info("request %s: traffic of '%s' from %s to %s", record.request_id, name, seen, wanted)
-        return Reply(dump(detailed(name, await self._view(request))))
+        who = asked.caller.name
+        _log.info("request %s: '%s' moved '%s' from %s to %s", asked.record.request_id, who, name, seen, wanted)
+        return Reply(dump(detailed(name, await self._view(request, asked))))
 
-    async def _refuse(self, why: str, request: HTTPRequest, record: Record) -> Reply:
+    async def _refuse(self, why: str, request: HTTPRequest, asked: Asked) -> Reply:
         if "name" in request.path_params:
-            self._asked(request, record)
+            self._asked(request, asked)
         raise not_offered(why)
 
-    async def _unknown(self, request: HTTPRequest, record: Record) -> Reply:
+    async def _unknown(self, request: HTTPRequest, asked: Asked) -> Reply:
         raise NotFound(f"No API found for '{request.method} {request.url.path}'")
 
-    def _asked(self, request: HTTPRequest, record: Record) -> tuple[str, Config]:
-        """The endpoint in the path, and the configuration that has it."""
+    def _asked(self, request: HTTPRequest, asked: Asked) -> tuple[str, Config]:
+        """The endpoint in the path, and the configuration that has it. Raises NotFound, and Forbidden."""
         name, config = request.path_params["name"], self._serving()
         find(name, config)
-        record.endpoint = name
+        must_use(asked.caller, config, name)
+        asked.record.endpoint = name
         return name, config
 
     def _serving(self) -> Config:
@@ -124,11 +145,12 @@ class Management:
             raise Unavailable("The router has no configuration yet", retry_after=1)
         return config
 
-    async def _view(self, request: HTTPRequest) -> View:
+    async def _view(self, request: HTTPRequest, asked: Asked) -> View:
         before = self._serving()
         healthy, applied = await asyncio.gather(self._healthy(), self._applied())
         after = self._serving()
-        view = partial(View, after, healthy, url=str(request.base_url))
+        seen, may_manage = visible(asked.caller, after), self._access.may_manage(asked.caller)
+        view = partial(View, seen, healthy, url=str(request.base_url), may_manage=may_manage)
         if self._control is None:
             return view(since_ms=self.since_ms)
         if applied is None:
@@ -157,6 +179,7 @@ class _Operation:
     name: str
     handler: Handler
     telemetry: Telemetry
+    access: Access
     serving: Callable[[], Config | None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -166,7 +189,11 @@ class _Operation:
         try:
             if (config := self.serving()) is not None:
                 check_headers(scope, config.max_header_bytes)
-            await out.reply(await self.handler(request, record))
+            # Before the first configuration nobody is known yet; all that can be said then is that there is none.
+            guarded = config is not None and self.name not in _OPEN
+            caller = await self.access.caller(headers_of(scope)) if guarded else VISITOR
+            record.caller = caller.name
+            await out.reply(await self.handler(request, Asked(caller, record)))
         except ClientGone:
             record.status, record.error = GONE, "client_gone"
         except asyncio.CancelledError:  # how Serve tells that the client left

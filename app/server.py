@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,6 +19,9 @@ from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app import tgi_metrics
+from app.access.caller import must_use, names, visible
+from app.access.guard import Access
+from app.answer import told_by_headers
 from app.config import Config, ConfigError, parse
 from app.control import ControlPlane
 from app.dialects.anthropic import Anthropic
@@ -31,6 +33,7 @@ from app.dialects.openai import OpenAI
 from app.dialects.tgi import TGI
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange import Board, Candidates, Snapshot, handle
+from app.intake import headers_of
 from app.management import Management
 from app.targets import Surroundings, targets
 from app.telemetry import CONTENT_TYPE, Telemetry
@@ -51,9 +54,11 @@ class Router:
     ) -> None:
         self._surroundings = surroundings
         self._upstream = Upstream()
-        self._board = Board(self._upstream, Telemetry(), random or Random())
+        telemetry = Telemetry()
+        self._access = Access(telemetry, loopback=surroundings.loopback, several_routers=surroundings.several_routers)
+        self._board = Board(self._upstream, telemetry, self._access, random or Random())
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
-        self._management = Management(self._serving, self._all_healthy, self._board.telemetry, control)
+        self._management = Management(self._serving, self._all_healthy, telemetry, self._access, control)
         endpoints = _endpoints(self._exchange)
         starlette = Starlette(
             routes=[
@@ -61,7 +66,7 @@ class Router:
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
-            exception_handlers={HTTPException: _unrouted},
+            exception_handlers={HTTPException: _unrouted, SwitchyardError: _refused},
             lifespan=self._lifespan,
         )
         starlette.router.redirect_slashes = False
@@ -75,7 +80,9 @@ class Router:
         reloads = self._board.telemetry.reloads
         try:
             wanted = config if isinstance(config, Config) else parse(config)
-            self._board.snapshot = Snapshot(wanted, targets(wanted, self._surroundings))
+            snapshot = Snapshot(wanted, targets(wanted, self._surroundings))
+            self._access.reconfigure(wanted)
+            self._board.snapshot = snapshot
         except ConfigError:
             reloads.labels("refused").inc()
             raise
@@ -87,7 +94,7 @@ class Router:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        async with self._upstream:
+        async with self._upstream, self._access.running():
             yield
 
     async def _exchange(self, candidates: Candidates, scope: Scope, receive: Receive, send: Send) -> None:
@@ -132,15 +139,21 @@ class Router:
         return known
 
     async def _metrics(self, request: HTTPRequest) -> Response:
-        return Response(self._board.telemetry.expose(), media_type=CONTENT_TYPE)
+        """Those of all endpoints, or of the reader's where the configuration asks for credentials."""
+        config = self._serving()
+        reader = await self._access.reader(headers_of(request.scope))
+        seen = None if config is None or reader.endpoints is None else names(visible(reader, config))
+        return Response(self._board.telemetry.expose(seen), media_type=CONTENT_TYPE)
 
     async def _tgi_metrics(self, request: HTTPRequest) -> Response:
         """One endpoint's, under TGI's names; without a name the default's."""
         config = self._serving()
+        reader = await self._access.reader(headers_of(request.scope))
         endpoint = request.path_params.get("endpoint") or (config.defaults.get("completions") if config else None)
         if config is None or endpoint not in config.endpoints:
             raise HTTPException(404)
-        return Response(tgi_metrics.exposition(self._board.telemetry.of(endpoint)), media_type=CONTENT_TYPE)
+        must_use(reader, config, endpoint)
+        return Response(tgi_metrics.exposition(self._board.telemetry.of([endpoint])), media_type=CONTENT_TYPE)
 
 
 Exchange = Callable[[Candidates, Scope, Receive, Send], Awaitable[None]]
@@ -203,7 +216,15 @@ async def _unrouted(request: HTTPRequest, raised: Exception) -> Response:
         if raised.status_code == 405
         else NotFound(f"There is nothing at {request.method} {request.url.path}")
     )
-    asked = Request(request.method, request.url.path)
-    reply = OpenAI().render_error(error, "none", asked)
-    headers: dict[str, Any] = dict(raised.headers or {})
-    return Response(reply.body, reply.status, headers, media_type=reply.media_type)
+    return _told(error, request, raised.headers or {})
+
+
+async def _refused(request: HTTPRequest, raised: Exception) -> Response:
+    """One of the router's own operations is not for who asks."""
+    assert isinstance(raised, SwitchyardError)
+    return _told(raised, request, told_by_headers(raised))
+
+
+def _told(error: SwitchyardError, request: HTTPRequest, headers: Mapping[str, str]) -> Response:
+    reply = OpenAI().render_error(error, "none", Request(request.method, request.url.path))
+    return Response(reply.body, reply.status, {**reply.headers, **headers}, media_type=reply.media_type)

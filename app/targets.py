@@ -25,15 +25,21 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a process knows beside its configuration: the Serve ingress's URL, and the key to model applications."""
+    """What a process knows beside its configuration: the Serve ingress's URL, and the key to model applications.
+
+    `loopback`: only this machine reaches it. `several_routers`: others serve the same callers with it.
+    """
 
     serve_url: str = "http://127.0.0.1:8000"
     internal_key: str = ""
+    loopback: bool = True
+    several_routers: bool = False
 
     @classmethod
-    def from_environment(cls, serve_url: str) -> Self:
+    def from_environment(cls, serve_url: str, *, loopback: bool, several_routers: bool = False) -> Self:
         """With the key from SWITCHYARD_INTERNAL_KEY."""
-        return cls(serve_url, os.environ.get(INTERNAL_KEY_VARIABLE, ""))
+        key = os.environ.get(INTERNAL_KEY_VARIABLE, "")
+        return cls(serve_url, key, loopback=loopback, several_routers=several_routers)
 
 
 def targets(config: Config, surroundings: Surroundings) -> dict[str, Target]:

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,6 +39,7 @@ class Record:
     dialect: str
     operation: str
     request_id: str
+    caller: str = ""
     endpoint: str = ""
     deployment: str = ""
     reason: str = ""
@@ -109,6 +110,25 @@ class Telemetry:
             buckets=_TOKENS,
         )
         self.reloads = Counter("switchyard_config_reloads", "Configurations delivered", ("outcome",), registry=registry)
+        self.key_reloads = Counter("switchyard_key_reloads", "Keys files read again", ("outcome",), registry=registry)
+        self.limits = Counter(
+            "switchyard_limited_requests", "Requests over a caller's limit", ("endpoint", "limit"), registry=registry
+        )
+        self.store_failures = Counter(
+            "switchyard_limit_store_failures", "Times that the store of limits did not answer", registry=registry
+        )
+
+    def keys_read(self, outcome: str) -> None:
+        """Books a change of the keys file: ``applied`` or ``refused``."""
+        self.key_reloads.labels(outcome).inc()
+
+    def limited(self, endpoint: str, limit: str) -> None:
+        """Books a request over a limit: of ``requests``, ``tokens`` or ``concurrent`` ones."""
+        self.limits.labels(endpoint, limit).inc()
+
+    def store_failed(self) -> None:
+        """Books that limits could not be looked up."""
+        self.store_failures.inc()
 
     def finish(self, record: Record) -> None:
         """Books a finished exchange and writes its line in the access log."""
@@ -131,14 +151,14 @@ class Telemetry:
         if _access.isEnabledFor(logging.INFO):
             _access.info(json.dumps(_line(record, elapsed)))
 
-    def expose(self, endpoint: str | None = None) -> bytes:
-        """The metrics in Prometheus' text format, or those of one endpoint."""
+    def expose(self, endpoints: Collection[str] | None = None) -> bytes:
+        """The metrics in Prometheus' text format, or those of some endpoints."""
         source = self._source()
-        return generate_latest(source if endpoint is None else _Of(endpoint, source))
+        return generate_latest(source if endpoints is None else _Of(endpoints, source))
 
-    def of(self, endpoint: str) -> Iterator[Metric]:
-        """One endpoint's metrics."""
-        return _Of(endpoint, self._source()).collect()
+    def of(self, endpoints: Collection[str]) -> Iterator[Metric]:
+        """Some endpoints' metrics."""
+        return _Of(endpoints, self._source()).collect()
 
     def _source(self) -> CollectorRegistry:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
@@ -150,15 +170,15 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class _Of(Collector):
-    """The samples with one endpoint's label."""
+    """The samples with one of some endpoints' labels."""
 
-    endpoint: str
+    endpoints: Collection[str]
     source: CollectorRegistry
 
     def collect(self) -> Iterator[Metric]:
         for metric in self.source.collect():
             part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
-            part.samples = [it for it in metric.samples if it.labels.get("endpoint") == self.endpoint]
+            part.samples = [it for it in metric.samples if it.labels.get("endpoint") in self.endpoints]
             if part.samples:
                 yield part
 
@@ -169,6 +189,7 @@ def _line(record: Record, elapsed: float) -> dict[str, object]:
         "request_id": record.request_id,
         "dialect": record.dialect,
         "operation": record.operation,
+        "caller": record.caller,
         "endpoint": record.endpoint,
         "deployment": record.deployment,
         "reason": record.reason,

@@ -70,8 +70,12 @@ def _must_do(task: Task, tasks: Sequence[Task], what: str, name: str) -> None:
 
 
 def _endpoint_of(config: Config, deployment: str) -> str:
-    """The endpoint to book a directly named deployment under: the first that lists it, else its own name."""
-    return next((name for name, e in config.endpoints.items() if deployment in e.traffic), deployment)
+    """The endpoint to book a directly named deployment under: the first that it is behind, else its own name.
+
+    What holds for the endpoint (limits, filters, admission) is not to be had around by naming the deployment.
+    """
+    behind = (name for name, e in config.endpoints.items() if deployment in (*e.traffic, *(e.fallback or ())))
+    return next(behind, deployment)
 
 
 def _within(

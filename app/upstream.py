@@ -1,4 +1,4 @@
-"""The one seam for network I/O: a call to a deployment over HTTP.
+"""The one seam to deployments: a call to one over HTTP.
 
 Whatever goes wrong on the wire leaves here as one of our errors. The timeouts until the first byte are kept here, those
 after it by the exchange.

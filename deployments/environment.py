@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.config import LOOPBACK_VARIABLE
 from deployments import haproxy, leftovers
 from deployments.internal_key import VARIABLE
 
@@ -51,8 +52,11 @@ class Ports:
     replicas: int
 
 
-def set_environment(run: leftovers.Run, ports: Ports) -> None:
-    """Puts everything that Ray, Serve, HAProxy, vLLM and the applications read into this process's environment."""
+def set_environment(run: leftovers.Run, ports: Ports, *, loopback: bool) -> None:
+    """Puts everything that Ray, Serve, HAProxy, vLLM and the applications read into this process's environment.
+
+    `loopback`: whether the application listens on that interface alone.
+    """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault(VARIABLE, secrets.token_urlsafe(32))
@@ -64,6 +68,7 @@ def set_environment(run: leftovers.Run, ports: Ports) -> None:
     proxy = Path(run.directory)  # no deeper: Ray adds 57 characters, and HAProxy takes 97 for a socket
     os.environ |= {
         leftovers.MARKER: run.run_id,
+        LOOPBACK_VARIABLE: "1" if loopback else "0",
         "SPT_NOENV": "1",  # or a process that sets its title overwrites the marker in /proc/<pid>/environ
         "NO_PROXY": f"{no_proxy},{HOST}" if no_proxy else HOST,
         "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT),

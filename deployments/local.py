@@ -25,6 +25,7 @@ from typing import Any, TextIO, TypeVar
 import yaml
 
 from app import config as app_config
+from app.config_access import is_loopback
 from deployments import leftovers
 from deployments.environment import HOST, authenticate, free_ports, is_free, set_environment
 from deployments.internal_key import HEADER, VARIABLE
@@ -38,6 +39,9 @@ UNHEALTHY_S = 60.0
 """How long one may be unhealthy before the start is given up."""
 SHUTDOWN_S = 30.0
 """How long Serve may take to stop by itself; the sweep ends what is left."""
+
+EVERYWHERE = "0.0.0.0"
+"""All interfaces, and no single other one: the router finds the models on loopback, through the same port."""
 
 LOGICAL_CPUS = 16
 """Ray's bookkeeping, not cores: replicas that wait for tokens share the machine."""
@@ -86,8 +90,8 @@ def deploy(config: Path) -> int:
         return 1
     authenticate(run)
     try:
-        options = {"http_options": {"host": HOST, "port": run.port}}
-        _deploy(run.dashboard, {**yaml.safe_load(config.read_text()), **options})
+        document = yaml.safe_load(config.read_text())
+        _deploy(run.dashboard, {**document, "http_options": {"host": _host(document), "port": run.port}})
     except Failure as failure:
         _say(str(failure))
         return 1
@@ -106,6 +110,7 @@ def _run(document: Mapping[str, Any], port: int, directory: Path, stop: threadin
         raise Failure(
             f"Port {port} is taken by another program. Choose another: --port {port + 1}, or make serve PORT={port + 1}"
         )
+    host = _host(document)
     files = Path(tempfile.mkdtemp(prefix="switchyard-", dir="/tmp"))
     ports = free_ports(port)
     run = leftovers.Run(
@@ -115,7 +120,7 @@ def _run(document: Mapping[str, Any], port: int, directory: Path, stop: threadin
         dashboard=f"http://{HOST}:{ports.dashboard}",
         directory=str(files),
     )
-    set_environment(run, ports)
+    set_environment(run, ports, loopback=host == HOST)
     failed = True
     try:
         with contextlib.suppress(Stopped):
@@ -123,7 +128,7 @@ def _run(document: Mapping[str, Any], port: int, directory: Path, stop: threadin
             leftovers.write_record(directory, run)
             with _output_to(files / "launcher.log"):
                 _start(document, run, stop)
-                _ready(run)
+                _ready(document, run)
                 stop.wait()
         failed = False
     finally:
@@ -140,7 +145,7 @@ def _start(document: Mapping[str, Any], run: leftovers.Run, stop: threading.Even
     _say(f"Starting Ray (logs: {run.directory}/ray/session_latest/logs)")
     _start_ray(run, stop)
     _check(stop)
-    options = {"host": HOST, "port": run.port}
+    options = {"host": _host(document), "port": run.port}
     _in_background(partial(_start_serve, options), stop)
     _in_background(partial(_deploy, run.dashboard, {**document, "http_options": options}), stop)
     _wait_until_running(stop)
@@ -162,6 +167,16 @@ def _prepare_weights(document: Mapping[str, Any], stop: threading.Event) -> None
             _in_background(partial(weights.prepare, name, cache), stop)
         except weights.WeightsError as error:
             raise Failure(str(error)) from None
+
+
+def _host(document: Mapping[str, Any]) -> str:
+    """Where the application listens. That others than this machine may reach it has been checked by then."""
+    wanted = app_config.host_of(document)
+    if is_loopback(wanted):
+        return HOST
+    if wanted != EVERYWHERE:
+        raise Failure(f"http_options.host: '{wanted}': a local run listens on {HOST} or on {EVERYWHERE}")
+    return wanted
 
 
 def _packages(document: Mapping[str, Any]) -> Iterator[str]:
@@ -266,7 +281,9 @@ def _answers(port: int, path: str) -> bool:
         connection.close()
 
 
-def _ready(run: leftovers.Run) -> None:
+def _ready(document: Mapping[str, Any], run: leftovers.Run) -> None:
+    if _host(document) == HOST:
+        _say("It listens on the loopback interface only: `http_options: {host: 0.0.0.0}` opens it, given `access`")
     _say("To change it live, edit the configuration, then: make deploy")
     _write(sys.__stdout__, f"Switchyard is ready: http://{HOST}:{run.port}/v1")
 

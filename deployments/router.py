@@ -2,19 +2,25 @@
 
 Its configuration is the deployment's `user_config`, which Serve delivers to every replica on each change, without a
 restart. A change that is refused leaves the last good one in force.
+
+Serve listens where the cluster's configuration says, out of a replica's sight. So the router takes itself for reachable
+from everywhere, and refuses a configuration that names no callers, unless whoever started Serve on the loopback
+interface says so in the environment (SWITCHYARD_LOOPBACK=1, as the local launcher does).
 """
 
 import logging
+import os
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 from ray import serve
 from ray.serve import Application
+from ray.serve._private.config import DeploymentConfig
 from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.answer import REQUEST_ID_HEADER
-from app.config import ConfigError
+from app.config import LOOPBACK_VARIABLE, ConfigError
 from app.server import Router as App
 from app.targets import Surroundings
 from app.telemetry import log_to_stderr
@@ -40,8 +46,12 @@ class Router:
     def __init__(self) -> None:
         log_to_stderr()
         here = serve.get_replica_context()
-        control = ServeControl(here.app_name, here.deployment)
-        self._router = App(Surroundings.from_environment(_serve_url()), control=control)
+        surroundings = Surroundings.from_environment(
+            _serve_url(),
+            loopback=os.environ.get(LOOPBACK_VARIABLE) == "1",
+            several_routers=_has_siblings(here._deployment_config),
+        )
+        self._router = App(surroundings, control=ServeControl(here.app_name, here.deployment))
         self._configured = False
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -82,6 +92,12 @@ class _WithoutRequestId:
 def _serve_url() -> str:
     """The Serve ingress on this node, which knows every replica of every application."""
     return f"http://127.0.0.1:{_get_global_client().http_config.port}"
+
+
+def _has_siblings(settings: DeploymentConfig) -> bool:
+    """Whether Serve may run more replicas than this one. Of a change only the replicas know that come after it."""
+    autoscaling = settings.autoscaling_config
+    return (autoscaling.max_replicas if autoscaling is not None else settings.num_replicas or 1) > 1
 
 
 def build(args: RouterArgs) -> Application:

@@ -155,13 +155,15 @@ class Stream(Protocol):
 class Route:
     """A method and path (Starlette's syntax), and the dialect's name for what it does.
 
-    `local` ones are answered from the configuration (`Dialect.answer`), the others by a deployment.
+    `local` ones are answered from the configuration (`Dialect.answer`), the others by a deployment. `open` ones are
+    answered to everybody, and without their body.
     """
 
     method: str
     path: str
     operation: str
     local: bool = False
+    open: bool = False
 
 
 class Dialect(Protocol):
@@ -171,7 +173,10 @@ class Dialect(Protocol):
     routes: ClassVar[Sequence[Route]]
 
     def claims(self, route: Route, request: Request) -> bool:
-        """Whether `request`, on a path that other dialects have too, is this one's."""
+        """Whether `request`, on a path that other dialects have too, is this one's.
+
+        Asked twice: before the body is read (it is empty then), for those that are refused unread, and after.
+        """
 
     def parse(self, operation: str, request: Request, context: Context) -> Call:
         """The question behind `request`. Raises ClientError, and nothing else, on any bytes."""
@@ -185,7 +190,7 @@ class Dialect(Protocol):
         """The answer to a request that failed before its first byte; its body is empty if it could not be read."""
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
-        """A local route's reply. Raises ClientError."""
+        """A local route's reply; `config` is what the caller may know of it. Raises ClientError."""
 
 
 def json_object(body: bytes) -> dict[str, Any]:

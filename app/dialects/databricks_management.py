@@ -72,7 +72,7 @@ class View:
     """What the router knows when it is asked: the configuration in force, deployments' health, a pending change.
 
     `since_ms` is when the last configuration was applied (Unix time, ms). Nobody keeps when an endpoint was first
-    declared, so it is as old as that.
+    declared, so it is as old as that. `may_manage`: the caller may change the traffic.
     """
 
     config: Config
@@ -81,6 +81,7 @@ class View:
     url: str
     delivery: Delivery = Delivery.SETTLED
     pending: Config | None = None
+    may_manage: bool = True
 
 
 def find(name: str, config: Config) -> Endpoint:
@@ -106,7 +107,7 @@ def detailed(name: str, view: View) -> dict[str, Any]:
     told = {
         **_common(name, endpoint, view),
         "config": {"config_version": _version(name, view.config), **_config(endpoint, view.config, view)},
-        "permission_level": "CAN_MANAGE",
+        "permission_level": "CAN_MANAGE" if view.may_manage else "CAN_QUERY",
         "endpoint_url": f"{view.url.rstrip('/')}/serving-endpoints/{name}/invocations",
     }
     coming = view.pending.endpoints.get(name) if view.pending is not None else None

@@ -33,6 +33,7 @@ from app.sse import DONE, encode
 
 _CODES: Mapping[str, str] = {
     "unauthorized": "invalid_api_key",
+    "forbidden": "permission_denied",
     "too_large": "request_too_large",
     "method_not_allowed": "method_not_allowed",
     "unavailable": "service_unavailable",

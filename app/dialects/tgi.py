@@ -41,6 +41,8 @@ class _Plan:
 
 
 def _routes(mount: str) -> tuple[Route, ...]:
+    """TGI's. Those are open which TGI leaves open, but for `/chat_tokenize`, since strangers make nobody work here, and
+    `/v1/models`, which lists more than TGI's one model."""
     own = (
         Route("POST", mount or "/", "root"),
         Route("POST", f"{mount}/generate", "generate"),
@@ -50,15 +52,15 @@ def _routes(mount: str) -> tuple[Route, ...]:
         Route("POST", f"{mount}/tokenize", "tokenize"),
         Route("POST", f"{mount}/chat_tokenize", "chat_tokenize"),
         Route("POST", f"{mount}/v1/chat/completions", "chat"),
-        Route("GET", f"{mount}/info", "info"),
+        Route("GET", f"{mount}/info", "info", open=True),
     )
     if not mount:  # the router's own /health and /metrics are there, and OpenAI's completions and models
-        return (*own, Route("GET", "/", "alive", local=True), Route("GET", "/ping", "alive", local=True))
+        return (*own, *(Route("GET", path, "alive", local=True, open=True) for path in ("/", "/ping")))
     return (
         *own,
         Route("POST", f"{mount}/v1/completions", "completions"),
         Route("GET", f"{mount}/v1/models", "models", local=True),
-        *(Route("GET", mount + path, "health") for path in ("", "/health", "/ping")),
+        *(Route("GET", mount + path, "health", open=True) for path in ("", "/health", "/ping")),
     )
 
 

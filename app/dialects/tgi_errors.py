@@ -11,6 +11,7 @@ from app.errors import (
     BadRequest,
     ClientError,
     Incomplete,
+    LimitExceeded,
     NotFound,
     Rejected,
     SwitchyardError,
@@ -85,12 +86,13 @@ def chat_error_events(error: SwitchyardError) -> bytes:
 def error_reply(error: SwitchyardError, *, stream: bool, chat: bool = False) -> Reply:
     """The answer to a request that failed before its first byte. `stream`: its client waits for events.
 
-    A body that could not be read as a request has not reached TGI's handler: its status stays a status.
+    A body that could not be read as a request has not reached TGI's handler, nor has a request beyond its caller's
+    limit: their status stays a status.
     """
     if isinstance(error, Unauthorized):
         return Reply(b"", error.status)
     status, _, kind = told(error)
-    if stream and kind in _IN_BAND and not isinstance(error, BadRequest):
+    if stream and kind in _IN_BAND and not isinstance(error, BadRequest | LimitExceeded):
         events = chat_error_events(error) if chat else error_event(error)
         return Reply(events, 200, EVENT_STREAM, {"cache-control": "no-cache", "x-accel-buffering": "no"})
     return Reply(dump(error_body(error)), status)

@@ -16,8 +16,8 @@ from tests.serving import free_port
 ROOT = Path(__file__).parents[2]
 
 
-def start(config: Path, port: int, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "app", "--config", str(config), "--port", str(port)]
+def start(config: Path, port: int, host: str = "127.0.0.1", **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "app", "--config", str(config), "--port", str(port), "--host", host]
     return subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, **environment}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -37,7 +37,7 @@ def test_it_serves_a_deployment_elsewhere_and_stops_on_sigterm(
     process = start(config, port, FAR_KEY="theirs")
     try:
         answer = None
-        for _ in range(200):
+        for _ in range(1000):
             try:
                 body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
                 answer = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body)
@@ -50,7 +50,7 @@ def test_it_serves_a_deployment_elsewhere_and_stops_on_sigterm(
         assert fakes["blue"].headers[-1]["authorization"] == "Bearer theirs"
     finally:
         process.send_signal(signal.SIGTERM)
-        _, log = process.communicate(timeout=10)
+        _, log = process.communicate(timeout=60)
     assert '"deployment": "far"' in log
     assert "theirs" not in log
 
@@ -59,7 +59,38 @@ def test_a_wrong_configuration_is_told_and_nothing_starts(tmp_path: Path) -> Non
     config = tmp_path / "router.yaml"
     config.write_text("endpoints: {chat: {tasks: [chat], traffic: {gone: 100}}}\ndeployments: {}\n")
     process = start(config, free_port())
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "deployments: " in said
     assert "Traceback" not in said
+
+
+def test_without_access_it_listens_for_this_machine_alone_and_says_so(
+    engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
+) -> None:
+    _, url = engines
+    document = {
+        "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"far": 100}}},
+        "deployments": {"far": {"url": f"{url}/blue", "model": "big"}},
+    }
+    config = tmp_path / "router.yaml"
+    config.write_text(yaml.safe_dump(document))
+    process = start(config, free_port(), host="0.0.0.0")
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "access: nothing says who may call" in said
+    assert "allow_anonymous: true" in said
+    port = free_port()
+    process = start(config, port)
+    try:
+        for _ in range(1000):
+            try:
+                assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+                break
+            except httpx.ConnectError:
+                assert process.poll() is None
+                time.sleep(0.05)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert "everyone on this machine may call, nobody else can" in said

@@ -139,6 +139,9 @@ def broken(**change: Any) -> dict[str, Any]:
         ({"applications": "x"}, "applications: expected a list"),
         ("- 1\n- 2\n", "expected a mapping"),
         ("a: [", "not YAML"),
+        ("a: 2030-02-31", "not YAML: day is out of range"),
+        ("{[a]: b}", "line 1: a name must be plain text"),
+        ("[" * 5000, "not YAML"),
         ("endpoints:\n  chat: 1\n  chat: 2\n", "line 3: duplicate name 'chat'"),
     ],
 )
@@ -167,6 +170,13 @@ def test_check_says_right_or_what_is_wrong(tmp_path: Path, capsys: pytest.Captur
 
 def test_the_repositorys_own_configuration_is_right() -> None:
     assert check_file(ROOT / "serve_config.yaml") == []
+
+
+def test_the_example_for_kubernetes_is_right(tmp_path: Path) -> None:
+    example = yaml.safe_load((ROOT / "k8s/rayservice.yaml").read_text())
+    file = tmp_path / "serve.yaml"
+    file.write_text(example["spec"]["serveConfigV2"])
+    assert check_file(file) == []
 
 
 def test_the_committed_schema_is_the_generated_one() -> None:

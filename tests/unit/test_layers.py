@@ -12,6 +12,8 @@ ROOT = Path(__file__).parents[2]
 
 # A module may import from layers below its own, and from its own. Dialects share few modules, named below.
 LAYERS = [
+    {"app.config_base"},
+    {"app.config_access", "app.config_file"},
     {"app.breaker", "app.config", "app.errors", "app.retries", "app.sse"},
     {
         "app.access",
@@ -20,6 +22,7 @@ LAYERS = [
         "app.control",
         "app.engine",
         "app.fold",
+        "app.limits",
         "app.model",
         "app.targets",
         "app.traffic",

@@ -11,7 +11,7 @@ from app.tgi_metrics import exposition
 
 def told(telemetry: Telemetry, endpoint: str = "chat") -> dict[Any, float]:
     """Sample name and labels to value; the text is one that Prometheus reads."""
-    text = exposition(telemetry.of(endpoint)).decode()
+    text = exposition(telemetry.of([endpoint])).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     # This parser gives every counter OpenMetrics' `_total`, which TGI's own text does not have.
     return {(s.name.removesuffix("_total"), *s.labels.values()): s.value for s in samples}

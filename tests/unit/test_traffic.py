@@ -178,3 +178,9 @@ class _Fixed(Random):
 @pytest.mark.parametrize(("value", "expected"), [(0.0, "a"), (0.4999, "a"), (0.5, "b"), (1 - 2**-53, "b")])
 def test_the_whole_range_of_draws_is_covered(value: float, expected: str) -> None:
     assert weighted({"z": 0, "a": 50, "b": 50, "y": 0}, _Fixed(value)) == expected
+
+
+def test_a_deployment_asked_for_by_name_is_booked_under_the_endpoint_that_it_is_behind() -> None:
+    behind = config(fallback=["lone"])
+    assert [ask(behind, name).endpoint for name in ("blue", "red", "lone")] == ["chat", "chat", "chat"]
+    assert ask(config(), "lone").endpoint == "lone"

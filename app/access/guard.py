@@ -1,0 +1,234 @@
+"""The guard that every request passes: who is calling, and whether it may run. The files and sockets behind it.
+
+A configuration is taken whole or refused (`reconfigure`); what it does not change goes on as it was: keys, an issuer's
+keys, counts. Tasks that live as long as the application reread and renew; no request waits for them.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import aiohttp
+
+from app.access.caller import EVERYONE, VISITOR, Caller, credentials
+from app.access.issuer import Issuer, fetch
+from app.access.keyfile import KeyFile
+from app.access.keys import KeyRing
+from app.access.tokens import key_id, looks_like_a_token, verify
+from app.config import Config
+from app.config_access import Access as Settings
+from app.config_access import Store as StoreSettings
+from app.config_access import exposure_problems, sharing_problems
+from app.config_base import ConfigError
+from app.errors import Forbidden, Unauthorized, Unavailable
+from app.limits.limiter import Answer, Claims, Limiter, Subject
+from app.limits.limiter import Watch as LimitWatch
+from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
+
+_TICK_S = 1.0
+
+_NO_KEY = (
+    "Credentials are required: send a key or token as `Authorization: Bearer …`, or a key in `api-key` or `x-api-key`"
+)
+
+_TWO_KEYS = "The request shows different credentials in several headers: send one"
+
+_log = logging.getLogger("switchyard")
+
+
+class Watch(LimitWatch, Protocol):
+    """Who wants to know what happens here."""
+
+    def keys_read(self, outcome: str) -> None:
+        """The file with the keys was read again: ``applied`` or ``refused``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What one configuration made of it. Replaced whole."""
+
+    settings: Settings
+    keys: KeyFile | None
+    issuer: Issuer | None
+    limiter: Limiter
+
+
+class Access:
+    """Who may call this server, and how much. `loopback`: only this machine reaches it; `several_routers`: others
+    like it serve the same callers."""
+
+    def __init__(self, watch: Watch, *, loopback: bool, several_routers: bool) -> None:
+        self._watch, self._loopback, self._several = watch, loopback, several_routers
+        self._session: aiohttp.ClientSession | None = None
+        self._retired: list[Store] = []  # of earlier configurations: requests that began under these end there
+        self._state: _State | None = None
+
+    def reconfigure(self, config: Config) -> None:
+        """Goes by `config` from the next request on. Raises ConfigError, having changed nothing, where it cannot."""
+        settings, before = config.access, self._state
+        if problems := list(exposure_problems(settings, loopback=self._loopback)):
+            raise ConfigError(problems)
+        keys = _key_file(settings, before)
+        self._check_sharing(settings, keys.ring if keys is not None else KeyRing())
+        store = _store(settings.limits.store, before)
+        issuer = before.issuer if before is not None and before.settings.oidc == settings.oidc else None
+        if issuer is None and settings.oidc is not None:
+            issuer = Issuer(settings.oidc, self._fetch, time.monotonic)
+        self._state = _State(settings, keys, issuer, Limiter(settings.limits, store, self._watch, time.monotonic))
+        if before is not None and before.limiter.store is not store:
+            self._retired.append(before.limiter.store)
+        if not settings.may_be_exposed and (before is None or before.settings.may_be_exposed):
+            _log.warning("`access` names no keys and no issuer: everyone on this machine may call, nobody else can")
+
+    async def caller(self, headers: Mapping[str, str]) -> Caller:
+        """Who sends a request with these headers. Raises Unauthorized, and Unavailable where that cannot be found out.
+
+        Without `keys_file` and `oidc` a credential means nothing: clients send one because their SDKs demand it.
+        """
+        state = self._current
+        if not state.settings.knows_callers:
+            return EVERYONE
+        if (shown := _only(credentials(headers))) is None:
+            if state.settings.allow_anonymous:
+                return EVERYONE
+            raise Unauthorized(_NO_KEY)
+        if state.issuer is not None and looks_like_a_token(shown):
+            return verify(shown, await state.issuer.key(key_id(shown)), state.issuer.oidc)
+        if state.keys is None:
+            raise Unauthorized("The credential is no bearer token of the issuer that this server trusts")
+        return state.keys.ring.caller(shown, time.time())
+
+    def may_manage(self, caller: Caller) -> bool:
+        """Whether `caller` may change what is served."""
+        settings = self._current.settings
+        return not settings.may_be_exposed or caller.name in settings.managers
+
+    def must_manage(self, caller: Caller) -> None:
+        """Raises Forbidden where `caller` may not change what is served."""
+        if not self.may_manage(caller):
+            raise Forbidden(f"'{caller.name}' may not change traffic: `access.managers` names who may")
+
+    def admit(self, caller: Caller, endpoint: str, body: Mapping[str, Any], answer: Answer) -> Claims:
+        """A context in which a request of `caller` runs, as its limits let it: see `Limiter.admit`."""
+        return self._current.limiter.admit(Subject(caller.name, caller.id, caller.limits), endpoint, body, answer)
+
+    async def reader(self, headers: Mapping[str, str]) -> Caller:
+        """Who reads metrics. Raises Unauthorized where they are restricted and nobody shows who that is.
+
+        Open unless configured otherwise: a scraper has no key, and there is neither a key nor a prompt in them.
+        """
+        if self._state is None or self._state.settings.metrics == "open":
+            return VISITOR
+        if (reader := await self.caller(headers)) is EVERYONE:
+            raise Unauthorized(_NO_KEY)
+        return reader
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The application's life: opens what is needed, keeps it fresh, closes it."""
+        rounds = ((self._reread_keys, _TICK_S), (self._refresh_issuer, _TICK_S), (self._renew_leases, RENEW_EVERY_S))
+        async with aiohttp.ClientSession() as self._session:
+            upkeep = [asyncio.create_task(_repeat(work, every_s)) for work, every_s in rounds]
+            try:
+                yield
+            finally:
+                for task in upkeep:
+                    task.cancel()
+                await asyncio.wait(upkeep)
+                for store in self._stores:
+                    with suppress(StoreFailed):
+                        await store.close()
+
+    @property
+    def _current(self) -> _State:
+        if self._state is None:
+            raise Unavailable("The router has no configuration yet", retry_after=1)
+        return self._state
+
+    async def _fetch(self, url: str) -> bytes:
+        if self._session is None:
+            raise OSError("not running")
+        return await fetch(self._session, url)
+
+    def _check_sharing(self, settings: Settings, ring: KeyRing) -> None:
+        problems = sharing_problems(settings.limits, several_routers=self._several, keys_have_limits=ring.have_limits)
+        if told := list(problems):
+            raise ConfigError(told)
+
+    async def _reread_keys(self) -> None:
+        if (state := self._state) is None or state.keys is None:
+            return
+        try:
+            if await asyncio.to_thread(state.keys.reread, partial(self._check_sharing, state.settings)):
+                self._watch.keys_read("applied")
+                _log.info("keys read again")
+        except ConfigError as error:
+            self._watch.keys_read("refused")
+            _log.error("keys refused, the last good ones stay:\n%s", error)
+
+    async def _refresh_issuer(self) -> None:
+        if self._state is not None and self._state.issuer is not None:
+            await self._state.issuer.refresh()
+
+    async def _renew_leases(self) -> None:
+        for store in self._stores:
+            try:
+                await store.renew()
+            except StoreFailed as error:
+                _log.warning("requests at a time may be forgotten, their store does not answer: %s", error)
+
+    @property
+    def _stores(self) -> list[Store]:
+        return [*self._retired, *([self._state.limiter.store] if self._state is not None else [])]
+
+
+async def _repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:
+    """Each piece of upkeep has rounds of its own: an issuer that hangs holds up neither a revoked key nor a lease."""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await work()
+        except Exception:  # noqa: BLE001  a defect of one round must not end the rounds
+            _log.exception("access could not be kept fresh")
+
+
+def _only(shown: Sequence[str]) -> str | None:
+    """Raises Unauthorized where there are several: a proxy in front may have let the other one through."""
+    if len(shown) > 1:
+        raise Unauthorized(_TWO_KEYS)
+    return shown[0] if shown else None
+
+
+def _key_file(settings: Settings, before: _State | None) -> KeyFile | None:
+    if settings.keys_file is None:
+        return None
+    if before is not None and before.keys is not None and before.keys.path == settings.keys_file:
+        before.keys.judge_again()
+        return before.keys
+    try:
+        return KeyFile(settings.keys_file)
+    except ConfigError as error:
+        raise ConfigError([f"access.keys_file: {problem}" for problem in error.problems]) from None
+
+
+def _store(wanted: StoreSettings | None, before: _State | None) -> Store:
+    if before is not None and before.settings.limits.store == wanted:
+        return before.limiter.store
+    if wanted is None:
+        return Store.in_memory()
+    # Redis's client takes as long to import as half of the router: those who do not share are spared that.
+    from app.limits.redis_store import shared_store
+
+    try:
+        return shared_store(wanted.read())
+    except OSError as error:
+        raise ConfigError([f"access.limits.store.url_file: {wanted.url_file}: {error.strerror}"]) from None
+    except KeyError:
+        raise ConfigError([f"access.limits.store.url_env: the variable {wanted.url_env} is not set"]) from None
+    except ValueError:
+        raise ConfigError(["access.limits.store: the URL is none that a Redis client understands"]) from None

@@ -1,0 +1,57 @@
+"""What every section of the configuration is made of, and how its problems are told.
+
+A section is a frozen pydantic model that knows no other keys than its own; a problem is one line,
+``path: what is wrong; the fix``.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+
+class ConfigError(ValueError):
+    """A configuration that is refused. `problems` holds one line each: ``path: what is wrong; the fix``."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = list(problems)
+
+
+class Section(BaseModel):
+    """A part of the configuration: immutable, and refusing unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def problems_of(error: ValidationError, root: type[BaseModel], *, is_secret: bool = False) -> Iterator[str]:
+    """Every problem that pydantic found in a `root`, one line each. `is_secret`: a name that it does not have may be a
+    key that somebody put in the wrong place, and is not repeated."""
+    for item in error.errors():
+        cause = item.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigError):
+            yield from cause.problems
+            continue
+        location = [str(part) for part in item["loc"] if part != "[key]"]
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            location = location[:-1] if is_secret else location
+            known = ", ".join(_model_at(root, item["loc"][:-1]).model_fields)
+            message = f"unknown key; remove it or correct its spelling (known: {known})"
+        yield f"{'.'.join(location) or '(top level)'}: {message}"
+
+
+def _model_at(root: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel]:
+    """The model whose keys stand at `location`: names of fields, and keys of the mappings between them."""
+    model = root
+    for part in location:
+        if (field := model.model_fields.get(str(part))) is not None:
+            model = next(_models_in(field.annotation), model)
+    return model
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models_in(argument)

@@ -1,0 +1,115 @@
+"""Where limits are counted: in this process, or (`redis_store`) in a Redis that several routers share.
+
+Windows are those of the library `limits`. It has nothing for requests at a time: these are leases, which a router
+renews while the request runs, so that those of a router that died end by themselves.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol, Self
+
+from limits.aio.storage import MemoryStorage
+from limits.errors import StorageError
+
+from app.limits.windows import PERIOD_S, Window
+
+LEASE_S = 30
+"""How long the requests of a router that died count on."""
+RENEW_EVERY_S = LEASE_S / 3
+
+_NO_LIMIT = 2**53  # exact in Lua's numbers
+
+
+class StoreFailed(Exception):
+    """The store did not answer, or not sensibly."""
+
+
+class Windows(Protocol):
+    """Counts per sliding window, as the storages of `limits` keep them."""
+
+    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool: ...
+
+    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]: ...
+
+
+class Leases(Protocol):
+    """Requests at a time, by key. A holder is one request."""
+
+    async def acquire(self, key: str, limit: int, holder: str) -> bool: ...
+
+    async def release(self, key: str, holder: str) -> None: ...
+
+    async def renew(self) -> None: ...
+
+
+async def _nothing() -> None: ...
+
+
+class Store:
+    """The counts. Every method raises StoreFailed; a cancelled one may have counted."""
+
+    def __init__(self, windows: Windows, leases: Leases, close: Callable[[], Awaitable[None]] = _nothing) -> None:
+        self._windows, self._leases, self.close = windows, leases, close
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        """This process's own."""
+        return cls(MemoryStorage(), _MemoryLeases())
+
+    async def take(self, key: str, limit: int, cost: int) -> bool:
+        """Counts `cost` if it fits into `limit`."""
+        with _failures():
+            return await self._windows.acquire_sliding_window_entry(key, limit, PERIOD_S, cost)
+
+    async def add(self, key: str, amount: int) -> None:
+        """Counts `amount`, whether it fits or not; a negative one is given back."""
+        with _failures():
+            await self._windows.acquire_sliding_window_entry(key, _NO_LIMIT, PERIOD_S, amount)
+
+    async def window(self, key: str) -> Window:
+        """The counts as they are."""
+        with _failures():
+            return Window(*await self._windows.get_sliding_window(key, PERIOD_S))
+
+    async def acquire(self, key: str, limit: int, holder: str) -> bool:
+        """Counts one request that runs from here on, if it is not the `limit` + 1st."""
+        with _failures():
+            return await self._leases.acquire(key, limit, holder)
+
+    async def release(self, key: str, holder: str) -> None:
+        """The request has ended; nothing happens where it had not been counted."""
+        with _failures():
+            await self._leases.release(key, holder)
+
+    async def renew(self) -> None:
+        """Says that the requests which were counted here still run: to be called every RENEW_EVERY_S."""
+        with _failures():
+            await self._leases.renew()
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        yield
+    except (StorageError, OSError, TimeoutError) as error:
+        raise StoreFailed(type(error.__cause__ or error).__name__) from error
+
+
+class _MemoryLeases:
+    def __init__(self) -> None:
+        self._holders: dict[str, set[str]] = {}
+
+    async def acquire(self, key: str, limit: int, holder: str) -> bool:
+        holders = self._holders.setdefault(key, set())
+        if len(holders) < limit:
+            holders.add(holder)
+        return holder in holders
+
+    async def release(self, key: str, holder: str) -> None:
+        holders = self._holders.get(key, set())
+        holders.discard(holder)
+        if not holders:
+            self._holders.pop(key, None)
+
+    async def renew(self) -> None:
+        """Nothing: they end with the process."""

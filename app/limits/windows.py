@@ -1,0 +1,61 @@
+"""What the counts of a sliding window mean: how much is left, and when more frees. Pure; times are in seconds.
+
+Counted is per minute, and the minute before weighs in by as much of it as still lies within the last 60 seconds. That
+needs two numbers per limit however large it is, lets nobody take a double share around a boundary, and can tell
+exactly when a refused request would pass. Contract of the headers: OpenAI's API, "rate limits in headers".
+"""
+
+import math
+from dataclasses import dataclass
+
+PERIOD_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One limit's counts, as `limits` tells them.
+
+    `previous_left_s` is how long the previous minute still weighs in (0 to 60), `current_left_s` how long the current
+    one will (60 to 120; 0 before the first count).
+    """
+
+    previous: int
+    previous_left_s: float
+    current: int
+    current_left_s: float
+
+    @property
+    def used(self) -> int:
+        """What counts at this moment."""
+        return math.floor(self.previous * self.previous_left_s / PERIOD_S) + self.current
+
+    def remaining(self, limit: int) -> int:
+        """What `limit` leaves: 0 where a settled request took more than was left."""
+        return min(limit, max(0, limit - self.used))
+
+    @property
+    def resets_in_s(self) -> float:
+        """Until nothing counts any more, if nothing is added."""
+        if self.current > 0:
+            return self.current_left_s
+        return self.previous_left_s if self.previous > 0 else 0.0
+
+    def frees_in_s(self, limit: int, cost: int) -> float:
+        """Until `cost` fits into `limit`, if nothing is added; `cost` is at most `limit`."""
+        room = limit - cost
+        if self.used <= room:
+            return 0.0
+        if self.current <= room:  # the previous minute has to fade far enough
+            return self.previous_left_s - PERIOD_S * (room - self.current) / self.previous
+        until_previous = max(self.current_left_s - PERIOD_S, 0.0)
+        return until_previous + PERIOD_S * (1 - room / self.current)
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI's headers have it: ``6m0s``, ``12.5s``, ``20ms``."""
+    milliseconds = math.ceil(max(0.0, seconds) * 1000)
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    minutes, rest = divmod(milliseconds, 60_000)
+    text = f"{rest / 1000:.3f}".rstrip("0").rstrip(".")
+    return f"{minutes}m{text}s" if minutes else f"{text}s"

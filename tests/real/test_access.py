@@ -1,0 +1,77 @@
+"""Keys and limits on the real application: delivered live, and taken back."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import yaml
+
+from app.access.keyfile import append
+from app.access.keys import create
+from app.config_access import Limits
+from tests.launching import ROOT, command, environment
+from tests.real.conftest import Application, eventually
+
+pytestmark = pytest.mark.real
+
+CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+
+
+def deliver(application: Application, file: Path) -> None:
+    """By `make deploy`'s command."""
+    done = subprocess.run(
+        command("deploy", "--config", str(file)),
+        cwd=ROOT,
+        env=environment(application.directory),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def status(application: Application, key: str | None) -> int:
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return httpx.get(f"{application.url}/v1/models", headers=headers).status_code
+
+
+@pytest.fixture
+def keys(application: Application, tmp_path: Path) -> Iterator[Path]:
+    """The application asks for keys while the test runs."""
+    keys, changed = tmp_path / "keys.yaml", tmp_path / "serve_config.yaml"
+    keys.touch()
+    document = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
+    router = next(app for app in document["applications"] if app["name"] == "router")
+    router["deployments"][0]["user_config"]["access"] = {"keys_file": str(keys)}
+    changed.write_text(yaml.safe_dump(document))
+    deliver(application, changed)
+    assert eventually(lambda: status(application, None) == 401, within_s=30)
+    yield keys
+    deliver(application, ROOT / "serve_config.yaml")
+    assert eventually(lambda: status(application, None) == 200, within_s=30)
+
+
+def test_keys_open_and_limit_what_they_are_for(application: Application, keys: Path) -> None:
+    key, record = create("team", endpoints=["chat"], limits=Limits(requests_per_minute=2))
+    append(keys, record.line)
+    assert eventually(lambda: status(application, key) == 200, within_s=30)
+    with openai.OpenAI(base_url=f"{application.url}/v1", api_key=key, max_retries=0) as client:
+        assert {model.id for model in client.models.list()} == {"chat", "smollm2-blue", "smollm2-green"}
+        with pytest.raises(openai.PermissionDeniedError):
+            client.embeddings.create(model="embed", input="hi")
+        outcomes: list[str] = []
+        for _ in range(6):  # a minute's boundary may lie in between
+            try:
+                headers = client.chat.completions.with_raw_response.create(**CHAT).headers
+                outcomes.append("served")
+            except openai.RateLimitError as error:
+                headers = error.response.headers
+                outcomes.append("limited")
+            assert headers["x-ratelimit-limit-requests"] == "2"
+            assert ("retry-after" in headers) == (outcomes[-1] == "limited")
+    assert outcomes[:1] == ["served"]
+    assert "limited" in outcomes

@@ -1,0 +1,85 @@
+"""Where credentials are, and what a caller may know and use."""
+
+import pytest
+
+from app.access.caller import EVERYONE, Caller, credentials, must_use, visible
+from app.config import parse
+from app.errors import Forbidden
+
+CONFIG = parse(
+    {
+        "endpoints": {
+            "chat": {"tasks": ["chat"], "traffic": {"blue": 90, "green": 10}},
+            "beta": {"tasks": ["chat"], "traffic": {"green": 100}, "fallback": ["red"]},
+            "embed": {"tasks": ["embeddings"], "traffic": {"mini": 100}},
+        },
+        "deployments": {
+            **{name: {"app": name, "model": "m"} for name in ("blue", "green", "red")},
+            "mini": {"app": "mini", "model": "e", "tasks": ["embeddings"]},
+        },
+        "defaults": {"chat": "chat", "embeddings": "embed"},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ({"authorization": "Bearer k"}, ("k",)),
+        ({"authorization": "bearer  k "}, ("k",)),
+        ({"api-key": "k"}, ("k",)),
+        ({"x-api-key": "k"}, ("k",)),
+        ({"authorization": "Bearer k", "api-key": "k"}, ("k",)),
+        ({"authorization": "Bearer", "api-key": "k"}, ("k",)),
+        ({"authorization": "Bearer  ", "api-key": "k"}, ("k",)),
+        ({"authorization": "Basic dXNlcjpwYXNz", "api-key": "k"}, ("k",)),
+        ({"authorization": "Basic dXNlcjpwYXNz"}, ()),
+        ({"authorization": "Bearer"}, ()),
+        ({"api-key": ""}, ()),
+        ({}, ()),
+        ({"authorization": "Bearer k", "api-key": "other"}, ("k", "other")),
+        ({"api-key": "k", "x-api-key": "other"}, ("k", "other")),
+    ],
+)
+def test_a_credential_is_where_some_sdk_puts_it(headers: dict[str, str], found: tuple[str, ...]) -> None:
+    assert credentials(headers) == found
+
+
+def test_a_caller_without_bounds_sees_everything() -> None:
+    assert visible(EVERYONE, CONFIG) is CONFIG
+    must_use(EVERYONE, CONFIG, "embed")
+
+
+def test_a_bounded_caller_sees_its_endpoints_and_what_is_behind_them() -> None:
+    seen = visible(Caller("team", "k", frozenset({"beta"})), CONFIG)
+    assert list(seen.endpoints) == ["beta"]
+    assert set(seen.deployments) == {"green", "red"}
+    assert seen.defaults == {}
+    assert visible(Caller("team", "k", frozenset({"embed"})), CONFIG).defaults == {"embeddings": "embed"}
+    assert set(visible(Caller("team", "k", frozenset({"blue", "gone"})), CONFIG).deployments) == {"blue"}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "named", "may"),
+    [
+        ({"chat"}, "chat", True),
+        ({"chat"}, "blue", True),
+        ({"chat"}, "embed", False),
+        ({"chat"}, "mini", False),
+        ({"blue"}, "blue", True),
+        ({"blue"}, "chat", False),
+        (set(), "chat", False),
+        ({"chat"}, "no such thing", True),  # that it does not exist is said elsewhere
+        ({"chat"}, None, True),
+    ],
+)
+def test_what_a_caller_may_use(allowed: set[str], named: str | None, may: bool) -> None:
+    caller = Caller("team", "k", frozenset(allowed))
+    if may:
+        must_use(caller, CONFIG, named)
+        return
+    with pytest.raises(Forbidden) as raised:
+        must_use(caller, CONFIG, named)
+    assert raised.value.message.startswith(f"'team' may not use '{named}'; it may use: ")
+    others = {"chat", "beta", "embed"} - allowed - {named}
+    assert not any(other in raised.value.message.partition("it may use")[2] for other in others)

@@ -1,0 +1,290 @@
+"""API keys: made, kept, recognised."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.access.__main__ import main
+from app.access.keyfile import KeyFile, append
+from app.access.keys import KeyRing, create
+from app.config_access import Limits
+from app.config_base import ConfigError
+from app.errors import Unauthorized
+
+NOW = datetime.now(UTC)
+
+
+def test_a_key_is_recognised_by_what_is_kept_of_it() -> None:
+    key, record = create("team", endpoints=["chat"], limits=Limits(requests_per_minute=3))
+    caller = KeyRing.parse(record.line).caller(key, NOW.timestamp())
+    assert (caller.name, caller.endpoints, caller.limits) == (
+        "team",
+        frozenset({"chat"}),
+        Limits(requests_per_minute=3),
+    )
+    assert caller.id == f"key-{record.id}"
+
+
+def test_nothing_of_the_secret_is_kept() -> None:
+    key, record = create("team")
+    secret = key.rpartition("-")[2]
+    assert len(secret) == 43
+    assert secret not in record.line
+    assert record.hash not in repr(record)
+    ring = KeyRing.parse(record.line)
+    assert repr(ring) == "KeyRing(have_limits=False)"
+    same, again = create("team")
+    assert same != key
+    assert again.hash != record.hash
+
+
+@pytest.mark.parametrize("prefix", ["", "dapi", "flp_", "sk-", "hf_"])
+def test_the_prefix_is_free_and_part_of_the_key(prefix: str) -> None:
+    key, record = create("team", prefix=prefix)
+    assert key.startswith(prefix)
+    ring = KeyRing.parse(record.line)
+    assert ring.caller(key, 0).name == "team"
+    for other in (key.removeprefix(prefix) if prefix else f"x{key}", f"other{key}"):
+        with pytest.raises(Unauthorized):
+            ring.caller(other, 0)
+
+
+@pytest.mark.parametrize("prefix", ["has space", "ü", "x" * 33, "a\n", "eyJ.a.", "a:b"])
+def test_a_prefix_that_is_no_beginning_of_a_key_is_refused(prefix: str) -> None:
+    with pytest.raises(ConfigError, match="prefix"):
+        create("team", prefix=prefix)
+
+
+def test_a_key_ends_at_its_expiry() -> None:
+    key, record = create("team", expires=NOW + timedelta(hours=1))
+    ring = KeyRing.parse(record.line)
+    assert ring.caller(key, NOW.timestamp()).name == "team"
+    with pytest.raises(Unauthorized, match="of 'team' has expired"):
+        ring.caller(key, (NOW + timedelta(hours=1)).timestamp())
+
+
+KEY, RECORD = create("team", endpoints=["chat"])
+RING = KeyRing.parse(RECORD.line)
+
+
+@given(st.text() | st.text(alphabet="0123456789abcdef-", max_size=60).map(lambda text: KEY[:8] + text))
+def test_any_other_text_is_nobodys_key(text: str) -> None:
+    with pytest.raises(Unauthorized) as raised:
+        RING.caller(text, 0)
+    assert len(text) < 12 or text not in raised.value.message
+
+
+@given(position=st.integers(0, len(KEY) - 1), other=st.characters(max_codepoint=255))
+def test_a_key_with_one_character_changed_is_nobodys(position: int, other: str) -> None:
+    changed = KEY[:position] + other + KEY[position + 1 :]
+    if changed == KEY:
+        assert RING.caller(changed, 0).name == "team"
+        return
+    with pytest.raises(Unauthorized):
+        RING.caller(changed, 0)
+
+
+def test_a_file_may_have_comments_and_times_without_quotes() -> None:
+    text = (
+        f"# the search team\n- {{id: {RECORD.id}, name: team, hash: '{RECORD.hash}', expires: 2024-01-01T00:00:00Z}}\n"
+    )
+    with pytest.raises(Unauthorized, match="expired"):
+        KeyRing.parse(text).caller(KEY, NOW.timestamp())
+    with pytest.raises(Unauthorized):
+        KeyRing.parse("# nobody yet\n").caller(KEY, NOW.timestamp())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"id": "short"}, "0.id: .*pattern"),
+        ({"name": ""}, "0.name: .*pattern"),
+        ({"name": "a\nb"}, "0.name: .*pattern"),
+        ({"name": "anonymous"}, "0.name: 'anonymous' is the name of callers without a key"),
+        ({"hash": "sk-sy-the-key-itself"}, "0.hash: .*pattern"),
+        ({"endpoints": []}, "0.endpoints: .*at least 1"),
+        ({"expires": "2030-01-01T00:00:00"}, "0.expires: .*timezone"),
+        ({"limits": {"requests_per_minute": 0}}, "0.limits.requests_per_minute: .*greater than or equal"),
+        ({"limits": {"requests": 1}}, "0.limits: unknown key; .*known: requests_per_minute, tokens_per"),
+        ({"endpoint": ["chat"]}, "0: unknown key; .*known: id, name, hash, endpoints"),
+    ],
+)
+def test_a_wrong_record_is_refused_with_its_path(change: dict[str, object], said: str) -> None:
+    record = {**RECORD.model_dump(mode="json", exclude_unset=True), **change}
+    with pytest.raises(ConfigError, match=said) as raised:
+        KeyRing.parse(json.dumps([record]))
+    assert "the-key-itself" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- [", "not YAML, line"),
+        ("a: b", "valid tuple"),
+        ("\0", "not YAML"),
+        (RECORD.line * 2, "two keys have this id"),
+        (f"- {{id: {RECORD.id}, expires: 2030-02-31}}", "not YAML"),
+        ("[" * 5000, "not YAML"),
+        ("- {name: a, name: b}", "line 1: duplicate name;"),
+        ("- {[name]: a}", "line 1: a name must be plain text"),
+        ("- {}", "0.id: Field required"),
+    ],
+)
+def test_a_wrong_file_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        KeyRing.parse(text)
+
+
+@pytest.mark.parametrize(
+    "misplaced", ["- {}\n", "- {{{}: team}}\n", "- {{{0}: 1, {0}: 2}}\n", "- {}: [\n", "{}: a\n", "a: !{}"]
+)
+def test_a_key_that_somebody_put_into_the_file_is_not_told(misplaced: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        KeyRing.parse(misplaced.format(KEY))
+    assert KEY not in str(raised.value)
+
+
+def check_nothing(ring: KeyRing) -> None: ...
+
+
+def looks(file: KeyFile, check: Callable[[KeyRing], None] = check_nothing) -> list[bool]:
+    """Two of the looks that are taken once a second: what is found twice is judged."""
+    return [file.reread(check) for _ in range(2)]
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    append(path, RECORD.line)
+    assert path.stat().st_mode & 0o777 == 0o600
+    file = KeyFile(path)
+    assert looks(file) == [False, False]
+    key, record = create("another")
+    append(path, record.line)
+    assert looks(file) == [False, True]
+    assert file.ring.caller(key, 0).name == "another"
+    path.write_text(record.line)
+    assert looks(file) == [False, True]
+    with pytest.raises(Unauthorized):
+        file.ring.caller(KEY, 0)
+    path.write_text("")
+    assert looks(file) == [False, True]
+    with pytest.raises(Unauthorized):
+        file.ring.caller(key, 0)
+
+
+def test_a_file_that_is_just_being_written_is_not_taken_by_halves(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text(RECORD.line)
+    file = KeyFile(path)
+    key, record = create("another")
+    whole = RECORD.line + record.line
+    for half in ("", whole[:30], RECORD.line, whole[:-20], whole):
+        path.write_text(half)
+        assert not file.reread(check_nothing)
+        assert file.ring.caller(KEY, 0).name == "team"
+    assert file.reread(check_nothing)
+    assert file.ring.caller(key, 0).name == "another"
+
+
+@pytest.mark.parametrize("content", [None, "- {", b"\xff\xfe", RECORD.line.replace("team", "")])
+def test_a_file_that_breaks_changes_nothing_and_is_told_once(tmp_path: Path, content: str | bytes | None) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text(RECORD.line)
+    file = KeyFile(path)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(ConfigError, match=r"keys\.yaml: "):
+        looks(file)
+    assert looks(file) == [False, False]
+    assert file.ring.caller(KEY, 0).name == "team"
+    path.write_text(RECORD.line)
+    assert looks(file) == [False, True]
+
+
+def test_content_that_a_check_refuses_is_not_taken(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text(RECORD.line)
+    file = KeyFile(path)
+
+    def refuse(ring: KeyRing) -> None:
+        raise ConfigError(["no"])
+
+    _, record = create("another")
+    path.write_text(record.line)
+    with pytest.raises(ConfigError):
+        looks(file, refuse)
+    assert looks(file, refuse) == [False, False]
+    assert file.ring.caller(KEY, 0).name == "team"
+    file.judge_again()
+    assert file.reread(check_nothing), "a check that has changed looks at it again"
+    file.judge_again()
+    assert looks(file) == [False, False], "what was taken is not taken again"
+
+
+@pytest.mark.parametrize("content", ["endpoints: {}\n", "[]\n", "- {", RECORD.line])
+def test_a_record_is_appended_to_a_keys_file_alone(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"file\.yaml: no keys file: "):
+        append(path, RECORD.line)
+    assert path.read_text() == content
+
+
+def test_a_file_without_a_last_newline_is_appended_to_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    path.write_text(RECORD.line.rstrip())
+    key, record = create("another")
+    append(path, record.line)
+    ring = KeyRing.parse(path.read_text())
+    assert (ring.caller(KEY, 0).name, ring.caller(key, 0).name) == ("team", "another")
+
+
+def test_create_key_prints_the_key_once_and_appends_its_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "keys.yaml"
+    options = ["--endpoint", "chat", "--endpoint", "embed", "--expires", "90d", "--tokens-per-minute", "9"]
+    assert main(["create-key", "--name", "team", "--file", str(path), "--prefix", "dapi", *options]) == 0
+    printed = capsys.readouterr()
+    key = printed.out.strip()
+    assert key.startswith("dapi")
+    assert key not in printed.err + path.read_text()
+    caller = KeyRing.parse(path.read_text()).caller(key, NOW.timestamp())
+    assert (caller.name, caller.endpoints) == ("team", frozenset({"chat", "embed"}))
+    assert caller.limits == Limits(tokens_per_minute=9)
+    with pytest.raises(Unauthorized, match="expired"):
+        KeyRing.parse(path.read_text()).caller(key, (NOW + timedelta(days=91)).timestamp())
+
+
+def test_without_a_file_create_key_prints_the_record_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["create-key", "--name", "team"]) == 0
+    key, record, _ = capsys.readouterr().out.split("\n")
+    assert key.startswith("sk-sy-")
+    assert KeyRing.parse(record).caller(key, 0).endpoints is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--name", "anonymous"], ["--name", "a\tb"], ["--name", "x", "--prefix", "a b"], ["--name", "x", "--file", "/"]],
+)
+def test_what_makes_no_usable_key_is_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["create-key", *options]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err
+
+
+@pytest.mark.parametrize(
+    "options", [["--expires", "2020-01-01"], ["--expires", "soon"], ["--requests-per-minute", "0"], []]
+)
+def test_wrong_options_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["create-key", *(["--name", "x", *options] if options else [])])
+    assert capsys.readouterr().out == ""
