@@ -66,6 +66,9 @@ from app.traffic import DEPLOYMENT_HEADER, Assignment, assign
 TIMEOUT_HEADER = "x-request-timeout-s"
 """How long the client will wait for the whole answer, in seconds."""
 
+AGAIN_AFTER_S = 0.1
+"""Before the same deployment is asked again: by then the ingress knows which of its replicas has just died."""
+
 _log = logging.getLogger("switchyard")
 _LONG_BODY = 16 * 1024
 
@@ -206,6 +209,8 @@ class _Errand:
                 raise
             id = self.out.record.request_id
             _log.warning("request %s: %s (%s); trying %s", id, error.message, error.kind, second)
+            if second == first:
+                await asyncio.sleep(AGAIN_AFTER_S)
             await self._ask_of(second)
 
     def _candidates(self, assignment: Assignment) -> tuple[str, str]:

@@ -22,6 +22,7 @@ from deployments import weights
 from deployments.disconnect import DisconnectMiddleware
 from deployments.internal_key import VARIABLE, InternalKeyMiddleware
 from deployments.model_card import add_model_card
+from deployments.vitals import end_with
 
 DEPLOYMENT = "Engine"
 """The deployment's name in Serve, the same in every application: `deployments:` in the YAML overrides it."""
@@ -49,6 +50,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
 
     async def _start_engine(self) -> None:
         await self.engine.start()  # and no more: Ray's would start a 400 MB actor for usage reports
+        self._vitals = asyncio.create_task(end_with(self.engine._engine_client))
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
         # Here and not above: they import vLLM, which an application's build need not wait for.

@@ -1,0 +1,135 @@
+"""An application that can lose parts: two routers, two replicas of a small model."""
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import yaml
+
+from benchmarks.serving import engine
+from deployments import leftovers
+from deployments.environment import TOKEN
+from deployments.internal_key import VARIABLE
+from deployments.weights import default_cache, prepare_tiny
+from tests.faults.traffic import Traffic, lanes
+from tests.launching import Launcher, launched
+
+ENGINE, REPLICA = "VLLM::EngineCore", "ray::ServeReplica:tiny:Engine"
+ROUTER, PROXY = "ray::ServeReplica:router:Router", "/bin/haproxy"
+BACK_WITHIN_S = 120
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The running application."""
+
+    launcher: Launcher
+    user_config: dict[str, Any]
+
+    @property
+    def url(self) -> str:
+        """Its base URL."""
+        return self.launcher.url
+
+    def processes(self, title: str) -> list[psutil.Process]:
+        """Its processes with this title, the oldest first."""
+        found = []
+        for pid in leftovers.marked(self.launcher.run_id):
+            try:
+                process = psutil.Process(pid)
+                if title in " ".join(process.cmdline()):
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                continue
+        return sorted(found, key=lambda it: it.create_time())
+
+    def kill(self, title: str) -> None:
+        """SIGKILL to one process; fails unless it is gone."""
+        victim, *_ = self.processes(title)
+        victim.kill()
+        assert victim.wait(5) is not None or not victim.is_running()
+
+    def whole_again(self, *, routers: int = 2, engines: int = 2) -> None:
+        """Waits until nothing is missing. Fails where that takes too long."""
+        expected = {ENGINE: engines, REPLICA: engines, ROUTER: routers, PROXY: 1}
+        wait_until(lambda: {title: len(self.processes(title)) for title in expected} == expected, self.state)
+        wait_until(lambda: self.state() == {"router": "RUNNING", "tiny": "RUNNING"}, self.state)
+
+    def state(self) -> dict[str, str]:
+        """Serve's statuses of the applications."""
+        return {name: it["status"] for name, it in self.rest("GET").json()["applications"].items()}
+
+    def rest(self, method: str, **content: Any) -> httpx.Response:
+        """Serve's REST API."""
+        run = leftovers.record(self.launcher.directory)
+        assert run is not None
+        headers = {"authorization": f"Bearer {(Path(run.directory) / TOKEN).read_text()}"}
+        url = f"{run.dashboard}/api/serve/applications/"
+        return httpx.request(method, url, headers=headers, timeout=30, **content).raise_for_status()
+
+
+def wait_until(condition: Callable[[], bool], state: Callable[[], object], within_s: float = BACK_WITHIN_S) -> None:
+    """Fails with `state()` where `condition` stays false."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, state()
+        time.sleep(0.1)
+
+
+def document(user_config: dict[str, Any]) -> dict[str, Any]:
+    """serve_config.yaml of the cluster."""
+    tiny = engine(prepare_tiny(default_cache()))
+    tiny["deployment_config"]["autoscaling_config"] = None
+    tiny["deployment_config"]["num_replicas"] = 2
+    watchful = {"health_check_period_s": 1, "health_check_timeout_s": 5}
+    return {
+        "applications": [
+            {
+                "name": "router",
+                "route_prefix": "/",
+                "import_path": "deployments.router:build",
+                "args": {},
+                "deployments": [{"name": "Router", "num_replicas": 2, "user_config": user_config, **watchful}],
+            },
+            {
+                "name": "tiny",
+                "route_prefix": "/deployments/tiny",
+                "import_path": "deployments.llm:build",
+                "args": {"llm_config": tiny},
+                "deployments": [{"name": "Engine", **watchful}],
+            },
+        ]
+    }
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("faults")
+    user_config = {
+        "endpoints": {"chat": {"tasks": ["chat", "completions"], "traffic": {"tiny": 100}}},
+        "deployments": {"tiny": {"app": "tiny", "model": "tiny-llama"}},
+        "timeouts": {"first_byte_s": 5, "idle_s": 5},
+    }
+    config = directory / "serve_config.yaml"
+    config.write_text(yaml.safe_dump(document(user_config)))
+    with launched(config, directory, {VARIABLE: "key"}) as launcher:
+        cluster = Cluster(launcher, user_config)
+        cluster.whole_again()
+        yield cluster
+        launcher.process.send_signal(signal.SIGTERM)
+        assert launcher.process.wait(120) == 0
+        assert leftovers.marked(launcher.run_id) == []
+
+
+@pytest.fixture
+def traffic(cluster: Cluster) -> Iterator[Traffic]:
+    """Continuous traffic over every dialect, which flows when the test begins."""
+    with Traffic(cluster.url, lanes()).running() as traffic:
+        traffic.flows(1)
+        yield traffic

@@ -1,0 +1,58 @@
+"""Parts of the application die or hang under traffic. What had not begun to stream is not lost."""
+
+import time
+
+import pytest
+
+from tests.faults.conftest import ENGINE, PROXY, REPLICA, ROUTER, Cluster
+from tests.faults.traffic import Outcome, Traffic, unexplained
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
+
+
+def had_begun_to_stream(outcome: Outcome) -> bool:
+    """Nobody can begin it anew."""
+    return outcome.lane.streamed and outcome.status == 200 and len(outcome.body) > 0
+
+
+@pytest.mark.parametrize("title", [ENGINE, REPLICA])
+def test_the_death_of_a_replica_loses_only_streams_that_had_begun(
+    cluster: Cluster, traffic: Traffic, title: str
+) -> None:
+    moment = time.monotonic()
+    cluster.kill(title)
+    cluster.whole_again()
+    traffic.flows()
+    lost = unexplained(traffic.since(moment), lambda it: it.begun < moment and had_begun_to_stream(it))
+    assert lost == []
+
+
+def test_a_replica_that_hangs_is_gone_around_and_replaced(cluster: Cluster, traffic: Traffic) -> None:
+    """Requests that it holds wait for the first byte no longer than `first_byte_s`, and are asked elsewhere."""
+    moment = time.monotonic()
+    hung, *_ = cluster.processes(REPLICA)
+    hung.suspend()
+    assert hung.status() == "stopped"
+    traffic.flows()
+    cluster.whole_again()
+    assert not hung.is_running()
+    lost = unexplained(traffic.since(moment), lambda it: it.begun < moment + 30 and had_begun_to_stream(it))
+    assert lost == []
+
+
+def test_the_death_of_a_router_loses_only_what_it_carried(cluster: Cluster, traffic: Traffic) -> None:
+    moment = time.monotonic()
+    cluster.kill(ROUTER)
+    cluster.whole_again()
+    traffic.flows()
+    assert unexplained(traffic.since(moment), lambda it: it.begun < moment) == []
+
+
+def test_the_ingress_comes_back_by_itself(cluster: Cluster, traffic: Traffic) -> None:
+    moment = time.monotonic()
+    cluster.kill(PROXY)
+    cluster.whole_again()
+    back = time.monotonic()
+    traffic.flows()
+    assert unexplained(traffic.since(moment), lambda it: it.begun < back) == []
+    assert back - moment < 60

@@ -1,0 +1,142 @@
+"""A continuous driver: every dialect, whole and streamed, and what became of every request."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+SAY: dict[str, Any] = {"messages": [{"role": "user", "content": "Say something."}]}
+PAUSE_S = 0.05
+GIVE_UP_S = 60.0
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One kind of request; `ends` is in the last of a whole answer or stream, `fails` in none."""
+
+    name: str
+    path: str
+    body: Mapping[str, Any]
+    ends: bytes
+    streamed: bool
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def lanes(endpoint: str = "chat", tokens: int = 8) -> Sequence[Lane]:
+    """Every dialect, whole and streamed."""
+    length = {"max_tokens": tokens}
+    chat = {"model": endpoint, **SAY, **length}
+    tgi = {"inputs": "Say something.", "parameters": {"max_new_tokens": tokens, "details": True}}
+    text = {"model": endpoint, "prompt": "Say something.", **length}
+    azure, version = {"user-agent": "azsdk-python-ai-inference/1.0"}, "?api-version=2024-05-01-preview"
+    by_name = f"/serving-endpoints/{endpoint}/invocations"
+    done, whole = b"data: [DONE]", b'"usage"'
+    return [
+        Lane("openai", "/v1/chat/completions", chat, whole, False),
+        Lane("openai", "/v1/chat/completions", {**chat, "stream": True}, done, True),
+        Lane("anthropic", "/v1/messages", chat, whole, False),
+        Lane("anthropic", "/v1/messages", {**chat, "stream": True}, b"message_stop", True),
+        Lane("azure", f"/chat/completions{version}", chat, whole, False, azure),
+        Lane("azure", f"/chat/completions{version}", {**chat, "stream": True}, done, True, azure),
+        Lane("databricks", by_name, {**SAY, **length}, whole, False),
+        Lane("databricks", by_name, {**SAY, **length, "stream": True}, done, True),
+        Lane("tgi", f"/tgi/{endpoint}/generate", tgi, b'"generated_text"', False),
+        Lane("tgi", f"/tgi/{endpoint}/generate_stream", tgi, b'"generated_text":"', True),
+        Lane("friendli", "/serverless/v1/completions", text, whole, False),
+        Lane("friendli", "/serverless/v1/completions", {**text, "stream": True}, b'"event":"complete"', True),
+    ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one request. Times are `time.monotonic`'s; `got` is how many bytes of a body came."""
+
+    lane: Lane
+    begun: float
+    ended: float
+    status: int | None
+    headers: Mapping[str, str]
+    body: bytes
+    error: str | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Answered in full."""
+        return self.error is None and self.status == 200 and self.lane.ends in self.body
+
+    def __str__(self) -> str:
+        kind = "streamed" if self.lane.streamed else "whole"
+        tail = self.body[-160:].decode(errors="replace")
+        return f"{self.lane.name} {kind} after {self.ended - self.begun:.1f} s: {self.status} {self.error} …{tail}"
+
+
+async def ask(session: aiohttp.ClientSession, url: str, lane: Lane) -> Outcome:
+    """One request, whatever becomes of it."""
+    begun, status, headers, error = time.monotonic(), None, {}, None
+    body = bytearray()
+    try:
+        async with (
+            asyncio.timeout(GIVE_UP_S),
+            session.post(url + lane.path, json=lane.body, headers=lane.headers) as answer,
+        ):
+            status, headers = answer.status, {name.lower(): value for name, value in answer.headers.items()}
+            async for chunk in answer.content.iter_any():
+                body += chunk
+    except TimeoutError:
+        error = f"no end within {GIVE_UP_S:g} s"
+    except aiohttp.ClientError as failure:
+        error = repr(failure)
+    return Outcome(lane, begun, time.monotonic(), status, headers, bytes(body), error)
+
+
+class Traffic:
+    """The driver while it runs."""
+
+    def __init__(self, url: str, kinds: Sequence[Lane]) -> None:
+        self._url, self._kinds = url, kinds
+        self._stop = threading.Event()
+        self._outcomes: list[Outcome] = []
+
+    def since(self, moment: float) -> list[Outcome]:
+        """Every request that ended after `moment`, so far."""
+        return [it for it in list(self._outcomes) if it.ended >= moment]
+
+    def flows(self, count: int = 3, *, within_s: float = 90) -> None:
+        """Waits until every lane has ended `count` more requests. Fails where one does not."""
+        begun = time.monotonic()
+        while len(slow := [lane for lane in self._kinds if self._ended(lane, begun) < count]):
+            assert time.monotonic() - begun < within_s, [f"{it.name} {it.streamed}" for it in slow]
+            time.sleep(0.05)
+
+    def _ended(self, lane: Lane, begun: float) -> int:
+        return sum(1 for it in self.since(begun) if it.lane is lane and it.begun >= begun)
+
+    async def _drive(self) -> None:
+        async with aiohttp.ClientSession() as session:
+            await asyncio.gather(*(self._repeat(session, lane) for lane in self._kinds))
+
+    async def _repeat(self, session: aiohttp.ClientSession, lane: Lane) -> None:
+        while not self._stop.is_set():
+            self._outcomes.append(await ask(session, self._url, lane))
+            await asyncio.sleep(PAUSE_S)
+
+    @contextmanager
+    def running(self) -> Iterator["Traffic"]:
+        """Drives while the block runs; on leaving, waits for what is under way."""
+        driver = threading.Thread(target=lambda: asyncio.run(self._drive()))
+        driver.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            driver.join()
+
+
+def unexplained(outcomes: Sequence[Outcome], explains: Callable[[Outcome], bool] = lambda it: False) -> list[str]:
+    """Those that were not answered in full and that `explains` does not account for."""
+    return [str(it) for it in outcomes if not it.is_whole and not explains(it)]
