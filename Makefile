@@ -13,7 +13,7 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
 
-.PHONY: serve test test-fast lint format bench deploy stop check schema lock setup clean
+.PHONY: serve test test-fast lint format bench deploy stop check schema fields lock setup clean
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
 	@exec $(BIN)/python -m deployments serve --config $(CONFIG) --port $(PORT)
@@ -48,6 +48,9 @@ check: $(VENV)/.ready  ## validate CONFIG without starting anything
 
 schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors
 	@$(BIN)/python -m app.config schema > serve_config.schema.json
+
+fields: $(VENV)/.ready  ## the README's table of all dialects' fields, from the code
+	@$(BIN)/python -m app.field_table README.md
 
 setup: $(VENV)/.ready
 

@@ -69,7 +69,7 @@ class Anthropic:
             path=request.path,
             body=body,
             model=body["model"],
-            stream=body.get("stream", False),
+            stream=operation == "messages" and body.get("stream", False),
             user=user if isinstance(user, str) else None,
         )
 

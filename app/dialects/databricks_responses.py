@@ -13,7 +13,7 @@ from app.dialects.databricks_fields import checked
 from app.dialects.databricks_response_stream import ResponseStream
 from app.errors import BadRequest
 
-_REFUSED: Mapping[str, str] = {
+REFUSED: Mapping[str, str] = {
     "background": "not supported; every response is made while the client waits",
     "conversation": "not supported; send the conversation's items in `input`",
     "previous_response_id": "not supported, responses are not stored; send the conversation's items in `input`",
@@ -75,7 +75,7 @@ def responses(body: dict[str, Any], asked: Asked) -> Call:
     `truncation` "auto" is taken and changes nothing, since the engine would cut off the end of the conversation; one
     that is too long is refused. Asking for `top_logprobs` asks for log-probabilities.
     """
-    for name, reason in _REFUSED.items():
+    for name, reason in REFUSED.items():
         if name in body:
             raise BadRequest(f"{name}: {reason}", param=name)
     flat = fields.flat(body)

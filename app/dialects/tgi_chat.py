@@ -60,7 +60,7 @@ class _Generation(_Strict):
     top_p: float | None = Field(default=None, ge=0, le=1)
 
 
-class _Chat(_Generation):
+class Chat(_Generation):
     messages: list[_Message] = Field(min_length=1)
     guideline: str | None = None
     logit_bias: dict[str, float] | None = None
@@ -75,7 +75,7 @@ class _Chat(_Generation):
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_N_TOKENS)
 
 
-class _Completions(_Generation):
+class Completions(_Generation):
     prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
     suffix: str | None = None
 
@@ -111,7 +111,7 @@ def _counted(body: dict[str, Any]) -> bool:
 
 def chat(body: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """vLLM's chat request, and whether its usage is hidden. Raises Unprocessable."""
-    chosen = _for_the_sampler(_checked(body, _Chat))
+    chosen = _for_the_sampler(_checked(body, Chat))
     _templated(chosen)
     _tools(chosen)
     if not chosen.get("logprobs"):
@@ -158,7 +158,7 @@ def _formatted(wanted: dict[str, Any]) -> dict[str, Any]:
 
 def completions(body: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """vLLM's completions request, but for `max_tokens`, and whether its usage is hidden. Raises Unprocessable."""
-    chosen = _for_the_sampler(_checked(body, _Completions))
+    chosen = _for_the_sampler(_checked(body, Completions))
     if chosen.pop("suffix", None) is not None:
         raise Unprocessable(
             "Suffix is not supported and can be achieved by preprocessing the prompt.",

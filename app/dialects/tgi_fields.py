@@ -91,7 +91,7 @@ class Parameters(_Strict):
     watermark: bool = False
 
 
-class _Body(_Strict):
+class Body(_Strict):
     inputs: str
     parameters: dict[str, Any] | None = None
     stream: bool = False
@@ -125,7 +125,7 @@ def unreadable(error: ValidationError, prefix: str = "") -> BadRequest:
 def read(body: Mapping[str, Any]) -> tuple[str, Parameters | None]:
     """`inputs` and `parameters`. Raises BadRequest, naming the field, where a type is wrong."""
     try:
-        request = _Body.model_validate(body)
+        request = Body.model_validate(body)
     except ValidationError as error:
         raise unreadable(error) from None
     if request.parameters is None:

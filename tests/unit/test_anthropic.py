@@ -30,6 +30,11 @@ def test_counting_tokens_needs_no_max_tokens() -> None:
     assert parse("count_tokens", max_tokens=...).path == "/v1/messages/count_tokens"
 
 
+def test_a_count_of_tokens_is_no_stream() -> None:
+    assert parse(stream=True).stream
+    assert not parse("count_tokens", stream=True).stream
+
+
 def test_the_user_of_the_metadata_is_the_sticky_key() -> None:
     assert parse(metadata={"user_id": "u"}).user == "u"
 
