@@ -15,12 +15,11 @@ from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from tests.real.conftest import Application, eventually
+from tests.real.given import ANSWER, ASKED
 
 pytestmark = pytest.mark.real
 
 KEY = AzureKeyCredential("unused")
-ANSWER = "Red, Blue, and Yellow"
-ASKED: Any = [{"role": "user", "content": "Name three primary colors."}]
 GREEDY: dict[str, Any] = {"messages": ASKED, "temperature": 0, "max_tokens": 24}
 TOOL: Any = {
     "type": "function",

@@ -16,23 +16,14 @@ from databricks.sdk.service.serving import ChatMessage, ChatMessageRole
 
 from deployments.internal_key import HEADER
 from tests.real.conftest import Application, eventually
+from tests.real.given import ANSWER, QUESTION, TOOL
+from tests.real.given import ASKED as USER
 
 pytestmark = pytest.mark.real
 
-QUESTION = "Name three primary colors."
-ANSWER = "Red, Blue, and Yellow"
 ASKED = [ChatMessage(role=ChatMessageRole.USER, content=QUESTION)]
-USER = [{"role": "user", "content": QUESTION}]
 GREEN = "smollm2-green"
 NEVER_ENDS = {"2": -100}  # SmolLM2's end of sequence
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from safetensors import safe_open
 
 from deployments.weights import default_cache, prepare
 from tests.real.conftest import Application, eventually
+from tests.real.given import ANSWER, ASKED, QUESTION
 
 pytestmark = pytest.mark.real
 
@@ -351,13 +352,10 @@ def test_openais_clients_are_unaffected(application: Application) -> None:
     assert theirs.json()["choices"][0]["text"] == told.choices[0].text == raw.json()["choices"][0]["text"]
 
 
-HI: Any = [{"role": "user", "content": "Name three primary colors."}]
-
-
 def test_chat(application: Application, friendli: Any) -> None:
-    asked: dict[str, Any] = {"model": GREEN, "messages": HI, "temperature": 0, "max_tokens": 24, "retries": None}
+    asked: dict[str, Any] = {"model": GREEN, "messages": ASKED, "temperature": 0, "max_tokens": 24, "retries": None}
     told = friendli.serverless.chat.complete(**asked)
-    assert "Red, Blue, and Yellow" in told.choices[0].message.content
+    assert ANSWER in told.choices[0].message.content
     with friendli.dedicated.chat.complete(**asked, stream=True) as stream:
         chunks = [event.data for event in stream]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == told.choices[0].message.content
@@ -372,9 +370,9 @@ def test_chat(application: Application, friendli: Any) -> None:
 def test_tokens_and_rendered_conversations(friendli: Any) -> None:
     ids = ids_of(friendli, MANY_BYTES)
     assert friendli.serverless.token.detokenize(model=GREEN, tokens=ids, retries=None).text == MANY_BYTES
-    text = friendli.serverless.chat_render.render(model=GREEN, messages=HI, retries=None).text
+    text = friendli.serverless.chat_render.render(model=GREEN, messages=ASKED, retries=None).text
     assert text.startswith("<|im_start|>system\n")
-    assert text.endswith("Name three primary colors.<|im_end|>\n<|im_start|>assistant\n")
+    assert text.endswith(f"{QUESTION}<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_embeddings_and_the_catalogue(friendli: Any) -> None:

@@ -11,22 +11,11 @@ import openai
 import pytest
 
 from tests.real.conftest import Application
+from tests.real.given import ANSWER, ASKED, QUESTION, TOOL
 
 pytestmark = pytest.mark.real
 
-# A question that both variants, bfloat16 and float32, answer the same: its greedy tokens have no close rivals.
-QUESTION = "Name three primary colors."
-ANSWER = "Red, Blue, and Yellow"
-ASKED = [{"role": "user", "content": QUESTION}]
 GREEDY: dict[str, Any] = {"model": "chat", "messages": ASKED, "temperature": 0, "max_tokens": 24}
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    },
-}
 
 
 def test_a_chat_is_answered(application: Application) -> None:

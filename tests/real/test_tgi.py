@@ -15,6 +15,7 @@ from text_generation import AsyncClient, Client
 
 from deployments.logits.watermark import detect
 from tests.real.conftest import Application, eventually
+from tests.real.given import ANSWER, ASKED
 
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore:The `dict` method is deprecated")]
 
@@ -99,14 +100,13 @@ async def test_tgis_own_clients(application: Application, client: Client, url: s
 
 
 def test_the_clients_chat(client: Client, hf: Any) -> None:
-    asked = [{"role": "user", "content": "Name three primary colors."}]
-    told = client.chat(asked, temperature=0.0, max_tokens=24)
-    assert "Red, Blue, and Yellow" in (told.choices[0].message.content or "")
-    chunks = list(hf.chat_completion(asked, temperature=0, max_tokens=24, stream=True))
-    assert "Red, Blue, and Yellow" in "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    told = client.chat(ASKED, temperature=0.0, max_tokens=24)
+    assert ANSWER in (told.choices[0].message.content or "")
+    chunks = list(hf.chat_completion(ASKED, temperature=0, max_tokens=24, stream=True))
+    assert ANSWER in "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     schema = {"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}, "required": ["color"]}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    answer = hf.chat_completion(asked, temperature=0, max_tokens=40, response_format=form)
+    answer = hf.chat_completion(ASKED, temperature=0, max_tokens=40, response_format=form)
     assert json.loads(answer.choices[0].message.content)["color"] in ("red", "blue")
 
 

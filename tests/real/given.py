@@ -1,0 +1,17 @@
+"""What the tests of several dialects ask: a question whose answer is known, and a tool."""
+
+from typing import Any
+
+# Both variants, bfloat16 and float32, answer it the same: its greedy tokens have no close rivals.
+QUESTION = "Name three primary colors."
+ANSWER = "Red, Blue, and Yellow"
+ASKED: Any = [{"role": "user", "content": QUESTION}]
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
