@@ -26,7 +26,7 @@ DEFAULTS: Mapping[str, str] = {
     "RAY_SERVE_HAPROXY_NBTHREAD": "1",  # one carries far more than a laptop's engines give; a second takes their core
     # Nobody drains a laptop: a stop is a stop.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
-    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
+    **haproxy.SETTINGS,
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",  # its 5 s kill a proxy that a busy laptop is still starting
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray on loopback; asked by address, it takes another interface
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",

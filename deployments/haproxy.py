@@ -1,4 +1,4 @@
-"""HAProxy as Ray Serve runs it, with one switch more.
+"""HAProxy as Ray Serve runs it, with one switch more and three settings.
 
 Ray's HAProxy configuration says `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose
 request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client leaves, HAProxy
@@ -10,7 +10,19 @@ python -m deployments.haproxy DIR    writes the script into DIR (for an image) a
 
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+SETTINGS: Mapping[str, str] = {
+    # Each change of a replica starts a new HAProxy, and the old one finishes its streams: Serve's own 120 s would cut
+    # them. As long as a request may take.
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
+    # A replica that is killed still takes connections for a moment. What nobody has begun to answer is asked once more,
+    # of another one.
+    "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+    "RAY_SERVE_HAPROXY_RETRIES": "1",
+}
+"""For the environment of every node, before Ray starts."""
 
 
 def without_splicing(directory: Path) -> Path:

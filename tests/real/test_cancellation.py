@@ -1,0 +1,75 @@
+"""Clients that vanish: whatever they speak and whenever they go, the engine stops working for them."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.real.conftest import Application, eventually
+from tests.traffic import Lane, lanes
+
+pytestmark = pytest.mark.real
+
+GREEN = "smollm2-green"
+CLIENTS = 9
+"""For each of the 24 cases: more than 200 in all."""
+IDLE_WITHIN_S = 1.0
+
+LANES = lanes(GREEN, tokens=2000)
+
+
+def sent(url: str, lane: Lane) -> socket.socket:
+    """A connection on which the request is on its way."""
+    host = urlsplit(url)
+    body = json.dumps(lane.body).encode()
+    headers = {
+        "host": host.netloc,
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        **lane.headers,
+    }
+    head = f"POST {lane.path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    client = socket.create_connection((host.hostname, host.port), timeout=60)
+    client.sendall(head.encode() + b"\r\n" + body)
+    return client
+
+
+@contextmanager
+def clients(url: str, lane: Lane) -> Iterator[list[socket.socket]]:
+    """CLIENTS of them, gone at the end of the block."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(sent(url, lane))) for _ in range(CLIENTS)]
+
+
+def first_token(client: socket.socket) -> None:
+    """Waits until an event with generated text may have come: the second one."""
+    received = b""
+    while received.count(b"data:") < 2:
+        chunk = client.recv(65536)
+        assert chunk, received
+        received += chunk
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("lane", LANES, ids=lambda lane: f"{lane.name}-{'streamed' if lane.streamed else 'whole'}")
+def test_the_engine_is_idle_a_second_after_its_clients_have_gone(
+    application: Application, lane: Lane, moment: str
+) -> None:
+    assert eventually(lambda: application.running(GREEN) == 0, within_s=30)
+    with clients(application.url, lane) as connections:
+        if moment == "before":
+            time.sleep(0.05)
+        elif lane.streamed:
+            for connection in connections:
+                first_token(connection)
+            assert application.running(GREEN) > 0
+        else:
+            assert eventually(lambda: application.running(GREEN) == CLIENTS, within_s=30)
+    time.sleep(IDLE_WITHIN_S)
+    assert application.running(GREEN) == 0
+    time.sleep(0.2)  # nor does anything come late
+    assert application.running(GREEN) == 0
