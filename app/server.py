@@ -35,6 +35,7 @@ from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange import Board, Candidates, Snapshot, handle
 from app.intake import headers_of
 from app.management import Management
+from app.pulse import pulse
 from app.targets import Surroundings, targets
 from app.telemetry import CONTENT_TYPE, Telemetry
 from app.upstream import Upstream
@@ -94,7 +95,7 @@ class Router:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        async with self._upstream, self._access.running():
+        async with self._upstream, self._access.running(), pulse(self._board.telemetry):
             yield
 
     async def _exchange(self, candidates: Candidates, scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
@@ -117,6 +117,18 @@ class Telemetry:
         self.store_failures = Counter(
             "switchyard_limit_store_failures", "Times that the store of limits did not answer", registry=registry
         )
+
+        self.loop_lag = Gauge(
+            "switchyard_event_loop_lag_seconds",
+            "By how much a timer of one second was late, the last time",
+            registry=registry,
+            multiprocess_mode="max",
+        )
+        self.tasks = Gauge(
+            "switchyard_asyncio_tasks", "Tasks of the event loop", registry=registry, multiprocess_mode="livesum"
+        )
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            ProcessCollector(registry=registry)
 
     def keys_read(self, outcome: str) -> None:
         """Books a change of the keys file: ``applied`` or ``refused``."""

@@ -28,7 +28,7 @@ LAYERS = [
         "app.traffic",
     },
     {"app.dialects", "app.model_cards", "app.upstream"},
-    {"app.answer", "app.deadlines", "app.exchange", "app.intake", "app.telemetry", "app.tgi_metrics"},
+    {"app.answer", "app.deadlines", "app.exchange", "app.intake", "app.pulse", "app.telemetry", "app.tgi_metrics"},
     {"app.server", "app.management"},
     {"app.__main__", "app.field_table", "deployments"},
 ]
