@@ -1,12 +1,15 @@
 """A continuous driver: every dialect, whole and streamed, and what became of every request."""
 
 import asyncio
+import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -50,6 +53,22 @@ def lanes(endpoint: str = "chat", tokens: int = 8) -> Sequence[Lane]:
         Lane("friendli", "/serverless/v1/completions", text, whole, False),
         Lane("friendli", "/serverless/v1/completions", {**text, "stream": True}, b'"event":"complete"', True),
     ]
+
+
+def sent(url: str, lane: Lane) -> socket.socket:
+    """A connection on which the request is on its way."""
+    host = urlsplit(url)
+    body = json.dumps(lane.body).encode()
+    headers = {
+        "host": host.netloc,
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        **lane.headers,
+    }
+    head = f"POST {lane.path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    client = socket.create_connection((host.hostname, host.port), timeout=60)
+    client.sendall(head.encode() + b"\r\n" + body)
+    return client
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,14 @@
 """Clients that vanish: whatever they speak and whenever they go, the engine stops working for them."""
 
-import json
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from urllib.parse import urlsplit
 
 import pytest
 
 from tests.real.conftest import Application, eventually
-from tests.traffic import Lane, lanes
+from tests.traffic import Lane, lanes, sent
 
 pytestmark = pytest.mark.real
 
@@ -20,22 +18,6 @@ CLIENTS = 9
 IDLE_WITHIN_S = 1.0
 
 LANES = lanes(GREEN, tokens=2000)
-
-
-def sent(url: str, lane: Lane) -> socket.socket:
-    """A connection on which the request is on its way."""
-    host = urlsplit(url)
-    body = json.dumps(lane.body).encode()
-    headers = {
-        "host": host.netloc,
-        "content-type": "application/json",
-        "content-length": str(len(body)),
-        **lane.headers,
-    }
-    head = f"POST {lane.path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    client = socket.create_connection((host.hostname, host.port), timeout=60)
-    client.sendall(head.encode() + b"\r\n" + body)
-    return client
 
 
 @contextmanager
