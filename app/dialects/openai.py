@@ -26,6 +26,7 @@ from app.dialects.base import (
 )
 from app.dialects.best_of import BestOf
 from app.dialects.common_fields import BOOKKEEPING
+from app.dialects.one_call import OneCall, answer_with_one_call
 from app.dialects.relay import Ending, Relay
 from app.dialects.sampling import ask_for_usage, greedy
 from app.errors import BadRequest, NotFound, SwitchyardError
@@ -85,6 +86,11 @@ def _ends_a_response(frames: bytes) -> bool:
 EVENTS = Ending(is_terminal=_ends_a_response, error_frames=_responses_error_frames)
 
 
+# Notes of calls: what is to be done with the answer.
+_HIDE_USAGE = "hide usage"
+_ONE_CALL = "one call"
+
+
 def _generation(prefix: str) -> tuple[Route, ...]:
     return (
         Route("POST", f"{prefix}/chat/completions", "chat"),
@@ -135,12 +141,12 @@ class OpenAI:
     def render(self, call: Call, body: bytes, served: Served) -> Reply:
         if isinstance(call.note, BestOf):
             return Reply(call.note.choose(body))
-        return Reply(body)
+        return Reply(answer_with_one_call(body) if call.note == _ONE_CALL else body)
 
     def stream(self, call: Call, served: Served) -> Stream:
         if call.task == "responses":
-            return Relay(EVENTS)
-        return Relay(CHUNKS, hide_usage=call.note == "hide usage")
+            return Relay(EVENTS, edit=OneCall().frame if call.note == _ONE_CALL else None)
+        return Relay(CHUNKS, hide_usage=call.note == _HIDE_USAGE)
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         headers = {"x-should-retry": "false"} if error.kind in ("broken", "internal") else {}
@@ -210,7 +216,7 @@ def _call(
 def _count_tokens(body: dict[str, Any]) -> str | None:
     """Asks for usage on every stream; says so (the call's note) when the client did not and must not see it."""
     asked = ask_for_usage(body)
-    return "hide usage" if body.get("stream") and not asked else None
+    return _HIDE_USAGE if body.get("stream") and not asked else None
 
 
 def _chat(body: dict[str, Any]) -> Call:
@@ -238,8 +244,10 @@ def _responses(body: dict[str, Any]) -> Call:
     checked(body, fields.Responses, fields.RESPONSES)
     if body.get("top_p") == 0:
         greedy(body)
+    note = _ONE_CALL if body.get("parallel_tool_calls") is False else None
     # vLLM would look for a store that it does not have; nothing is stored, and the answer says so.
-    return _call("responses", "/v1/responses", {**body, "store": False}, dropped=fields.RESPONSES_BOOKKEEPING)
+    stored = {**body, "store": False}
+    return _call("responses", "/v1/responses", stored, dropped=fields.RESPONSES_BOOKKEEPING, note=note)
 
 
 def _tokenize(body: dict[str, Any]) -> Call:

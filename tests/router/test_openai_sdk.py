@@ -7,6 +7,7 @@ import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
 from tests.router.fake_engine import frame, refuse, stream
@@ -106,6 +107,44 @@ def test_an_error_inside_a_stream_raises_in_the_sdk(rig: Rig) -> None:
     rig.blue.answer = lambda body: stream([frame({"choices": []}), frame(error), "data: [DONE]\n\n"])
     with pytest.raises(openai.APIError, match="failed while it served"):
         list(create(rig, stream=True))
+
+
+def calls_two(body: dict[str, Any]) -> Response:
+    """A response with two function calls, whatever was asked."""
+    items = [
+        {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": "f", "arguments": "{}"}
+        for n in range(2)
+    ]
+    response = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "completed"}
+    response |= {"output": items, "parallel_tool_calls": body.get("parallel_tool_calls", True), "tools": []}
+    if not body.get("stream"):
+        return JSONResponse(response)
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": {**response, "output": []}}]
+    for index, item in enumerate(items):
+        about = {"output_index": index, "item_id": item["id"]}
+        events += [
+            {"type": "response.output_item.added", **about, "item": {**item, "arguments": ""}},
+            {"type": "response.function_call_arguments.delta", **about, "delta": "{}"},
+            {"type": "response.function_call_arguments.done", **about, "arguments": "{}", "name": "f"},
+            {"type": "response.output_item.done", **about, "item": item},
+        ]
+    events.append({"type": "response.completed", "response": response})
+    return stream(
+        [f"event: {it['type']}\n" + frame({**it, "sequence_number": n}) for n, it in enumerate(events)],
+    )
+
+
+@pytest.mark.parametrize(("parallel", "names"), [(True, ["call_0", "call_1"]), (False, ["call_0"])])
+def test_a_response_has_one_call_where_only_one_is_wanted(rig: Rig, parallel: bool, names: list[str]) -> None:
+    rig.blue.answer = calls_two
+    tools = [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": True}]
+    fields = {"model": "chat", "input": "hi", "tools": tools, "parallel_tool_calls": parallel}
+    sdk = client(rig)
+    assert [item.call_id for item in sdk.responses.create(**fields).output] == names
+    with sdk.responses.stream(**fields) as events:
+        items = [event.item.call_id for event in events if event.type == "response.output_item.done"]
+        last = events.get_final_response()
+    assert items == [item.call_id for item in last.output] == names
 
 
 def test_stored_responses_do_not_exist(rig: Rig) -> None:
