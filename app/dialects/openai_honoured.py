@@ -54,8 +54,8 @@ HONOURED: Honoured = {
     "responses": {
         **each(RESPONSES),
         **each(RESPONSES_BOOKKEEPING, RECORDS),
-        **each(("max_tool_calls", "metadata"), TOLD_BACK),
         "background": "only false: every response is made while the client waits",
+        "metadata": TOLD_BACK,
         "model": MODEL,
         "parallel_tool_calls": ONE_CALL,
         "prompt_cache_key": RECORDS,

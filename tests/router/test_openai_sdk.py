@@ -147,6 +147,13 @@ def test_a_response_has_one_call_where_only_one_is_wanted(rig: Rig, parallel: bo
     assert items == [item.call_id for item in last.output] == names
 
 
+def test_a_limit_of_built_in_tools_is_refused_by_name(rig: Rig) -> None:
+    with pytest.raises(openai.BadRequestError, match="built-in tools") as raised:
+        client(rig).responses.create(model="chat", input="hi", max_tool_calls=2)
+    assert (raised.value.param, raised.value.code) == ("max_tool_calls", "unsupported_parameter")
+    assert rig.blue.requests == []
+
+
 def test_stored_responses_do_not_exist(rig: Rig) -> None:
     for call in (client(rig).responses.retrieve, client(rig).responses.cancel, client(rig).responses.delete):
         with pytest.raises(openai.NotFoundError, match="stores no responses"):

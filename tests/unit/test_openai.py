@@ -152,6 +152,7 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("responses", {"background": True}, "background"),
     ("responses", {"previous_response_id": "resp_1"}, "previous_response_id"),
     ("responses", {"conversation": "c"}, "conversation"),
+    ("responses", {"max_tool_calls": 3}, "max_tool_calls"),
     ("responses", {"metadata": {str(i): "x" for i in range(17)}}, "metadata"),
     ("responses", {"max_output_tokens": 0}, "max_output_tokens"),
 ]
