@@ -32,6 +32,9 @@ ENGINE = frozenset(
     "output_config stop_sequences stream system temperature tool_choice tools top_k top_p vllm_xargs".split()
 )
 
+TAKEN = frozenset({"service_tier", "thinking"})
+"""Anthropic's fields that vLLM does not have, and that change nothing."""
+
 
 def error_body(error: SwitchyardError) -> dict[str, Any]:
     """``{"type": "error", "error": {"type", "message"}}``; the message names the field."""
@@ -62,7 +65,7 @@ class Anthropic:
     def parse(self, operation: str, request: Request, context: Context) -> Call:
         body = json_object(request.body)
         _check(body, needs_max_tokens=operation == "messages")
-        body.pop("service_tier", None)
+        body = {name: value for name, value in body.items() if name not in TAKEN}
         user = body.get("metadata", {}).get("user_id")
         return Call(
             task="chat",
@@ -107,11 +110,18 @@ def _check(body: dict[str, Any], *, needs_max_tokens: bool) -> None:
         if name not in body:
             raise BadRequest(f"{name}: Field required", param=name)
     for name, value in body.items():
-        if name not in ENGINE and name != "service_tier":
+        if name not in ENGINE | TAKEN:
             raise BadRequest(f"{name}: Extra inputs are not permitted", param=name)
         expected = _TYPES_OF_FIELDS.get(name)
         if expected is not None and not _is_a(value, expected):
             raise BadRequest(f"{name}: Input has the wrong type", param=name)
+    # Absent is disabled at Anthropic's too. vLLM knows neither a budget nor a way to ask for thoughts.
+    if "thinking" in body and body["thinking"] != {"type": "disabled"}:
+        raise BadRequest(
+            'thinking: only {"type": "disabled"} is supported; whether a model thinks is up to its chat template '
+            "(`chat_template_kwargs`)",
+            param="thinking",
+        )
     if not body["messages"]:
         raise BadRequest("messages: at least one message is required", param="messages")
 

@@ -9,6 +9,8 @@ _TAKEN = {
     "metadata": "`user_id` is the key where an endpoint is sticky by user; else changes nothing",
     "model": MODEL,
     "service_tier": RECORDS,
+    "thinking": "`disabled` is as none; any other is refused: the engine has no budget for thoughts, and whether a "
+    "model thinks is up to its chat template (`chat_template_kwargs`)",
 }
 
 # What makes a prompt; the other fields are for an answer.

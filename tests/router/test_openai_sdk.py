@@ -180,6 +180,23 @@ def test_the_anthropic_sdk_gets_anthropics_errors(rig: Rig) -> None:
         )
 
 
+def test_the_anthropic_sdk_may_switch_thinking_off(rig: Rig) -> None:
+    answer = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn"}
+    usage = {"input_tokens": 9, "output_tokens": 3}
+    rig.blue.answer = lambda body: JSONResponse(
+        {**answer, "content": [{"type": "text", "text": "Hello"}], "usage": usage}
+    )
+    with anthropic.Anthropic(base_url=rig.url, api_key="k", max_retries=0) as sdk:
+        told = sdk.messages.create(
+            model="chat",
+            max_tokens=5,
+            messages=[{"role": "user", "content": "hi"}],
+            thinking={"type": "disabled"},
+        )
+    assert [block.text for block in told.content if block.type == "text"] == ["Hello"]
+    assert rig.blue.requests == [{"model": "blue-model", "max_tokens": 5, "messages": USER}]
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [

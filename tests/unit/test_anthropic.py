@@ -39,6 +39,11 @@ def test_the_user_of_the_metadata_is_the_sticky_key() -> None:
     assert parse(metadata={"user_id": "u"}).user == "u"
 
 
+@pytest.mark.parametrize("operation", ["messages", "count_tokens"])
+def test_thinking_that_is_disabled_is_as_none(operation: str) -> None:
+    assert parse(operation, thinking={"type": "disabled"}).body == parse(operation).body
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
@@ -51,7 +56,10 @@ def test_the_user_of_the_metadata_is_the_sticky_key() -> None:
         ({"messages": "hi"}, "messages"),
         ({"stream": 1}, "stream"),
         ({"metadata": "u"}, "metadata"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
+        ({"thinking": {"type": "adaptive"}}, "thinking"),
+        ({"thinking": {"type": "disabled", "budget_tokens": 1024}}, "thinking"),
+        ({"thinking": "disabled"}, "thinking"),
         ({"mcp_servers": []}, "mcp_servers"),
     ],
 )
