@@ -32,8 +32,22 @@ ENGINE = frozenset(
     "output_config stop_sequences stream system temperature tool_choice tools top_k top_p vllm_xargs".split()
 )
 
+ENGINE_COUNT = frozenset("chat_template_kwargs messages model system tool_choice tools".split())
+"""What makes a prompt. The other fields are for an answer, and Anthropic's own API refuses them where it counts."""
+
 TAKEN = frozenset({"service_tier", "thinking"})
 """Anthropic's fields that vLLM does not have, and that change nothing."""
+
+FIELDS: Mapping[str, frozenset[str]] = {
+    "messages": ENGINE | TAKEN,
+    "count_tokens": ENGINE_COUNT | {"thinking"},
+}
+"""Operation to fields."""
+
+_REQUIRED: Mapping[str, Sequence[str]] = {
+    "messages": ("model", "messages", "max_tokens"),
+    "count_tokens": ("model", "messages"),
+}
 
 
 def error_body(error: SwitchyardError) -> dict[str, Any]:
@@ -64,7 +78,7 @@ class Anthropic:
 
     def parse(self, operation: str, request: Request, context: Context) -> Call:
         body = json_object(request.body)
-        _check(body, needs_max_tokens=operation == "messages")
+        _check(body, operation)
         body = {name: value for name, value in body.items() if name not in TAKEN}
         user = body.get("metadata", {}).get("user_id")
         return Call(
@@ -72,7 +86,7 @@ class Anthropic:
             path=request.path,
             body=body,
             model=body["model"],
-            stream=operation == "messages" and body.get("stream", False),
+            stream=body.get("stream", False),
             user=user if isinstance(user, str) else None,
         )
 
@@ -104,13 +118,12 @@ _TYPES_OF_FIELDS: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-def _check(body: dict[str, Any], *, needs_max_tokens: bool) -> None:
-    required = ("model", "messages", "max_tokens") if needs_max_tokens else ("model", "messages")
-    for name in required:
+def _check(body: dict[str, Any], operation: str) -> None:
+    for name in _REQUIRED[operation]:
         if name not in body:
             raise BadRequest(f"{name}: Field required", param=name)
     for name, value in body.items():
-        if name not in ENGINE | TAKEN:
+        if name not in FIELDS[operation]:
             raise BadRequest(f"{name}: Extra inputs are not permitted", param=name)
         expected = _TYPES_OF_FIELDS.get(name)
         if expected is not None and not _is_a(value, expected):

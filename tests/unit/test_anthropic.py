@@ -14,10 +14,13 @@ from tests.unit.given import CONTEXT
 
 LEAST: dict[str, Any] = {"model": "chat", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
 
+COUNTED = {"model": LEAST["model"], "messages": LEAST["messages"]}
+
 
 def parse(operation: str = "messages", /, **fields: Any) -> Call:
     path = "/v1/messages" if operation == "messages" else "/v1/messages/count_tokens"
-    body = {name: value for name, value in {**LEAST, **fields}.items() if value is not ...}
+    least = LEAST if operation == "messages" else COUNTED
+    body = {name: value for name, value in {**least, **fields}.items() if value is not ...}
     return Anthropic().parse(operation, Request("POST", path, json.dumps(body).encode()), CONTEXT)
 
 
@@ -27,12 +30,23 @@ def test_the_least_request_passes_unchanged() -> None:
 
 
 def test_counting_tokens_needs_no_max_tokens() -> None:
-    assert parse("count_tokens", max_tokens=...).path == "/v1/messages/count_tokens"
+    call = parse("count_tokens")
+    assert (call.path, call.body, call.stream) == ("/v1/messages/count_tokens", COUNTED, False)
 
 
-def test_a_count_of_tokens_is_no_stream() -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [{"max_tokens": 5}, {"stream": True}, {"temperature": 0}, {"metadata": {"user_id": "u"}}, {"service_tier": "auto"}],
+)
+def test_what_is_for_an_answer_is_refused_where_tokens_are_counted(fields: dict[str, Any]) -> None:
+    (name,) = fields
+    with pytest.raises(BadRequest, match=f"{name}: Extra inputs are not permitted") as raised:
+        parse("count_tokens", **fields)
+    assert raised.value.param == name
+
+
+def test_a_stream() -> None:
     assert parse(stream=True).stream
-    assert not parse("count_tokens", stream=True).stream
 
 
 def test_the_user_of_the_metadata_is_the_sticky_key() -> None:
