@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from app.config import Config
 from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object
+from app.dialects.friendli_mounts import MOUNTS, addressed, is_below
 from app.dialects.relay import Ending, Relay
 from app.errors import BadRequest, NotFound, SwitchyardError
 from app.sse import encode
@@ -23,6 +24,8 @@ _TYPES: Mapping[int, str] = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+
+_PATHS: Mapping[str, str] = {"messages": "/v1/messages", "count_tokens": "/v1/messages/count_tokens"}
 
 _LAST_EVENTS = (b"event: message_stop\n", b"event: error\n")
 
@@ -65,12 +68,13 @@ MESSAGES = Ending(
 
 
 class Anthropic:
-    """The dialect at `/v1/messages`."""
+    """The dialect at `/v1/messages`, and below Friendli's mounts."""
 
     name: ClassVar[str] = "anthropic"
-    routes: ClassVar[Sequence[Route]] = (
-        Route("POST", "/v1/messages", "messages"),
-        Route("POST", "/v1/messages/count_tokens", "count_tokens"),
+    routes: ClassVar[Sequence[Route]] = tuple(
+        Route("POST", prefix + path, operation)
+        for prefix in ("", *(mount.removesuffix("/v1") for mount in MOUNTS))
+        for operation, path in _PATHS.items()
     )
 
     def claims(self, route: Route, request: Request) -> bool:
@@ -81,14 +85,15 @@ class Anthropic:
         _check(body, operation)
         body = {name: value for name, value in body.items() if name not in TAKEN}
         user = body.get("metadata", {}).get("user_id")
-        return Call(
+        call = Call(
             task="chat",
-            path=request.path,
+            path=_PATHS[operation],
             body=body,
             model=body["model"],
             stream=body.get("stream", False),
             user=user if isinstance(user, str) else None,
         )
+        return addressed(call, request) if is_below(request) else call
 
     def render(self, call: Call, body: bytes, served: Served) -> Reply:
         return Reply(body)

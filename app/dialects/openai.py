@@ -26,6 +26,8 @@ from app.dialects.base import (
 )
 from app.dialects.best_of import BestOf
 from app.dialects.common_fields import BOOKKEEPING
+from app.dialects.friendli_mounts import MOUNTS as FRIENDLI_MOUNTS
+from app.dialects.friendli_mounts import addressed, is_below
 from app.dialects.one_call import OneCall, answer_with_one_call
 from app.dialects.relay import Ending, Relay
 from app.dialects.sampling import ask_for_usage, greedy
@@ -99,13 +101,19 @@ def _generation(prefix: str) -> tuple[Route, ...]:
     )
 
 
-def _routes(prefix: str) -> tuple[Route, ...]:
+def _of_responses(prefix: str) -> tuple[Route, ...]:
     return (
-        *_generation(prefix),
         Route("POST", f"{prefix}/responses", "responses"),
         Route("GET", f"{prefix}/responses/{{id}}", "stored_response", local=True),
         Route("DELETE", f"{prefix}/responses/{{id}}", "stored_response", local=True),
         Route("POST", f"{prefix}/responses/{{id}}/cancel", "stored_response", local=True),
+    )
+
+
+def _routes(prefix: str) -> tuple[Route, ...]:
+    return (
+        *_generation(prefix),
+        *_of_responses(prefix),
         Route("GET", f"{prefix}/models", "list_models", local=True),
         Route("GET", f"{prefix}/models/{{model:path}}", "retrieve_model", local=True),
     )
@@ -120,6 +128,7 @@ class OpenAI:
         # Azure OpenAI's classic paths, and the paths that clients of Azure's own dialect share with the OpenAI SDK.
         *_generation("/openai/deployments/{deployment}"),
         *(route for prefix in AZURE_MOUNTS for route in _generation(prefix)),
+        *(route for prefix in FRIENDLI_MOUNTS for route in _of_responses(prefix)),
         # vLLM's own, and SageMaker's; what is TGI's there, TGI's dialect claims.
         Route("POST", "/tokenize", "tokenize"),
         Route("POST", "/invocations", "invocations"),
@@ -136,7 +145,7 @@ class OpenAI:
         if (endpoint := request.params.get("endpoint")) is not None:
             chosen = call.model if call.model != endpoint else None
             return replace(call, model=endpoint, deployment=chosen)
-        return call
+        return addressed(call, request) if is_below(request) else call
 
     def render(self, call: Call, body: bytes, served: Served) -> Reply:
         if isinstance(call.note, BestOf):

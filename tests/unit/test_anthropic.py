@@ -49,6 +49,16 @@ def test_a_stream() -> None:
     assert parse(stream=True).stream
 
 
+@pytest.mark.parametrize("mount", ["/serverless", "/dedicated"])
+@pytest.mark.parametrize(("path", "operation"), [("/v1/messages", "messages"), ("/v1/messages/count_tokens", "count")])
+def test_friendlis_clients_have_paths_of_their_own(mount: str, path: str, operation: str) -> None:
+    body = json.dumps({**(LEAST if operation == "messages" else COUNTED), "model": "chat:green"}).encode()
+    (route,) = (route for route in Anthropic.routes if route.path == mount + path)
+    request = Request("POST", mount + path, body, headers={"x-friendli-team": "t"})
+    call = Anthropic().parse(route.operation, request, CONTEXT)
+    assert (call.path, call.model, call.deployment, call.user) == (path, "chat", "green", "t")
+
+
 def test_the_user_of_the_metadata_is_the_sticky_key() -> None:
     assert parse(metadata={"user_id": "u"}).user == "u"
 
