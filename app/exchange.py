@@ -27,7 +27,7 @@ from app.access.caller import VISITOR, Caller, credentials, must_use, visible
 from app.access.guard import Access
 from app.admission import Gate, check_length
 from app.answer import Answer, Send
-from app.breaker import Breaker, Breakers
+from app.breaker import Asked, Breakers
 from app.config import Config, Sticky, Timeouts
 from app.content_filter import refuse_hits
 from app.deadlines import ClientGone, Lively, Receive, until, while_connected
@@ -218,31 +218,30 @@ class _Errand:
         record.deployment = name
         record.attempts += 1
         in_flight = self.board.telemetry.in_flight.labels(record.endpoint, name, record.dialect)
-        breaker = self.board.breakers.of(name)
-        breaker.asked()
+        asked = self.board.breakers.of(name).asked()
         try:
             with in_flight.track_inprogress():
                 await (self._stream if self.call.stream else self._unary)(self.snapshot.targets[name])
         except Rejected as error:
-            breaker.succeeded()
+            asked.succeeded()
             error.param = error.param or field_named_in(error.message, self.call.body)
             error.value = value_at(self.call.body, error.param)
             raise
         except UpstreamError as error:
-            self._judge(breaker, error)
+            self._judge(asked, error)
             raise
         except BaseException:
-            self._judge(breaker, self.out.failure)
+            self._judge(asked, self.out.failure)
             raise
-        self._judge(breaker, self.out.failure)
+        self._judge(asked, self.out.failure)
 
-    def _judge(self, breaker: Breaker, failure: SwitchyardError | None) -> None:
+    def _judge(self, asked: Asked, failure: SwitchyardError | None) -> None:
         if isinstance(failure, UpstreamError) and failure.is_fault:
-            breaker.failed(self.board.breakers.clock())
+            asked.failed(self.board.breakers.clock())
         elif self.out.finished:
-            breaker.succeeded()
+            asked.succeeded()
         else:
-            breaker.abandoned()
+            asked.abandoned()
 
     def _assign(self, headers: Mapping[str, str]) -> Assignment:
         config = self.snapshot.config
