@@ -19,6 +19,7 @@ from app.config import Config
 from app.dialects import tgi_chat as openai_form
 from app.dialects import tgi_info as info
 from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object, peek
+from app.dialects.limits import extras
 from app.dialects.relay import Relay
 from app.dialects.tgi_answer import TokenEvents, answer
 from app.dialects.tgi_errors import error_reply
@@ -194,7 +195,10 @@ def _chat(request: Request, context: Context) -> Call:
         lambda told, served: openai_form.completed(told),
         lambda served: openai_form.ChatEvents(hide_usage=hide_usage),
     )
-    return _named(Call("chat", "/v1/chat/completions", question, note=plan), body, request, context)
+    call = Call("chat", "/v1/chat/completions", question, note=plan)
+    if extras(question):
+        call = replace(call, needs_model=True, fit=openai_form.possible)
+    return _named(call, body, request, context)
 
 
 def _completions(request: Request, context: Context) -> Call:

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from app.model import Model
 from tests.router.conftest import Rig
 from tests.router.fake_engine import CONTEXT, chat, frame, refuse, speaks, stream
-from tests.unit.given import tokenizer
+from tests.unit.given import PROCESSORS, tokenizer
 
 TEXT = "hello 日本 😀 there"
 MODEL = Model.build(tokenizer().to_str(), eos_ids=[0], max_len=CONTEXT)
@@ -32,6 +32,7 @@ CARD = {
     "hidden_size": 4,
     "vocab_size": MODEL.vocab_size,
     "logprobs_mode": "raw_logprobs",
+    "processors": sorted(PROCESSORS),
 }
 
 
