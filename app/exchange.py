@@ -142,6 +142,7 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
         if route.local:
             await out.reply(dialect.answer(route.operation, request, visible(caller, snapshot.config)))
             return
+        record.endpoint = _addressed(route, request, snapshot.config)
         call = dialect.parse(route.operation, request, Context(snapshot.config, board.random))
         check_length(call.body, snapshot.config.max_messages)
         async with while_connected(receive):
@@ -355,6 +356,13 @@ def _claimed(candidates: Candidates, request: Request, record: Record) -> tuple[
     dialect, route = next(((d, r) for d, r in candidates if d.claims(r, request)), candidates[-1])
     record.dialect, record.operation = dialect.name, route.operation
     return dialect, route
+
+
+def _addressed(route: Route, request: Request, config: Config) -> str:
+    """The endpoint that the path alone tells, so that a request counts for it whose body cannot be read; or nothing."""
+    default = config.defaults.get(route.default) if route.default else None
+    name = request.params.get("endpoint", default)
+    return name if name in config.endpoints else ""
 
 
 def _time_allowed(timeouts: Timeouts, call: Call, headers: Mapping[str, str]) -> float:

@@ -473,7 +473,23 @@ def test_metrics_under_tgis_names(engine: Rig) -> None:
     httpx.post(f"{engine.url}/generate", json={"inputs": "say", "parameters": {"top_k": 0}})
     for path in ("/tgi/metrics", "/tgi/chat/metrics"):
         lines = httpx.get(engine.url + path).text.splitlines()
-        assert "tgi_request_count 2.0" in lines
+        assert "tgi_request_count 3.0" in lines
+        assert "tgi_request_success 2.0" in lines
+        assert 'tgi_request_failure{err="validation"} 1.0' in lines
         assert "tgi_request_max_new_tokens_sum 27.0" in lines
-        assert "tgi_request_duration_count 2.0" in lines
+        assert "tgi_request_duration_count 3.0" in lines
     assert httpx.get(f"{engine.url}/tgi/gone/metrics").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/tgi/chat/generate", "/tgi/chat/v1/chat/completions", "/tgi/generate", "/vertex"])
+@pytest.mark.parametrize("body", [b"{", b"{}"])
+def test_what_cannot_be_read_counts_for_the_paths_endpoint(engine: Rig, path: str, body: bytes) -> None:
+    assert httpx.post(engine.url + path, content=body).status_code in (400, 422)
+    lines = httpx.get(f"{engine.url}/tgi/chat/metrics").text.splitlines()
+    assert 'tgi_request_failure{err="validation"} 1.0' in lines
+
+
+def test_what_names_no_endpoint_of_ours_counts_for_none(engine: Rig) -> None:
+    assert httpx.post(f"{engine.url}/tgi/gone/generate", content=b"{").status_code == 400
+    assert "gone" not in httpx.get(f"{engine.url}/metrics").text
+    assert "tgi_request_count 0.0" in httpx.get(f"{engine.url}/tgi/chat/metrics").text.splitlines()
