@@ -20,31 +20,49 @@ class Breaker:
     faults: int = 0
     openings: int = 0
     open_until: float | None = None
-    probing: bool = False
+    probe: "Asked | None" = None
 
     def admits(self, now: float) -> bool:
         """Whether a request may go there: closed, or open for long enough and no probe on its way."""
-        return self.open_until is None or (now >= self.open_until and not self.probing)
+        return self.open_until is None or (now >= self.open_until and self.probe is None)
 
-    def asked(self) -> None:
-        """A request goes there; with an open breaker it is the probe."""
-        self.probing = self.open_until is not None
+    def asked(self) -> "Asked":
+        """A request goes there; with an open breaker it is the probe, unless there is one."""
+        request = Asked(self)
+        if self.open_until is not None and self.probe is None:
+            self.probe = request
+        return request
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """One request to a breaker's deployment; exactly one of the methods tells how it ended.
+
+    Requests that went there before the breaker opened, or although it is open, end while another one probes: the probe
+    is its own request's alone.
+    """
+
+    breaker: Breaker
 
     def succeeded(self) -> None:
         """The deployment answered, if only to refuse."""
-        self.faults, self.openings, self.open_until, self.probing = 0, 0, None, False
+        breaker = self.breaker
+        breaker.faults, breaker.openings, breaker.open_until, breaker.probe = 0, 0, None, None
 
     def failed(self, now: float) -> None:
         """A server fault."""
-        self.faults += 1
-        if self.faults >= FAULTS_IN_A_ROW or self.probing:
-            self.open_until = now + min(OPEN_S * 2**self.openings, LONGEST_OPEN_S)
-            self.openings += 1
-            self.probing = False
+        breaker = self.breaker
+        breaker.faults += 1
+        opens = breaker.open_until is None and breaker.faults >= FAULTS_IN_A_ROW
+        if opens or breaker.probe is self:
+            breaker.open_until = now + min(OPEN_S * 2**breaker.openings, LONGEST_OPEN_S)
+            breaker.openings += 1
+            breaker.probe = None
 
     def abandoned(self) -> None:
-        """The request ended without telling anything: its client left, or its own deadline passed."""
-        self.probing = False
+        """It ended without telling anything: its client left, or its own deadline passed."""
+        if self.breaker.probe is self:
+            self.breaker.probe = None
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from app.access.caller import VISITOR, Caller, credentials, must_use, visible
 from app.access.guard import Access
 from app.admission import Gate, check_length
 from app.answer import Answer, Send
-from app.breaker import Breaker, Breakers
+from app.breaker import Asked, Breakers
 from app.config import Config, Sticky, Timeouts
 from app.content_filter import refuse_hits
 from app.deadlines import ClientGone, Lively, Receive, until, while_connected
@@ -145,6 +145,7 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
         if route.local:
             await out.reply(dialect.answer(route.operation, request, visible(caller, snapshot.config)))
             return
+        record.endpoint = _addressed(route, request, snapshot.config)
         call = dialect.parse(route.operation, request, Context(snapshot.config, board.random))
         check_length(call.body, snapshot.config.max_messages)
         async with while_connected(receive):
@@ -223,31 +224,30 @@ class _Errand:
         record.deployment = name
         record.attempts += 1
         in_flight = self.board.telemetry.in_flight.labels(record.endpoint, name, record.dialect)
-        breaker = self.board.breakers.of(name)
-        breaker.asked()
+        asked = self.board.breakers.of(name).asked()
         try:
             with in_flight.track_inprogress():
                 await (self._stream if self.call.stream else self._unary)(self.snapshot.targets[name])
         except Rejected as error:
-            breaker.succeeded()
+            asked.succeeded()
             error.param = error.param or field_named_in(error.message, self.call.body)
             error.value = value_at(self.call.body, error.param)
             raise
         except UpstreamError as error:
-            self._judge(breaker, error)
+            self._judge(asked, error)
             raise
         except BaseException:
-            self._judge(breaker, self.out.failure)
+            self._judge(asked, self.out.failure)
             raise
-        self._judge(breaker, self.out.failure)
+        self._judge(asked, self.out.failure)
 
-    def _judge(self, breaker: Breaker, failure: SwitchyardError | None) -> None:
+    def _judge(self, asked: Asked, failure: SwitchyardError | None) -> None:
         if isinstance(failure, UpstreamError) and failure.is_fault:
-            breaker.failed(self.board.breakers.clock())
+            asked.failed(self.board.breakers.clock())
         elif self.out.finished:
-            breaker.succeeded()
+            asked.succeeded()
         else:
-            breaker.abandoned()
+            asked.abandoned()
 
     def _assign(self, headers: Mapping[str, str]) -> Assignment:
         config = self.snapshot.config
@@ -361,6 +361,13 @@ def _claimed(candidates: Candidates, request: Request, record: Record) -> tuple[
     dialect, route = next(((d, r) for d, r in candidates if d.claims(r, request)), candidates[-1])
     record.dialect, record.operation = dialect.name, route.operation
     return dialect, route
+
+
+def _addressed(route: Route, request: Request, config: Config) -> str:
+    """The endpoint that the path alone tells, so that a request counts for it whose body cannot be read; or nothing."""
+    default = config.defaults.get(route.default) if route.default else None
+    name = request.params.get("endpoint", default)
+    return name if name in config.endpoints else ""
 
 
 def _time_allowed(timeouts: Timeouts, call: Call, headers: Mapping[str, str]) -> float:

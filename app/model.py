@@ -3,8 +3,8 @@
 Some dialects speak of tokens (TGI, Friendli): they count a prompt before it is sent and name each token of an answer.
 A model application tells all of it at `MODEL_PATH`, as a JSON object: ``tokenizer`` (the content of tokenizer.json as a
 string), ``eos_token_ids``, ``max_model_len`` (prompt and answer together, in tokens), ``hidden_size``, ``vocab_size``,
-``logprobs_mode`` (vLLM's engine argument). For a server elsewhere a directory with the model's files says it
-(`tokenizer_dir`), and vLLM's own `/v1/models` the length.
+``logprobs_mode`` (vLLM's engine argument), ``processors`` (the keys of `vllm_xargs` that its engine heeds). For a
+server elsewhere a directory with the model's files says it (`tokenizer_dir`), and vLLM's own `/v1/models` the length.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,9 +25,9 @@ MODEL_PATH = "/switchyard/model"
 class Model:
     """A model as its callers count it. `max_len` is in tokens, prompt and answer together.
 
-    `is_extended`: its server is a model application of this project, with processors (`vllm_xargs`) and routes that
-    vLLM's own lacks. Another server drops what it does not know without a word. `gives_logits`: its log-probabilities
-    are none, but the model's raw scores.
+    `is_extended`: its server is a model application of this project, with routes that vLLM's own lacks. `processors`
+    are the keys of `vllm_xargs` that it heeds. What a server does not know it drops without a word. `gives_logits`: its
+    log-probabilities are none, but the model's raw scores.
     """
 
     tokenizer: Tokenizer
@@ -38,6 +38,7 @@ class Model:
     hidden_size: int | None = None
     is_extended: bool = False
     gives_logits: bool = False
+    processors: frozenset[str] = frozenset()
 
     @classmethod
     def build(
@@ -50,6 +51,7 @@ class Model:
         hidden_size: int | None = None,
         is_extended: bool = False,
         gives_logits: bool = False,
+        processors: Iterable[str] = (),
     ) -> Self:
         """Raises Broken where `tokenizer_json` is no tokenizer. `vocab_size` None: the tokenizer's."""
         try:
@@ -68,6 +70,7 @@ class Model:
             hidden_size,
             is_extended,
             gives_logits,
+            frozenset(processors),
         )
 
     @classmethod
@@ -83,6 +86,7 @@ class Model:
                 hidden_size=told.get("hidden_size"),
                 is_extended=True,
                 gives_logits=told.get("logprobs_mode") == "raw_logits",
+                processors=told.get("processors", ()),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Broken("The deployment does not tell about its model") from error

@@ -83,7 +83,7 @@ def step_ms(llm: Any, tokens: int, xargs: Mapping[str, Any] | None) -> float:
 
 def measure(rounds: int, tokens: int) -> dict[str, list[float]]:
     """Milliseconds per step of every round, by way."""
-    without, with_ours = engine(()), engine(PROCESSORS)
+    without, with_ours = engine(()), engine(tuple(PROCESSORS))
     ways: list[tuple[str, Any, Mapping[str, Any] | None]] = [(NONE, without, None), (UNUSED, with_ours, None)]
     ways += [(name, with_ours, xargs) for name, xargs in IN_USE.items()]
     for _, llm, xargs in ways:

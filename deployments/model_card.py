@@ -7,6 +7,8 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
+from deployments.logits.registration import heeded
+
 
 def add_model_card(app: FastAPI, path: str) -> None:
     """Adds `GET path` to vLLM's application `app`, whose state holds the engine's client once it runs.
@@ -44,4 +46,5 @@ def _card(engine: Any) -> Mapping[str, Any]:
         "hidden_size": model.get_hidden_size(),
         "vocab_size": model.get_vocab_size(),
         "logprobs_mode": str(model.logprobs_mode),
+        "processors": heeded(model.logits_processors or ()),
     }

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from app.config import Config
 from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object
+from app.dialects.friendli_mounts import MOUNTS, addressed, is_below
 from app.dialects.relay import Ending, Relay
 from app.errors import BadRequest, NotFound, SwitchyardError
 from app.sse import encode
@@ -24,6 +25,8 @@ _TYPES: Mapping[int, str] = {
     504: "timeout_error",
 }
 
+_PATHS: Mapping[str, str] = {"messages": "/v1/messages", "count_tokens": "/v1/messages/count_tokens"}
+
 _LAST_EVENTS = (b"event: message_stop\n", b"event: error\n")
 
 # What vLLM 0.29 models; `tests/real/test_fields.py` compares. Anything else it would drop without a word.
@@ -31,6 +34,23 @@ ENGINE = frozenset(
     "cache_salt chat_template_kwargs ec_transfer_params kv_transfer_params max_tokens messages metadata model "
     "output_config stop_sequences stream system temperature tool_choice tools top_k top_p vllm_xargs".split()
 )
+
+ENGINE_COUNT = frozenset("chat_template_kwargs messages model system tool_choice tools".split())
+"""What makes a prompt. The other fields are for an answer, and Anthropic's own API refuses them where it counts."""
+
+TAKEN = frozenset({"service_tier", "thinking"})
+"""Anthropic's fields that vLLM does not have, and that change nothing."""
+
+FIELDS: Mapping[str, frozenset[str]] = {
+    "messages": ENGINE | TAKEN,
+    "count_tokens": ENGINE_COUNT | {"thinking"},
+}
+"""Operation to fields."""
+
+_REQUIRED: Mapping[str, Sequence[str]] = {
+    "messages": ("model", "messages", "max_tokens"),
+    "count_tokens": ("model", "messages"),
+}
 
 
 def error_body(error: SwitchyardError) -> dict[str, Any]:
@@ -48,12 +68,13 @@ MESSAGES = Ending(
 
 
 class Anthropic:
-    """The dialect at `/v1/messages`."""
+    """The dialect at `/v1/messages`, and below Friendli's mounts."""
 
     name: ClassVar[str] = "anthropic"
-    routes: ClassVar[Sequence[Route]] = (
-        Route("POST", "/v1/messages", "messages"),
-        Route("POST", "/v1/messages/count_tokens", "count_tokens"),
+    routes: ClassVar[Sequence[Route]] = tuple(
+        Route("POST", prefix + path, operation)
+        for prefix in ("", *(mount.removesuffix("/v1") for mount in MOUNTS))
+        for operation, path in _PATHS.items()
     )
 
     def claims(self, route: Route, request: Request) -> bool:
@@ -61,17 +82,18 @@ class Anthropic:
 
     def parse(self, operation: str, request: Request, context: Context) -> Call:
         body = json_object(request.body)
-        _check(body, needs_max_tokens=operation == "messages")
-        body.pop("service_tier", None)
+        _check(body, operation)
+        body = {name: value for name, value in body.items() if name not in TAKEN}
         user = body.get("metadata", {}).get("user_id")
-        return Call(
+        call = Call(
             task="chat",
-            path=request.path,
+            path=_PATHS[operation],
             body=body,
             model=body["model"],
-            stream=operation == "messages" and body.get("stream", False),
+            stream=body.get("stream", False),
             user=user if isinstance(user, str) else None,
         )
+        return addressed(call, request) if is_below(request) else call
 
     def render(self, call: Call, body: bytes, served: Served) -> Reply:
         return Reply(body)
@@ -101,17 +123,23 @@ _TYPES_OF_FIELDS: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-def _check(body: dict[str, Any], *, needs_max_tokens: bool) -> None:
-    required = ("model", "messages", "max_tokens") if needs_max_tokens else ("model", "messages")
-    for name in required:
+def _check(body: dict[str, Any], operation: str) -> None:
+    for name in _REQUIRED[operation]:
         if name not in body:
             raise BadRequest(f"{name}: Field required", param=name)
     for name, value in body.items():
-        if name not in ENGINE and name != "service_tier":
+        if name not in FIELDS[operation]:
             raise BadRequest(f"{name}: Extra inputs are not permitted", param=name)
         expected = _TYPES_OF_FIELDS.get(name)
         if expected is not None and not _is_a(value, expected):
             raise BadRequest(f"{name}: Input has the wrong type", param=name)
+    # Absent is disabled at Anthropic's too. vLLM knows neither a budget nor a way to ask for thoughts.
+    if "thinking" in body and body["thinking"] != {"type": "disabled"}:
+        raise BadRequest(
+            'thinking: only {"type": "disabled"} is supported; whether a model thinks is up to its chat template '
+            "(`chat_template_kwargs`)",
+            param="thinking",
+        )
     if not body["messages"]:
         raise BadRequest("messages: at least one message is required", param="messages")
 

@@ -71,7 +71,13 @@ class Azure:
         passed = {name: value for name, value in body.items() if name not in fields.KNOWN[operation]}
         known = fields.checked(operation, body)
         call = _BUILDERS[operation]({**known, **passed})
-        call = replace(call, model=body.get("model"), stream=known.get("stream", False))
+        user = passed.get("user")
+        call = replace(
+            call,
+            model=body.get("model"),
+            stream=known.get("stream", False),
+            user=user if isinstance(user, str) else None,
+        )
         if (endpoint := request.params.get("endpoint")) is None:
             return call
         return replace(call, model=endpoint, deployment=None if call.model == endpoint else call.model)

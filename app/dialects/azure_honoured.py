@@ -13,7 +13,10 @@ from app.dialects.honoured import (
     each,
 )
 
-OTHERS = "as the header `extra-parameters` says: refused, dropped, or passed to vLLM"
+OTHERS = (
+    "as the header `extra-parameters` says: refused, dropped, or passed to vLLM; a `user` that is "
+    "passed is the key where an endpoint is sticky by user"
+)
 
 _GENERATION = {
     "max_tokens": REST_OF_THE_CONTEXT,

@@ -156,7 +156,8 @@ class Route:
     """A method and path (Starlette's syntax), and the dialect's name for what it does.
 
     `local` ones are answered from the configuration (`Dialect.answer`), the others by a deployment. `open` ones are
-    answered to everybody, and without their body.
+    answered to everybody, and without their body. `default` is set where the body names no model: the task whose
+    default endpoint is asked, unless the path has an `{endpoint}`.
     """
 
     method: str
@@ -164,6 +165,7 @@ class Route:
     operation: str
     local: bool = False
     open: bool = False
+    default: Task | None = None
 
 
 class Dialect(Protocol):

@@ -11,14 +11,13 @@ from pydantic_core import from_json
 
 from app.dialects.base import dump
 from app.dialects.databricks_errors import error_reply
+from app.dialects.one_call import OneCall
 from app.engine import Usage, engine_error, find_usage
 from app.errors import Broken, SwitchyardError
 from app.sse import Framer, encode, split
 
 _INTERESTING = re.compile(rb'^event: response\.(?:created|in_progress|completed|output_item\.added)$|"error"|^:', re.M)
 _ERROR = re.compile(rb'^data: ?(\{"error".*|\{"type": ?"error".*)$', re.MULTILINE)
-_INDEX = re.compile(rb'"output_index": ?(\d+)')
-_CALL = re.compile(rb'"type": ?"function_call"')
 
 Words = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -32,12 +31,11 @@ class ResponseStream:
     def __init__(self, words: Words, *, request_id: str, one_call: bool) -> None:
         self._words = words
         self._request_id = request_id
-        self._one_call = one_call
+        self._one_call = OneCall() if one_call else None
         self._framer = Framer()
         self._ended = False
         self._response: dict[str, Any] = {}
         self._items: dict[int, dict[str, Any]] = {}
-        self._calls: list[int] = []
         self._events = 0
         self.usage: Usage | None = None
         self.aborts = False
@@ -47,7 +45,7 @@ class ResponseStream:
         frames = self._framer.feed(chunk)
         if not frames or self._ended:
             return b""
-        if not self._one_call and not _INTERESTING.search(frames):
+        if self._one_call is None and not _INTERESTING.search(frames):
             self._events += frames.count(b"\ndata: ")
             return frames
         return b"".join(self._next(frame) for frame in split(frames))
@@ -82,7 +80,7 @@ class ResponseStream:
     def _frame(self, frame: bytes) -> bytes:
         if found := _ERROR.search(frame):
             raise engine_error(found[1], status=500)
-        if self._is_left_out(frame):
+        if self._one_call is not None and self._one_call.leaves_out(frame):
             return b""
         self._events += 1
         head, _, data = frame.partition(b"\ndata: ")
@@ -110,11 +108,3 @@ class ResponseStream:
         self._response = self._words(response)
         self._ended = last
         return encode(dump({**event, "type": name, "response": self._response}), type=name)
-
-    def _is_left_out(self, frame: bytes) -> bool:
-        if not self._one_call or (found := _INDEX.search(frame)) is None:
-            return False
-        index = int(found[1])
-        if _CALL.search(frame) and index not in self._calls:
-            self._calls.append(index)
-        return index in self._calls[1:]

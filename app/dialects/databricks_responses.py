@@ -11,6 +11,7 @@ from app.dialects.base import Call, Stream, dump
 from app.dialects.databricks_answer import Asked
 from app.dialects.databricks_fields import checked
 from app.dialects.databricks_response_stream import ResponseStream
+from app.dialects.one_call import with_one_call
 from app.errors import BadRequest
 
 REFUSED: Mapping[str, str] = {
@@ -57,7 +58,7 @@ class ResponseAnswer:
     def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
         told = {**answer, **self.echo, "error": None, "store": False}
         if not self.echo["parallel_tool_calls"]:
-            told["output"] = _with_one_call(answer["output"])
+            told["output"] = with_one_call(answer["output"])
         if answer["status"] == "incomplete":
             told["output"] = _with_an_open_end(told["output"])
         if (usage := answer.get("usage")) is not None:
@@ -165,12 +166,6 @@ def _file(block: fields.FileBlock, path: str) -> str:
             f"{path}.file_data: must be a text file in UTF-8, in base64 or a base64 data URL", param=f"{path}.file_data"
         )
     return f"{block.filename}:\n{text}" if block.filename else text
-
-
-def _with_one_call(output: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`output` up to its first function call: what `parallel_tool_calls` false asks for and vLLM does not keep to."""
-    calls = [index for index, item in enumerate(output) if item["type"] == "function_call"]
-    return [item for index, item in enumerate(output) if index not in calls[1:]]
 
 
 def _with_an_open_end(output: list[dict[str, Any]]) -> list[dict[str, Any]]:

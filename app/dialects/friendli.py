@@ -4,6 +4,7 @@ Contract: Friendli's API reference and what its two SDKs send and expect: `frien
 `friendli-client` before it. `friendli_speaker` tells their requests from OpenAI's and from one another.
 
 The routes are below `/serverless/v1` and `/dedicated/v1`; its container's are below `/v1`, where OpenAI's are too.
+`responses` and `messages` are there as well, in the dialects of OpenAI and Anthropic, whose requests they are.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +20,13 @@ from app.dialects.friendli_errors import error_reply, timeout_reply
 from app.dialects.friendli_fields import checked, read
 from app.dialects.friendli_fit import fit, refuse_extras
 from app.dialects.friendli_generation import Completion
+from app.dialects.friendli_mounts import MOUNTS, addressed
 from app.dialects.friendli_speaker import asks_for_chat, asks_for_completions, form
 from app.dialects.friendli_stream import ClassicEvents, ModernChunks
 from app.dialects.limits import extras
 from app.errors import DeadlinePassed, SwitchyardError
 
 _CONTAINER = "/v1"
-_MOUNTS = ("/serverless/v1", "/dedicated/v1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Friendli:
     """The dialect below `/serverless/v1` and `/dedicated/v1`, and at `/v1` for those who speak it."""
 
     name: ClassVar[str] = "friendli"
-    routes: ClassVar[Sequence[Route]] = tuple(route for mount in (*_MOUNTS, _CONTAINER) for route in _routes(mount))
+    routes: ClassVar[Sequence[Route]] = tuple(route for mount in (*MOUNTS, _CONTAINER) for route in _routes(mount))
 
     def claims(self, route: Route, request: Request) -> bool:
         """OpenAI's dialect has two of the container's paths too, and TGI's one of them."""
@@ -67,7 +68,7 @@ class Friendli:
     def parse(self, operation: str, request: Request, context: Context) -> Call:
         body = json_object(request.body)
         call = _PARSERS[operation](body, request, context)
-        return _to_the_model(replace(call, user=body.get("user") or request.headers.get("x-friendli-team")), body)
+        return addressed(replace(call, model=body.get("model"), user=body.get("user")), request)
 
     def render(self, call: Call, body: bytes, served: Served) -> Reply:
         plan: _Plan = call.note
@@ -88,15 +89,6 @@ class Friendli:
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
         return Reply(dump(others.models(config)))
-
-
-def _to_the_model(call: Call, body: Mapping[str, Any]) -> Call:
-    """The call, to the model that the body names. An adapter, `endpoint:adapter`, is a deployment of the endpoint."""
-    name: str | None = body.get("model")
-    if name is None or ":" not in name:
-        return replace(call, model=name)
-    endpoint, _, adapter = name.partition(":")
-    return replace(call, model=endpoint, deployment=adapter)
 
 
 def _completions(body: dict[str, Any], request: Request, context: Context) -> Call:

@@ -6,7 +6,7 @@ from typing import Any
 from app.dialects.base import Served
 from app.dialects.friendli_fields import Completions
 from app.dialects.friendli_generation import ids_in
-from app.dialects.limits import extras
+from app.dialects.limits import lacking
 from app.errors import BadRequest
 from app.model import Model
 
@@ -29,11 +29,10 @@ def fit(fields: Completions, question: dict[str, Any], served: Served) -> dict[s
 
 
 def refuse_extras(question: Mapping[str, Any], served: Served, bad_words: str = "bad_word_tokens") -> None:
-    """Raises BadRequest where the question asks a plain vLLM server for what it does not have."""
-    wanted = extras(question)
-    if wanted and not served.known_model.is_extended:
-        name = bad_words if wanted[0] == "bad_word_tokens" else _FIELDS.get(wanted[0], wanted[0])
-        raise _wrong(name, f"deployment '{served.deployment}' is a plain vLLM server, which cannot do this")
+    """Raises BadRequest where the question asks the deployment for what it does not have."""
+    if (lack := lacking(question, served)) is not None:
+        name, why = lack
+        raise _wrong(bad_words if name == "bad_word_tokens" else _FIELDS.get(name, name), why)
 
 
 def _wrong(name: str, why: str) -> BadRequest:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from app.dialects.base import Served
 from app.traffic import Random
 
 LARGEST_SEED = 2**64 - 1
@@ -29,10 +30,23 @@ def temperature(wanted: float) -> dict[str, Any]:
     return {"temperature": _MAX_TEMPERATURE, "vllm_xargs": {"temperature": wanted}}
 
 
+_ROUTES = ("seeds", "beam", "replace_embeddings")  # fields of a completion that vLLM's own route does not have
+
+
 def extras(question: Mapping[str, Any]) -> list[str]:
     """What a question asks of this project's model applications alone.
 
     A plain vLLM server would leave it out without a word: it must not be asked.
     """
-    fields = [name for name in ("seeds", "beam", "replace_embeddings") if name in question]
-    return [*question.get("vllm_xargs", {}), *fields]
+    return [*question.get("vllm_xargs", {}), *(name for name in _ROUTES if name in question)]
+
+
+def lacking(question: Mapping[str, Any], served: Served) -> tuple[str, str] | None:
+    """The first of a question's `extras` that the deployment does not have, and why not."""
+    model = served.known_model
+    for name in extras(question):
+        if not model.is_extended:
+            return name, f"deployment '{served.deployment}' is a plain vLLM server, which cannot do this"
+        if name not in _ROUTES and name not in model.processors:
+            return name, f"deployment '{served.deployment}' runs without the logits processor that does this"
+    return None

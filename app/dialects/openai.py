@@ -26,6 +26,9 @@ from app.dialects.base import (
 )
 from app.dialects.best_of import BestOf
 from app.dialects.common_fields import BOOKKEEPING
+from app.dialects.friendli_mounts import MOUNTS as FRIENDLI_MOUNTS
+from app.dialects.friendli_mounts import addressed, is_below
+from app.dialects.one_call import OneCall, answer_with_one_call
 from app.dialects.relay import Ending, Relay
 from app.dialects.sampling import ask_for_usage, greedy
 from app.errors import BadRequest, NotFound, SwitchyardError
@@ -85,6 +88,11 @@ def _ends_a_response(frames: bytes) -> bool:
 EVENTS = Ending(is_terminal=_ends_a_response, error_frames=_responses_error_frames)
 
 
+# Notes of calls: what is to be done with the answer.
+_HIDE_USAGE = "hide usage"
+_ONE_CALL = "one call"
+
+
 def _generation(prefix: str) -> tuple[Route, ...]:
     return (
         Route("POST", f"{prefix}/chat/completions", "chat"),
@@ -93,13 +101,19 @@ def _generation(prefix: str) -> tuple[Route, ...]:
     )
 
 
-def _routes(prefix: str) -> tuple[Route, ...]:
+def _of_responses(prefix: str) -> tuple[Route, ...]:
     return (
-        *_generation(prefix),
         Route("POST", f"{prefix}/responses", "responses"),
         Route("GET", f"{prefix}/responses/{{id}}", "stored_response", local=True),
         Route("DELETE", f"{prefix}/responses/{{id}}", "stored_response", local=True),
         Route("POST", f"{prefix}/responses/{{id}}/cancel", "stored_response", local=True),
+    )
+
+
+def _routes(prefix: str) -> tuple[Route, ...]:
+    return (
+        *_generation(prefix),
+        *_of_responses(prefix),
         Route("GET", f"{prefix}/models", "list_models", local=True),
         Route("GET", f"{prefix}/models/{{model:path}}", "retrieve_model", local=True),
     )
@@ -114,6 +128,7 @@ class OpenAI:
         # Azure OpenAI's classic paths, and the paths that clients of Azure's own dialect share with the OpenAI SDK.
         *_generation("/openai/deployments/{deployment}"),
         *(route for prefix in AZURE_MOUNTS for route in _generation(prefix)),
+        *(route for prefix in FRIENDLI_MOUNTS for route in _of_responses(prefix)),
         # vLLM's own, and SageMaker's; what is TGI's there, TGI's dialect claims.
         Route("POST", "/tokenize", "tokenize"),
         Route("POST", "/invocations", "invocations"),
@@ -130,17 +145,17 @@ class OpenAI:
         if (endpoint := request.params.get("endpoint")) is not None:
             chosen = call.model if call.model != endpoint else None
             return replace(call, model=endpoint, deployment=chosen)
-        return call
+        return addressed(call, request) if is_below(request) else call
 
     def render(self, call: Call, body: bytes, served: Served) -> Reply:
         if isinstance(call.note, BestOf):
             return Reply(call.note.choose(body))
-        return Reply(body)
+        return Reply(answer_with_one_call(body) if call.note == _ONE_CALL else body)
 
     def stream(self, call: Call, served: Served) -> Stream:
         if call.task == "responses":
-            return Relay(EVENTS)
-        return Relay(CHUNKS, hide_usage=call.note == "hide usage")
+            return Relay(EVENTS, edit=OneCall().frame if call.note == _ONE_CALL else None)
+        return Relay(CHUNKS, hide_usage=call.note == _HIDE_USAGE)
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         headers = {"x-should-retry": "false"} if error.kind in ("broken", "internal") else {}
@@ -210,7 +225,7 @@ def _call(
 def _count_tokens(body: dict[str, Any]) -> str | None:
     """Asks for usage on every stream; says so (the call's note) when the client did not and must not see it."""
     asked = ask_for_usage(body)
-    return "hide usage" if body.get("stream") and not asked else None
+    return _HIDE_USAGE if body.get("stream") and not asked else None
 
 
 def _chat(body: dict[str, Any]) -> Call:
@@ -238,8 +253,10 @@ def _responses(body: dict[str, Any]) -> Call:
     checked(body, fields.Responses, fields.RESPONSES)
     if body.get("top_p") == 0:
         greedy(body)
+    note = _ONE_CALL if body.get("parallel_tool_calls") is False else None
     # vLLM would look for a store that it does not have; nothing is stored, and the answer says so.
-    return _call("responses", "/v1/responses", {**body, "store": False}, dropped=fields.RESPONSES_BOOKKEEPING)
+    stored = {**body, "store": False}
+    return _call("responses", "/v1/responses", stored, dropped=fields.RESPONSES_BOOKKEEPING, note=note)
 
 
 def _tokenize(body: dict[str, Any]) -> Call:

@@ -158,6 +158,7 @@ UNSUPPORTED = {
     "conversation": "conversations are not stored; send the items in `input`",
     "function_call": "deprecated by OpenAI; use `tool_choice`",
     "functions": "deprecated by OpenAI; use `tools`",
+    "max_tool_calls": "it limits built-in tools, and none is run here; for functions there is `parallel_tool_calls`",
     "modalities": "only text is generated; leave it out",
     "prediction": "predicted outputs are not supported",
     "previous_response_id": "responses are not stored; send the items in `input`",

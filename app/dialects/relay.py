@@ -2,7 +2,8 @@
 
 Whole chunks go on as they came. A chunk is taken apart only when it holds one of three things, found by a substring
 search: an error event (the engine's words must become the dialect's), the usage chunk that the client did not ask for
-(we did, to count tokens), or a comment (some clients' parsers break on those).
+(we did, to count tokens), or a comment (some clients' parsers break on those). Only where a request asks for what the
+engine does not keep to, each frame is looked at (`edit`).
 """
 
 import re
@@ -27,11 +28,17 @@ class Ending:
 
 
 class Relay:
-    """A `Stream` that passes on what it gets. `hide_usage`: the client did not ask for the usage chunk."""
+    """A `Stream` that passes on what it gets. `hide_usage`: the client did not ask for the usage chunk.
 
-    def __init__(self, ending: Ending, *, hide_usage: bool = False) -> None:
+    `edit` is what becomes of each frame; it raises SwitchyardError on nonsense.
+    """
+
+    def __init__(
+        self, ending: Ending, *, hide_usage: bool = False, edit: Callable[[bytes], bytes] | None = None
+    ) -> None:
         self._ending = ending
         self._hide_usage = hide_usage
+        self._edit = edit
         self._framer = Framer()
         self._ended = False
         self.usage: Usage | None = None
@@ -67,7 +74,8 @@ class Relay:
 
     def _needs_a_look(self, frames: bytes) -> bool:
         return (
-            b'"error"' in frames
+            self._edit is not None
+            or b'"error"' in frames
             or (self._hide_usage and NO_CHOICES.search(frames) is not None)
             or frames.startswith(b":")
             or b"\n:" in frames
@@ -80,4 +88,9 @@ class Relay:
             return b""
         if error := _ERROR.search(frame):
             return self.fail(engine_error(error[1], status=500))
-        return frame
+        if self._edit is None:
+            return frame
+        try:
+            return self._edit(frame)
+        except SwitchyardError as nonsense:
+            return self.fail(nonsense)

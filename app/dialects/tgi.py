@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 
 from pydantic_core import from_json
 
-from app.config import Config
+from app.config import Config, Task
 from app.dialects import tgi_chat as openai_form
 from app.dialects import tgi_info as info
 from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object, peek
+from app.dialects.limits import extras
 from app.dialects.relay import Relay
 from app.dialects.tgi_answer import TokenEvents, answer
 from app.dialects.tgi_errors import error_reply
@@ -43,22 +44,24 @@ class _Plan:
 def _routes(mount: str) -> tuple[Route, ...]:
     """TGI's. Those are open which TGI leaves open, but for `/chat_tokenize`, since strangers make nobody work here, and
     `/v1/models`, which lists more than TGI's one model."""
+    # At the root a chat may name a model, as OpenAI's clients do there.
+    chats: Task | None = "chat" if mount else None
     own = (
-        Route("POST", mount or "/", "root"),
-        Route("POST", f"{mount}/generate", "generate"),
-        Route("POST", f"{mount}/generate_stream", "generate_stream"),
-        Route("POST", f"{mount}/invocations", "invocations"),
-        Route("POST", f"{mount}/vertex", "vertex"),
-        Route("POST", f"{mount}/tokenize", "tokenize"),
-        Route("POST", f"{mount}/chat_tokenize", "chat_tokenize"),
-        Route("POST", f"{mount}/v1/chat/completions", "chat"),
+        Route("POST", mount or "/", "root", default="completions"),
+        Route("POST", f"{mount}/generate", "generate", default="completions"),
+        Route("POST", f"{mount}/generate_stream", "generate_stream", default="completions"),
+        Route("POST", f"{mount}/invocations", "invocations", default="completions"),
+        Route("POST", f"{mount}/vertex", "vertex", default="completions"),
+        Route("POST", f"{mount}/tokenize", "tokenize", default="completions"),
+        Route("POST", f"{mount}/chat_tokenize", "chat_tokenize", default=chats),
+        Route("POST", f"{mount}/v1/chat/completions", "chat", default=chats),
         Route("GET", f"{mount}/info", "info", open=True),
     )
     if not mount:  # the router's own /health and /metrics are there, and OpenAI's completions and models
         return (*own, *(Route("GET", path, "alive", local=True, open=True) for path in ("/", "/ping")))
     return (
         *own,
-        Route("POST", f"{mount}/v1/completions", "completions"),
+        Route("POST", f"{mount}/v1/completions", "completions", default="completions"),
         Route("GET", f"{mount}/v1/models", "models", local=True),
         *(Route("GET", mount + path, "health", open=True) for path in ("", "/health", "/ping")),
     )
@@ -194,7 +197,10 @@ def _chat(request: Request, context: Context) -> Call:
         lambda told, served: openai_form.completed(told),
         lambda served: openai_form.ChatEvents(hide_usage=hide_usage),
     )
-    return _named(Call("chat", "/v1/chat/completions", question, note=plan), body, request, context)
+    call = Call("chat", "/v1/chat/completions", question, note=plan)
+    if extras(question):
+        call = replace(call, needs_model=True, fit=openai_form.possible)
+    return _named(call, body, request, context)
 
 
 def _completions(request: Request, context: Context) -> Call:

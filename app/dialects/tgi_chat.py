@@ -16,7 +16,7 @@ from app.dialects.relay import Ending
 from app.dialects.sampling import ask_for_usage, greedy
 from app.dialects.tgi_errors import EndedOnce, chat_error_events
 from app.dialects.tgi_fields import MAX_TOP_N_TOKENS, Grammar, Profile
-from app.dialects.tgi_generation import structured
+from app.dialects.tgi_generation import refuse_extras, structured
 from app.engine import Usage, engine_error, find_usage
 from app.errors import Broken, Unprocessable
 from app.sse import DONE, Decoder, encode
@@ -174,8 +174,15 @@ def completions(body: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     return chosen, _counted(chosen)
 
 
+def possible(body: dict[str, Any], served: Served) -> dict[str, Any]:
+    """`body`, which the deployment can do. Raises Unprocessable."""
+    refuse_extras(body, served)
+    return body
+
+
 def limited(body: dict[str, Any], served: Served, profile: Profile) -> dict[str, Any]:
-    """`body` with the profile's `max_tokens`; vLLM's own default would be 16."""
+    """`body` with the profile's `max_tokens`; vLLM's own default would be 16. Raises Unprocessable."""
+    refuse_extras(body, served)
     if "max_tokens" in body:
         return body
     model = served.known_model

@@ -1,12 +1,13 @@
 """One generation of TGI's: what its client asked for, and the same in vLLM's words."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from pydantic_core import from_json
 
 from app.dialects.base import Served
-from app.dialects.limits import draw_seed, folded, temperature
+from app.dialects.limits import draw_seed, folded, lacking, temperature
 from app.dialects.tgi_fields import Grammar, Manner, Parameters, check, samples
 from app.errors import Unprocessable
 from app.model import Model
@@ -118,6 +119,7 @@ class Generation:
 
     def fit(self, question: dict[str, Any], served: Served) -> dict[str, Any]:
         """The question with ids for a prompt, counted as the engine counts them. Raises Unprocessable."""
+        refuse_extras(question, served, "parameters.")
         model = served.known_model
         ids = truncated(model.encode(self.inputs), self.parameters.truncate, model)
         rest = model.max_len - len(ids)
@@ -134,6 +136,16 @@ class Generation:
                 f"`inputs` must have less than {model.max_len - 1} tokens. Given: {len(ids)}", param="inputs"
             )
         return {**question, "prompt": ids, "max_tokens": min(wanted, rest)}
+
+
+def refuse_extras(question: Mapping[str, Any], served: Served, prefix: str = "") -> None:
+    """Raises Unprocessable where the question asks the deployment for what it does not have.
+
+    `prefix` is where the fields are in the request.
+    """
+    if (lack := lacking(question, served)) is not None:
+        name, why = lack
+        raise Unprocessable(f"`{name}`: {why}", param=prefix + name, value=question["vllm_xargs"][name])
 
 
 def truncated(ids: list[int], truncate: int | None, model: Model) -> list[int]:

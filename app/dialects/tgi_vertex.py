@@ -44,7 +44,7 @@ class Batch:
     def fit(self, body: dict[str, Any], served: Served) -> dict[str, Any]:
         """The questions with ids for prompts. Raises Unprocessable."""
         asked = zip(self.generations, self.questions, strict=True)
-        return {**body, "input": [one.fit(question, served) if one else question for one, question in asked]}
+        return {**body, "input": [(one.fit if one else tgi_chat.possible)(question, served) for one, question in asked]}
 
     def lookup(self, body: dict[str, Any]) -> Lookup:
         """All of them at once."""

@@ -1,10 +1,18 @@
-"""Which engines load the processors."""
+"""Which engines load the processors, and what those understand."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-PROCESSORS = ("deployments.logits.batch:RawScores", "deployments.logits.batch:Sampling")
-"""Imported by name in the engine's own process."""
+PROCESSORS: Mapping[str, Sequence[str]] = {
+    "deployments.logits.batch:RawScores": (
+        "watermark",
+        "no_repeat_ngram",
+        "bad_word_tokens",
+        "forced_output_tokens",
+    ),
+    "deployments.logits.batch:Sampling": ("temperature", "typical_p", "xtc_threshold", "xtc_probability"),
+}
+"""Imported by name in the engine's own process; the keys of `vllm_xargs` that each heeds."""
 
 SPECULATIVE = ("speculative_config", "spec_method", "spec_model", "spec_tokens")
 """vLLM's arguments that ask for speculative decoding."""
@@ -18,3 +26,8 @@ def logits_processors(engine_kwargs: Mapping[str, Any]) -> list[str]:
     arguments, which wins, gives both back to an engine whose callers need none of this.
     """
     return [] if any(engine_kwargs.get(name) for name in SPECULATIVE) else list(PROCESSORS)
+
+
+def heeded(loaded: Container[object]) -> list[str]:
+    """The keys of `vllm_xargs` that an engine heeds which has these for `logits_processors`."""
+    return [key for name, keys in PROCESSORS.items() if name in loaded for key in keys]

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.real
 # In a process of its own: importing vLLM takes seconds and warns.
 READ = """
 import json
-from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+from vllm.entrypoints.anthropic.protocol import AnthropicCountTokensRequest, AnthropicMessagesRequest
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
@@ -25,6 +25,7 @@ print(json.dumps({
     "responses": sorted(ResponsesRequest.model_fields),
     "embeddings": sorted({*EmbeddingChatInputRequest.model_fields, *EmbeddingCompletionRequest.model_fields}),
     "messages": sorted(AnthropicMessagesRequest.model_fields),
+    "count_tokens": sorted(AnthropicCountTokensRequest.model_fields),
     "tokenize": sorted({*TokenizeChatRequest.model_fields, *TokenizeCompletionRequest.model_fields}),
 }))
 """
@@ -40,5 +41,6 @@ def test_the_names_of_vllms_fields_are_current() -> None:
         "responses": sorted(openai_fields.ENGINE_RESPONSES),
         "embeddings": sorted(openai_fields.ENGINE_EMBEDDINGS),
         "messages": sorted(anthropic.ENGINE),
+        "count_tokens": sorted(anthropic.ENGINE_COUNT),
         "tokenize": sorted(openai_fields.ENGINE_TOKENIZE),
     }

@@ -82,6 +82,16 @@ def test_model_extras_are_passed_through(azure: Rig, client: Any) -> None:
     assert azure.blue.requests[-1]["top_k"] == 3
 
 
+def test_a_user_keeps_a_deployment(azure: Rig, client: Any) -> None:
+    azure.chat_endpoint(traffic={"blue": 50, "green": 50}, sticky={"by": "user"})
+    first, second = (
+        [client.complete(messages=ASKED, model_extras={"user": f"u{n}"}).choices[0].message.content for n in range(12)]
+        for _ in range(2)
+    )
+    assert first == second
+    assert set(first) == {"Hello blue-model", "Hello green-model"}
+
+
 @pytest.mark.parametrize(
     ("mode", "status", "sent"),
     [

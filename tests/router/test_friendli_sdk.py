@@ -13,12 +13,12 @@ import pytest
 from friendli.core.models import SDKError
 from friendli.friendli import AsyncFriendli, SyncFriendli
 from openai import OpenAI
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from app.model import Model
 from tests.router.conftest import Rig
-from tests.router.fake_engine import CONTEXT, chat, refuse, speaks, stream
-from tests.unit.given import tokenizer
+from tests.router.fake_engine import CONTEXT, chat, frame, refuse, speaks, stream
+from tests.unit.given import PROCESSORS, tokenizer
 
 TEXT = "hello 日本 😀 there"
 MODEL = Model.build(tokenizer().to_str(), eos_ids=[0], max_len=CONTEXT)
@@ -32,6 +32,7 @@ CARD = {
     "hidden_size": 4,
     "vocab_size": MODEL.vocab_size,
     "logprobs_mode": "raw_logprobs",
+    "processors": sorted(PROCESSORS),
 }
 
 
@@ -405,6 +406,105 @@ def test_openais_sdk_on_friendlis_mount(engine: Rig) -> None:
 
 
 HI: Any = [{"role": "user", "content": "hi"}]
+
+FINISHED: dict[str, Any] = {
+    "status": "completed",
+    "usage": {
+        "input_tokens": 9,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 3,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 12,
+    },
+}
+SAID = {
+    "type": "message",
+    "id": "msg_1",
+    "role": "assistant",
+    "status": "completed",
+    "content": [{"type": "output_text", "text": "Hello", "annotations": []}],
+}
+
+
+def respond(body: dict[str, Any]) -> Response:
+    """A response, as vLLM gives it."""
+    response = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", **FINISHED, "output": [SAID]}
+    if not body.get("stream"):
+        return JSONResponse(response)
+    about = {"output_index": 0, "item_id": "msg_1", "content_index": 0}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {**response, "status": "in_progress", "output": []}},
+        {"type": "response.output_item.added", **about, "item": {**SAID, "content": []}},
+        {"type": "response.output_text.delta", **about, "delta": "Hello", "logprobs": []},
+        {"type": "response.output_item.done", **about, "item": SAID},
+        {"type": "response.completed", "response": response},
+    ]
+    return stream(
+        [f"event: {event['type']}\n" + frame({**event, "sequence_number": n}) for n, event in enumerate(events)]
+    )
+
+
+def reply(body: dict[str, Any]) -> Response:
+    """A message, as vLLM gives it in Anthropic's form."""
+    text, stop = {"type": "text", "text": "Hello"}, {"stop_reason": "end_turn", "stop_sequence": None}
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [text], **stop}
+    counts = {"input_tokens": 9, "output_tokens": 3}
+    if not body.get("stream"):
+        return JSONResponse({**message, "usage": counts})
+    begun = {**message, "content": [], "stop_reason": None, "usage": {**counts, "output_tokens": 0}}
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": begun},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": stop, "usage": counts},
+        {"type": "message_stop"},
+    ]
+    return stream([f"event: {event['type']}\n" + frame(event) for event in events])
+
+
+@KINDS
+def test_responses(friendli: Any, engine: Rig, kind: str) -> None:
+    engine.blue.answer = respond
+    asked = {"model": "chat", "input_": "hi", "retries": None, "server_url": engine.url}
+    ask_for = getattr(friendli, kind).responses.responses
+    answer = ask_for(**asked)
+    assert (answer.output[0].content[0].text, answer.usage.output_tokens) == ("Hello", 3)
+    with ask_for(**asked, stream=True) as events:
+        told = [event.data for event in events]
+    assert [event.delta for event in told if event.TYPE == "response.output_text.delta"] == ["Hello"]
+    assert told[-1].response.status == "completed"
+    assert engine.blue.paths == ["/v1/responses"] * 2
+    with pytest.raises(SDKError, match="unsupported_parameter") as raised:
+        ask_for(**asked, additional_properties={"conversation": "c"})
+    assert raised.value.status_code == 400
+
+
+@KINDS
+def test_messages(friendli: Any, engine: Rig, kind: str) -> None:
+    engine.blue.answer = reply
+    asked = {"model": "chat", "messages": HI, "max_tokens": 5, "retries": None, "server_url": engine.url}
+    ask_for = getattr(friendli, kind).messages.messages
+    answer = ask_for(**asked, thinking={"type": "disabled"})
+    assert (answer.content[0].text, answer.usage.output_tokens) == ("Hello", 3)
+    with ask_for(**asked, stream=True) as events:
+        told = [event.data for event in events]
+    assert [event.delta.text for event in told if event.TYPE == "content_block_delta"] == ["Hello"]
+    assert told[-1].TYPE == "message_stop"
+    assert engine.blue.paths == ["/v1/messages"] * 2
+    with pytest.raises(SDKError, match="invalid_request_error") as raised:
+        ask_for(**{**asked, "max_tokens": 0, "thinking": {"type": "adaptive"}})
+    assert raised.value.status_code == 400
+
+
+@pytest.mark.parametrize("kind", ["serverless", "dedicated"])
+def test_messages_and_responses_to_a_deployment_of_an_endpoint(friendli: Any, engine: Rig, kind: str) -> None:
+    engine.green.answer = reply
+    sdk = getattr(friendli, kind)
+    sdk.messages.messages(model="chat:green", messages=HI, max_tokens=5, retries=None)
+    engine.green.answer = respond
+    sdk.responses.responses(model="chat:green", input_="hi", retries=None)
+    assert engine.green.paths == ["/v1/messages", "/v1/responses"]
 
 
 @KINDS

@@ -7,6 +7,7 @@ import httpx
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
 from tests.router.fake_engine import frame, refuse, stream
@@ -108,6 +109,51 @@ def test_an_error_inside_a_stream_raises_in_the_sdk(rig: Rig) -> None:
         list(create(rig, stream=True))
 
 
+def calls_two(body: dict[str, Any]) -> Response:
+    """A response with two function calls, whatever was asked."""
+    items = [
+        {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": "f", "arguments": "{}"}
+        for n in range(2)
+    ]
+    response = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "completed"}
+    response |= {"output": items, "parallel_tool_calls": body.get("parallel_tool_calls", True), "tools": []}
+    if not body.get("stream"):
+        return JSONResponse(response)
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": {**response, "output": []}}]
+    for index, item in enumerate(items):
+        about = {"output_index": index, "item_id": item["id"]}
+        events += [
+            {"type": "response.output_item.added", **about, "item": {**item, "arguments": ""}},
+            {"type": "response.function_call_arguments.delta", **about, "delta": "{}"},
+            {"type": "response.function_call_arguments.done", **about, "arguments": "{}", "name": "f"},
+            {"type": "response.output_item.done", **about, "item": item},
+        ]
+    events.append({"type": "response.completed", "response": response})
+    return stream(
+        [f"event: {it['type']}\n" + frame({**it, "sequence_number": n}) for n, it in enumerate(events)],
+    )
+
+
+@pytest.mark.parametrize(("parallel", "names"), [(True, ["call_0", "call_1"]), (False, ["call_0"])])
+def test_a_response_has_one_call_where_only_one_is_wanted(rig: Rig, parallel: bool, names: list[str]) -> None:
+    rig.blue.answer = calls_two
+    tools = [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": True}]
+    fields = {"model": "chat", "input": "hi", "tools": tools, "parallel_tool_calls": parallel}
+    sdk = client(rig)
+    assert [item.call_id for item in sdk.responses.create(**fields).output] == names
+    with sdk.responses.stream(**fields) as events:
+        items = [event.item.call_id for event in events if event.type == "response.output_item.done"]
+        last = events.get_final_response()
+    assert items == [item.call_id for item in last.output] == names
+
+
+def test_a_limit_of_built_in_tools_is_refused_by_name(rig: Rig) -> None:
+    with pytest.raises(openai.BadRequestError, match="built-in tools") as raised:
+        client(rig).responses.create(model="chat", input="hi", max_tool_calls=2)
+    assert (raised.value.param, raised.value.code) == ("max_tool_calls", "unsupported_parameter")
+    assert rig.blue.requests == []
+
+
 def test_stored_responses_do_not_exist(rig: Rig) -> None:
     for call in (client(rig).responses.retrieve, client(rig).responses.cancel, client(rig).responses.delete):
         with pytest.raises(openai.NotFoundError, match="stores no responses"):
@@ -132,6 +178,23 @@ def test_the_anthropic_sdk_gets_anthropics_errors(rig: Rig) -> None:
             messages=[{"role": "user", "content": "hi"}],
             thinking={"type": "enabled", "budget_tokens": 1024},
         )
+
+
+def test_the_anthropic_sdk_may_switch_thinking_off(rig: Rig) -> None:
+    answer = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn"}
+    usage = {"input_tokens": 9, "output_tokens": 3}
+    rig.blue.answer = lambda body: JSONResponse(
+        {**answer, "content": [{"type": "text", "text": "Hello"}], "usage": usage}
+    )
+    with anthropic.Anthropic(base_url=rig.url, api_key="k", max_retries=0) as sdk:
+        told = sdk.messages.create(
+            model="chat",
+            max_tokens=5,
+            messages=[{"role": "user", "content": "hi"}],
+            thinking={"type": "disabled"},
+        )
+    assert [block.text for block in told.content if block.type == "text"] == ["Hello"]
+    assert rig.blue.requests == [{"model": "blue-model", "max_tokens": 5, "messages": USER}]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from app.targets import Surroundings
 from tests.router.conftest import Rig
 from tests.router.fake_engine import CONTEXT, FakeEngine, chat, refuse, speaks, stream
 from tests.serving import serve
-from tests.unit.given import tokenizer
+from tests.unit.given import PROCESSORS, tokenizer
 
 # TGI's own client calls its pydantic models in an old way.
 pytestmark = pytest.mark.filterwarnings("ignore:The `dict` method is deprecated")
@@ -104,7 +104,40 @@ async def test_hugging_faces_async_client(url: str) -> None:
         assert [event async for event in events][-1].generated_text == TEXT
 
 
-def test_all_of_hugging_faces_parameters_arrive(hf: Any, engine: Rig) -> None:
+@pytest.fixture
+def application(engine: Rig) -> Rig:
+    """The engine as a model application of this project, which tells about itself and has all processors."""
+    card = {"tokenizer": tokenizer().to_str(), "eos_token_ids": [0], "max_model_len": CONTEXT}
+    engine.blue.card = {**card, "processors": sorted(PROCESSORS)}
+    engine.change(deployments={"blue": {**engine.config["deployments"]["blue"], "tokenizer_dir": None}})
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name"),
+    [({"watermark": True}, "watermark"), ({"typical_p": 0.5}, "typical_p"), ({"temperature": 2.5}, "temperature")],
+)
+def test_what_needs_a_processor_is_refused_where_there_is_none(
+    engine: Rig, hf: Any, parameters: dict[str, Any], name: str
+) -> None:
+    refusal = f"Input validation error: `{name}`: deployment 'blue' is a plain vLLM server"
+    with pytest.raises(hub.ValidationError, match=refusal):
+        hf.text_generation("say", **parameters)
+    with pytest.raises(tgi.ValidationError, match=refusal):
+        Client(engine.url).generate("say", **parameters)
+    answer = httpx.post(f"{engine.url}/generate", json={"inputs": "say", "parameters": parameters})
+    assert (answer.status_code, answer.json()["error_type"]) == (422, "validation")
+    assert engine.blue.requests == []
+
+
+def test_what_an_application_has_no_processor_for_is_refused(application: Rig) -> None:
+    application.blue.card = {**(application.blue.card or {}), "processors": []}
+    with pytest.raises(tgi.ValidationError, match="`watermark`: deployment 'blue' runs without the logits processor"):
+        Client(application.url).generate("say", watermark=True)
+    assert application.blue.requests == []
+
+
+def test_all_of_hugging_faces_parameters_arrive(application: Rig, hf: Any, engine: Rig) -> None:
     told = hf.text_generation(
         "say",
         details=True,
@@ -440,7 +473,23 @@ def test_metrics_under_tgis_names(engine: Rig) -> None:
     httpx.post(f"{engine.url}/generate", json={"inputs": "say", "parameters": {"top_k": 0}})
     for path in ("/tgi/metrics", "/tgi/chat/metrics"):
         lines = httpx.get(engine.url + path).text.splitlines()
-        assert "tgi_request_count 2.0" in lines
+        assert "tgi_request_count 3.0" in lines
+        assert "tgi_request_success 2.0" in lines
+        assert 'tgi_request_failure{err="validation"} 1.0' in lines
         assert "tgi_request_max_new_tokens_sum 27.0" in lines
-        assert "tgi_request_duration_count 2.0" in lines
+        assert "tgi_request_duration_count 3.0" in lines
     assert httpx.get(f"{engine.url}/tgi/gone/metrics").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/tgi/chat/generate", "/tgi/chat/v1/chat/completions", "/tgi/generate", "/vertex"])
+@pytest.mark.parametrize("body", [b"{", b"{}"])
+def test_what_cannot_be_read_counts_for_the_paths_endpoint(engine: Rig, path: str, body: bytes) -> None:
+    assert httpx.post(engine.url + path, content=body).status_code in (400, 422)
+    lines = httpx.get(f"{engine.url}/tgi/chat/metrics").text.splitlines()
+    assert 'tgi_request_failure{err="validation"} 1.0' in lines
+
+
+def test_what_names_no_endpoint_of_ours_counts_for_none(engine: Rig) -> None:
+    assert httpx.post(f"{engine.url}/tgi/gone/generate", content=b"{").status_code == 400
+    assert "gone" not in httpx.get(f"{engine.url}/metrics").text
+    assert "tgi_request_count 0.0" in httpx.get(f"{engine.url}/tgi/chat/metrics").text.splitlines()

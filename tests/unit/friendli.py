@@ -6,9 +6,10 @@ from typing import Any
 
 from app.dialects.base import Call, Request, Served
 from app.dialects.friendli import Friendli
+from tests.unit import given
 from tests.unit.given import CONTEXT, MODEL, SERVED
 
-EXTENDED = replace(MODEL, is_extended=True, hidden_size=4)
+EXTENDED = replace(given.EXTENDED, hidden_size=4)
 DEPLOYED = Served("blue", SERVED.settings, EXTENDED)
 PLAIN = Served("blue", SERVED.settings, MODEL)
 

@@ -1,5 +1,6 @@
 """What a dialect is given beside the request, for tests that do not care."""
 
+from dataclasses import replace
 from random import Random
 
 from tokenizers import AddedToken, Tokenizer
@@ -11,6 +12,7 @@ from tokenizers.trainers import BpeTrainer
 from app.config import parse
 from app.dialects.base import Context, Request, Served
 from app.model import Model
+from deployments.logits import registration
 
 CONFIG = parse(
     {
@@ -49,3 +51,9 @@ def tokenizer() -> Tokenizer:
 
 MODEL = Model.build(tokenizer().to_str(), eos_ids=[0], max_len=100)
 """Its EOS has the id 0; the context is 100 tokens."""
+
+PROCESSORS = frozenset(key for keys in registration.PROCESSORS.values() for key in keys)
+"""What a model application's engine heeds among the `vllm_xargs`."""
+
+EXTENDED = replace(MODEL, is_extended=True, processors=PROCESSORS)
+"""The same as a model application has it."""

@@ -14,10 +14,13 @@ from tests.unit.given import CONTEXT
 
 LEAST: dict[str, Any] = {"model": "chat", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
 
+COUNTED = {"model": LEAST["model"], "messages": LEAST["messages"]}
+
 
 def parse(operation: str = "messages", /, **fields: Any) -> Call:
     path = "/v1/messages" if operation == "messages" else "/v1/messages/count_tokens"
-    body = {name: value for name, value in {**LEAST, **fields}.items() if value is not ...}
+    least = LEAST if operation == "messages" else COUNTED
+    body = {name: value for name, value in {**least, **fields}.items() if value is not ...}
     return Anthropic().parse(operation, Request("POST", path, json.dumps(body).encode()), CONTEXT)
 
 
@@ -27,16 +30,42 @@ def test_the_least_request_passes_unchanged() -> None:
 
 
 def test_counting_tokens_needs_no_max_tokens() -> None:
-    assert parse("count_tokens", max_tokens=...).path == "/v1/messages/count_tokens"
+    call = parse("count_tokens")
+    assert (call.path, call.body, call.stream) == ("/v1/messages/count_tokens", COUNTED, False)
 
 
-def test_a_count_of_tokens_is_no_stream() -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [{"max_tokens": 5}, {"stream": True}, {"temperature": 0}, {"metadata": {"user_id": "u"}}, {"service_tier": "auto"}],
+)
+def test_what_is_for_an_answer_is_refused_where_tokens_are_counted(fields: dict[str, Any]) -> None:
+    (name,) = fields
+    with pytest.raises(BadRequest, match=f"{name}: Extra inputs are not permitted") as raised:
+        parse("count_tokens", **fields)
+    assert raised.value.param == name
+
+
+def test_a_stream() -> None:
     assert parse(stream=True).stream
-    assert not parse("count_tokens", stream=True).stream
+
+
+@pytest.mark.parametrize("mount", ["/serverless", "/dedicated"])
+@pytest.mark.parametrize(("path", "operation"), [("/v1/messages", "messages"), ("/v1/messages/count_tokens", "count")])
+def test_friendlis_clients_have_paths_of_their_own(mount: str, path: str, operation: str) -> None:
+    body = json.dumps({**(LEAST if operation == "messages" else COUNTED), "model": "chat:green"}).encode()
+    (route,) = (route for route in Anthropic.routes if route.path == mount + path)
+    request = Request("POST", mount + path, body, headers={"x-friendli-team": "t"})
+    call = Anthropic().parse(route.operation, request, CONTEXT)
+    assert (call.path, call.model, call.deployment, call.user) == (path, "chat", "green", "t")
 
 
 def test_the_user_of_the_metadata_is_the_sticky_key() -> None:
     assert parse(metadata={"user_id": "u"}).user == "u"
+
+
+@pytest.mark.parametrize("operation", ["messages", "count_tokens"])
+def test_thinking_that_is_disabled_is_as_none(operation: str) -> None:
+    assert parse(operation, thinking={"type": "disabled"}).body == parse(operation).body
 
 
 @pytest.mark.parametrize(
@@ -51,7 +80,10 @@ def test_the_user_of_the_metadata_is_the_sticky_key() -> None:
         ({"messages": "hi"}, "messages"),
         ({"stream": 1}, "stream"),
         ({"metadata": "u"}, "metadata"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"),
+        ({"thinking": {"type": "adaptive"}}, "thinking"),
+        ({"thinking": {"type": "disabled", "budget_tokens": 1024}}, "thinking"),
+        ({"thinking": "disabled"}, "thinking"),
         ({"mcp_servers": []}, "mcp_servers"),
     ],
 )

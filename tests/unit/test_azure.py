@@ -196,6 +196,13 @@ def test_an_extra_parameter_is_passed_where_asked(mode: str) -> None:
     assert parse("chat", extra=mode, top_k=5).body == {"messages": MESSAGES, "top_k": 5}
 
 
+@pytest.mark.parametrize(
+    ("mode", "given", "user"), [("pass-through", "u1", "u1"), ("pass-through", 5, None), ("drop", "u1", None)]
+)
+def test_a_user_that_is_passed_is_the_sticky_key(mode: str, given: Any, user: str | None) -> None:
+    assert parse("chat", extra=mode, user=given).user == user
+
+
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(BadRequest, match="Unexpected EXTRA_PARAMETERS option maybe"):
         parse("chat", extra="maybe")

@@ -1,21 +1,22 @@
 """Friendli's request fields: each one, valid and beyond its bounds, and every pair that contradicts itself."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.base import Request
+from app.dialects.base import Request, Served
 from app.dialects.friendli import Friendli
 from app.dialects.friendli_chat import Chat
 from app.dialects.friendli_extras import Detokenize, Embeddings, Render, Tokenize
 from app.dialects.friendli_fields import Completions, Strict
 from app.dialects.friendli_honoured import HONOURED
 from app.errors import BadRequest, ClientError, Unprocessable
-from tests.unit.friendli import DEPLOYED, MESSAGES, PLAIN, REQUIRED, SDK, parse, parse_bytes, question
-from tests.unit.given import MODEL
+from tests.unit.friendli import DEPLOYED, EXTENDED, MESSAGES, PLAIN, REQUIRED, SDK, parse, parse_bytes, question
+from tests.unit.given import MODEL, SERVED
 
 MODELS: dict[str, type[Strict]] = {
     "completions": Completions,
@@ -491,6 +492,16 @@ def test_a_plain_server_is_not_asked_for_what_it_would_leave_out(
         question(operation, served=PLAIN, **fields)
     assert raised.value.param == param
     question(operation, served=DEPLOYED, **fields)
+
+
+def test_an_application_is_not_asked_for_a_processor_that_it_lacks() -> None:
+    without = Served("blue", SERVED.settings, replace(EXTENDED, processors=frozenset({"temperature"})))
+    assert question(served=without, temperature=2.5)["vllm_xargs"] == {"temperature": 2.5}
+    assert "beam" in question(served=without, num_beams=2)
+    with pytest.raises(BadRequest, match="no_repeat_ngram: deployment 'blue' runs without the logits processor"):
+        question(served=without, no_repeat_ngram=2)
+    with pytest.raises(BadRequest, match="bad_words: deployment 'blue' runs without the logits processor"):
+        question(served=without, bad_words=["x"])
 
 
 def test_a_plain_server_is_asked_for_all_else() -> None:

@@ -39,7 +39,7 @@ KNOWN: Mapping[str, Mapping[str, Iterable[str]]] = {
         "responses": {*openai_fields.RESPONSES, *openai_fields.Responses.model_fields, *_UNSUPPORTED},
         "tokenize": {*openai_fields.ENGINE_TOKENIZE, *_UNSUPPORTED},
     },
-    "anthropic": dict.fromkeys(("messages", "count_tokens"), anthropic.ENGINE | {"service_tier"}),
+    "anthropic": anthropic.FIELDS,
     "azure": {
         "chat": azure_fields.Chat.model_fields,
         "completions": azure_fields.Completions.model_fields,

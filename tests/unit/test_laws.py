@@ -40,6 +40,7 @@ def typed(name: str, **fields: object) -> bytes:
 CALL = Call("chat", "/v1/chat/completions", {}, stream=True)
 HIDDEN = Call("chat", "/v1/chat/completions", {}, stream=True, note="hide usage")
 RESPONSES = Call("responses", "/v1/responses", {}, stream=True)
+ONE_CALL = Call("responses", "/v1/responses", {}, stream=True, note="one call")
 MESSAGES = Call("chat", "/v1/messages", {}, stream=True)
 
 DONE = b"data: [DONE]\n\n"
@@ -117,6 +118,18 @@ def token(index: int, id: int, text: str, whole: str | None = None, reason: str 
     return encode(compact({"index": index, "token": told, "generated_text": whole, "details": details}))
 
 
+def called(index: int) -> bytes:
+    """A function call's events."""
+    return typed("response.output_item.added", output_index=index, item={"type": "function_call"}) + typed(
+        "response.function_call_arguments.delta", output_index=index, delta='{"type":"function_call"}'
+    )
+
+
+def completed(*output: dict[str, str]) -> bytes:
+    return typed("response.completed", response={"output": output, **COUNTS})
+
+
+FEWER = ({"type": "function_call"}, {"type": "message"})
 CALLING = chunk({"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": '{"error":'}}]})
 ASKED: dict[str, object] = {
     "instructions": None,
@@ -159,6 +172,13 @@ CONVERSATIONS = [
         + typed("response.output_text.delta", delta=TRICKY)
         + typed("response.completed", response={"output": TRICKY, **COUNTS}),
         body,
+    ),
+    Conversation(
+        "responses, one call",
+        OpenAI(),
+        ONE_CALL,
+        typed("response.created") + called(0) + called(1) + completed(*FEWER, {"type": "function_call"}),
+        typed("response.created") + called(0) + completed(*FEWER),
     ),
     Conversation(
         "messages",

@@ -17,7 +17,7 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
 from deployments.logits.batch import BatchProcessor, RawScores, Sampling
-from deployments.logits.registration import PROCESSORS, logits_processors
+from deployments.logits.registration import PROCESSORS, heeded, logits_processors
 from deployments.logits.watermark import green_list
 from tests.sampling import ruled_out
 
@@ -156,7 +156,7 @@ def test_a_greedy_neighbour_is_left_alone() -> None:
 )
 def test_vllm_refuses_wrong_values(extra_args: dict[str, Any], message: str) -> None:
     with pytest.raises(VLLMValidationError, match=message):
-        validate_logits_processors_parameters(PROCESSORS, SamplingParams(extra_args=extra_args))
+        validate_logits_processors_parameters(tuple(PROCESSORS), SamplingParams(extra_args=extra_args))
 
 
 def test_the_vocabulary_bounds_the_ids_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +165,37 @@ def test_the_vocabulary_bounds_the_ids_where_it_is_known(monkeypatch: pytest.Mon
     monkeypatch.setattr(BatchProcessor, "vocabulary_size", 50)
     with pytest.raises(ValueError, match=r"^bad_word_tokens holds 50"):
         RawScores.validate_params(params)
+
+
+VALID = {
+    "watermark": True,
+    "no_repeat_ngram": 2,
+    "bad_word_tokens": [3],
+    "forced_output_tokens": [3],
+    "temperature": 3,
+    "typical_p": 0.5,
+    "xtc_threshold": 0.1,
+    "xtc_probability": 0.5,
+}
+
+
+@pytest.mark.parametrize(("key", "kind"), [(key, name) for name, keys in PROCESSORS.items() for key in keys])
+def test_each_heeds_the_keys_that_it_is_listed_with(key: str, kind: str) -> None:
+    with_its_pair = {"xtc_threshold": 0.1, "xtc_probability": 0.5} if key.startswith("xtc") else {key: VALID[key]}
+    params = SamplingParams(temperature=2, seed=5, extra_args=with_its_pair)
+    heeds = {f"{each.__module__}:{each.__name__}": bool(each._asked(params, None)) for each in BOTH}
+    assert heeds == {name: name == kind for name in PROCESSORS}
+
+
+def test_all_keys_are_listed() -> None:
+    assert {key for keys in PROCESSORS.values() for key in keys} == set(VALID)
+    kinds = [processor for each in BOTH for processor in each.processors]
+    assert len(kinds) == len(VALID) - 1, "XTC has two keys, the others one each"
+
+
+@pytest.mark.parametrize("loaded", [(), ("some.other:Processor",), tuple(PROCESSORS), tuple(PROCESSORS)[1:]])
+def test_an_engine_heeds_the_keys_of_what_it_has_loaded(loaded: tuple[str, ...]) -> None:
+    assert heeded(loaded) == [key for name in loaded for key in PROCESSORS.get(name, ())]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,12 @@ def test_a_card_tells_all() -> None:
     assert model.encode("hello") == MODEL.encode("hello")
 
 
+def test_an_application_tells_which_extras_it_heeds() -> None:
+    told = Model.read(json.dumps({**CARD, "processors": ["watermark"]}).encode())
+    assert (told.is_extended, told.processors) == (True, frozenset({"watermark"}))
+    assert Model.read(json.dumps(CARD).encode()).processors == frozenset()
+
+
 @pytest.mark.parametrize(
     "card",
     [
@@ -32,7 +38,7 @@ def test_a_card_tells_all() -> None:
         b"[]",
         b"{}",
         b"null",
-        *(json.dumps({**CARD, name: None}).encode() for name in ("tokenizer", "eos_token_ids")),
+        *(json.dumps({**CARD, name: None}).encode() for name in ("tokenizer", "eos_token_ids", "processors")),
         json.dumps({**CARD, "tokenizer": "{}"}).encode(),
     ],
 )

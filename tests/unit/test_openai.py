@@ -21,7 +21,7 @@ from app.errors import (
     Unauthorized,
     Unavailable,
 )
-from tests.unit.given import CONTEXT, REQUEST
+from tests.unit.given import CONTEXT, REQUEST, SERVED
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 CHAT: dict[str, Any] = {"model": "chat", "messages": MESSAGES}
@@ -152,6 +152,7 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
     ("responses", {"background": True}, "background"),
     ("responses", {"previous_response_id": "resp_1"}, "previous_response_id"),
     ("responses", {"conversation": "c"}, "conversation"),
+    ("responses", {"max_tool_calls": 3}, "max_tool_calls"),
     ("responses", {"metadata": {str(i): "x" for i in range(17)}}, "metadata"),
     ("responses", {"max_output_tokens": 0}, "max_output_tokens"),
 ]
@@ -237,6 +238,28 @@ def test_a_stream_always_asks_for_usage() -> None:
     body = parse("chat", stream=True).body
     assert body["stream_options"] == {"include_usage": True}
     assert "stream_options" not in parse("chat").body
+
+
+def output(*types: str) -> bytes:
+    return json.dumps({"id": "r", "output": [{"type": kind, "id": n} for n, kind in enumerate(types)]}).encode()
+
+
+@pytest.mark.parametrize(("fields", "ids"), [({}, [0, 1, 2, 3]), ({"parallel_tool_calls": False}, [0, 1, 3])])
+def test_a_response_has_one_call_where_only_one_is_wanted(fields: dict[str, Any], ids: list[int]) -> None:
+    call = parse("responses", **fields)
+    told = OpenAI().render(call, output("reasoning", "function_call", "function_call", "message"), SERVED).body
+    assert [item["id"] for item in json.loads(told)["output"]] == ids
+
+
+@pytest.mark.parametrize("bad", [b"{", b"[]", b"{}", b'{"output":5}', b'{"output":[5]}', b'{"output":[{}]}'])
+def test_nonsense_in_place_of_a_response_is_the_deployments_fault(bad: bytes) -> None:
+    call = parse("responses", parallel_tool_calls=False, stream=True)
+    with pytest.raises(Broken):
+        OpenAI().render(call, bad, SERVED)
+    stream = OpenAI().stream(call, SERVED)
+    told = stream.feed(b'event: response.completed\ndata: {"response":' + bad + b"}\n\n")
+    assert told.startswith(b"event: error\n")
+    assert stream.close() == b""
 
 
 def test_an_empty_suffix_is_none() -> None:

@@ -12,9 +12,9 @@ from app.dialects.tgi import TGI
 from app.errors import BadRequest, Broken, ClientError, Unprocessable
 from app.sse import Decoder
 from tests import completions
-from tests.unit.given import CONTEXT, MODEL, SERVED
+from tests.unit.given import CONTEXT, EXTENDED, MODEL, SERVED
 
-DEPLOYED = Served("blue", SERVED.settings, MODEL)
+DEPLOYED = Served("blue", SERVED.settings, EXTENDED)
 MESSAGES = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
@@ -330,3 +330,28 @@ def test_any_body_is_taken_or_refused_as_the_clients_fault(operation: str, field
     else:
         return
     assert TGI().render_error(error, operation, Request("POST", "/tgi", body)).status in (200, 400, 422)
+
+
+@pytest.mark.parametrize("operation", ["chat", "completions"])
+def test_a_temperature_that_needs_a_processor_is_refused_where_there_is_none(operation: str) -> None:
+    call = parse(operation, temperature=2.5)
+    assert call.needs_model
+    assert call.fit is not None
+    with pytest.raises(Unprocessable, match=r"^`temperature`: deployment 'blue' is a plain vLLM server") as raised:
+        call.fit(call.body, Served("blue", SERVED.settings, MODEL))
+    assert raised.value.param == "temperature"
+
+
+def test_a_chat_needs_the_model_only_for_that() -> None:
+    assert not parse(temperature=2).needs_model
+
+
+@pytest.mark.parametrize(
+    "instance",
+    [{"messages": MESSAGES, "temperature": 2.5}, {"inputs": "hello", "parameters": {"temperature": 2.5}}],
+)
+def test_vertex_refuses_it_too(instance: dict[str, Any]) -> None:
+    call = vertex({"inputs": "hello"}, instance)
+    assert call.fit is not None
+    with pytest.raises(Unprocessable, match=r"^`temperature`: deployment 'blue' is a plain vLLM server"):
+        call.fit(call.body, Served("blue", SERVED.settings, MODEL))

@@ -1,6 +1,7 @@
 """TGI's request fields: each one, valid, at its bounds and beyond; the sampling switch; where the profiles differ."""
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,9 +13,9 @@ from app.config import parse as parse_config
 from app.dialects.base import Call, Context, Request, Served
 from app.dialects.tgi import TGI
 from app.errors import BadRequest, ClientError, Unprocessable
-from tests.unit.given import CONFIG, CONTEXT, MODEL, SERVED
+from tests.unit.given import CONFIG, CONTEXT, EXTENDED, MODEL, SERVED
 
-DEPLOYED = Served("blue", SERVED.settings, MODEL)
+DEPLOYED = Served("blue", SERVED.settings, EXTENDED)
 TGI_3 = Context(parse_config({**CONFIG.model_dump(exclude_unset=True), "tgi": {"profile": "tgi"}}), Random(0))
 GRAMMAR: Any = {"type": "json", "value": {"properties": {"a": {"type": "integer"}}}}
 
@@ -356,3 +357,37 @@ def test_any_request_is_taken_or_refused_as_the_clients_fault(
         return
     reply = TGI().render_error(error, operation, Request("POST", "/", json.dumps(sent).encode()))
     assert reply.status in (200, 400, 422)
+
+
+PLAIN = Served("blue", SERVED.settings, MODEL)
+WITHOUT = Served("blue", SERVED.settings, replace(EXTENDED, processors=frozenset({"watermark"})))
+
+
+@pytest.mark.parametrize(
+    ("served", "fields", "name"),
+    [
+        (PLAIN, {"watermark": True}, "watermark"),
+        (PLAIN, {"typical_p": 0.5}, "typical_p"),
+        (PLAIN, {"temperature": 2.5}, "temperature"),
+        (WITHOUT, {"watermark": True, "typical_p": 0.5}, "typical_p"),
+        (WITHOUT, {"temperature": 2.5}, "temperature"),
+    ],
+)
+def test_what_the_deployment_would_leave_out_is_refused_by_name(
+    served: Served, fields: dict[str, Any], name: str
+) -> None:
+    call = parse(**fields)
+    assert call.fit is not None
+    with pytest.raises(Unprocessable, match=f"^`{name}`: deployment 'blue' ") as raised:
+        call.fit(call.body, served)
+    assert (raised.value.param, raised.value.value) == (f"parameters.{name}", fields[name])
+
+
+@pytest.mark.parametrize("served", [PLAIN, WITHOUT])
+@pytest.mark.parametrize(
+    "fields", [{"watermark": False}, {"typical_p": 1}, {"temperature": 2}, {"do_sample": False, "typical_p": 0.5}]
+)
+def test_what_asks_for_no_processor_is_for_every_deployment(served: Served, fields: dict[str, Any]) -> None:
+    call = parse(**fields)
+    assert call.fit is not None
+    assert "vllm_xargs" not in call.fit(call.body, served)
