@@ -21,7 +21,7 @@ from app.dialects.databricks_fields import merged
 from app.dialects.databricks_responses import responses
 from app.errors import Broken, NotFound, Rejected, SwitchyardError, WrongTask
 
-_TASKS: Mapping[Task, tuple[str, str]] = {
+TASKS: Mapping[Task, tuple[str, str]] = {
     "chat": ("llm/v1/chat", "messages"),
     "completions": ("llm/v1/completions", "prompt"),
     "embeddings": ("llm/v1/embeddings", "input"),
@@ -109,9 +109,9 @@ def _tasks_of(name: str, config: Config) -> Sequence[Task]:
 
 def _task(name: str, tasks: Sequence[Task], body: Mapping[str, Any]) -> Task:
     """The task that a body is for, which shows in its fields. Raises WrongTask where the endpoint has another."""
-    expected = " or ".join(f"`{_TASKS[task][1]}` ({_TASKS[task][0]})" for task in tasks)
+    expected = " or ".join(f"`{TASKS[task][1]}` ({TASKS[task][0]})" for task in tasks)
     for task in tasks:
-        if _TASKS[task][1] in body:
+        if TASKS[task][1] in body:
             return task
     sent = [field for field in ("messages", "prompt", "input") if field in body]
     what = f"`{sent[0]}` is another task's" if sent else "the request has none of its task's fields"
