@@ -7,9 +7,12 @@ of it inside, so its errors arrive in OpenAI's form or Anthropic's; both hold an
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from app.config import Config
-from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object
+from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, first_problem, json_object
 from app.dialects.relay import Ending, Relay
+from app.dialects.schemas import Body
 from app.errors import BadRequest, NotFound, SwitchyardError
 from app.sse import encode
 
@@ -26,11 +29,43 @@ _TYPES: Mapping[int, str] = {
 
 _LAST_EVENTS = (b"event: message_stop\n", b"event: error\n")
 
-# What vLLM 0.29 models; `tests/real/test_fields.py` compares. Anything else it would drop without a word.
-ENGINE = frozenset(
-    "cache_salt chat_template_kwargs ec_transfer_params kv_transfer_params max_tokens messages metadata model "
-    "output_config stop_sequences stream system temperature tool_choice tools top_k top_p vllm_xargs".split()
-)
+
+class CountTokens(BaseModel):
+    """POST /v1/messages/count_tokens: what vLLM 0.29 models, `tests/real/test_fields.py` compares, and `service_tier`.
+
+    Anything else it would drop without a word.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str
+    messages: list[Any] = Field(min_length=1)
+    cache_salt: Any = None
+    chat_template_kwargs: Any = None
+    ec_transfer_params: Any = None
+    kv_transfer_params: Any = None
+    max_tokens: int | None = None
+    metadata: dict[str, Any] | None = None
+    output_config: Any = None
+    service_tier: Any = None
+    stop_sequences: list[Any] | None = None
+    stream: bool = False
+    system: str | list[Any] | None = None
+    temperature: float | None = None
+    tool_choice: Any = None
+    tools: list[Any] | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    vllm_xargs: Any = None
+
+
+class Messages(CountTokens):
+    """POST /v1/messages."""
+
+    max_tokens: int
+
+
+ENGINE = frozenset(Messages.model_fields) - {"service_tier"}
 
 
 def error_body(error: SwitchyardError) -> dict[str, Any]:
@@ -47,6 +82,9 @@ MESSAGES = Ending(
 )
 
 
+_MODELS: Mapping[str, type[BaseModel]] = {"messages": Messages, "count_tokens": CountTokens}
+
+
 class Anthropic:
     """The dialect at `/v1/messages`."""
 
@@ -55,13 +93,14 @@ class Anthropic:
         Route("POST", "/v1/messages", "messages"),
         Route("POST", "/v1/messages/count_tokens", "count_tokens"),
     )
+    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {name: [Body(model)] for name, model in _MODELS.items()}
 
     def claims(self, route: Route, request: Request) -> bool:
         return True
 
     def parse(self, operation: str, request: Request, context: Context) -> Call:
         body = json_object(request.body)
-        _check(body, needs_max_tokens=operation == "messages")
+        _check(body, _MODELS[operation])
         body.pop("service_tier", None)
         user = body.get("metadata", {}).get("user_id")
         return Call(
@@ -86,36 +125,10 @@ class Anthropic:
         raise NotFound(f"{request.path}: not found")
 
 
-_TYPES_OF_FIELDS: Mapping[str, type | tuple[type, ...]] = {
-    "model": str,
-    "messages": list,
-    "max_tokens": int,
-    "stream": bool,
-    "metadata": dict,
-    "system": (str, list),
-    "stop_sequences": list,
-    "temperature": (int, float),
-    "tools": list,
-    "top_k": int,
-    "top_p": (int, float),
-}
-
-
-def _check(body: dict[str, Any], *, needs_max_tokens: bool) -> None:
-    required = ("model", "messages", "max_tokens") if needs_max_tokens else ("model", "messages")
-    for name in required:
-        if name not in body:
-            raise BadRequest(f"{name}: Field required", param=name)
-    for name, value in body.items():
-        if name not in ENGINE and name != "service_tier":
-            raise BadRequest(f"{name}: Extra inputs are not permitted", param=name)
-        expected = _TYPES_OF_FIELDS.get(name)
-        if expected is not None and not _is_a(value, expected):
-            raise BadRequest(f"{name}: Input has the wrong type", param=name)
-    if not body["messages"]:
-        raise BadRequest("messages: at least one message is required", param="messages")
-
-
-def _is_a(value: Any, expected: type | tuple[type, ...]) -> bool:
-    """Whether a JSON value has the type; true and false are no numbers."""
-    return isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
+def _check(body: dict[str, Any], model: type[BaseModel]) -> None:
+    """Raises BadRequest, naming the field."""
+    try:
+        model.model_validate(body)
+    except ValidationError as error:
+        problem = first_problem(error)
+        raise BadRequest(problem.message, param=problem.path) from None

@@ -17,8 +17,10 @@ from app.dialects.databricks_chat import chat
 from app.dialects.databricks_completions import completions
 from app.dialects.databricks_embeddings import embeddings
 from app.dialects.databricks_errors import error_reply
-from app.dialects.databricks_fields import merged
+from app.dialects.databricks_fields import Chat, Completions, Embeddings, merged
+from app.dialects.databricks_response_fields import Responses
 from app.dialects.databricks_responses import responses
+from app.dialects.schemas import Body
 from app.errors import Broken, NotFound, Rejected, SwitchyardError, WrongTask
 
 TASKS: Mapping[Task, tuple[str, str]] = {
@@ -35,6 +37,15 @@ _BUILDERS: Mapping[str, Callable[[dict[str, Any], Asked], Call]] = {
     "embeddings": embeddings,
     "responses": responses,
 }
+
+
+BODIES: Mapping[Task, Body] = {
+    "chat": Body(Chat),
+    "completions": Body(Completions),
+    "embeddings": Body(Embeddings),
+    "responses": Body(Responses),
+}
+"""What each task's requests are checked by. Their fields may also be in `extra_params`, as JSON."""
 
 
 def _at_openais_paths(prefix: str) -> tuple[Route, ...]:
@@ -56,6 +67,10 @@ class Databricks:
         *_at_openais_paths("/serving-endpoints"),
         *_at_openais_paths("/ai-gateway/mlflow/v1"),
     )
+    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
+        **{task: [body] for task, body in BODIES.items()},
+        "invocations": list(BODIES.values()),
+    }
 
     def claims(self, route: Route, request: Request) -> bool:
         return True  # nobody else has these paths

@@ -4,24 +4,12 @@ Requests are described by the models that check them. The answers' schemas hold 
 give more.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel
-
 from app.config import Endpoint, Task
-from app.dialects.databricks_fields import Chat, Completions, Embeddings
-from app.dialects.databricks_response_fields import Responses
-
-Schema = Mapping[str, Any]
-
-_REQUESTS: Mapping[Task, type[BaseModel]] = {
-    "chat": Chat,
-    "completions": Completions,
-    "embeddings": Embeddings,
-    "responses": Responses,
-}
+from app.dialects.databricks import BODIES
+from app.dialects.schemas import Schema, Schemas, content
 
 
 def _object(**properties: Schema) -> Schema:
@@ -55,9 +43,11 @@ _ANSWERS: Mapping[Task, Schema] = {
 
 def openapi(name: str, endpoint: Endpoint, url: str) -> dict[str, Any]:
     """The document for the endpoint's route at the server `url`, with one schema per task that it does."""
-    answers = _content([_ANSWERS[task] for task in endpoint.tasks])
+    schemas = Schemas()
+    requests = schemas.content([BODIES[task] for task in endpoint.tasks])
+    answers = content([_ANSWERS[task] for task in endpoint.tasks])
     invocation = {
-        "requestBody": {"required": True, "content": _content([_request(task) for task in endpoint.tasks])},
+        "requestBody": {"required": True, "content": requests},
         "responses": {"200": {"description": "The whole answer", "content": answers}},
     }
     return {
@@ -65,24 +55,5 @@ def openapi(name: str, endpoint: Endpoint, url: str) -> dict[str, Any]:
         "info": {"title": name, "version": "1"},
         "servers": [{"url": f"{url.rstrip('/')}/serving-endpoints/{name}"}],
         "paths": {"/invocations": {"post": invocation}},
-        "components": {"schemas": {key: it for task in endpoint.tasks for key, it in _components(task).items()}},
+        "components": {"schemas": schemas.components},
     }
-
-
-def _content(schemas: Sequence[Schema]) -> dict[str, Any]:
-    schema = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
-    return {"application/json": {"schema": schema}}
-
-
-def _request(task: Task) -> Schema:
-    return {key: value for key, value in _described(task).items() if key != "$defs"}
-
-
-def _components(task: Task) -> dict[str, Any]:
-    """What the request's schema refers to, under names of the task's own."""
-    return {f"{task}.{name}": schema for name, schema in _described(task).get("$defs", {}).items()}
-
-
-@cache
-def _described(task: Task) -> Schema:
-    return _REQUESTS[task].model_json_schema(ref_template=f"#/components/schemas/{task}.{{model}}")

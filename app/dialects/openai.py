@@ -28,6 +28,7 @@ from app.dialects.best_of import BestOf
 from app.dialects.common_fields import BOOKKEEPING
 from app.dialects.relay import Ending, Relay
 from app.dialects.sampling import ask_for_usage, greedy
+from app.dialects.schemas import Body
 from app.errors import BadRequest, NotFound, SwitchyardError
 from app.sse import DONE, encode
 
@@ -105,6 +106,10 @@ def _routes(prefix: str) -> tuple[Route, ...]:
     )
 
 
+_CHAT = Body(fields.Chat, fields.CHAT)
+_COMPLETIONS = Body(fields.Completions, fields.COMPLETIONS)
+
+
 class OpenAI:
     """The dialect at `/v1`."""
 
@@ -118,6 +123,14 @@ class OpenAI:
         Route("POST", "/tokenize", "tokenize"),
         Route("POST", "/invocations", "invocations"),
     )
+    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
+        "chat": [_CHAT],
+        "completions": [_COMPLETIONS],
+        "embeddings": [Body(fields.Embeddings, fields.EMBEDDINGS)],
+        "responses": [Body(fields.Responses, fields.RESPONSES)],
+        "tokenize": [Body(fields.Tokenize, fields.ENGINE_TOKENIZE)],
+        "invocations": [_CHAT, _COMPLETIONS],
+    }
 
     def claims(self, route: Route, request: Request) -> bool:
         return True  # asked last: what no other dialect recognises is OpenAI's
