@@ -29,6 +29,9 @@ _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75
 _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
 
+_MORE_THAN_ANY = 2**63
+"""JSON numbers have no end, floats do: a client may ask for more tokens than a histogram can add up."""
+
 _access = logging.getLogger("switchyard.access")
 
 
@@ -147,7 +150,7 @@ class Telemetry:
             self.tokens.labels(*labels, "input").observe(record.usage.prompt_tokens)
             self.tokens.labels(*labels, "output").observe(record.usage.completion_tokens)
         if record.max_tokens is not None:
-            self.max_tokens.labels(*labels).observe(record.max_tokens)
+            self.max_tokens.labels(*labels).observe(min(record.max_tokens, _MORE_THAN_ANY))
         if _access.isEnabledFor(logging.INFO):
             _access.info(json.dumps(_line(record, elapsed)))
 
