@@ -27,3 +27,16 @@ def test_no_body_breaks_the_router(hostile: HostileRig) -> None:
         hostile.check(reply, dialects, impatient=b"timeout_microseconds" in body)
 
     attempt(posts(), SHARE, check)
+
+
+def test_a_number_of_tokens_that_no_histogram_holds_is_counted_all_the_same(hostile: HostileRig) -> None:
+    body = {"model": "chat", "prompt": "hi", "max_tokens": 10**400}
+    hostile.check(hostile.client.request("POST", "/v1/completions", compact(body)), {"openai"})
+    hostile.check(hostile.client.request("GET", "/metrics"), set())
+
+
+def test_a_batch_has_a_greatest_size(hostile: HostileRig) -> None:
+    body = {"prompt": ["a"] * 5_000, "error_behavior": "truncate", "n": 1_000}
+    reply = hostile.client.request("POST", "/serving-endpoints/chat/invocations", compact(body))
+    hostile.check(reply, {"databricks"})
+    assert (reply.status, b"at most 4096" in reply.body) == (400, True)
