@@ -102,3 +102,26 @@ def test_no_value_of_a_parameter_of_tgis_is_the_routers_fault(operation: str) ->
     for name in Parameters.model_fields:
         for value in VALUES:
             ask(tgi, route, {"inputs": "hi", "parameters": {name: value}})
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "field", "least"),
+    [
+        ("openai", "chat", "n", {}),
+        ("openai", "completions", "n", {}),
+        ("openai", "completions", "best_of", {}),
+        ("databricks", "chat", "n", {"model": "chat"}),
+        ("databricks", "completions", "n", {"model": "chat"}),
+        ("databricks", "completions", "best_of", {"model": "chat"}),
+        ("friendli", "completions", "n", {}),
+        ("friendli", "completions", "num_beams", {}),
+        ("friendli", "chat", "n", {}),
+        ("tgi", "chat", "n", {}),
+    ],
+)
+def test_work_that_a_field_multiplies_is_bounded(name: str, operation: str, field: str, least: dict[str, Any]) -> None:
+    dialect = next(dialect for dialect in DIALECTS if dialect.name == name)
+    text = {"messages": LEAST["messages"]} if operation == "chat" else {"prompt": "hi"}
+    asked = {**least, **text, field: 1_000_000}
+    with pytest.raises(ClientError, match=field):
+        dialect.parse(operation, Request("POST", "/", json.dumps(asked).encode()), CONTEXT)

@@ -41,3 +41,33 @@ def test_a_host_that_is_no_host_is_no_defect(hostile: HostileRig) -> None:
             assert reply is not None
             assert reply.status in (200, 400, 404), (host, target, reply.body)
             assert not hostile.defects.found, hostile.defects.found.pop()
+
+
+def test_no_header_of_a_client_reaches_a_deployment(hostile: HostileRig) -> None:
+    """The internal key least of all: who knew it could not be told from the router."""
+    stolen = [
+        (name, b"stolen")
+        for name in (
+            b"x-switchyard-key",
+            b"authorization",
+            b"api-key",
+            b"cookie",
+            b"x-forwarded-for",
+            b"x-custom",
+            b"accept-encoding",
+            b"content-type",
+            b"azureml-model-deployment-",
+        )
+    ]
+    for path, _, body in VALID:
+        hostile.engine.headers = {}
+        hostile.client.request("POST", path, compact(body), stolen)
+        assert "stolen" not in str(hostile.engine.headers)
+        assert hostile.engine.headers.keys() <= {
+            "host",
+            "accept",
+            "content-type",
+            "content-length",
+            "x-request-id",
+            "x-switchyard-key",
+        }
