@@ -30,7 +30,7 @@ from app.dialects.schemas import Body
 from app.errors import InternalError, NotFound, SwitchyardError, Unavailable, UpstreamError
 from app.intake import GONE, check_headers, headers_of, read_body, request_id
 from app.openapi import Operation
-from app.telemetry import CONTENT_TYPE, Record, Telemetry
+from app.telemetry import CONTENT_TYPE, Record, Telemetry, where
 
 Handler = Callable[[HTTPRequest, "Asked"], Awaitable[Reply]]
 
@@ -213,8 +213,8 @@ class _Operation:
             raise
         except SwitchyardError as error:
             await out.error(error, error_reply(error, request_id=record.request_id))
-        except Exception:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
-            _log.exception("request %s failed in the router", record.request_id)
+        except Exception as error:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
+            _log.error("request %s failed in the router\n%s", record.request_id, where(error))
             failure = InternalError("The router failed to serve the request")
             await out.error(failure, error_reply(failure, request_id=record.request_id))
         finally:

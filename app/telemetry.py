@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import time
+import traceback
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -210,6 +211,11 @@ def _line(record: Record, elapsed: float) -> dict[str, object]:
     if record.error:
         line["error"] = record.error
     return line
+
+
+def where(error: BaseException) -> str:
+    """An exception's kind and traceback for the log, without its message: that may hold a client's words."""
+    return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__
 
 
 def log_to_stderr() -> None:

@@ -32,7 +32,7 @@ class Defects(logging.Handler):
         self.setFormatter(logging.Formatter("%(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info:
+        if record.exc_info or "failed in the router" in record.getMessage():
             self.found.append(self.format(record))
 
 

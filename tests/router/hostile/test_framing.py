@@ -4,12 +4,13 @@ no other; nobody waits, and no defect shows."""
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from tests.router.hostile.budget import attempt
 from tests.router.hostile.engine import compact
 from tests.router.hostile.rig import HostileRig
-from tests.router.hostile.strategies import VALID, mutated
+from tests.router.hostile.strategies import HI, VALID, mutated
 
 SHARE = 0.1
 
@@ -84,3 +85,28 @@ def test_no_stream_of_a_deployment_breaks_the_router(hostile: HostileRig) -> Non
 
     media_types = st.sampled_from(["text/event-stream", "application/json", "text/plain"])
     attempt(st.tuples(st.sampled_from(POSTS), st.lists(_PIECES, max_size=6), media_types), SHARE, check)
+
+
+def test_an_answer_that_is_no_json_is_the_deployments_fault(hostile: HostileRig) -> None:
+    """A lookup's too, of which the client knows nothing."""
+    hostile.engine.says, hostile.engine.media_type = [b"garbage"], "application/json"
+    for path, body in (
+        ("/completions?api-version=2024-05-01-preview", {"prompt": "hi"}),
+        ("/serving-endpoints/chat/invocations", {"prompt": "hi"}),
+        ("/chat_tokenize", {"messages": HI}),
+    ):
+        assert hostile.client.request("POST", path, compact(body)).status in (424, 500, 502), path
+
+
+_STRANGE: Sequence[Any] = [None, 1, [], "x", {"choices": [None]}, {"choices": [{**_CHOICE, "index": []}]}]
+
+
+@pytest.mark.parametrize("chunk", _STRANGE, ids=repr)
+def test_a_chunk_of_another_kind_is_a_broken_answer(hostile: HostileRig, chunk: Any) -> None:
+    """What nightly cases found: a type that nobody expected, far inside, must not end a stream in silence."""
+    hostile.engine.says, hostile.engine.media_type = [b"data: " + compact(chunk) + b"\n\n"], "text/event-stream"
+    for path, dialects, body in POSTS:
+        if body.get("stream"):
+            reply = hostile.client.request("POST", path, compact(body))
+            assert not hostile.defects.found, hostile.defects.found.pop()
+            assert reply.complete or dialects & BREAKS_OFF, path
