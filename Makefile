@@ -13,7 +13,7 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
 
-.PHONY: serve test test-fast faults soak lint format bench deploy stop check schema fields lock setup clean
+.PHONY: serve test test-fast test-nightly faults soak lint format bench deploy stop check schema fields lock setup clean
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
 	@exec $(BIN)/python -m deployments serve --config $(CONFIG) --port $(PORT)
@@ -23,6 +23,9 @@ test: $(VENV)/.ready  ## set up and run the whole suite
 
 test-fast: $(VENV)/.ready  ## without the real application: seconds
 	@$(BIN)/python -m pytest tests/unit tests/router
+
+test-nightly: $(VENV)/.ready  ## hostile input only, 20,000 cases that are new in every run
+	@SWITCHYARD_NIGHTLY=1 $(BIN)/python -m pytest --timeout 3600 tests/router/hostile
 
 faults: $(VENV)/.ready  ## parts of the application die, hang and change under traffic
 	@$(BIN)/python -m pytest tests/faults

@@ -17,10 +17,13 @@ RETRY_AFTER_S = 1.0
 
 
 def check_length(body: Mapping[str, Any], limit: int) -> None:
-    """Raises BadRequest where a conversation has more than `limit` messages."""
-    for name in ("messages", "input"):
+    """Raises BadRequest where a conversation has more than `limit` messages, or a batch more texts.
+
+    The ids of one text's tokens are no batch: the engine knows how many it takes.
+    """
+    for name in ("messages", "input", "prompt"):
         items = body.get(name)
-        if isinstance(items, list) and len(items) > limit:
+        if isinstance(items, list) and len(items) > limit and not all(type(item) is int for item in items):
             raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)
 
 

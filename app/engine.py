@@ -14,8 +14,8 @@ from app.errors import Broken, Rejected, SwitchyardError
 
 _FAILED = b'data: {"error":'
 _USAGE = re.compile(rb'"usage": ?\{')
-_PROMPT = re.compile(rb'"(?:prompt|input)_tokens": ?(\d+)')
-_COMPLETION = re.compile(rb'"(?:completion|output)_tokens": ?(\d+)')
+_PROMPT = re.compile(rb'"(?:prompt|input)_tokens": ?(\d{1,18})(?!\d)')
+_COMPLETION = re.compile(rb'"(?:completion|output)_tokens": ?(\d{1,18})(?!\d)')
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from app.dialects.base import (
 from app.engine import field_named_in, find_usage
 from app.errors import (
     BadRequest,
+    Broken,
     DeadlinePassed,
     Incomplete,
     InternalError,
@@ -60,7 +61,7 @@ from app.intake import GONE, check_headers, headers_of, read_body, request_id
 from app.model import Model
 from app.retries import RetryBudget
 from app.targets import Target
-from app.telemetry import Record, Telemetry
+from app.telemetry import Record, Telemetry, where
 from app.traffic import DEPLOYMENT_HEADER, Assignment, assign
 
 TIMEOUT_HEADER = "x-request-timeout-s"
@@ -107,6 +108,10 @@ class Board:
     breakers: Breakers = field(default_factory=lambda: Breakers(time.monotonic))
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
     gates: defaultdict[str, Gate] = field(default_factory=lambda: defaultdict(Gate))
+
+
+_NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What code raises that takes an answer for what it is not."""
 
 
 class _Abort(Exception):
@@ -160,8 +165,8 @@ async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any],
         raise
     except SwitchyardError as error:
         await out.error(error, dialect.render_error(error, route.operation, request))
-    except Exception:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
-        _log.exception("request %s failed in the router", record.request_id)
+    except Exception as error:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
+        _log.error("request %s failed in the router\n%s", record.request_id, where(error))
         failure = InternalError("The router failed to serve the request")
         await out.error(failure, dialect.render_error(failure, route.operation, request))
     finally:
@@ -276,7 +281,11 @@ class _Errand:
         told = time.perf_counter()
         self.out.record.usage = find_usage(body)
         served = replace(served, total_s=told - self.out.record.started, engine_s=told - asked)
-        await self.out.reply(self.dialect.render(self.call, body, served))
+        try:
+            reply = self.dialect.render(self.call, body, served)
+        except _NONSENSE as error:
+            raise self._unreadable(error) from error
+        await self.out.reply(reply)
 
     async def _served(self, target: Target) -> Served:
         settings = self.snapshot.config.deployments[target.name]
@@ -299,7 +308,14 @@ class _Errand:
         if lookup is None:
             return body
         answers = await asyncio.gather(*(self._ask(target, path, asked) for path, asked in lookup.questions))
-        return lookup.then(body, [json_object(answer) for answer in answers])
+        try:
+            told = [json_object(answer) for answer in answers]
+        except BadRequest as error:  # what is no JSON here is no fault of the client's
+            raise self._unreadable(error) from error
+        try:
+            return lookup.then(body, told)
+        except _NONSENSE as error:
+            raise self._unreadable(error) from error
 
     async def _partial(self, target: Target, question: Mapping[str, Any]) -> bytes:
         """The whole answer, folded from a stream; what has come of it when time is up."""
@@ -330,6 +346,11 @@ class _Errand:
             await self.out.start_stream(stream.headers)
             await self._relay(chunks, stream)
 
+    def _unreadable(self, error: Exception) -> Broken:
+        """What `error` is that a dialect stumbled over in an answer: the deployment's failure, and told where."""
+        _log.warning("request %s: an answer that cannot be read\n%s", self.out.record.request_id, where(error))
+        return Broken("The deployment's answer makes no sense")
+
     def _open(self, target: Target, body: Mapping[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         assert self.call.path is not None, "a stream needs an engine"
         timeouts = self.snapshot.config.timeouts
@@ -349,6 +370,9 @@ class _Errand:
                 self.out.failure = Incomplete("The deployment ended its answer before it was complete")
         except SwitchyardError as error:
             end, self.out.failure = stream.fail(error), error
+        except _NONSENSE as error:
+            self.out.failure = self._unreadable(error)
+            end = stream.fail(self.out.failure)
         record.usage = stream.usage
         if self.out.failure is not None:
             record.error = self.out.failure.kind

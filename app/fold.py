@@ -58,7 +58,9 @@ class Fold:
         self._ended = False
         self._usage: dict[str, Any] | None = None
         self._head: dict[str, Any] = {}
-        self._choices = [_Choice() for _ in range(choices_of(body))]
+        # Made as they come: how many a request asks for is its sender's word.
+        self._count = choices_of(body)
+        self._choices: dict[int, _Choice] = {}
 
     def feed(self, chunk: bytes) -> None:
         """Raises Rejected or Broken on the engine's error event, and Broken on nonsense."""
@@ -81,7 +83,8 @@ class Fold:
 
     def so_far(self) -> bytes:
         """The body of what has come; a choice that has not finished is one that was cut for its length."""
-        choices = [{"index": index, **choice.told()} for index, choice in enumerate(self._choices)]
+        untold = _Choice()
+        choices = [{"index": index, **self._choices.get(index, untold).told()} for index in range(self._count)]
         return to_json({**self._head, "choices": choices, "usage": self._usage or self._tally.usage()})
 
     def _add(self, chunk: dict[str, Any]) -> None:
@@ -91,7 +94,9 @@ class Fold:
             self._usage = usage or self._usage
         for part in choices:
             self.begun = True
-            self._choices[part["index"]].add(part)
+            if not 0 <= (index := part["index"]) < self._count:
+                raise IndexError(index)
+            self._choices.setdefault(index, _Choice()).add(part)
             if usage:
                 self._tally.note(part["index"], usage)
 

@@ -25,10 +25,12 @@ from app.dialects.base import Reply, dump
 from app.dialects.databricks_errors import error_reply
 from app.dialects.databricks_management import REFUSED, View, detailed, find, listed, not_offered
 from app.dialects.databricks_openapi import openapi
-from app.dialects.databricks_traffic import traffic_asked
+from app.dialects.databricks_traffic import Update, traffic_asked
+from app.dialects.schemas import Body
 from app.errors import InternalError, NotFound, SwitchyardError, Unavailable, UpstreamError
 from app.intake import GONE, check_headers, headers_of, read_body, request_id
-from app.telemetry import CONTENT_TYPE, Record, Telemetry
+from app.openapi import Operation
+from app.telemetry import CONTENT_TYPE, Record, Telemetry, where
 
 Handler = Callable[[HTTPRequest, "Asked"], Awaitable[Reply]]
 
@@ -43,6 +45,7 @@ class Asked:
 
 _ROOT = "/api/2.0/serving-endpoints"
 _OPEN = ("probe",)
+_REFUSALS = ("not_offered", "unknown")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 _IN_THE_FILE = (
@@ -71,9 +74,26 @@ class Management:
         self._access = access
         self.since_ms = 0
 
+    def operations(self) -> list[Operation]:
+        """What the API offers, for the OpenAPI document."""
+        bodies = {"update_config": [Body(Update)]}
+        offered = [(method, path, name) for method, path, name, _ in self._table() if name not in _REFUSALS]
+        return [(method, path, "databricks", name, bodies.get(name, [])) for method, path, name in offered]
+
     def routes(self) -> list[BaseRoute]:
-        """Every route of the API; the last one takes what is left below its prefix."""
-        table: list[tuple[str, str, str, Handler]] = [
+        """Every route of the API."""
+        return [
+            Path(
+                path,
+                _Operation(operation, handler, self._telemetry, self._access, self._serving_or_none),
+                methods=[method],
+            )
+            for method, path, operation, handler in self._table()
+        ]
+
+    def _table(self) -> list[tuple[str, str, str, Handler]]:
+        """Method, path, name and handler of each; the last one takes what is left below its prefix."""
+        return [
             ("GET", "/.well-known/databricks-config", "probe", self._probe),
             ("GET", _ROOT, "list_endpoints", self._list),
             ("GET", f"{_ROOT}/{{name}}", "get_endpoint", self._get),
@@ -82,14 +102,6 @@ class Management:
             ("PUT", f"{_ROOT}/{{name}}/config", "update_config", self._update_config),
             *((method, path, "not_offered", partial(self._refuse, why)) for (method, path), why in REFUSED.items()),
             *((method, "/api/2.0/{path:path}", "unknown", self._unknown) for method in _METHODS),
-        ]
-        return [
-            Path(
-                path,
-                _Operation(operation, handler, self._telemetry, self._access, self._serving_or_none),
-                methods=[method],
-            )
-            for method, path, operation, handler in table
         ]
 
     async def _probe(self, request: HTTPRequest, asked: Asked) -> Reply:
@@ -201,8 +213,8 @@ class _Operation:
             raise
         except SwitchyardError as error:
             await out.error(error, error_reply(error, request_id=record.request_id))
-        except Exception:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
-            _log.exception("request %s failed in the router", record.request_id)
+        except Exception as error:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
+            _log.error("request %s failed in the router\n%s", record.request_id, where(error))
             failure = InternalError("The router failed to serve the request")
             await out.error(failure, error_reply(failure, request_id=record.request_id))
         finally:

@@ -8,13 +8,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import cached_property
 from random import Random
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HTTPRequest
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -26,7 +26,7 @@ from app.config import Config, ConfigError, parse
 from app.control import ControlPlane
 from app.dialects.anthropic import Anthropic
 from app.dialects.azure import Azure
-from app.dialects.base import Dialect, Request, Route
+from app.dialects.base import JSON, Dialect, Request, Route, dump
 from app.dialects.databricks import Databricks
 from app.dialects.friendli import Friendli
 from app.dialects.openai import OpenAI
@@ -35,6 +35,7 @@ from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange import Board, Candidates, Snapshot, handle
 from app.intake import headers_of
 from app.management import Management
+from app.openapi import Operation, document, operations
 from app.pulse import pulse
 from app.targets import Surroundings, targets
 from app.telemetry import CONTENT_TYPE, Telemetry
@@ -101,11 +102,12 @@ class Router:
     async def _exchange(self, candidates: Candidates, scope: Scope, receive: Receive, send: Send) -> None:
         await handle(self._board, candidates, scope, receive, send)
 
-    def _operations(self) -> list[BaseRoute]:
+    def _operations(self) -> list[Path]:
         return [
             Path("/health", self._health, methods=["GET"]),
             Path("/ready", self._ready, methods=["GET"]),
             Path("/metrics", self._metrics, methods=["GET"]),
+            Path("/openapi.json", self._openapi, methods=["GET"]),
             Path("/tgi/metrics", self._tgi_metrics, methods=["GET"]),
             Path("/tgi/{endpoint}/metrics", self._tgi_metrics, methods=["GET"]),
         ]
@@ -138,6 +140,20 @@ class Router:
         known = {target.name: answer for target, answer in zip(asked, answers, strict=True)}
         self._readiness = (time.monotonic(), known)
         return known
+
+    @cached_property
+    def _described(self) -> bytes:
+        """The OpenAPI document, made when somebody asks for it: it takes a moment."""
+        own: list[Operation] = [
+            (method, route.path, "switchyard", route.name.lstrip("_"), ())
+            for route in self._operations()
+            for method in sorted((route.methods or set()) - {"HEAD"})
+        ]
+        return dump(document([*operations(DIALECTS), *self._management.operations(), *own]))
+
+    async def _openapi(self, request: HTTPRequest) -> Response:
+        """What can be asked here: open, since it tells of the code alone, and names no endpoint."""
+        return Response(self._described, media_type=JSON)
 
     async def _metrics(self, request: HTTPRequest) -> Response:
         """Those of all endpoints, or of the reader's where the configuration asks for credentials."""

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import time
+import traceback
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -28,6 +29,9 @@ _DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 
 _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+
+_MORE_THAN_ANY = 2**63
+"""JSON numbers have no end, floats do: a client may ask for more tokens than a histogram can add up."""
 
 _access = logging.getLogger("switchyard.access")
 
@@ -159,7 +163,7 @@ class Telemetry:
             self.tokens.labels(*labels, "input").observe(record.usage.prompt_tokens)
             self.tokens.labels(*labels, "output").observe(record.usage.completion_tokens)
         if record.max_tokens is not None:
-            self.max_tokens.labels(*labels).observe(record.max_tokens)
+            self.max_tokens.labels(*labels).observe(min(record.max_tokens, _MORE_THAN_ANY))
         if _access.isEnabledFor(logging.INFO):
             _access.info(json.dumps(_line(record, elapsed)))
 
@@ -219,6 +223,11 @@ def _line(record: Record, elapsed: float) -> dict[str, object]:
     if record.error:
         line["error"] = record.error
     return line
+
+
+def where(error: BaseException) -> str:
+    """An exception's kind and traceback for the log, without its message: that may hold a client's words."""
+    return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__
 
 
 def log_to_stderr() -> None:

@@ -7,10 +7,13 @@ of it inside, so its errors arrive in OpenAI's form or Anthropic's; both hold an
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
 from app.config import Config
-from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object
+from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, first_problem, json_object
 from app.dialects.friendli_mounts import MOUNTS, addressed, is_below
 from app.dialects.relay import Ending, Relay
+from app.dialects.schemas import Body
 from app.errors import BadRequest, NotFound, SwitchyardError
 from app.sse import encode
 
@@ -29,28 +32,63 @@ _PATHS: Mapping[str, str] = {"messages": "/v1/messages", "count_tokens": "/v1/me
 
 _LAST_EVENTS = (b"event: message_stop\n", b"event: error\n")
 
-# What vLLM 0.29 models; `tests/real/test_fields.py` compares. Anything else it would drop without a word.
-ENGINE = frozenset(
-    "cache_salt chat_template_kwargs ec_transfer_params kv_transfer_params max_tokens messages metadata model "
-    "output_config stop_sequences stream system temperature tool_choice tools top_k top_p vllm_xargs".split()
-)
 
-ENGINE_COUNT = frozenset("chat_template_kwargs messages model system tool_choice tools".split())
-"""What makes a prompt. The other fields are for an answer, and Anthropic's own API refuses them where it counts."""
+class CountTokens(BaseModel):
+    """POST /v1/messages/count_tokens: what makes a prompt. Anthropic's own API refuses the other fields here."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str
+    messages: list[Any] = Field(min_length=1)
+    chat_template_kwargs: Any = None
+    system: str | list[Any] | None = None
+    thinking: Any = None
+    tool_choice: Any = None
+    tools: list[Any] | None = None
+
+    @field_validator("thinking")
+    @classmethod
+    def _thinks_as_it_does(cls, value: Any) -> Any:
+        # Absent is disabled at Anthropic's too. vLLM knows neither a budget nor a way to ask for thoughts.
+        if value != {"type": "disabled"}:
+            raise ValueError(
+                'only {"type": "disabled"} is supported; whether a model thinks is up to its chat template '
+                "(`chat_template_kwargs`)"
+            )
+        return value
+
+
+class Messages(CountTokens):
+    """POST /v1/messages: what vLLM 0.29 models, `tests/real/test_fields.py` compares, and TAKEN.
+
+    Anything else it would drop without a word.
+    """
+
+    max_tokens: int
+    cache_salt: Any = None
+    ec_transfer_params: Any = None
+    kv_transfer_params: Any = None
+    metadata: dict[str, Any] | None = None
+    output_config: Any = None
+    service_tier: Any = None
+    stop_sequences: list[Any] | None = None
+    stream: bool = False
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    vllm_xargs: Any = None
+
 
 TAKEN = frozenset({"service_tier", "thinking"})
 """Anthropic's fields that vLLM does not have, and that change nothing."""
 
-FIELDS: Mapping[str, frozenset[str]] = {
-    "messages": ENGINE | TAKEN,
-    "count_tokens": ENGINE_COUNT | {"thinking"},
-}
+_MODELS: Mapping[str, type[BaseModel]] = {"messages": Messages, "count_tokens": CountTokens}
+
+FIELDS: Mapping[str, frozenset[str]] = {name: frozenset(model.model_fields) for name, model in _MODELS.items()}
 """Operation to fields."""
 
-_REQUIRED: Mapping[str, Sequence[str]] = {
-    "messages": ("model", "messages", "max_tokens"),
-    "count_tokens": ("model", "messages"),
-}
+ENGINE = FIELDS["messages"] - TAKEN
+ENGINE_COUNT = FIELDS["count_tokens"] - TAKEN
 
 
 def error_body(error: SwitchyardError) -> dict[str, Any]:
@@ -76,13 +114,14 @@ class Anthropic:
         for prefix in ("", *(mount.removesuffix("/v1") for mount in MOUNTS))
         for operation, path in _PATHS.items()
     )
+    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {name: [Body(model)] for name, model in _MODELS.items()}
 
     def claims(self, route: Route, request: Request) -> bool:
         return True
 
     def parse(self, operation: str, request: Request, context: Context) -> Call:
         body = json_object(request.body)
-        _check(body, operation)
+        _check(body, _MODELS[operation])
         body = {name: value for name, value in body.items() if name not in TAKEN}
         user = body.get("metadata", {}).get("user_id")
         call = Call(
@@ -108,42 +147,10 @@ class Anthropic:
         raise NotFound(f"{request.path}: not found")
 
 
-_TYPES_OF_FIELDS: Mapping[str, type | tuple[type, ...]] = {
-    "model": str,
-    "messages": list,
-    "max_tokens": int,
-    "stream": bool,
-    "metadata": dict,
-    "system": (str, list),
-    "stop_sequences": list,
-    "temperature": (int, float),
-    "tools": list,
-    "top_k": int,
-    "top_p": (int, float),
-}
-
-
-def _check(body: dict[str, Any], operation: str) -> None:
-    for name in _REQUIRED[operation]:
-        if name not in body:
-            raise BadRequest(f"{name}: Field required", param=name)
-    for name, value in body.items():
-        if name not in FIELDS[operation]:
-            raise BadRequest(f"{name}: Extra inputs are not permitted", param=name)
-        expected = _TYPES_OF_FIELDS.get(name)
-        if expected is not None and not _is_a(value, expected):
-            raise BadRequest(f"{name}: Input has the wrong type", param=name)
-    # Absent is disabled at Anthropic's too. vLLM knows neither a budget nor a way to ask for thoughts.
-    if "thinking" in body and body["thinking"] != {"type": "disabled"}:
-        raise BadRequest(
-            'thinking: only {"type": "disabled"} is supported; whether a model thinks is up to its chat template '
-            "(`chat_template_kwargs`)",
-            param="thinking",
-        )
-    if not body["messages"]:
-        raise BadRequest("messages: at least one message is required", param="messages")
-
-
-def _is_a(value: Any, expected: type | tuple[type, ...]) -> bool:
-    """Whether a JSON value has the type; true and false are no numbers."""
-    return isinstance(value, expected) and (expected is bool or not isinstance(value, bool))
+def _check(body: dict[str, Any], model: type[BaseModel]) -> None:
+    """Raises BadRequest, naming the field."""
+    try:
+        model.model_validate(body)
+    except ValidationError as error:
+        problem = first_problem(error)
+        raise BadRequest(problem.message, param=problem.path) from None

@@ -27,6 +27,7 @@ from app.dialects.base import (
 )
 from app.dialects.last_usage import UsageOnTheLastChoice
 from app.dialects.sampling import ask_for_usage, greedy
+from app.dialects.schemas import Body
 from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unprocessable, WrongTask
 
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
@@ -55,6 +56,7 @@ class Azure:
             Route("GET", f"{prefix}/info", "info", local=True),
         )
     )
+    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {name: [Body(model)] for name, model in fields.MODELS.items()}
 
     def claims(self, route: Route, request: Request) -> bool:
         """LangChain's newer Azure class is the OpenAI SDK, on the same paths: its own headers tell."""

@@ -133,13 +133,13 @@ class Embeddings(_Fields):
     input_type: Literal["text", "query", "document"] | None = None
 
 
-_MODELS: Mapping[str, type[_Fields]] = {"chat": Chat, "completions": Completions, "embeddings": Embeddings}
+MODELS: Mapping[str, type[_Fields]] = {"chat": Chat, "completions": Completions, "embeddings": Embeddings}
 
 
 def checked(operation: str, body: dict[str, Any]) -> dict[str, Any]:
     """The documented fields of `body`, as vLLM reads them. Raises Unprocessable, naming the field and its value."""
     try:
-        request = _MODELS[operation].model_validate(body)
+        request = MODELS[operation].model_validate(body)
     except ValidationError as error:
         problem = first_problem(error)
         raise Unprocessable(problem.message, param=problem.path, value=value_at(body, problem.path)) from None

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
 from app.config import Config, Deployment, Task
+from app.dialects.schemas import Body
 from app.engine import Usage
 from app.errors import BadRequest, SwitchyardError
 from app.model import Model
@@ -173,6 +174,8 @@ class Dialect(Protocol):
 
     name: ClassVar[str]
     routes: ClassVar[Sequence[Route]]
+    bodies: ClassVar[Mapping[str, Sequence[Body]]]
+    """What an operation's body may be; one that is not here takes none."""
 
     def claims(self, route: Route, request: Request) -> bool:
         """Whether `request`, on a path that other dialects have too, is this one's.

@@ -17,11 +17,13 @@ from app.dialects.databricks_chat import chat
 from app.dialects.databricks_completions import completions
 from app.dialects.databricks_embeddings import embeddings
 from app.dialects.databricks_errors import error_reply
-from app.dialects.databricks_fields import merged
+from app.dialects.databricks_fields import Chat, Completions, Embeddings, merged
+from app.dialects.databricks_response_fields import Responses
 from app.dialects.databricks_responses import responses
+from app.dialects.schemas import Body
 from app.errors import Broken, NotFound, Rejected, SwitchyardError, WrongTask
 
-_TASKS: Mapping[Task, tuple[str, str]] = {
+TASKS: Mapping[Task, tuple[str, str]] = {
     "chat": ("llm/v1/chat", "messages"),
     "completions": ("llm/v1/completions", "prompt"),
     "embeddings": ("llm/v1/embeddings", "input"),
@@ -35,6 +37,15 @@ _BUILDERS: Mapping[str, Callable[[dict[str, Any], Asked], Call]] = {
     "embeddings": embeddings,
     "responses": responses,
 }
+
+
+BODIES: Mapping[Task, Body] = {
+    "chat": Body(Chat),
+    "completions": Body(Completions),
+    "embeddings": Body(Embeddings),
+    "responses": Body(Responses),
+}
+"""What each task's requests are checked by. Their fields may also be in `extra_params`, as JSON."""
 
 
 def _at_openais_paths(prefix: str) -> tuple[Route, ...]:
@@ -56,6 +67,10 @@ class Databricks:
         *_at_openais_paths("/serving-endpoints"),
         *_at_openais_paths("/ai-gateway/mlflow/v1"),
     )
+    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
+        **{task: [body] for task, body in BODIES.items()},
+        "invocations": list(BODIES.values()),
+    }
 
     def claims(self, route: Route, request: Request) -> bool:
         return True  # nobody else has these paths
@@ -109,9 +124,9 @@ def _tasks_of(name: str, config: Config) -> Sequence[Task]:
 
 def _task(name: str, tasks: Sequence[Task], body: Mapping[str, Any]) -> Task:
     """The task that a body is for, which shows in its fields. Raises WrongTask where the endpoint has another."""
-    expected = " or ".join(f"`{_TASKS[task][1]}` ({_TASKS[task][0]})" for task in tasks)
+    expected = " or ".join(f"`{TASKS[task][1]}` ({TASKS[task][0]})" for task in tasks)
     for task in tasks:
-        if _TASKS[task][1] in body:
+        if TASKS[task][1] in body:
             return task
     sent = [field for field in ("messages", "prompt", "input") if field in body]
     what = f"`{sent[0]}` is another task's" if sent else "the request has none of its task's fields"

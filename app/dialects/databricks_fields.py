@@ -22,6 +22,7 @@ from app.errors import BadRequest
 
 MAX_TOOLS = 32
 MAX_PROPERTIES = 15
+MAX_CHOICES = 1024  # Databricks tells no bound; without one a small request is any amount of work
 MAX_STOPS = 64  # what the model applications are started with; the engine's own refusal explains nothing
 
 RECORDS = BOOKKEEPING | {"client_request_id", "usage_context"}
@@ -57,7 +58,7 @@ class _Sampling(Sampling, _Fields):
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, gt=0, lt=2**31)
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
-    n: int = Field(default=1, gt=0)
+    n: int = Field(default=1, gt=0, le=MAX_CHOICES)
 
 
 class ImageUrl(_Strict):

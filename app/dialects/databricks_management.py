@@ -6,13 +6,14 @@ configuration only the traffic can be changed over HTTP (`databricks_traffic`).
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.config import Config, Endpoint, Task
+from app.config import Config, Endpoint
 from app.control import Delivery
 from app.dialects.base import dump
+from app.dialects.databricks import TASKS
 from app.dialects.databricks_errors import NO_SUCH_RESOURCE, NOT_OFFERED
 from app.errors import BadRequest, NotFound
 
@@ -50,14 +51,6 @@ REFUSED: Mapping[tuple[str, str], str] = {
     ("GET", "/api/2.0/permissions/serving-endpoints/{id}/permissionLevels"): _PERMISSIONS,
 }
 """Documented calls that are not offered, by method and path, and why."""
-
-_TASKS: Sequence[tuple[Task, str]] = (
-    ("chat", "llm/v1/chat"),
-    ("completions", "llm/v1/completions"),
-    ("embeddings", "llm/v1/embeddings"),
-    ("responses", "agent/v1/responses"),
-)
-"""The most telling first: Databricks' endpoints have one task each."""
 
 _UPDATES: Mapping[Delivery, str] = {
     Delivery.DELIVERING: "IN_PROGRESS",
@@ -133,7 +126,8 @@ def _common(name: str, endpoint: Endpoint, view: View) -> dict[str, Any]:
             "ready": "READY" if all(view.healthy.get(deployment) for deployment in active) else "NOT_READY",
             "config_update": _UPDATES[view.delivery],
         },
-        "task": next(word for task, word in _TASKS if task in endpoint.tasks),
+        # Databricks' endpoints have one task each; the most telling first.
+        "task": next(word for task, (word, _) in TASKS.items() if task in endpoint.tasks),
         "tags": [],
         "route_optimized": False,
     }

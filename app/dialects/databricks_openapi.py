@@ -1,128 +1,59 @@
-"""What an endpoint takes and gives, as OpenAPI: `GET /api/2.0/serving-endpoints/{name}/openapi`.
+"""What an endpoint takes and gives, as OpenAPI 3.1: `GET /api/2.0/serving-endpoints/{name}/openapi`.
 
-Contract: https://docs.databricks.com/machine-learning/foundation-model-apis/api-reference, the fields per task.
+Requests are described by the models that check them. The answers' schemas hold what every answer has; the engine may
+give more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from app.config import Endpoint, Task
+from app.dialects.databricks import BODIES
+from app.dialects.schemas import Schema, Schemas, content
 
-Schema = Mapping[str, Any]
 
-_TEXT: Schema = {"type": "string"}
-_COUNT: Schema = {"type": ["integer", "null"], "minimum": 1}
-_FLAG: Schema = {"type": "boolean", "default": False}
-_FREE: Schema = {"type": "object"}
-_TEXTS: Schema = {"oneOf": [_TEXT, {"type": "array", "items": _TEXT}]}
-_TEMPERATURE: Schema = {"type": "number", "minimum": 0, "maximum": 2, "default": 1}
-_TOP_P: Schema = {"type": "number", "exclusiveMinimum": 0, "maximum": 1, "default": 1}
+def _object(**properties: Schema) -> Schema:
+    return {"type": "object", "required": list(properties), "properties": properties}
 
 
 def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
 
-def _choice(*words: str) -> Schema:
-    return {"type": "string", "enum": list(words)}
+_TEXT: Schema = {"type": "string"}
+_COUNT: Schema = {"type": "integer"}
+_CHOSEN: Mapping[str, Schema] = {"index": _COUNT, "finish_reason": _TEXT}
+_HEAD: Mapping[str, Schema] = {"id": _TEXT, "object": _TEXT, "created": _COUNT, "model": _TEXT}
+_COUNTS = _object(prompt_tokens=_COUNT, completion_tokens=_COUNT, total_tokens=_COUNT)
 
-
-def _object(*required: str, **properties: Schema) -> Schema:
-    return {"type": "object", "required": list(required), "properties": properties}
-
-
-_SAMPLING: Mapping[str, Schema] = {
-    "max_tokens": _COUNT,
-    "temperature": _TEMPERATURE,
-    "top_p": _TOP_P,
-    "top_k": _COUNT,
-    "stop": _TEXTS,
-    "n": {"type": "integer", "minimum": 1, "default": 1},
-    "stream": _FLAG,
-}
-
-_MESSAGE = _object(
-    "role",
-    role=_choice("system", "user", "assistant", "tool"),
-    content={"type": ["string", "array", "null"], "items": _FREE},
-    tool_calls=_list(_FREE),
-    tool_call_id=_TEXT,
-)
-
-_REQUESTS: Mapping[Task, Schema] = {
-    "chat": _object(
-        "messages",
-        messages={"type": "array", "items": _MESSAGE, "minItems": 1},
-        tools={"type": ["array", "null"], "items": _FREE, "maxItems": 32},
-        tool_choice={"oneOf": [_choice("none", "auto", "required"), _FREE]},
-        response_format={"type": ["object", "null"]},
-        logprobs=_FLAG,
-        top_logprobs={"type": ["integer", "null"], "minimum": 0, "maximum": 20},
-        reasoning_effort=_choice("low", "medium", "high"),
-        **_SAMPLING,
-    ),
-    "completions": _object(
-        "prompt",
-        prompt=_TEXTS,
-        error_behavior={**_choice("error", "truncate"), "default": "error"},
-        suffix={**_TEXT, "default": ""},
-        echo=_FLAG,
-        use_raw_prompt=_FLAG,
-        **_SAMPLING,
-    ),
-    "embeddings": _object("input", input=_TEXTS, instruction=_TEXT),
-    "responses": _object(
-        "input",
-        input={"oneOf": [_TEXT, _list(_FREE)]},
-        instructions={"type": ["string", "null"]},
-        max_output_tokens=_COUNT,
-        temperature=_TEMPERATURE,
-        top_p=_TOP_P,
-        stream=_FLAG,
-        text=_FREE,
-        reasoning=_FREE,
-        tools={"type": ["array", "null"], "items": _FREE},
-        tool_choice={"oneOf": [_choice("none", "auto", "required"), _FREE]},
-    ),
-}
-
-_WHOLE: Schema = {"type": "integer"}
-_CHOSEN: Mapping[str, Schema] = {"index": _WHOLE, "finish_reason": _TEXT, "finishReason": _TEXT}
-_COUNTS = _object(prompt_tokens=_WHOLE, completion_tokens=_WHOLE, total_tokens=_WHOLE)
-_HEAD: Mapping[str, Schema] = {"id": _TEXT, "object": _TEXT, "created": _WHOLE, "model": _TEXT, "usage": _COUNTS}
-
-_RESPONSES: Mapping[Task, Schema] = {
-    "chat": _object(**_HEAD, choices=_list(_object(message=_MESSAGE, **_CHOSEN))),
-    "completions": _object(**_HEAD, choices=_list(_object(text=_TEXT, **_CHOSEN))),
+_ANSWERS: Mapping[Task, Schema] = {
+    "chat": _object(**_HEAD, choices=_list(_object(message=_object(role=_TEXT), **_CHOSEN)), usage=_COUNTS),
+    "completions": _object(**_HEAD, choices=_list(_object(text=_TEXT, **_CHOSEN)), usage=_COUNTS),
     "embeddings": _object(
-        id=_TEXT,
         object=_TEXT,
         model=_TEXT,
-        data=_list(_object(object=_TEXT, index=_WHOLE, embedding=_list({"type": "number"}))),
-        usage=_object(prompt_tokens=_WHOLE, total_tokens=_WHOLE),
+        data=_list(_object(object=_TEXT, index=_COUNT, embedding=_list({"type": "number"}))),
+        usage=_object(prompt_tokens=_COUNT, total_tokens=_COUNT),
     ),
-    "responses": _object(id=_TEXT, object=_TEXT, status=_TEXT, model=_TEXT, output=_list(_FREE), usage=_FREE),
+    "responses": _object(
+        id=_TEXT, object=_TEXT, status=_TEXT, model=_TEXT, output=_list({"type": "object"}), usage={"type": "object"}
+    ),
 }
 
 
 def openapi(name: str, endpoint: Endpoint, url: str) -> dict[str, Any]:
-    """The document (OpenAPI 3.1) for the endpoint's route at the server `url`, one schema per task that it does."""
-    body = {"application/json": {"schema": _one_of([_REQUESTS[task] for task in endpoint.tasks])}}
-    answer = {"application/json": {"schema": _one_of([_RESPONSES[task] for task in endpoint.tasks])}}
+    """The document for the endpoint's route at the server `url`, with one schema per task that it does."""
+    schemas = Schemas()
+    requests = schemas.content([BODIES[task] for task in endpoint.tasks])
+    answers = content([_ANSWERS[task] for task in endpoint.tasks])
+    invocation = {
+        "requestBody": {"required": True, "content": requests},
+        "responses": {"200": {"description": "The whole answer", "content": answers}},
+    }
     return {
         "openapi": "3.1.0",
         "info": {"title": name, "version": "1"},
         "servers": [{"url": f"{url.rstrip('/')}/serving-endpoints/{name}"}],
-        "paths": {
-            "/invocations": {
-                "post": {
-                    "requestBody": {"required": True, "content": body},
-                    "responses": {"200": {"description": "The answer", "content": answer}},
-                }
-            }
-        },
+        "paths": {"/invocations": {"post": invocation}},
+        "components": {"schemas": schemas.components},
     }
-
-
-def _one_of(schemas: Sequence[Schema]) -> Schema:
-    return schemas[0] if len(schemas) == 1 else {"oneOf": list(schemas)}

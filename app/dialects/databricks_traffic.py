@@ -41,7 +41,9 @@ class _Model(_Asked):
     model_version: str | None = None
 
 
-class _Update(_Asked):
+class Update(_Asked):
+    """The body."""
+
     name: str | None = None
     traffic_config: _Traffic | None = None
     served_entities: list[_Entity] | None = None
@@ -68,11 +70,11 @@ def traffic_asked(name: str, body: bytes, config: Config) -> dict[str, int]:
     return {**known, **shares}
 
 
-def _update(name: str, body: Mapping[str, Any]) -> _Update:
+def _update(name: str, body: Mapping[str, Any]) -> Update:
     if "auto_capture_config" in body:
         raise _wrong("auto_capture_config", "requests are not captured here; leave it out")
     try:
-        update = _Update.model_validate(body)
+        update = Update.model_validate(body)
     except ValidationError as error:
         raise _first_problem(error) from None
     if update.name not in (None, name):

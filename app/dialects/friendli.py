@@ -17,13 +17,14 @@ from app.dialects import friendli_extras as others
 from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object, peek
 from app.dialects.friendli_answer import answer
 from app.dialects.friendli_errors import error_reply, timeout_reply
-from app.dialects.friendli_fields import checked, read
+from app.dialects.friendli_fields import Completions, checked, read
 from app.dialects.friendli_fit import fit, refuse_extras
 from app.dialects.friendli_generation import Completion
 from app.dialects.friendli_mounts import MOUNTS, addressed
 from app.dialects.friendli_speaker import asks_for_chat, asks_for_completions, form
 from app.dialects.friendli_stream import ClassicEvents, ModernChunks
 from app.dialects.limits import extras
+from app.dialects.schemas import Body
 from app.errors import DeadlinePassed, SwitchyardError
 
 _CONTAINER = "/v1"
@@ -56,6 +57,14 @@ class Friendli:
 
     name: ClassVar[str] = "friendli"
     routes: ClassVar[Sequence[Route]] = tuple(route for mount in (*MOUNTS, _CONTAINER) for route in _routes(mount))
+    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
+        "completions": [Body(Completions)],
+        "chat": [Body(chats.Chat)],
+        "render": [Body(others.Render)],
+        "tokenize": [Body(others.Tokenize)],
+        "detokenize": [Body(others.Detokenize)],
+        "embeddings": [Body(others.Embeddings)],
+    }
 
     def claims(self, route: Route, request: Request) -> bool:
         """OpenAI's dialect has two of the container's paths too, and TGI's one of them."""

@@ -25,7 +25,7 @@ Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Phrase = Annotated[str, Field(min_length=1)]
-Microseconds = Annotated[int, Field(ge=1)]
+Microseconds = Annotated[int, Field(ge=1, lt=2**63)]
 
 
 class Strict(BaseModel):

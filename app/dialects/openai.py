@@ -31,6 +31,7 @@ from app.dialects.friendli_mounts import addressed, is_below
 from app.dialects.one_call import OneCall, answer_with_one_call
 from app.dialects.relay import Ending, Relay
 from app.dialects.sampling import ask_for_usage, greedy
+from app.dialects.schemas import Body
 from app.errors import BadRequest, NotFound, SwitchyardError
 from app.sse import DONE, encode
 
@@ -119,6 +120,10 @@ def _routes(prefix: str) -> tuple[Route, ...]:
     )
 
 
+_CHAT = Body(fields.Chat, fields.CHAT)
+_COMPLETIONS = Body(fields.Completions, fields.COMPLETIONS)
+
+
 class OpenAI:
     """The dialect at `/v1`."""
 
@@ -133,6 +138,14 @@ class OpenAI:
         Route("POST", "/tokenize", "tokenize"),
         Route("POST", "/invocations", "invocations"),
     )
+    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
+        "chat": [_CHAT],
+        "completions": [_COMPLETIONS],
+        "embeddings": [Body(fields.Embeddings, fields.EMBEDDINGS)],
+        "responses": [Body(fields.Responses, fields.RESPONSES)],
+        "tokenize": [Body(fields.Tokenize, fields.ENGINE_TOKENIZE)],
+        "invocations": [_CHAT, _COMPLETIONS],
+    }
 
     def claims(self, route: Route, request: Request) -> bool:
         return True  # asked last: what no other dialect recognises is OpenAI's

@@ -21,11 +21,12 @@ from app.dialects import tgi_info as info
 from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object, peek
 from app.dialects.limits import extras
 from app.dialects.relay import Relay
+from app.dialects.schemas import Body
 from app.dialects.tgi_answer import TokenEvents, answer
 from app.dialects.tgi_errors import error_reply
-from app.dialects.tgi_fields import PROFILES, Profile, check_inputs, manner, read
+from app.dialects.tgi_fields import PROFILES, Profile, Question, check_inputs, manner, read
 from app.dialects.tgi_generation import Generation
-from app.dialects.tgi_vertex import Batch
+from app.dialects.tgi_vertex import Batch, Instances
 from app.errors import Rejected, SwitchyardError, Unavailable, Unprocessable, UpstreamError
 
 _MOUNTS = ("", "/tgi", "/tgi/{endpoint}")
@@ -67,11 +68,25 @@ def _routes(mount: str) -> tuple[Route, ...]:
     )
 
 
+_QUESTION, _CHAT, _COMPLETIONS = Body(Question), Body(openai_form.Chat), Body(openai_form.Completions)
+
+
 class TGI:
     """The dialect at `/`, `/generate` and their neighbours."""
 
     name: ClassVar[str] = "tgi"
     routes: ClassVar[Sequence[Route]] = tuple(route for mount in _MOUNTS for route in _routes(mount))
+    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
+        "root": [_QUESTION],
+        "generate": [_QUESTION],
+        "generate_stream": [_QUESTION],
+        "invocations": [_QUESTION, _CHAT, _COMPLETIONS],
+        "vertex": [Body(Instances)],
+        "tokenize": [_QUESTION],
+        "chat_tokenize": [_CHAT],
+        "chat": [_CHAT],
+        "completions": [_COMPLETIONS],
+    }
 
     def claims(self, route: Route, request: Request) -> bool:
         """The OpenAI dialect has three of the paths too; the body tells."""

@@ -92,8 +92,18 @@ class Parameters(_Strict):
 
 
 class Body(_Strict):
+    """A request, but for what is in `parameters`: `read` leaves the nulls out of these first."""
+
     inputs: str
     parameters: dict[str, Any] | None = None
+    stream: bool = False
+
+
+class Question(_Strict):
+    """A request as a whole, for those who want to know what it may be."""
+
+    inputs: str
+    parameters: Parameters | None = None
     stream: bool = False
 
 

@@ -4,18 +4,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
 from app.config import Task
 from app.dialects import tgi_chat
 from app.dialects.base import Lookup, Reply, Served, dump
 from app.dialects.tgi_answer import generated_text
-from app.dialects.tgi_fields import Manner, Profile, read
+from app.dialects.tgi_fields import Manner, Profile, Question, read
 from app.dialects.tgi_generation import Generation
 from app.errors import BadRequest, Unprocessable
 from app.traffic import Random
 
 MAX_INSTANCES = 128
+
+
+class Instances(BaseModel):
+    """A request as a whole, for those who want to know what it may be; `Batch` reads one after the other."""
+
+    instances: list[Question | tgi_chat.Chat] = Field(min_length=1, max_length=MAX_INSTANCES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,10 +107,16 @@ def test_whatever_visitors_do_the_bound_holds_and_all_places_come_back(
     assert (gate.running, gate.waiting) == (0, 0)
 
 
-@pytest.mark.parametrize("name", ["messages", "input"])
+@pytest.mark.parametrize("name", ["messages", "input", "prompt"])
 def test_a_conversation_has_a_greatest_length(name: str) -> None:
     check_length({name: ["x"] * 3}, 3)
     check_length({name: "x" * 9}, 3)
     with pytest.raises(BadRequest, match=f"{name}: has 4 items, at most 3") as refused:
         check_length({name: ["x"] * 4}, 3)
     assert refused.value.param == name
+    with pytest.raises(BadRequest, match=f"{name}: has 4 items, at most 3"):
+        check_length({name: [[1]] * 4}, 3)
+
+
+def test_a_text_given_as_its_tokens_is_no_batch() -> None:
+    check_length({"prompt": [5] * 9, "input": [5] * 9}, 3)

@@ -136,7 +136,7 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
             "top_p": (0, 1.1),
             "top_k": (0, -1, 2**31),
             "stop": ("", [""], 5, [5], ["x"] * 65),
-            "n": (0, -1, True),
+            "n": (0, -1, True, 1025, 10**30),
             "frequency_penalty": (2.1,),
             "presence_penalty": (-2.1,),
             "logit_bias": ([1],),

@@ -1,6 +1,7 @@
 """Endpoints in Databricks' words, and every body that asks for a change of traffic, right and wrong."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -142,13 +143,30 @@ def test_the_version_is_that_of_the_endpoints_own_configuration() -> None:
     [("chat", {"messages", "prompt"}), ("embed", {"input"}), ("agent", {"input"}), ("text", {"prompt"})],
 )
 def test_openapi_has_a_schema_for_each_task(name: str, fields: set[str]) -> None:
-    document = json.loads(json.dumps(openapi(name, CONFIG.endpoints[name], "http://h:1/")))
+    text = json.dumps(openapi(name, CONFIG.endpoints[name], "http://h:1/"))
+    document = json.loads(text)
     assert document["servers"] == [{"url": f"http://h:1/serving-endpoints/{name}"}]
     post = document["paths"]["/invocations"]["post"]
     schema = post["requestBody"]["content"]["application/json"]["schema"]
-    assert {it["required"][0] for it in schema.get("oneOf", [schema])} == fields
+    schemas = document["components"]["schemas"]
+    asked = [schemas[it["$ref"].rpartition("/")[2]] for it in schema.get("anyOf", [schema])]
+    assert {field for it in asked for field in it["required"]} == fields
     answers = post["responses"]["200"]["content"]["application/json"]["schema"]
-    assert len(answers.get("oneOf", [answers])) == len(CONFIG.endpoints[name].tasks)
+    assert len(answers.get("anyOf", [answers])) == len(CONFIG.endpoints[name].tasks)
+    referred = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
+    assert referred == set(schemas)
+
+
+def test_openapi_tells_the_bounds_that_requests_are_checked_by() -> None:
+    document = json.loads(json.dumps(openapi("chat", CONFIG.endpoints["chat"], "http://h:1/")))
+    schemas = document["components"]["schemas"]
+    assert schemas["databricks_fields.Chat"]["properties"]["top_logprobs"]["anyOf"][0] == {
+        "type": "integer",
+        "minimum": 0,
+        "maximum": 20,
+    }
+    roles = schemas["databricks_fields.Chat.Message"]["properties"]["role"]["enum"]
+    assert roles == ["system", "user", "assistant", "tool"]
 
 
 # --- what is asked ---------------------------------------------------------------------------------

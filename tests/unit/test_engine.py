@@ -18,6 +18,7 @@ from app.errors import Broken, Rejected
         (json.dumps({"text": '"usage":{"prompt_tokens":1}', "usage": {"prompt_tokens": 2}}).encode(), Usage(2, 0)),
         (json.dumps({"text": '"usage":{"prompt_tokens":1}'}).encode(), None),
         (b'{"usage":null}', None),
+        (b'{"usage":{"prompt_tokens":%b,"completion_tokens":3}}' % (b"9" * 5_000), Usage(0, 3)),
         (b"", None),
     ],
 )

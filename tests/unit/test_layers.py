@@ -28,7 +28,16 @@ LAYERS = [
         "app.traffic",
     },
     {"app.dialects", "app.model_cards", "app.upstream"},
-    {"app.answer", "app.deadlines", "app.exchange", "app.intake", "app.pulse", "app.telemetry", "app.tgi_metrics"},
+    {
+        "app.answer",
+        "app.deadlines",
+        "app.exchange",
+        "app.intake",
+        "app.openapi",
+        "app.pulse",
+        "app.telemetry",
+        "app.tgi_metrics",
+    },
     {"app.server", "app.management"},
     {"app.__main__", "app.field_table", "deployments"},
 ]
@@ -84,7 +93,8 @@ def provider(module: str) -> str:
 
 def test_dialects_do_not_import_one_another_nor_shared_modules_them() -> None:
     shared = set(
-        "base best_of common_fields friendli_mounts honoured last_usage limits one_call relay sampling tokens".split()
+        "base best_of common_fields friendli_mounts honoured last_usage limits one_call relay sampling schemas "
+        "tokens".split()
     )
     dialects = {path.stem for path in (ROOT / "app/dialects").glob("*.py")} - shared - {"__init__"}
     for name in dialects | shared:

@@ -1,0 +1,36 @@
+"""How many cases are tried: 2,000 in every run, always the same ones; 20,000 new ones where SWITCHYARD_NIGHTLY=1."""
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import SearchStrategy
+
+NIGHTLY = os.environ.get("SWITCHYARD_NIGHTLY") == "1"
+CASES = 20_000 if NIGHTLY else 2_000
+
+Case = TypeVar("Case")
+
+
+def attempt(strategy: SearchStrategy[Case], share: float, check: Callable[[Case], None]) -> None:
+    """Tries `share` of all cases; raises what `check` raises, for the smallest case that does it."""
+    wanted = round(CASES * share)
+    tried = 0
+
+    @settings(
+        max_examples=wanted,
+        deadline=None,
+        database=None,
+        derandomize=not NIGHTLY,  # a run for everybody must not fail by chance
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
+    @given(strategy)
+    def once(case: Case) -> None:
+        nonlocal tried
+        tried += 1
+        check(case)
+
+    once()
+    assert tried >= wanted, f"only {tried} cases of {wanted}"

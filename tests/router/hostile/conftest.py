@@ -1,0 +1,28 @@
+"""One router for all hostile requests: what one of them breaks, the next ones show."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.router.hostile.rig import HostileRig, hostile_rig
+
+
+@pytest.fixture(scope="package")
+def standing() -> Iterator[HostileRig]:
+    with hostile_rig() as rig:
+        yield rig
+
+
+@pytest.fixture
+def hostile(standing: HostileRig) -> Iterator[HostileRig]:
+    """The router; after the test nothing of its requests is left in it."""
+    standing.engine.says = None
+    standing.client.request("GET", "/health")
+    standing.settled(_IDLE)
+    tasks = standing.tasks()
+    yield standing
+    standing.engine.says = None
+    standing.settled(tasks)
+
+
+_IDLE = 40

@@ -1,0 +1,127 @@
+"""A fake deployment for hostile requests: it has a good answer on every route, or the bytes that a test wants."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from app.model import MODEL_PATH
+from tests.router.fake_engine import CONTEXT, USAGE, chat, frame, refuse, speaks, stream
+from tests.unit.given import MODEL, tokenizer
+
+CARD = {
+    "tokenizer": tokenizer().to_str(),
+    "eos_token_ids": [0],
+    "max_model_len": CONTEXT,
+    "hidden_size": 4,
+    "vocab_size": MODEL.vocab_size,
+    "logprobs_mode": "raw_logprobs",
+}
+
+
+def _completions(body: dict[str, Any]) -> Response:
+    prompt, n = body["prompt"], body.get("n", len(body.get("seeds", [0])))
+    prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
+    ids = MODEL.encode(prompts[0]) if isinstance(prompts[0], str) else prompts[0]
+    told = {"max_tokens": 16, "stream": False, **body, "prompt": ids, "n": n * len(prompts)}
+    return speaks(MODEL, "hello there")(told)
+
+
+def _embeddings(body: dict[str, Any]) -> Response:
+    count = len(body["input"]) if isinstance(body.get("input"), list) else 1
+    data = [{"object": "embedding", "index": n, "embedding": [0.6, 0.8, 0.0, 0.0]} for n in range(count)]
+    return JSONResponse({"id": "e", "object": "list", "created": 1, "model": "m", "data": data, "usage": USAGE})
+
+
+def _responses(body: dict[str, Any]) -> Response:
+    message = {
+        "type": "message",
+        "id": "msg",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "hello", "annotations": []}],
+    }
+    usage = {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12}
+    whole = {"id": "r", "object": "response", "created_at": 1, "model": "m", "status": "completed", "error": None}
+    told = {**whole, "output": [message], "usage": usage, "incomplete_details": None}
+    if not body.get("stream"):
+        return JSONResponse(told)
+    event = {"type": "response.completed", "sequence_number": 1, "response": told}
+    return stream([f"event: response.completed\n{frame(event)}"])
+
+
+def _messages(body: dict[str, Any]) -> Response:
+    usage = {"input_tokens": 9, "output_tokens": 3}
+    told = {"id": "m", "type": "message", "role": "assistant", "content": [{"type": "text", "text": "hi"}]}
+    if not body.get("stream"):
+        return JSONResponse({**told, "model": "m", "stop_reason": "end_turn", "usage": usage})
+    return stream([f"event: message_stop\n{frame({'type': 'message_stop'})}"])
+
+
+ANSWERS: dict[str, Callable[[dict[str, Any]], Response]] = {
+    "/v1/chat/completions": chat,
+    "/v1/chat/completions/render": lambda body: JSONResponse({"token_ids": [5, 6], "token_offsets": [[0, 1], [1, 2]]}),
+    "/v1/completions": _completions,
+    "/switchyard/completions": _completions,
+    "/v1/embeddings": _embeddings,
+    "/v1/responses": _responses,
+    "/v1/messages": _messages,
+    "/v1/messages/count_tokens": lambda body: JSONResponse({"input_tokens": 3}),
+    "/tokenize": lambda body: JSONResponse({"count": 3, "max_model_len": CONTEXT, "tokens": [5, 6, 7]}),
+    "/ping": lambda body: Response(),
+}
+
+
+class HostileEngine:
+    """It keeps nothing of a request but the last one's headers, so that memory that grows is the router's.
+
+    `says`: the pieces that it answers with, whatever is asked, as `media_type`; None for good answers.
+    """
+
+    def __init__(self) -> None:
+        self.says: Sequence[bytes] | None = None
+        self.media_type = "text/event-stream"
+        self.headers: dict[str, str] = {}
+
+    @property
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route(MODEL_PATH, self._card),
+                Route("/{path:path}", self._call, methods=["POST"]),
+            ]
+        )
+
+    async def _health(self, request: Request) -> Response:
+        return Response()
+
+    async def _card(self, request: Request) -> Response:
+        return JSONResponse(CARD)
+
+    async def _call(self, request: Request) -> Response:
+        self.headers = dict(request.headers)
+        body = await request.json()
+        path = "/" + request.path_params["path"]
+        if self.says is not None:
+            return StreamingResponse(self._pieces(self.says), media_type=self.media_type)
+        # What this fake cannot do it refuses: a failure of its own would look like the router's.
+        with suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):
+            return ANSWERS[path](body)
+        return refuse(400, "this engine cannot do that")(body)
+
+    async def _pieces(self, pieces: Sequence[bytes]) -> AsyncIterator[bytes]:
+        for piece in pieces:
+            yield piece
+            await asyncio.sleep(0)
+
+
+def compact(value: Any) -> bytes:
+    """JSON as a client sends it."""
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,33 @@
+"""Which dialects an error body is in, told by their documented forms alone."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tests.router.hostile.client import Reply
+
+
+def dialects(reply: Reply) -> set[str]:
+    """The dialects in whose form an error is; empty for one that is in nobody's."""
+    if not reply.body:  # TGI answers strangers, and its health check everybody, with a status alone
+        return {"tgi"}
+    try:
+        body = json.loads(reply.body)
+    except ValueError:
+        return set()
+    return set(_forms(body)) if isinstance(body, dict) else set()
+
+
+def _forms(body: dict[str, Any]) -> Iterator[str]:
+    error = body.get("error")
+    if isinstance(error, dict) and isinstance(error.get("message"), str):
+        if body.get("type") == "error" and "type" in error:
+            yield "anthropic"
+        if error.keys() == {"message", "type", "param", "code"}:
+            yield "friendli" if "detail" in body else "openai"
+    if isinstance(error, str) and "error_type" in body:
+        yield "tgi"
+    if "status" in body and "code" in body and isinstance(body.get("message"), str):
+        yield "azure"
+    if "error_code" in body and isinstance(body.get("message"), str):
+        yield "databricks"

@@ -1,0 +1,147 @@
+"""The real router on uvicorn in front of hostile-proof deployments, and what must be true of every answer."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from random import Random
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.server import Router
+from app.targets import Surroundings
+from tests.memory_control import MemoryControl
+from tests.router.hostile.client import Client, Reply
+from tests.router.hostile.engine import HostileEngine
+from tests.router.hostile.errors import dialects
+from tests.serving import serve
+
+
+class Defects(logging.Handler):
+    """Collects what is logged of exceptions that nobody expected."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.found: list[str] = []
+        self.setFormatter(logging.Formatter("%(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info or "failed in the router" in record.getMessage():
+            self.found.append(self.format(record))
+
+
+class _Loop:
+    """An ASGI application that remembers the event loop that it runs on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.loop = asyncio.get_running_loop()
+        await self._app(scope, receive, send)
+
+
+class HostileRig:
+    """A router whose chat endpoint does everything, its deployment, and a client.
+
+    Traffic may be moved between its two variants: whatever hostile requests do, both answer alike.
+    """
+
+    def __init__(self, engine: HostileEngine, engine_url: str) -> None:
+        self.engine = engine
+        generation = ["chat", "completions", "responses"]
+        self.config: dict[str, Any] = {
+            "endpoints": {
+                "chat": {"tasks": generation, "traffic": {"blue": 100, "green": 0}},
+                "embed": {"tasks": ["embeddings"], "traffic": {"mini": 100}},
+            },
+            "deployments": {
+                "blue": {"url": engine_url, "model": "blue-model", "tasks": generation},
+                "green": {"url": engine_url, "model": "green-model", "tasks": generation},
+                "mini": {"url": engine_url, "model": "mini-model", "tasks": ["embeddings"]},
+            },
+            "defaults": {"chat": "chat", "completions": "chat", "responses": "chat", "embeddings": "embed"},
+            "max_body_bytes": 256 * 1024,
+            "timeouts": {"body_s": 5, "total_s": 20},
+        }
+        control = MemoryControl(self.config, lambda config: self.router.reconfigure(config))
+        control.delivers_at_once = True
+        self.router = Router(Surroundings(), random=Random(7), control=control)
+        self.router.reconfigure(self.config)
+        self.app = _Loop(self.router.app)
+        self.defects = Defects()
+        self.url = ""
+
+    @cached_property
+    def client(self) -> Client:
+        """One for all requests."""
+        host, _, port = self.url.removeprefix("http://").partition(":")
+        return Client(host, int(port))
+
+    def check(self, reply: Reply, allowed: set[str], *, impatient: bool = False) -> None:
+        """What holds for every answer: nothing of it is the router's fault, and an error is in a form of `allowed`.
+
+        `impatient`: the client set a timeout, which may be over.
+        """
+        assert not self.defects.found, self.defects.found.pop()
+        assert reply.complete
+        assert reply.status < 500 or (impatient and reply.status == 504), (reply.status, reply.body)
+        if reply.status >= 400:
+            assert dialects(reply) & allowed, (reply.status, reply.body, allowed)
+
+    def settled(self, tasks: int, within_s: float = 10.0) -> None:
+        """Waits until nothing is in flight and no more than `tasks` tasks run on the router's event loop."""
+        end = time.monotonic() + within_s
+        while (left := self.in_flight()) or self.tasks() > tasks:
+            assert time.monotonic() < end, f"{left} requests in flight, {self.tasks()} tasks instead of {tasks}"
+            time.sleep(0.02)
+
+    def in_flight(self) -> float:
+        """The requests that a deployment works on, as the metrics tell."""
+        text = self.client.request("GET", "/metrics").body.decode()
+        return sum(
+            float(line.rpartition(" ")[2])
+            for line in text.splitlines()
+            if line.startswith("http_server_active_requests{")
+        )
+
+    def tasks(self) -> int:
+        """How many tasks run on the router's event loop, the one that counts them left out."""
+
+        async def count() -> int:
+            return len(asyncio.all_tasks()) - 1
+
+        assert self.app.loop is not None, "the router has answered before"
+        return asyncio.run_coroutine_threadsafe(count(), self.app.loop).result(timeout=10)
+
+    def document(self) -> dict[str, Any]:
+        """The router's OpenAPI document."""
+        told: dict[str, Any] = json.loads(self.client.request("GET", "/openapi.json").body)
+        return told
+
+
+@contextmanager
+def hostile_rig() -> Iterator[HostileRig]:
+    """A rig that serves, and that tells in the end of exceptions that no request showed."""
+    engine = HostileEngine()
+    with serve(Starlette(routes=[Mount("/e", engine.app)])) as engine_url:
+        rig = HostileRig(engine, f"{engine_url}/e")
+        loggers = [logging.getLogger(name) for name in ("switchyard", "uvicorn.error", "asyncio")]
+        try:
+            with serve(rig.app) as rig.url:
+                # The server's start takes other handlers away.
+                for logger in loggers:
+                    logger.addHandler(rig.defects)
+                yield rig
+                rig.client.close()
+        finally:
+            for logger in loggers:
+                logger.removeHandler(rig.defects)
+        assert not rig.defects.found, rig.defects.found[0]

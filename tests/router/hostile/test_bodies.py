@@ -1,0 +1,42 @@
+"""Bodies that are wrong in every way: refused in the dialect's own form, or taken."""
+
+from typing import Any
+
+import pytest
+
+from tests.router.hostile.budget import attempt
+from tests.router.hostile.engine import compact
+from tests.router.hostile.rig import HostileRig
+from tests.router.hostile.strategies import VALID, posts
+
+SHARE = 0.4
+
+
+@pytest.mark.parametrize(("path", "dialects", "body"), VALID, ids=lambda part: part if isinstance(part, str) else "")
+def test_what_is_mutated_is_valid(hostile: HostileRig, path: str, dialects: set[str], body: dict[str, Any]) -> None:
+    reply = hostile.client.request("POST", path, compact(body))
+    hostile.check(reply, dialects)
+    assert reply.status == 200, reply.body
+
+
+def test_no_body_breaks_the_router(hostile: HostileRig) -> None:
+    def check(post: tuple[str, set[str], bytes]) -> None:
+        path, dialects, body = post
+        reply = hostile.client.request("POST", path, body)
+        # A timeout in the body is the client's own.
+        hostile.check(reply, dialects, impatient=b"timeout_microseconds" in body)
+
+    attempt(posts(), SHARE, check)
+
+
+def test_a_number_of_tokens_that_no_histogram_holds_is_counted_all_the_same(hostile: HostileRig) -> None:
+    body = {"model": "chat", "prompt": "hi", "max_tokens": 10**400}
+    hostile.check(hostile.client.request("POST", "/v1/completions", compact(body)), {"openai"})
+    hostile.check(hostile.client.request("GET", "/metrics"), set())
+
+
+def test_a_batch_has_a_greatest_size(hostile: HostileRig) -> None:
+    body = {"prompt": ["a"] * 5_000, "error_behavior": "truncate", "n": 1_000}
+    reply = hostile.client.request("POST", "/serving-endpoints/chat/invocations", compact(body))
+    hostile.check(reply, {"databricks"})
+    assert (reply.status, b"at most 4096" in reply.body) == (400, True)

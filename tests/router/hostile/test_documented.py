@@ -1,0 +1,60 @@
+"""Requests made of the OpenAPI document, as it says and as it does not, on every operation of every dialect."""
+
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.core.result import Ok
+
+from tests.router.hostile.budget import attempt
+from tests.router.hostile.client import HANGS_S, Reply
+from tests.router.hostile.rig import HostileRig
+
+DIALECTS = ["anthropic", "azure", "databricks", "friendli", "tgi", "openai", "switchyard"]
+
+SHARE = 0.28 / len(DIALECTS)
+
+NAMES = st.sampled_from(["chat", "embed", "blue", "green", "nobody"])
+
+
+def operations(document: dict[str, Any], dialect: str) -> list[Any]:
+    schema = schemathesis.openapi.from_dict(document)
+    found: list[Any] = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
+    assert len(found) == sum(len(methods) for methods in document["paths"].values())
+    return [operation for operation in found if dialect in operation.definition.raw["tags"]]
+
+
+def named(case: Any, name: str) -> Any:
+    """The case, which asks for what is there: else nearly all of them would be a 404."""
+    if isinstance(case.body, dict) and "model" in case.body:
+        case.body["model"] = name
+    case.path_parameters = {key: name if value else value for key, value in (case.path_parameters or {}).items()}
+    return case
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_no_request_of_the_document_breaks_the_router(hostile: HostileRig, dialect: str) -> None:
+    found = operations(hostile.document(), dialect)
+    assert found
+    cases = st.one_of(
+        [
+            operation.as_strategy(generation_mode=mode)
+            for operation in found
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+        ]
+    )
+    with requests.Session() as session:
+        session.trust_env = False
+
+        def check(case: Any) -> None:
+            answer = case.call(base_url=hostile.url, session=session, timeout=HANGS_S)
+            headers = {name.lower(): values[0] for name, values in answer.headers.items()}
+            reply = Reply(answer.status_code, headers, answer.content)
+            impatient = "x-request-timeout-s" in {name.lower() for name in case.headers or {}}
+            # What negative cases make of a path or method may be nobody's.
+            hostile.check(reply, {*case.operation.definition.raw["tags"], "openai"}, impatient=impatient)
+
+        attempt(st.one_of(cases, st.builds(named, cases, NAMES)), SHARE, check)

@@ -1,0 +1,73 @@
+"""Headers that are wrong in every way that reaches the router."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tests.router.hostile.budget import attempt
+from tests.router.hostile.engine import compact
+from tests.router.hostile.rig import HostileRig
+from tests.router.hostile.strategies import TARGETS, VALID, headers
+
+SHARE = 0.12
+
+EVERYBODY = {"openai", "anthropic", "azure", "databricks", "tgi", "friendli"}
+
+Request = tuple[str, str, bytes]
+
+POSTS: list[Request] = [("POST", path, compact(body)) for path, _, body in VALID]
+OTHERS: list[Request] = [(method, target, b"") for method, target in TARGETS]
+
+
+def test_no_headers_break_the_router(hostile: HostileRig) -> None:
+    def check(case: tuple[Request, list[tuple[bytes, bytes]]]) -> None:
+        (method, target, body), given = case
+        reply = hostile.client.request(method, target, body, given)
+        if reply.status == 400 and reply.body == b"Invalid HTTP request received.":
+            return  # the server's own word, before the router sees anything
+        names = {name for name, _ in given}
+        if method not in ("TRACE", "OPTIONS") or reply.status != 405:
+            hostile.check(reply, EVERYBODY, impatient=b"x-request-timeout-s" in names)
+
+    attempt(st.tuples(st.sampled_from(POSTS + OTHERS), headers), SHARE, check)
+
+
+def test_a_host_that_is_no_host_is_no_defect(hostile: HostileRig) -> None:
+    for host in (b"[", b"[::1", b"a b", b"\xff", b""):
+        for target in ("/nowhere", "/api/2.0/serving-endpoints", "/api/2.0/nowhere"):
+            reply: Any = hostile.client.send(
+                b"GET %b HTTP/1.1\r\nhost: %b\r\n\r\n" % (target.encode(), host), method="GET"
+            )
+            assert reply is not None
+            assert reply.status in (200, 400, 404), (host, target, reply.body)
+            assert not hostile.defects.found, hostile.defects.found.pop()
+
+
+def test_no_header_of_a_client_reaches_a_deployment(hostile: HostileRig) -> None:
+    """The internal key least of all: who knew it could not be told from the router."""
+    stolen = [
+        (name, b"stolen")
+        for name in (
+            b"x-switchyard-key",
+            b"authorization",
+            b"api-key",
+            b"cookie",
+            b"x-forwarded-for",
+            b"x-custom",
+            b"accept-encoding",
+            b"content-type",
+            b"azureml-model-deployment-",
+        )
+    ]
+    for path, _, body in VALID:
+        hostile.engine.headers = {}
+        hostile.client.request("POST", path, compact(body), stolen)
+        assert "stolen" not in str(hostile.engine.headers)
+        assert hostile.engine.headers.keys() <= {
+            "host",
+            "accept",
+            "content-type",
+            "content-length",
+            "x-request-id",
+            "x-switchyard-key",
+        }

@@ -1,0 +1,55 @@
+"""What a client writes is in no log line and no metric, whatever becomes of its request."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.router.hostile.engine import compact
+from tests.router.hostile.rig import HostileRig
+from tests.router.hostile.strategies import VALID
+
+SECRET = "my-diagnosis"
+
+
+class Lines(logging.Handler):
+    """Whatever any logger says, with tracebacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.append(self.format(record))
+
+
+@pytest.fixture
+def logged() -> Iterator[list[str]]:
+    handler, root = Lines(), logging.getLogger()
+    levels = {logger: logger.level for logger in (root, logging.getLogger("switchyard"))}
+    for logger in levels:
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+    yield handler.told
+    for logger, level in levels.items():
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def test_no_prompt_is_in_any_log_line_or_metric(hostile: HostileRig, logged: list[str]) -> None:
+    client = hostile.client
+    for path, _, body in VALID:
+        secret = compact(body).replace(b'"hi"', compact(SECRET)).replace(b'"a"', compact(SECRET))
+        client.request("POST", path, secret)
+        client.request("POST", path, secret[:-1])  # no JSON
+        client.request("POST", path, secret.replace(b'"chat"', compact(SECRET)))  # a name that nobody has
+        client.request("POST", path, secret[:-1] + b',"%b":1,"temperature":"%b"}' % ((SECRET.encode(),) * 2))
+        hostile.engine.says = [b'data: {"choices": 1, "text": "%b"}\n\n' % SECRET.encode(), SECRET.encode()]
+        client.request("POST", path, secret)
+        client.request("POST", path, secret[:-1] + b',"stream":true}')
+        hostile.engine.says = None
+        client.request("POST", f"{path.partition('?')[0]}/{SECRET}", secret)
+    metrics = client.request("GET", "/metrics").body.decode()
+    assert any('"request_id"' in line for line in logged), "the access log is among them"
+    assert not [line for line in logged if SECRET in line]
+    assert SECRET not in metrics

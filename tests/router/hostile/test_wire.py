@@ -1,0 +1,129 @@
+"""Bytes on the wire that two servers could read differently, as far as this one reads them.
+
+What must hold: a request that is smuggled inside another's body is never answered as one of its own, and no header that
+a client sends becomes two, or one of the router's own.
+"""
+
+import select
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
+from hypothesis import strategies as st
+
+from tests.router.hostile.budget import attempt
+from tests.router.hostile.client import HANGS_S
+from tests.router.hostile.rig import HostileRig
+
+SHARE = 0.1
+
+SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: smuggled\r\nx-request-id: smuggled\r\n\r\n"
+
+LAST = b"GET /health HTTP/1.1\r\nhost: a\r\nx-request-id: last\r\nconnection: close\r\n\r\n"
+
+_POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\n"
+
+AMBIGUOUS: Sequence[bytes] = [
+    # Both lengths: RFC 9112, 6.3 lets a server refuse, or go by the encoding and close.
+    _POST + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    _POST + b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    # Two lengths that differ, in two headers and in one.
+    _POST + b"content-length: 0\r\ncontent-length: %d\r\n\r\n" % len(SMUGGLED) + SMUGGLED,
+    _POST + b"content-length: %d\r\ncontent-length: 0\r\n\r\n" % len(SMUGGLED) + SMUGGLED,
+    _POST + b"content-length: 0, %d\r\n\r\n" % len(SMUGGLED) + SMUGGLED,
+    # Lengths that are numbers for some.
+    _POST + b"content-length: +0\r\n\r\n" + SMUGGLED,
+    _POST + b"content-length: -1\r\n\r\n" + SMUGGLED,
+    _POST + b"content-length: 0x0\r\n\r\n" + SMUGGLED,
+    _POST + b"content-length: 99999999999999999999999\r\n\r\n" + SMUGGLED,
+    # Encodings that are chunked for some.
+    _POST + b"transfer-encoding: xchunked\r\n\r\n" + SMUGGLED,
+    _POST + b"transfer-encoding : chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    _POST + b"transfer-encoding: chunked, identity\r\n\r\n" + SMUGGLED,
+    _POST + b"transfer-encoding:\x0bchunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    _POST + b"x: y\r\n transfer-encoding: chunked\r\n\r\n" + SMUGGLED,
+    # Chunks whose sizes are wrong.
+    _POST + b"transfer-encoding: chunked\r\n\r\n-1\r\n\r\n" + SMUGGLED,
+    _POST + b"transfer-encoding: chunked\r\n\r\nfffffffffffffffff\r\n\r\n" + SMUGGLED,
+    _POST + b"transfer-encoding: chunked\r\n\r\n5\r\nab\r\n0\r\n\r\n" + SMUGGLED,
+    # Line ends inside of headers.
+    _POST + b"x-request-id: a\rb\r\ncontent-length: 0\r\n\r\n",
+    _POST + b"x-request-id: a\0b\r\ncontent-length: 0\r\n\r\n",
+    _POST + b"x-request-id: a\r\n set-cookie: b\r\ncontent-length: 0\r\n\r\n",
+    _POST + b"bad name: a\r\ncontent-length: 0\r\n\r\n",
+    b"POST /v1/chat/completions\r\n\r\n" + SMUGGLED,
+    b"\0" * 100,
+    b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\n\r\n",
+    b"GET / HTTP/9.9\r\nhost: a\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+]
+
+
+def answers(hostile: HostileRig, raw: bytes, *, waits_s: float) -> bytes:
+    """All that comes back until the server closes.
+
+    The client says that it will say no more only after `waits_s` of silence: a server may then drop what is pipelined.
+    """
+    host, _, port = hostile.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=HANGS_S) as connection:
+        received = b""
+        with suppress(ConnectionError):  # a server may close on what it does not like, and not wait for the rest
+            connection.sendall(raw)
+            if select.select([connection], [], [], waits_s)[0] == []:
+                connection.shutdown(socket.SHUT_WR)
+            while data := connection.recv(65536):
+                received += data
+                if select.select([connection], [], [], waits_s)[0] == []:
+                    connection.shutdown(socket.SHUT_WR)
+        return received
+
+
+@pytest.mark.parametrize("raw", AMBIGUOUS, ids=lambda raw: repr(raw[:90]))
+def test_an_ambiguous_request_hides_no_other(hostile: HostileRig, raw: bytes) -> None:
+    received = answers(hostile, raw + LAST, waits_s=0.5)
+    assert b"x-request-id: smuggled" not in received
+    assert b"HTTP/1.1 5" not in received
+    assert b"set-cookie" not in received
+
+
+def test_one_request_after_another_is_two(hostile: HostileRig) -> None:
+    """The oracle of the tests above: what is no body is a request, and is answered."""
+    received = answers(hostile, _POST + b"content-length: 0\r\n\r\n" + SMUGGLED + LAST, waits_s=HANGS_S)
+    assert b"x-request-id: smuggled" in received
+
+
+def test_no_bytes_break_the_router(hostile: HostileRig) -> None:
+    pieces = st.lists(
+        st.one_of(
+            st.sampled_from(
+                [
+                    _POST,
+                    b"GET /health HTTP/1.1\r\n",
+                    b"host: a\r\n",
+                    b"content-length: 2\r\n",
+                    b"transfer-encoding: chunked\r\n",
+                    b"x-request-id: a\xff\r\n",
+                    b"connection: upgrade\r\nupgrade: websocket\r\n",
+                    b"sec-websocket-key: x\r\nsec-websocket-version: 13\r\n",
+                    b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\n",
+                    b"expect: 100-continue\r\n",
+                    b"\r\n",
+                    b"{}",
+                    b"2\r\n{}\r\n",
+                    b"0\r\n\r\n",
+                ]
+            ),
+            st.binary(max_size=8),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+
+    def check(parts: list[bytes]) -> None:
+        received = answers(hostile, b"".join(parts), waits_s=0)
+        assert b"HTTP/1.1 5" not in received, received
+        assert not hostile.defects.found, hostile.defects.found.pop()
+
+    attempt(pieces, SHARE, check)
