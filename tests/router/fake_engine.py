@@ -15,10 +15,22 @@ from starlette.routing import Route
 from app.model import MODEL_PATH, Model
 from app.sse import DONE
 from tests import completions
+from tests.unit.given import MODEL, PROCESSORS, tokenizer
 
 Answer = Callable[[dict[str, Any]], Response]
 
 CONTEXT = 100
+
+CARD = {
+    "tokenizer": tokenizer().to_str(),
+    "eos_token_ids": [0],
+    "max_model_len": CONTEXT,
+    "hidden_size": 4,
+    "vocab_size": MODEL.vocab_size,
+    "logprobs_mode": "raw_logprobs",
+    "processors": sorted(PROCESSORS),
+}
+"""What a model application of this project tells about its model."""
 """How many tokens its models take."""
 
 

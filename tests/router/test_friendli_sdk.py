@@ -17,23 +17,13 @@ from starlette.responses import JSONResponse, Response
 
 from app.model import Model
 from tests.router.conftest import Rig
-from tests.router.fake_engine import CONTEXT, chat, frame, refuse, speaks, stream
-from tests.unit.given import PROCESSORS, tokenizer
+from tests.router.fake_engine import CARD, CONTEXT, chat, frame, refuse, speaks, stream
+from tests.unit.given import tokenizer
 
 TEXT = "hello 日本 😀 there"
 MODEL = Model.build(tokenizer().to_str(), eos_ids=[0], max_len=CONTEXT)
 IDS = MODEL.encode(TEXT)
 EOS = 0
-
-CARD = {
-    "tokenizer": tokenizer().to_str(),
-    "eos_token_ids": [0],
-    "max_model_len": CONTEXT,
-    "hidden_size": 4,
-    "vocab_size": MODEL.vocab_size,
-    "logprobs_mode": "raw_logprobs",
-    "processors": sorted(PROCESSORS),
-}
 
 
 @pytest.fixture

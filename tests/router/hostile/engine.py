@@ -12,23 +12,16 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from app.model import MODEL_PATH
-from tests.router.fake_engine import CONTEXT, USAGE, chat, frame, refuse, speaks, stream
-from tests.unit.given import MODEL, tokenizer
-
-CARD = {
-    "tokenizer": tokenizer().to_str(),
-    "eos_token_ids": [0],
-    "max_model_len": CONTEXT,
-    "hidden_size": 4,
-    "vocab_size": MODEL.vocab_size,
-    "logprobs_mode": "raw_logprobs",
-}
+from tests.router.fake_engine import CARD, CONTEXT, USAGE, chat, frame, refuse, speaks, stream
+from tests.unit.given import MODEL
 
 
 def _completions(body: dict[str, Any]) -> Response:
     prompt, n = body["prompt"], body.get("n", len(body.get("seeds", [0])))
     prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
     ids = MODEL.encode(prompts[0]) if isinstance(prompts[0], str) else prompts[0]
+    if not all(0 <= id < MODEL.vocab_size for id in ids):
+        return refuse(400, "prompt: a token id is out of vocabulary")(body)
     told = {"max_tokens": 16, "stream": False, **body, "prompt": ids, "n": n * len(prompts)}
     return speaks(MODEL, "hello there")(told)
 
