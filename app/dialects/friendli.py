@@ -8,13 +8,13 @@ The routes are below `/serverless/v1` and `/dedicated/v1`; its container's are b
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from app.config import Config
 from app.dialects import friendli_chat as chats
 from app.dialects import friendli_extras as others
-from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object, peek
+from app.dialects.base import Call, Context, Reply, Request, Route, Served, dump, json_object, peek
 from app.dialects.friendli_answer import answer
 from app.dialects.friendli_errors import error_reply, timeout_reply
 from app.dialects.friendli_fields import Completions, checked, read
@@ -24,18 +24,11 @@ from app.dialects.friendli_mounts import MOUNTS, addressed
 from app.dialects.friendli_speaker import asks_for_chat, asks_for_completions, form
 from app.dialects.friendli_stream import ClassicEvents, ModernChunks
 from app.dialects.limits import extras
+from app.dialects.plans import Plan, Planned
 from app.dialects.schemas import Body
 from app.errors import DeadlinePassed, SwitchyardError
 
 _CONTAINER = "/v1"
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is made of the deployment's answer; the call's note."""
-
-    render: Callable[[bytes, Served], Reply]
-    stream: Callable[[Served], Stream] | None = None
 
 
 def _routes(mount: str) -> tuple[Route, ...]:
@@ -52,7 +45,7 @@ def _routes(mount: str) -> tuple[Route, ...]:
     return (*own, embeddings, Route("GET", f"{mount}/models", "models", local=True))
 
 
-class Friendli:
+class Friendli(Planned):
     """The dialect below `/serverless/v1` and `/dedicated/v1`, and at `/v1` for those who speak it."""
 
     name: ClassVar[str] = "friendli"
@@ -79,15 +72,6 @@ class Friendli:
         call = _PARSERS[operation](body, request, context)
         return addressed(replace(call, model=body.get("model"), user=body.get("user")), request)
 
-    def render(self, call: Call, body: bytes, served: Served) -> Reply:
-        plan: _Plan = call.note
-        return plan.render(body, served)
-
-    def stream(self, call: Call, served: Served) -> Stream:
-        plan: _Plan = call.note
-        assert plan.stream is not None, "the call said stream"
-        return plan.stream(served)
-
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         if isinstance(error, DeadlinePassed):
             body = peek(request.body)
@@ -110,7 +94,7 @@ def _completions(body: dict[str, Any], request: Request, context: Context) -> Ca
         completion.question(),
         stream=completion.fields.stream,
         timeout_s=completion.fields.timeout_s,
-        note=_Plan(
+        note=Plan(
             lambda told, served: answer(completion, told, served),
             lambda served: events(completion, served.known_model),
         ),
@@ -129,7 +113,7 @@ def _chat(body: dict[str, Any], request: Request, context: Context) -> Call:
         question,
         stream=fields.stream,
         timeout_s=fields.timeout_s,
-        note=_Plan(lambda told, served: chats.reply(fields, told), lambda served: chats.stream(fields)),
+        note=Plan(lambda told, served: chats.reply(fields, told), lambda served: chats.stream(fields)),
         needs_model=bool(extras(question)),
         fit=_checked_extras if extras(question) else None,
         fan_out=one_by_one,
@@ -144,7 +128,7 @@ def _checked_extras(question: dict[str, Any], served: Served) -> dict[str, Any]:
 def _render(body: dict[str, Any], request: Request, context: Context) -> Call:
     checked(body, others.Render)
     question = {name: value for name, value in body.items() if name != "model" and value != []}
-    return Call("chat", f"{chats.PATH}/render", question, note=_Plan(others.rendered), needs_model=True)
+    return Call("chat", f"{chats.PATH}/render", question, note=Plan(others.rendered), needs_model=True)
 
 
 def _tokenize(body: dict[str, Any], request: Request, context: Context) -> Call:
@@ -159,12 +143,12 @@ def _detokenize(body: dict[str, Any], request: Request, context: Context) -> Cal
 
 def _computed(body: dict[str, Any], compute: Callable[[dict[str, Any], Served], dict[str, Any]]) -> Call:
     """A call that the router answers itself, from what it knows of the model."""
-    plan = _Plan(lambda told, served: Reply(told))
+    plan = Plan(lambda told, served: Reply(told))
     return Call("completions", None, body, note=plan, needs_model=True, fit=compute)
 
 
 def _embeddings(body: dict[str, Any], request: Request, context: Context) -> Call:
-    plan = _Plan(lambda told, served: others.embedded(told))
+    plan = Plan(lambda told, served: others.embedded(told))
     return Call("embeddings", "/v1/embeddings", others.embeddings(body), note=plan)
 
 

@@ -9,7 +9,7 @@ The routes are at the root for the default endpoint, below `/tgi` for it too (th
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,8 +18,9 @@ from pydantic_core import from_json
 from app.config import Config, Task
 from app.dialects import tgi_chat as openai_form
 from app.dialects import tgi_info as info
-from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream, dump, json_object, peek
+from app.dialects.base import Call, Context, Reply, Request, Route, dump, json_object, peek
 from app.dialects.limits import extras
+from app.dialects.plans import Plan, Planned
 from app.dialects.relay import Relay
 from app.dialects.schemas import Body
 from app.dialects.tgi_answer import TokenEvents, answer
@@ -32,14 +33,6 @@ from app.errors import Rejected, SwitchyardError, Unavailable, Unprocessable, Up
 _MOUNTS = ("", "/tgi", "/tgi/{endpoint}")
 
 _STREAMING = frozenset({"root", "invocations", "chat", "completions"})  # where the body says whether
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """What is made of the deployment's answer; the call's note."""
-
-    render: Callable[[bytes, Served], Reply]
-    stream: Callable[[Served], Stream] | None = None
 
 
 def _routes(mount: str) -> tuple[Route, ...]:
@@ -71,7 +64,7 @@ def _routes(mount: str) -> tuple[Route, ...]:
 _QUESTION, _CHAT, _COMPLETIONS = Body(Question), Body(openai_form.Chat), Body(openai_form.Completions)
 
 
-class TGI:
+class TGI(Planned):
     """The dialect at `/`, `/generate` and their neighbours."""
 
     name: ClassVar[str] = "tgi"
@@ -101,15 +94,6 @@ class TGI:
         call = _PARSERS[operation](request, context)
         endpoint = request.params.get("endpoint")
         return call if endpoint is None else replace(call, model=endpoint)
-
-    def render(self, call: Call, body: bytes, served: Served) -> Reply:
-        plan: _Plan = call.note
-        return plan.render(body, served)
-
-    def stream(self, call: Call, served: Served) -> Stream:
-        plan: _Plan = call.note
-        assert plan.stream is not None, "the call said stream"
-        return plan.stream(served)
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         if operation == "health":
@@ -165,7 +149,7 @@ def _generate(request: Request, context: Context, *, stream: bool | None = None)
     agent = request.headers.get("user-agent", "")
     how = manner(body, agent, _profile(context), stream=streams, at_root=stream is None)
     generation, question = Generation.of(inputs, parameters, how, context.random)
-    plan = _Plan(partial(answer, generation), lambda served: TokenEvents(generation, served.known_model))
+    plan = Plan(partial(answer, generation), lambda served: TokenEvents(generation, served.known_model))
     return Call(
         "completions",
         "/v1/completions",
@@ -208,7 +192,7 @@ def _invocations(request: Request, context: Context) -> Call:
 def _chat(request: Request, context: Context) -> Call:
     body = json_object(request.body)
     question, hide_usage = openai_form.chat(body)
-    plan = _Plan(
+    plan = Plan(
         lambda told, served: openai_form.completed(told),
         lambda served: openai_form.ChatEvents(hide_usage=hide_usage),
     )
@@ -221,7 +205,7 @@ def _chat(request: Request, context: Context) -> Call:
 def _completions(request: Request, context: Context) -> Call:
     body = json_object(request.body)
     question, hide_usage = openai_form.completions(body)
-    plan = _Plan(
+    plan = Plan(
         lambda told, served: openai_form.completed(told),
         lambda served: Relay(openai_form.COMPLETIONS, hide_usage=hide_usage),
     )
@@ -251,7 +235,7 @@ def _vertex(request: Request, context: Context) -> Call:
         batch.task,
         None,
         {"input": batch.questions},
-        note=_Plan(batch.predictions),
+        note=Plan(batch.predictions),
         needs_model=True,
         fit=batch.fit,
         fan_out=batch.lookup,
@@ -266,7 +250,7 @@ def _tokenize(request: Request, context: Context) -> Call:
         "completions",
         None,
         {"prompt": inputs},
-        note=_Plan(lambda told, served: Reply(dump(from_json(told)["tokens"]))),
+        note=Plan(lambda told, served: Reply(dump(from_json(told)["tokens"]))),
         needs_model=True,
         fit=lambda body, served: {"tokens": info.tokens(inputs, truncate, served)},
     )
@@ -274,18 +258,18 @@ def _tokenize(request: Request, context: Context) -> Call:
 
 def _chat_tokenize(request: Request, context: Context) -> Call:
     body = json_object(request.body)
-    plan = _Plan(openai_form.tokens_of_the_template)
+    plan = Plan(openai_form.tokens_of_the_template)
     question = openai_form.tokenized(body)
     call = Call("chat", "/v1/chat/completions/render", question, note=plan, needs_model=True)
     return replace(_named(call, body, request, context), stream=False)
 
 
 def _info(request: Request, context: Context) -> Call:
-    return Call("completions", None, {}, note=_Plan(info.about), needs_model=True)
+    return Call("completions", None, {}, note=Plan(info.about), needs_model=True)
 
 
 def _health(request: Request, context: Context) -> Call:
-    return Call("completions", "/ping", {}, note=_Plan(lambda told, served: Reply(b"")))
+    return Call("completions", "/ping", {}, note=Plan(lambda told, served: Reply(b"")))
 
 
 _PARSERS: Mapping[str, Callable[[Request, Context], Call]] = {

@@ -93,7 +93,7 @@ def provider(module: str) -> str:
 
 def test_dialects_do_not_import_one_another_nor_shared_modules_them() -> None:
     shared = set(
-        "base best_of common_fields friendli_mounts honoured last_usage limits one_call relay sampling schemas "
+        "base best_of common_fields friendli_mounts honoured last_usage limits one_call plans relay sampling schemas "
         "tokens".split()
     )
     dialects = {path.stem for path in (ROOT / "app/dialects").glob("*.py")} - shared - {"__init__"}
