@@ -280,7 +280,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({"temperature": 3}, "temperature"),
     ({"top_p": 0}, "top_p"),
     ({"top_k": 0}, "top_k"),
-    ({"n": 20_000}, "n must be"),
+    ({"n": 20_000}, "n: "),
     ({"max_tokens": 9_000}, "max_tokens"),
     ({"stop": ["x"] * 65}, "stop"),
     ({"stop": [""]}, "stop"),
