@@ -96,7 +96,7 @@ class HostileRig:
         if reply.status >= 400:
             assert dialects(reply) & allowed, (reply.status, reply.body, allowed)
 
-    def settled(self, tasks: int, within_s: float = 10.0) -> None:
+    def settled(self, tasks: int, within_s: float = 60.0) -> None:
         """Waits until nothing is in flight and no more than `tasks` tasks run on the router's event loop."""
         end = time.monotonic() + within_s
         while (left := self.in_flight()) or self.tasks() > tasks:
