@@ -35,7 +35,7 @@ def lanes(endpoint: str = "chat", tokens: int = 8) -> Sequence[Lane]:
     length = {"max_tokens": tokens}
     chat = {"model": endpoint, **SAY, **length}
     tgi = {"inputs": "Say something.", "parameters": {"max_new_tokens": tokens, "details": True}}
-    text = {"model": endpoint, "prompt": "Say something.", **length}
+    text = {"model": endpoint, "prompt": "Say something.", **length, "min_tokens": tokens}
     azure, version = {"user-agent": "azsdk-python-ai-inference/1.0"}, "?api-version=2024-05-01-preview"
     by_name = f"/serving-endpoints/{endpoint}/invocations"
     done, whole = b"data: [DONE]", b'"usage"'

