@@ -90,7 +90,8 @@ def test_a_key_with_one_character_changed_is_nobodys(position: int, other: str) 
 
 
 def test_a_file_may_have_comments_and_times_without_quotes() -> None:
-    text = f"# the search team\n- {{id: '{RECORD.id}', name: team, hash: '{RECORD.hash}', expires: 2024-01-01T00:00:00Z}}\n"
+    record = f"id: '{RECORD.id}', name: team, hash: '{RECORD.hash}', expires: 2024-01-01T00:00:00Z"
+    text = f"# the search team\n- {{{record}}}\n"
     with pytest.raises(Unauthorized, match="expired"):
         KeyRing.parse(text).caller(KEY, NOW.timestamp())
     with pytest.raises(Unauthorized):
