@@ -208,8 +208,11 @@ def tokens_of_the_template(body: bytes, served: Served) -> Reply:
     """`/chat_tokenize`: the tokens of a chat's prompt with their places in its text. Raises Broken."""
     try:
         told = from_json(body)
-        ids, offsets = told["token_ids"], told["token_offsets"]
-        text: str = served.known_model.tokenizer.decode(ids, skip_special_tokens=False)
+        tokenizer, ids, offsets = served.known_model.tokenizer, told["token_ids"], told["token_offsets"]
+        text: str = tokenizer.decode(ids, skip_special_tokens=False)
+        if offsets is None:  # an engine that takes embeddings for prompts does not tell them
+            encoding = tokenizer.encode(text, add_special_tokens=False)
+            ids, offsets = encoding.ids, encoding.offsets
         tokens = [
             {"id": id, "text": text[start:stop], "start": start, "stop": stop}
             for id, (start, stop) in zip(ids, offsets, strict=True)

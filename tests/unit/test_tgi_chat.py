@@ -291,18 +291,20 @@ def test_vertex_needs_instances(body: dict[str, Any]) -> None:
     assert raised.value.param == "instances"
 
 
-def test_a_chats_tokens_have_their_places_in_the_templates_text() -> None:
+@pytest.mark.parametrize("tells_places", [True, False])
+def test_a_chats_tokens_have_their_places_in_the_templates_text(tells_places: bool) -> None:
     call = parse("chat_tokenize", tools=[TOOL], temperature=0.5, stream=True)
     assert (call.path, call.stream) == ("/v1/chat/completions/render", False)
     assert call.body == {"messages": MESSAGES, "tools": [TOOL], "return_token_offsets": True}
     encoding = MODEL.tokenizer.encode("hello 日本")
-    body = json.dumps({"token_ids": encoding.ids, "token_offsets": encoding.offsets}).encode()
+    places = encoding.offsets if tells_places else None
+    body = json.dumps({"token_ids": encoding.ids, "token_offsets": places}).encode()
     told = json.loads(TGI().render(call, body, DEPLOYED).body)
     assert told["templated_text"] == "hello 日本"
     assert [token["id"] for token in told["tokenize_response"]] == encoding.ids
     assert told["tokenize_response"][0]["text"] == "hello 日本"[: encoding.offsets[0][1]]
     with pytest.raises(Broken):
-        TGI().render(call, b'{"token_ids":[1],"token_offsets":null}', DEPLOYED)
+        TGI().render(call, b'{"token_ids":[1],"token_offsets":[]}', DEPLOYED)
 
 
 json_values = st.recursive(
