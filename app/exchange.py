@@ -15,19 +15,19 @@
 import asyncio
 import logging
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, field, replace
-from random import Random
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import parse_qsl
 
+from pydantic_core import from_json
+
 from app.access.caller import VISITOR, Caller, credentials, must_use, visible
-from app.access.guard import Access
-from app.admission import Gate, check_length
+from app.admission import check_length
 from app.answer import Answer, Send
-from app.breaker import Asked, Breakers
+from app.board import Board, Snapshot
+from app.breaker import Asked
 from app.config import Config, Sticky, Timeouts
 from app.content_filter import refuse_hits
 from app.deadlines import ClientGone, Lively, Receive, until, while_connected
@@ -40,7 +40,6 @@ from app.dialects.base import (
     Served,
     Stream,
     dump,
-    json_object,
     value_at,
 )
 from app.engine import field_named_in, find_usage
@@ -58,10 +57,8 @@ from app.errors import (
 )
 from app.fold import Fold
 from app.intake import GONE, check_headers, headers_of, read_body, request_id
-from app.model import Model
-from app.retries import RetryBudget
 from app.targets import Target
-from app.telemetry import Record, Telemetry, where
+from app.telemetry import Record, where
 from app.traffic import DEPLOYMENT_HEADER, Assignment, assign
 
 TIMEOUT_HEADER = "x-request-timeout-s"
@@ -70,44 +67,11 @@ TIMEOUT_HEADER = "x-request-timeout-s"
 AGAIN_AFTER_S = 0.1
 """Before the same deployment is asked again: by then the ingress knows which of its replicas has just died."""
 
+LOOKUPS_AT_ONCE = 64
+"""Of one request's questions to the engine, so that a batch of thousands leaves connections to the others."""
+
 _log = logging.getLogger("switchyard")
 _LONG_BODY = 16 * 1024
-
-
-class Calls(Protocol):
-    """The seam to deployments; `upstream.Upstream` is the real one."""
-
-    async def model(self, target: Target, timeouts: Timeouts) -> Model: ...
-
-    async def unary(
-        self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
-    ) -> bytes: ...
-
-    def stream(
-        self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """The configuration at one moment; a request keeps the one it began with."""
-
-    config: Config
-    targets: Mapping[str, Target]
-
-
-@dataclass(slots=True)
-class Board:
-    """What all exchanges share. `snapshot` is replaced by reference, never changed; None before the first one."""
-
-    upstream: Calls
-    telemetry: Telemetry
-    access: Access
-    random: Random
-    snapshot: Snapshot | None = None
-    breakers: Breakers = field(default_factory=lambda: Breakers(time.monotonic))
-    budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
-    gates: defaultdict[str, Gate] = field(default_factory=lambda: defaultdict(Gate))
 
 
 _NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -307,12 +271,15 @@ class _Errand:
         lookup = self.call.fan_out(body) if self.call.fan_out else self.call.lookup
         if lookup is None:
             return body
-        answers = await asyncio.gather(*(self._ask(target, path, asked) for path, asked in lookup.questions))
+        places = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+
+        async def ask(path: str, asked: Mapping[str, Any]) -> bytes:
+            async with places:
+                return await self._ask(target, path, asked)
+
+        answers = await asyncio.gather(*(ask(path, asked) for path, asked in lookup.questions))
         try:
-            told = [json_object(answer) for answer in answers]
-        except BadRequest as error:  # what is no JSON here is no fault of the client's
-            raise self._unreadable(error) from error
-        try:
+            told = [from_json(answer) for answer in answers]
             return lookup.then(body, told)
         except _NONSENSE as error:
             raise self._unreadable(error) from error

@@ -22,6 +22,7 @@ from app import tgi_metrics
 from app.access.caller import must_use, names, visible
 from app.access.guard import Access
 from app.answer import told_by_headers
+from app.board import Board, Snapshot
 from app.config import Config, ConfigError, parse
 from app.control import ControlPlane
 from app.dialects.anthropic import Anthropic
@@ -32,7 +33,7 @@ from app.dialects.friendli import Friendli
 from app.dialects.openai import OpenAI
 from app.dialects.tgi import TGI
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
-from app.exchange import Board, Candidates, Snapshot, handle
+from app.exchange import Candidates, handle
 from app.intake import headers_of
 from app.management import Management
 from app.openapi import Operation, document, operations

@@ -7,14 +7,12 @@ Contract: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-s
 emit the subset that every client in the field reads: UTF-8, LF only, one `data:` line with one space.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 DONE = b"data: [DONE]\n\n"
 
 _BOUNDARY = b"\n\n"
-_LINE_END = re.compile(rb"\r\n|\n|\r")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,44 +78,27 @@ class Decoder:
     """Bytes in any chunking to events. A frame without data (a comment, a keep-alive) is no event."""
 
     def __init__(self) -> None:
-        self._buffer = b""
-        self._data: list[str] = []
-        self._type: str | None = None
+        self._framer = Framer()
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that `chunk` completes.
 
         Raises UnicodeDecodeError on bytes that are not UTF-8.
         """
-        self._buffer += chunk
-        events: list[Event] = []
-        while (line := self._take_line()) is not None:
-            event = self._line(line.decode())
-            if event is not None:
-                events.append(event)
-        return events
+        frames = self._framer.feed(chunk).decode().split("\n\n")
+        return [event for frame in frames if (event := _event(frame)) is not None]
 
-    def _take_line(self) -> bytes | None:
-        found = _LINE_END.search(self._buffer)
-        # A CR at the very end may be the first half of CRLF: wait for what follows.
-        if found is None or (found.group() == b"\r" and found.end() == len(self._buffer)):
-            return None
-        line = self._buffer[: found.start()]
-        self._buffer = self._buffer[found.end() :]
-        return line
 
-    def _line(self, line: str) -> Event | None:
-        if not line:
-            return self._dispatch()
+def _event(frame: str) -> Event | None:
+    if frame.startswith("data: ") and "\n" not in frame:  # nearly all of them
+        return Event(frame[6:])
+    data: list[str] = []
+    type = None
+    for line in frame.split("\n"):
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if field == "data":
-            self._data.append(value)
+            data.append(value)
         elif field == "event":
-            self._type = value
-        return None
-
-    def _dispatch(self) -> Event | None:
-        data, self._data = self._data, []
-        type_, self._type = self._type, None
-        return Event("\n".join(data), type_) if data else None
+            type = value
+    return Event("\n".join(data), type) if data else None

@@ -11,35 +11,33 @@ from pydantic_core import from_json
 
 from app.dialects.base import dump
 from app.dialects.databricks_errors import error_reply
+from app.dialects.ending import EndedOnce, error_in
 from app.dialects.one_call import OneCall
-from app.engine import Usage, engine_error, find_usage
+from app.engine import Usage, find_usage
 from app.errors import Broken, SwitchyardError
 from app.sse import Framer, encode, split
 
 _INTERESTING = re.compile(rb'^event: response\.(?:created|in_progress|completed|output_item\.added)$|"error"|^:', re.M)
-_ERROR = re.compile(rb'^data: ?(\{"error".*|\{"type": ?"error".*)$', re.MULTILINE)
 
 Words = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class ResponseStream:
+class ResponseStream(EndedOnce):
     """A `Stream` that takes apart the few events that hold a response object, and passes the others.
 
     `words` rewords a response object. `one_call`: the events of every function call after the first are left out.
     """
 
     def __init__(self, words: Words, *, request_id: str, one_call: bool) -> None:
+        super().__init__(self._failure)
         self._words = words
         self._request_id = request_id
         self._one_call = OneCall() if one_call else None
         self._framer = Framer()
-        self._ended = False
         self._response: dict[str, Any] = {}
         self._items: dict[int, dict[str, Any]] = {}
         self._events = 0
         self.usage: Usage | None = None
-        self.aborts = False
-        self.headers: Mapping[str, str] = {}
 
     def feed(self, chunk: bytes) -> bytes:
         frames = self._framer.feed(chunk)
@@ -50,13 +48,7 @@ class ResponseStream:
             return frames
         return b"".join(self._next(frame) for frame in split(frames))
 
-    def close(self) -> bytes:
-        return self.fail(Broken("The deployment ended its answer before it was complete"))
-
-    def fail(self, error: SwitchyardError) -> bytes:
-        if self._ended:
-            return b""
-        self._ended = True
+    def _failure(self, error: SwitchyardError) -> bytes:
         told = from_json(error_reply(error, request_id=self._request_id).body)
         # OpenAI's SDK knows codes of its own.
         code = "server_error" if error.status >= 500 else "invalid_prompt"
@@ -78,8 +70,8 @@ class ResponseStream:
             return self.fail(error)
 
     def _frame(self, frame: bytes) -> bytes:
-        if found := _ERROR.search(frame):
-            raise engine_error(found[1], status=500)
+        if error := error_in(frame):
+            raise error
         if self._one_call is not None and self._one_call.leaves_out(frame):
             return b""
         self._events += 1

@@ -1,50 +1,29 @@
 """Friendli's two forms of a stream, one event per token. Neither can tell a failure: the connection breaks."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
 from app.dialects.base import dump
 from app.dialects.friendli_answer import Choice, head, logprobs, shown, top, usage, wrong_choices
 from app.dialects.friendli_generation import Completion
+from app.dialects.token_events import TokenEvents
 from app.dialects.tokens import Step, Token, TokenStream
-from app.engine import Usage
-from app.errors import Incomplete, SwitchyardError
 from app.model import Model
 from app.sse import DONE, encode
 
 
-class _Events(ABC):
-    """A `Stream` that ends when all choices have ended."""
+class _Events(TokenEvents):
+    """They end when all choices have ended."""
 
     def __init__(self, completion: Completion, model: Model) -> None:
+        super().__init__(TokenStream(model, top=top(completion), keep_end=False), None)
         self._completion = completion
-        self._tokens = TokenStream(model, top=top(completion), keep_end=False)
         self._choices = [Choice(completion, index) for index, _ in enumerate(completion.seeds)]
         self._open = len(self._choices)
-        self._ended = False
-        self.aborts = True
-        self.headers: Mapping[str, str] = {}
+        self._head: Mapping[str, Any] = {}
 
-    @property
-    def usage(self) -> Usage | None:
-        return self._tokens.usage
-
-    def feed(self, chunk: bytes) -> bytes:
-        if self._ended:
-            return b""
-        return b"".join(self._step(step) for step in self._tokens.feed(chunk))
-
-    def close(self) -> bytes:
-        if not self._ended:
-            raise self._tokens.error or Incomplete("The deployment ended its answer before it was complete")
-        return b""
-
-    def fail(self, error: SwitchyardError) -> bytes:
-        self._ended = True
-        return b""
-
-    def _step(self, step: Step) -> bytes:
+    def _event(self, step: Step) -> bytes:
         if not 0 <= step.index < len(self._choices):
             raise wrong_choices()
         choice = self._choices[step.index]
@@ -103,4 +82,5 @@ class ModernChunks(_Events):
         return (self._chunk([], usage=usage(self._choices)) if counted else b"") + DONE
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        return encode(dump({**head(self._tokens.head), "choices": choices, **more}))
+        self._head = self._head or head(self._tokens.head)
+        return encode(dump({**self._head, "choices": choices, **more}))

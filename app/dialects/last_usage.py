@@ -4,19 +4,19 @@ Some clients lose a usage that comes in a chunk without choices, or break on it.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from pydantic_core import from_json
 
 from app.dialects.base import dump
+from app.dialects.ending import EndedOnce, ErrorFrames, error_in
 from app.dialects.relay import NO_CHOICES
-from app.engine import Usage, engine_error, find_usage
+from app.engine import Usage, find_usage
 from app.errors import Broken, SwitchyardError
 from app.sse import DONE, Framer, encode, split
 
 _FINISHED = re.compile(rb'"finish_reason": ?"')
-_ERROR = re.compile(rb'^data: ?(\{"error".*)$', re.MULTILINE)
 
 _DATA = b"data: "
 
@@ -32,7 +32,7 @@ def read_chunk(frame: bytes) -> dict[str, Any]:
     return value
 
 
-class UsageOnTheLastChoice:
+class UsageOnTheLastChoice(EndedOnce):
     """A `Stream` that holds back finished choices until it knows the usage.
 
     `error_frames` tells a failure; without it the format has no words for one, and the connection must break. `counts`
@@ -41,20 +41,17 @@ class UsageOnTheLastChoice:
 
     def __init__(
         self,
-        error_frames: Callable[[SwitchyardError], bytes] | None = None,
+        error_frames: ErrorFrames | None = None,
         *,
         counts: Callable[[dict[str, Any]], dict[str, Any]] = dict,
         apart: bool = False,
     ) -> None:
-        self._error_frames = error_frames
+        super().__init__(error_frames)
         self._counts = counts
         self._apart = apart
         self._framer = Framer()
         self._held: list[bytes] = []
-        self._ended = False
         self.usage: Usage | None = None
-        self.aborts = error_frames is None
-        self.headers: Mapping[str, str] = {}
 
     def feed(self, chunk: bytes) -> bytes:
         frames = self._framer.feed(chunk)
@@ -64,19 +61,8 @@ class UsageOnTheLastChoice:
             return frames
         return b"".join(self._next(frame) for frame in split(frames))
 
-    def close(self) -> bytes:
-        if self._ended:
-            return b""
-        error = Broken("The deployment ended its answer before it was complete")
-        if self.aborts:
-            raise error
-        return self.fail(error)
-
-    def fail(self, error: SwitchyardError) -> bytes:
-        if self._ended:
-            return b""
-        self._ended = True
-        return b"" if self._error_frames is None else self._release() + self._error_frames(error)
+    def _failed(self, error: SwitchyardError) -> bytes:
+        return b"" if self.aborts else self._release() + super()._failed(error)
 
     def _passes(self, frames: bytes) -> bool:
         """Whether these frames go on as they are."""
@@ -95,8 +81,8 @@ class UsageOnTheLastChoice:
             return self.fail(error)
 
     def _frame(self, frame: bytes) -> bytes:
-        if error := _ERROR.match(frame):
-            raise engine_error(error[1], status=500)
+        if error := error_in(frame):
+            raise error
         if frame == DONE:
             self._ended = True
             return self._release() + DONE

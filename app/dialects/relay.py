@@ -7,14 +7,14 @@ engine does not keep to, each frame is looked at (`edit`).
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.engine import Usage, engine_error, find_usage
-from app.errors import Broken, SwitchyardError
+from app.dialects.ending import EndedOnce, ErrorFrames, error_in
+from app.engine import Usage, find_usage
+from app.errors import SwitchyardError
 from app.sse import Framer, split
 
-_ERROR = re.compile(rb'^data: ?(\{"error".*|\{"type": ?"error".*)$', re.MULTILINE)
 NO_CHOICES = re.compile(rb'"choices": ?\[\]')
 _USAGE = re.compile(rb'"usage": ?\{')
 
@@ -24,10 +24,10 @@ class Ending:
     """How a stream ends in this format: what marks the last frame, and how a failure is told."""
 
     is_terminal: Callable[[bytes], bool]
-    error_frames: Callable[[SwitchyardError], bytes]
+    error_frames: ErrorFrames
 
 
-class Relay:
+class Relay(EndedOnce):
     """A `Stream` that passes on what it gets. `hide_usage`: the client did not ask for the usage chunk.
 
     `edit` is what becomes of each frame; it raises SwitchyardError on nonsense.
@@ -36,14 +36,12 @@ class Relay:
     def __init__(
         self, ending: Ending, *, hide_usage: bool = False, edit: Callable[[bytes], bytes] | None = None
     ) -> None:
-        self._ending = ending
+        super().__init__(ending.error_frames)
+        self._is_terminal = ending.is_terminal
         self._hide_usage = hide_usage
         self._edit = edit
         self._framer = Framer()
-        self._ended = False
         self.usage: Usage | None = None
-        self.aborts = False
-        self.headers: Mapping[str, str] = {}
 
     def feed(self, chunk: bytes) -> bytes:
         if self._ended:
@@ -60,17 +58,8 @@ class Relay:
             )
         if self._needs_a_look(frames):
             frames = b"".join(self._frame(frame) for frame in split(frames))
-        self._ended = self._ended or self._ending.is_terminal(frames)
+        self._ended = self._ended or self._is_terminal(frames)
         return frames
-
-    def close(self) -> bytes:
-        return self.fail(Broken("The deployment ended its answer before it was complete"))
-
-    def fail(self, error: SwitchyardError) -> bytes:
-        if self._ended:
-            return b""
-        self._ended = True
-        return self._ending.error_frames(error)
 
     def _needs_a_look(self, frames: bytes) -> bool:
         return (
@@ -86,8 +75,8 @@ class Relay:
             return b""
         if self._hide_usage and NO_CHOICES.search(frame) and _USAGE.search(frame):
             return b""
-        if error := _ERROR.search(frame):
-            return self.fail(engine_error(error[1], status=500))
+        if error := error_in(frame):
+            return self.fail(error)
         if self._edit is None:
             return frame
         try:

@@ -3,12 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.dialects import tokens
+from app.dialects import token_events, tokens
 from app.dialects.base import Reply, Served, dump
-from app.dialects.tgi_errors import EndedOnce, error_event
+from app.dialects.tgi_errors import error_event
 from app.dialects.tgi_generation import Generation
 from app.dialects.tokens import Ending, Reader, Step, Token, TokenStream
-from app.engine import Usage
 from app.errors import Broken, Incomplete
 from app.model import Model
 from app.sse import encode
@@ -129,26 +128,15 @@ def _timing(generation: Generation, served: Served, ending: Ending) -> dict[str,
     }
 
 
-class TokenEvents(EndedOnce):
-    """A `Stream` with one event per token. The last has the whole text, and the details where they were asked for."""
+class TokenEvents(token_events.TokenEvents):
+    """TGI's: the last has the whole text, and the details where they were asked for."""
 
     def __init__(self, generation: Generation, model: Model) -> None:
-        super().__init__(error_event)
+        super().__init__(TokenStream(model, top=generation.parameters.top_n_tokens), error_event)
         self._generation, self._model = generation, model
-        self._tokens = TokenStream(model, top=generation.parameters.top_n_tokens)
         self._index = 0
         self._last_id = 0
-        self.headers: Mapping[str, str] = compute_headers(generation)
-
-    @property
-    def usage(self) -> Usage | None:
-        return self._tokens.usage
-
-    def feed(self, chunk: bytes) -> bytes:
-        if self._ended:
-            return b""
-        events = b"".join(self._event(step) for step in self._tokens.feed(chunk))
-        return events if self._tokens.error is None else events + self.fail(self._tokens.error)
+        self.headers = compute_headers(generation)
 
     def _event(self, step: Step) -> bytes:
         # An ending of its own still needs a token to hang on: one that clients leave out of the text.

@@ -11,10 +11,11 @@ from pydantic_core import from_json
 
 from app.dialects.base import Reply, Served, dump, first_problem, value_at
 from app.dialects.common_fields import Function, Penalty, StreamOptions
+from app.dialects.ending import EndedOnce
 from app.dialects.limits import folded, temperature
 from app.dialects.relay import Ending
 from app.dialects.sampling import ask_for_usage, greedy
-from app.dialects.tgi_errors import EndedOnce, chat_error_events
+from app.dialects.tgi_errors import chat_error_events
 from app.dialects.tgi_fields import MAX_TOP_N_TOKENS, Grammar, Profile
 from app.dialects.tgi_generation import refuse_extras, structured
 from app.engine import Usage, engine_error, find_usage
@@ -254,7 +255,6 @@ class ChatEvents(EndedOnce):
         self._decoder = Decoder()
         self._hide_usage = hide_usage
         self.usage: Usage | None = None
-        self.headers: Mapping[str, str] = {}
 
     def feed(self, chunk: bytes) -> bytes:
         try:

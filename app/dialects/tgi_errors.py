@@ -3,7 +3,6 @@
 On a stream TGI has already answered 200 when it looks at a request: most errors are then an event, and the end.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from app.dialects.base import EVENT_STREAM, Reply, dump
@@ -96,22 +95,3 @@ def error_reply(error: SwitchyardError, *, stream: bool, chat: bool = False) -> 
         events = chat_error_events(error) if chat else error_event(error)
         return Reply(events, 200, EVENT_STREAM, {"cache-control": "no-cache", "x-accel-buffering": "no"})
     return Reply(dump(error_body(error)), status)
-
-
-class EndedOnce:
-    """The end of a `Stream`: told once, however it comes. `error_frames` words a failure."""
-
-    aborts = False
-
-    def __init__(self, error_frames: Callable[[SwitchyardError], bytes]) -> None:
-        self._error_frames = error_frames
-        self._ended = False
-
-    def close(self) -> bytes:
-        return self.fail(Incomplete("The deployment ended its answer before it was complete"))
-
-    def fail(self, error: SwitchyardError) -> bytes:
-        if self._ended:
-            return b""
-        self._ended = True
-        return self._error_frames(error)

@@ -116,12 +116,17 @@ class Reader:
             prompt_ids = choice["prompt_token_ids"]
             self._detokenizer = Detokenizer(self._model, prompt_ids)
             self.prompt_tokens = len(prompt_ids)
-        self._engine_text += choice["text"]
-        ids, reason, stop = choice["token_ids"], choice.get("finish_reason"), choice.get("stop_reason")
+        ids, reason = choice["token_ids"], choice.get("finish_reason")
         texts = [self._detokenizer.text(id) for id in ids]
+        self._engine_text += choice["text"]
+        self.generated_tokens += len(ids)
+        if texts == [choice["text"]] != [""] and reason is None and not self._withheld and not choice.get("logprobs"):
+            # Nearly every chunk: one token, whose text the engine tells at once.
+            self._told += texts[0]
+            return [Step(choice["index"], Token(ids[0], texts[0], None, False))]
+        stop = choice.get("stop_reason")
         if isinstance(stop, str) and self._keep_end:
             texts = _cut(texts, self._told, self._engine_text)
-        self.generated_tokens += len(ids)
         tokens: Iterable[Token] = self._tokens(ids, texts, choice.get("logprobs"))
         if self._keep_end:
             self._told += "".join(texts)
@@ -261,23 +266,28 @@ class TokenStream:
             events = self._decoder.feed(chunk)
         except UnicodeDecodeError as error:
             raise Broken("The deployment's answer is not UTF-8") from error
-        return [step for event in events for step in self._steps(event.data)]
+        steps: list[Step] = []
+        for event in events:
+            steps += self._steps(event.data)
+        return steps
 
-    def _steps(self, data: str) -> Iterator[Step]:
+    def _steps(self, data: str) -> list[Step]:
         if data == "[DONE]" or self.error is not None:
-            return
+            return []
         try:
             told = from_json(data)
             if "error" in told:
                 self.error = engine_error(data.encode(), status=500)
-                return
+                return []
             self.head = self.head or told
             parts = [(part["index"], part) for part in told["choices"]]
         except (ValueError, KeyError, TypeError) as error:
             raise Broken("The deployment's answer is no completion") from error
+        steps: list[Step] = []
         for index, part in parts:
             reader = self._readers.get(index)
             if reader is None:
                 reader = Reader(self._model, top=self._top, keep_end=self._keep_end)
                 self._readers[index] = reader
-            yield from reader.feed(part)
+            steps += reader.feed(part)
+        return steps

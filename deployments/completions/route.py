@@ -62,7 +62,7 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from vllm.entrypoints.openai.completion.protocol import CompletionResponse
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
-from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 from vllm.entrypoints.serve.utils.api_utils import load_aware_call, validate_json_request, with_cancellation
 
 from deployments.completions.beams import BeamSearching
@@ -88,7 +88,8 @@ async def complete(request: ExtendedCompletionRequest, raw_request: Request) -> 
     """Has vLLM's completion server answer, with an engine in front of its own."""
     server: OpenAIServingCompletion | None = getattr(raw_request.app.state, "openai_serving_completion", None)
     if server is None:
-        raise NotImplementedError("The model does not support completions")
+        missing = ErrorInfo(message="The model does not support completions", type="NotFoundError", code=404)
+        return JSONResponse(ErrorResponse(error=missing).model_dump(), status_code=missing.code)
     engine = _engine(server.engine_client, request)
     server = copy(server)
     server.engine_client = engine

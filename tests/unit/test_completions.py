@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
@@ -20,6 +22,7 @@ from vllm.sampling_params import RequestOutputKind
 from deployments.completions.beams import WHOLE_AT_ONCE, BeamSearching
 from deployments.completions.engines import Seeded, WithEmbeddings, folded
 from deployments.completions.request import BeamSearch, ExtendedCompletionRequest
+from deployments.completions.route import add_completions
 from deployments.model_card import eos_token_ids
 from tests.beams import made_up_model
 
@@ -392,3 +395,11 @@ def test_what_goes_together_is_accepted(fields: dict[str, Any]) -> None:
 def test_other_values_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="validation error"):
         parsed(**fields)
+
+
+def test_a_model_that_completes_nothing_says_so() -> None:
+    app = FastAPI()
+    add_completions(app)
+    answer = TestClient(app).post("/switchyard/completions", json={"prompt": "hi"})
+    assert answer.status_code == 404
+    assert answer.json()["error"]["message"] == "The model does not support completions"

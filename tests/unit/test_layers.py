@@ -30,6 +30,7 @@ LAYERS = [
     {"app.dialects", "app.model_cards", "app.upstream"},
     {
         "app.answer",
+        "app.board",
         "app.deadlines",
         "app.exchange",
         "app.intake",
@@ -93,8 +94,8 @@ def provider(module: str) -> str:
 
 def test_dialects_do_not_import_one_another_nor_shared_modules_them() -> None:
     shared = set(
-        "base best_of common_fields friendli_mounts honoured last_usage limits one_call plans relay sampling schemas "
-        "tokens".split()
+        "base best_of common_fields ending friendli_mounts honoured last_usage limits one_call plans relay sampling "
+        "schemas token_events tokens".split()
     )
     dialects = {path.stem for path in (ROOT / "app/dialects").glob("*.py")} - shared - {"__init__"}
     for name in dialects | shared:
