@@ -55,14 +55,18 @@ class Upstream:
     async def unary(
         self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
     ) -> bytes:
-        """The whole answer."""
+        """The whole answer: a JSON object, or nothing where that is the answer."""
         with _translated(target):
             async with asyncio.timeout(timeouts.first_byte_s):
                 response = await self._post(target, path, body, request_id, timeouts)
                 async with response:
                     if response.status != 200:
                         raise await _refusal(response, target)
-                    return await response.read()
+                    answer = await response.read()
+        # A server in between can make an orderly end of a broken one.
+        if response.content_type.endswith("json") and not answer.rstrip().endswith(b"}"):
+            raise Incomplete(f"Deployment '{target.name}' ended its answer before it was complete")
+        return answer
 
     @asynccontextmanager
     async def stream(

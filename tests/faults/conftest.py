@@ -22,6 +22,7 @@ from tests.traffic import Traffic, lanes
 
 ENGINE, REPLICA = "VLLM::EngineCore", "ray::ServeReplica:tiny:Engine"
 ROUTER, PROXY = "ray::ServeReplica:router:Router", "/bin/haproxy"
+KEY = "key"
 BACK_WITHIN_S = 120
 
 
@@ -119,7 +120,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     }
     config = directory / "serve_config.yaml"
     config.write_text(yaml.safe_dump(document(user_config)))
-    with launched(config, directory, {VARIABLE: "key"}) as launcher:
+    with launched(config, directory, {VARIABLE: KEY}) as launcher:
         cluster = Cluster(launcher, user_config)
         cluster.whole_again()
         yield cluster

@@ -144,6 +144,15 @@ async def test_a_whole_answer_that_breaks_off_is_tried_elsewhere(rig: Rig) -> No
     assert raw.connections == 1
 
 
+async def test_a_whole_answer_that_ends_in_the_middle_of_a_character_is_tried_elsewhere(rig: Rig) -> None:
+    cut = '{"choices": [{"text": "日'.encode()[:-1]
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(cut)
+    async with RawServer(head + cut) as url:
+        rig.add("raw", url)
+        rig.chat_endpoint(fallback=["green"])
+        assert (await ask(rig)).headers["azureml-model-deployment"] == "green"
+
+
 async def test_a_silent_deployment_is_given_up_after_the_first_byte_timeout(rig: Rig) -> None:
     rig.change(timeouts={"first_byte_s": 0.2})
     rig.blue.answer = lambda body: stream([5.0, chunk("late")])

@@ -1,0 +1,113 @@
+"""What the router leans on fails under traffic: an engine's connection, the store of the limits."""
+
+import copy
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from deployments.internal_key import HEADER
+from deployments.weights import default_cache, prepare_tiny
+from tests.faults.breaking import WAYS, Breaking, breaking
+from tests.faults.conftest import KEY, Cluster, document, wait_until
+from tests.traffic import Outcome, Traffic, lanes, unexplained
+from tests.valkey import redis_server
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
+
+TOLD = {
+    "openai": b'data: {"error"',
+    "anthropic": b"event: error",
+    "databricks": b'data: {"error',
+    "tgi": b'"error_type"',
+}
+"""How a stream tells a failure; Azure's and Friendli's have no words for one, and their connections break."""
+
+
+def metrics(cluster: Cluster) -> dict[str, float]:
+    """One of the routers'."""
+    lines = httpx.get(f"{cluster.url}/metrics", timeout=30).text.splitlines()
+    told = (line.rpartition(" ") for line in lines if line.startswith("switchyard_"))
+    return {name: float(value) for name, _, value in told}
+
+
+def nothing_is_in_flight(cluster: Cluster) -> None:
+    """Waits until several looks, which any router may answer, find no request."""
+
+    def none() -> bool:
+        looks = [metrics(cluster) for _ in range(8)]
+        return not any(value for told in looks for name, value in told.items() if "_in_flight{" in name)
+
+    wait_until(none, lambda: metrics(cluster), within_s=20)
+
+
+def broke_off(outcome: Outcome) -> bool:
+    """A stream of the broken upstream's that had begun, and that says so."""
+    begun = outcome.lane.streamed and outcome.status == 200
+    if not begun or outcome.headers["azureml-model-deployment"] != "breaking":
+        return False
+    told = TOLD.get(outcome.lane.name)
+    return outcome.error is not None if told is None else told in outcome.body
+
+
+@pytest.fixture
+def upstream(cluster: Cluster) -> Iterator[Breaking]:
+    """Half of the traffic goes through an upstream that breaks some answers off."""
+    user_config: dict[str, Any] = copy.deepcopy(cluster.user_config)
+    with breaking(f"{cluster.url}/deployments/tiny", {HEADER: KEY}) as (server, url):
+        tokenizer = str(prepare_tiny(default_cache()))
+        user_config["deployments"]["breaking"] = {"url": url, "model": "tiny-llama", "tokenizer_dir": tokenizer}
+        user_config["endpoints"]["chat"]["traffic"] = {"tiny": 50, "breaking": 50}
+        user_config["timeouts"] = {"first_byte_s": 10, "idle_s": 5}
+        cluster.rest("PUT", json=document(user_config))
+        cluster.whole_again()
+        yield server
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_an_answer_that_breaks_off_is_asked_elsewhere_or_ends_in_an_error(cluster: Cluster, upstream: Breaking) -> None:
+    with Traffic(cluster.url, lanes()).running() as traffic:
+        moment = time.monotonic()
+        kinds = [(way, streamed) for way in WAYS for streamed in (False, True)]
+        wait_until(lambda: all(upstream.broken[kind] >= 2 for kind in kinds), lambda: upstream.broken)
+        traffic.flows(1)
+    outcomes = traffic.since(moment)
+    assert unexplained(outcomes, broke_off) == []
+    assert len([it for it in outcomes if not it.is_whole]) <= sum(upstream.broken[way, True] for way in WAYS)
+    nothing_is_in_flight(cluster)
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize("meanwhile", ["allow", "refuse"])
+def test_the_store_of_the_limits_goes_and_comes_back(cluster: Cluster, meanwhile: str) -> None:
+    def is_refused(outcome: Outcome) -> bool:
+        return meanwhile == "refuse" and b"limits of this server cannot be looked up" in outcome.body
+
+    def failures() -> float:
+        return max(metrics(cluster)["switchyard_limit_store_failures_total"] for _ in range(8))
+
+    with redis_server() as redis:
+        limits = {"store": {"url": redis.url}, "default": {"requests_per_minute": 10**6, "concurrent_requests": 100}}
+        changed = {**cluster.user_config, "access": {"limits": {**limits, "on_store_failure": meanwhile}}}
+        cluster.rest("PUT", json=document(changed))
+        cluster.whole_again()
+        with Traffic(cluster.url, lanes()).running() as traffic:
+            moment = time.monotonic()
+            traffic.flows(1)
+            before = failures()
+            redis.stop()
+            gone = time.monotonic()
+            wait_until(lambda: failures() > before, lambda: metrics(cluster))
+            traffic.flows(2)
+            redis.start()
+            time.sleep(3)
+            back = time.monotonic()
+            traffic.flows(1)
+    outcomes = traffic.since(moment)
+    assert unexplained(outcomes, lambda it: gone < it.ended and it.begun < back and is_refused(it)) == []
+    refused = {it.lane.name for it in outcomes if is_refused(it)}
+    assert refused == ({lane.name for lane in lanes()} if meanwhile == "refuse" else set())
+    assert any("x-ratelimit-limit-requests" in it.headers for it in outcomes if it.begun > back)
+    nothing_is_in_flight(cluster)
