@@ -8,15 +8,14 @@ emit the subset that every client in the field reads: UTF-8, LF only, one `data:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 DONE = b"data: [DONE]\n\n"
 
 _BOUNDARY = b"\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One event: its data lines joined with LF, and its type where the stream named one."""
 
     data: str
@@ -74,6 +73,13 @@ class Framer:
         return self._rest
 
 
+def datas(frames: bytes) -> list[bytes]:
+    """The data of each event in whole frames, for those who need no more of it."""
+    if frames.startswith(b"data: ") and frames.count(b"\n") == 2:  # one event, nearly always
+        return [frames[6:-2]]
+    return [event.data.encode() for frame in frames.split(_BOUNDARY) if (event := _event(frame.decode())) is not None]
+
+
 class Decoder:
     """Bytes in any chunking to events. A frame without data (a comment, a keep-alive) is no event."""
 
@@ -85,7 +91,7 @@ class Decoder:
 
         Raises UnicodeDecodeError on bytes that are not UTF-8.
         """
-        frames = self._framer.feed(chunk).decode().split("\n\n")
+        frames = self._framer.feed(chunk).decode().removesuffix("\n\n").split("\n\n")
         return [event for frame in frames if (event := _event(frame)) is not None]
 
 

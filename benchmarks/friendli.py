@@ -19,6 +19,7 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from random import Random
 from typing import Any
 
 import uvloop
@@ -44,6 +45,7 @@ OPENAI = Client("OpenAI", "x-stainless-lang: python", {"ignore_eos": True}, b"[D
 NEVER = {"eos_token": [49_151]}
 CLIENTS = (
     OPENAI,
+    Client("OpenAI, token ids", OPENAI.headers, {**OPENAI.fields, "return_token_ids": True}, OPENAI.end),
     Client("Friendli, classic", "x-friendli-team: t", NEVER, b'"event":"complete"'),
     Client("Friendli, modern", "user-agent: friendli-core", NEVER, b"[DONE]"),
 )
@@ -67,9 +69,10 @@ async def measure(run: leftovers.Run, rounds: int) -> Found:
     """Rounds per client, at 16 streams and at one, the clients taking turns."""
     found: Found = {client.name: {"16": [], "1": []} for client in CLIENTS}
     await asyncio.sleep(SETTLE_S)
+    order = Random(0)
     for number in range(-1, rounds):  # the first one warms up
-        for streams, requests in ((16, 64), (1, 12)):
-            for client in CLIENTS if number % 2 else CLIENTS[::-1]:
+        for streams, requests in ((16, 32), (1, 4)):
+            for client in order.sample(CLIENTS, len(CLIENTS)):
                 result = await burst(request(client), run, streams=streams, requests=requests, end=client.end)
                 if number >= 0:
                     found[client.name][str(streams)].append(result)
@@ -104,7 +107,7 @@ def _compared(found: Found, client: Client, streams: str, by: Any) -> float:
 def main() -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.friendli")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=40)
     arguments = parser.parse_args()
     llm_config = engine(prepare_tiny(default_cache()).absolute())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cluster ends with this process

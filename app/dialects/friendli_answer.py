@@ -44,6 +44,11 @@ def top(completion: Completion) -> int:
     return completion.top_logprobs or 0
 
 
+def told_at_once(completion: Completion) -> bool:
+    """Whether the engine tells each token's text at once, and nothing of it but that."""
+    return completion.top_logprobs is None and not completion.fields.stop
+
+
 class Choice:
     """One choice, as its tokens come."""
 

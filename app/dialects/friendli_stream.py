@@ -1,11 +1,11 @@
 """Friendli's two forms of a stream, one event per token. Neither can tell a failure: the connection breaks."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 from app.dialects.base import dump
-from app.dialects.friendli_answer import Choice, head, logprobs, shown, top, usage, wrong_choices
+from app.dialects.friendli_answer import Choice, head, logprobs, shown, told_at_once, top, usage, wrong_choices
 from app.dialects.friendli_generation import Completion
 from app.dialects.token_events import TokenEvents
 from app.dialects.tokens import Step, Token, TokenStream
@@ -17,11 +17,12 @@ class _Events(TokenEvents):
     """They end when all choices have ended."""
 
     def __init__(self, completion: Completion, model: Model) -> None:
-        super().__init__(TokenStream(model, top=top(completion), keep_end=False), None)
+        super().__init__(
+            TokenStream(model, top=top(completion), keep_end=False, at_once=told_at_once(completion)), None
+        )
         self._completion = completion
         self._choices = [Choice(completion, index) for index, _ in enumerate(completion.seeds)]
         self._open = len(self._choices)
-        self._head: Mapping[str, Any] = {}
 
     def _event(self, step: Step) -> bytes:
         if not 0 <= step.index < len(self._choices):
@@ -55,7 +56,8 @@ class ClassicEvents(_Events):
     """`token_sampled` for each token, and one `complete` with all choices."""
 
     def _token(self, choice: Choice, token: Token) -> bytes:
-        return encode(dump({"event": "token_sampled", "index": choice.index, "text": shown(token), "token": token.id}))
+        event = b'data: {"event":"token_sampled","index":%d,"text":%b,"token":%d}\n\n'
+        return event % (choice.index, dump(shown(token)), token.id)
 
     def _choice_ended(self, choice: Choice) -> bytes:
         return b""
@@ -69,9 +71,11 @@ class ModernChunks(_Events):
     """OpenAI's chunks, each with its token, and `[DONE]`. A choice's last chunk has its seed."""
 
     def _token(self, choice: Choice, token: Token) -> bytes:
-        scores = None if self._completion.fields.logprobs is None else logprobs([token], len(choice.text))
+        if self._completion.fields.logprobs is None:
+            chunk = b'%b,"choices":[{"index":%d,"text":%b,"token":%d,"finish_reason":null,"logprobs":null}]}\n\n'
+            return chunk % (self._begun, choice.index, dump(shown(token)), token.id)
         told = {"index": choice.index, "text": shown(token), "token": token.id, "finish_reason": None}
-        return self._chunk([{**told, "logprobs": scores}])
+        return self._chunk([{**told, "logprobs": logprobs([token], len(choice.text))}])
 
     def _choice_ended(self, choice: Choice) -> bytes:
         last = {"index": choice.index, "text": "", "finish_reason": choice.finish_reason, "seed": choice.seed}
@@ -82,5 +86,9 @@ class ModernChunks(_Events):
         return (self._chunk([], usage=usage(self._choices)) if counted else b"") + DONE
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        self._head = self._head or head(self._tokens.head)
-        return encode(dump({**self._head, "choices": choices, **more}))
+        return b"%b,%b\n\n" % (self._begun, dump({"choices": choices, **more})[1:])
+
+    @cached_property
+    def _begun(self) -> bytes:
+        """What each chunk begins with."""
+        return b"data: " + dump(head(self._tokens.head)).removesuffix(b"}")

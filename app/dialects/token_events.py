@@ -21,7 +21,7 @@ class TokenEvents(EndedOnce, ABC):
     def feed(self, chunk: bytes) -> bytes:
         if self._ended:
             return b""
-        events = b"".join([self._event(step) for step in self._tokens.feed(chunk)])
+        events = b"".join(map(self._event, self._tokens.feed(chunk)))
         if self._tokens.error is None or self.aborts:
             return events
         return events + self.fail(self._tokens.error)

@@ -17,6 +17,7 @@ there. A token of which only a part comes before the stop string is told with th
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from statistics import fmean
 from typing import Any
@@ -27,7 +28,7 @@ from tokenizers.decoders import DecodeStream
 from app.engine import Usage, engine_error
 from app.errors import Broken, SwitchyardError
 from app.model import Model
-from app.sse import Decoder
+from app.sse import Framer, datas
 
 _TOKEN_ID = "token_id:"
 _CONTEXT = 8  # ids of the prompt that can bear on the first token's text: a character has at most four bytes
@@ -91,12 +92,18 @@ class Detokenizer:
 
 
 class Reader:
-    """One choice, fed in any portions. `top` is how many of the likeliest tokens each token tells."""
+    """One choice, fed in any portions. `top` is how many of the likeliest tokens each token tells.
 
-    def __init__(self, model: Model, *, top: int = 0, keep_end: bool = True) -> None:
+    `at_once`: the engine tells each text at once, and no log-probabilities: the question has neither stop strings nor
+    `logprobs`.
+    """
+
+    def __init__(self, model: Model, *, top: int = 0, keep_end: bool = True, at_once: bool = False) -> None:
         self._model = model
         self._top = top
         self._keep_end = keep_end
+        self._at_once = at_once
+        self._unread: list[int] = []
         self._detokenizer: Detokenizer | None = None
         self._told = ""
         self._engine_text = ""
@@ -107,9 +114,22 @@ class Reader:
     def feed(self, choice: Mapping[str, Any]) -> list[Step]:
         """The tokens of a choice, or of a chunk's part of it. Raises Broken on nonsense."""
         try:
+            if self._at_once and (token := self._next(choice)) is not None:
+                return [Step(choice["index"], token)]
             return self._steps(choice)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise Broken("The deployment's answer is no completion") from error
+
+    def _next(self, choice: Mapping[str, Any]) -> Token | None:
+        """Nearly every chunk: one token, whose text is what the engine tells. The detokenizer hears of it later."""
+        ids, text = choice["token_ids"], choice["text"]
+        if not text or len(ids) != 1 or self._withheld or self._detokenizer is None or choice["finish_reason"]:
+            return None
+        self._unread += ids
+        self._told += text
+        self._engine_text += text
+        self.generated_tokens += 1
+        return Token(ids[0], text, None, False)
 
     def _steps(self, choice: Mapping[str, Any]) -> list[Step]:
         if self._detokenizer is None:
@@ -117,13 +137,12 @@ class Reader:
             self._detokenizer = Detokenizer(self._model, prompt_ids)
             self.prompt_tokens = len(prompt_ids)
         ids, reason = choice["token_ids"], choice.get("finish_reason")
+        for id in self._unread:
+            self._detokenizer.text(id)
+        self._unread = []
         texts = [self._detokenizer.text(id) for id in ids]
         self._engine_text += choice["text"]
         self.generated_tokens += len(ids)
-        if texts == [choice["text"]] != [""] and reason is None and not self._withheld and not choice.get("logprobs"):
-            # Nearly every chunk: one token, whose text the engine tells at once.
-            self._told += texts[0]
-            return [Step(choice["index"], Token(ids[0], texts[0], None, False))]
         stop = choice.get("stop_reason")
         if isinstance(stop, str) and self._keep_end:
             texts = _cut(texts, self._told, self._engine_text)
@@ -243,11 +262,9 @@ class TokenStream:
     `error` is the engine's own, told inside the stream; nothing follows it. `head` is the first chunk, once it is here.
     """
 
-    def __init__(self, model: Model, *, top: int = 0, keep_end: bool = True) -> None:
-        self._model = model
-        self._top = top
-        self._keep_end = keep_end
-        self._decoder = Decoder()
+    def __init__(self, model: Model, *, top: int = 0, keep_end: bool = True, at_once: bool = False) -> None:
+        self._reader = partial(Reader, model, top=top, keep_end=keep_end, at_once=at_once)
+        self._framer = Framer()
         self._readers: dict[int, Reader] = {}
         self.error: SwitchyardError | None = None
         self.head: Mapping[str, Any] = {}
@@ -262,32 +279,26 @@ class TokenStream:
 
     def feed(self, chunk: bytes) -> list[Step]:
         """The steps that `chunk` completes. Raises Broken on nonsense."""
-        try:
-            events = self._decoder.feed(chunk)
-        except UnicodeDecodeError as error:
-            raise Broken("The deployment's answer is not UTF-8") from error
         steps: list[Step] = []
-        for event in events:
-            steps += self._steps(event.data)
+        for data in datas(self._framer.feed(chunk)):
+            if data != b"[DONE]" and self.error is None:
+                steps += self._steps(data)
         return steps
 
-    def _steps(self, data: str) -> list[Step]:
-        if data == "[DONE]" or self.error is not None:
-            return []
+    def _steps(self, data: bytes) -> list[Step]:
         try:
             told = from_json(data)
             if "error" in told:
-                self.error = engine_error(data.encode(), status=500)
+                self.error = engine_error(data, status=500)
                 return []
             self.head = self.head or told
-            parts = [(part["index"], part) for part in told["choices"]]
-        except (ValueError, KeyError, TypeError) as error:
+            steps: list[Step] = []
+            for part in told["choices"]:
+                steps += (self._readers.get(part["index"]) or self._begun(part["index"])).feed(part)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise Broken("The deployment's answer is no completion") from error
-        steps: list[Step] = []
-        for index, part in parts:
-            reader = self._readers.get(index)
-            if reader is None:
-                reader = Reader(self._model, top=self._top, keep_end=self._keep_end)
-                self._readers[index] = reader
-            steps += reader.feed(part)
         return steps
+
+    def _begun(self, index: int) -> Reader:
+        self._readers[index] = reader = self._reader()
+        return reader

@@ -60,6 +60,18 @@ def test_it_holds_for_bytes_that_are_no_text(
     assert spoken(steps) == steps[-1].ending.text
 
 
+@pytest.mark.parametrize("keep_end", [True, False])
+@pytest.mark.parametrize("finish_reason", ["length", "stop"])
+@given(text=TEXTS, sizes=st.lists(st.integers(0, 2), max_size=20))
+def test_an_engine_that_tells_each_text_at_once_is_taken_at_its_word(
+    keep_end: bool, finish_reason: str, text: str, sizes: list[int]
+) -> None:
+    choice = completions.choice(MODEL, MODEL.encode("!"), MODEL.encode(text), top=None, finish_reason=finish_reason)
+    portions = completions.portions(MODEL, choice, sizes)
+    taken, other = (Reader(MODEL, keep_end=keep_end, at_once=at_once) for at_once in (True, False))
+    assert [taken.feed(part) for part in portions] == [other.feed(part) for part in portions]
+
+
 @given(text=TEXTS, stop=st.sampled_from(["h", "el", "there", "\n", "日", "😀"]), sizes=SIZES)
 def test_the_text_ends_with_the_stop_string_even_inside_a_token(text: str, stop: str, sizes: list[int]) -> None:
     ids = MODEL.encode("x" + text + stop)
