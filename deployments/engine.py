@@ -20,6 +20,7 @@ from ray.serve.llm.deployment import LLMServer
 from app.model import MODEL_PATH
 from deployments import weights
 from deployments.disconnect import DisconnectMiddleware
+from deployments.draining import GRACE_S
 from deployments.internal_key import VARIABLE, InternalKeyMiddleware
 from deployments.model_card import add_model_card
 from deployments.vitals import end_with
@@ -98,6 +99,7 @@ def _with_defaults(given: Mapping[str, Any], engine_kwargs: Mapping[str, Any]) -
     config = {
         "log_engine_metrics": False,  # vLLM's own /metrics instead of Ray's agent
         **given,
+        "deployment_config": {"graceful_shutdown_timeout_s": GRACE_S, **(given.get("deployment_config") or {})},
         "engine_kwargs": {**engine_kwargs, **(given.get("engine_kwargs") or {})},
         "runtime_env": {**runtime_env, "env_vars": {**ENVIRONMENT, **(runtime_env.get("env_vars") or {})}},
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.config import LOOPBACK_VARIABLE
-from deployments import haproxy, leftovers
+from deployments import draining, haproxy, leftovers
 from deployments.internal_key import VARIABLE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,9 +24,10 @@ DEFAULTS: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_HAPROXY_NBTHREAD": "1",  # one carries far more than a laptop's engines give; a second takes their core
-    # Nobody drains a laptop: a stop is a stop.
+    # No load balancer has to hear of a laptop's replicas.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
     **haproxy.SETTINGS,
+    **draining.SETTINGS,
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",  # its 5 s kill a proxy that a busy laptop is still starting
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray on loopback; asked by address, it takes another interface
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",

@@ -25,6 +25,7 @@ from app.server import Router as App
 from app.targets import Surroundings
 from app.telemetry import log_to_stderr
 from deployments.control import ServeControl
+from deployments.draining import GRACE_S
 
 _log = logging.getLogger("switchyard")
 
@@ -105,6 +106,7 @@ def build(args: RouterArgs) -> Application:
     deployment = serve.deployment(
         name="Router",
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        graceful_shutdown_timeout_s=GRACE_S,
         logging_config={"enable_access_log": False},  # the router's own says more
     )
     return deployment(Router).bind()

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 SAY: dict[str, Any] = {"messages": [{"role": "user", "content": "Say something."}]}
-PAUSE_S = 0.05
+PAUSE_S = 0.2
 GIVE_UP_S = 60.0
 
 
@@ -125,6 +125,10 @@ class Traffic:
         """Every request that ended after `moment`, so far."""
         return [it for it in list(self._outcomes) if it.ended >= moment]
 
+    def stop(self) -> None:
+        """Begins no more requests."""
+        self._stop.set()
+
     def flows(self, count: int = 3, *, within_s: float = 90) -> None:
         """Waits until every lane has ended `count` more requests. Fails where one does not."""
         begun = time.monotonic()
@@ -152,7 +156,7 @@ class Traffic:
         try:
             yield self
         finally:
-            self._stop.set()
+            self.stop()
             driver.join()
 
 

@@ -46,7 +46,7 @@ class Breaking:
         body = await reader.readexactly(int(sent.get("content-length", 0)))
         way = self._way(method)
         async with (
-            aiohttp.ClientSession(headers=self.headers) as session,
+            aiohttp.ClientSession(headers={"content-type": "application/json", **self.headers}) as session,
             session.request(method, self.engine + path, data=body) as answer,
         ):
             kind = answer.headers.get("content-type", "application/json")

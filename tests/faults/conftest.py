@@ -1,6 +1,6 @@
 """An application that can lose parts: two routers, two replicas of a small model."""
 
-import signal
+import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ KEY = "key"
 BACK_WITHIN_S = 120
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cluster:
-    """The running application."""
+    """The running application. `document` is its serve_config.yaml, without what a test changes for a while."""
 
     launcher: Launcher
-    user_config: dict[str, Any]
+    document: dict[str, Any]
 
     @property
     def url(self) -> str:
@@ -67,6 +67,12 @@ class Cluster:
         """Serve's statuses of the applications."""
         return {name: it["status"] for name, it in self.rest("GET").json()["applications"].items()}
 
+    def change(self, **user_config: Any) -> None:
+        """Delivers a router configuration with other fields."""
+        changed = copy.deepcopy(self.document)
+        changed["applications"][0]["deployments"][0]["user_config"] |= user_config
+        self.rest("PUT", json=changed)
+
     def rest(self, method: str, **content: Any) -> httpx.Response:
         """Serve's REST API."""
         run = leftovers.record(self.launcher.directory)
@@ -84,8 +90,13 @@ def wait_until(condition: Callable[[], bool], state: Callable[[], object], withi
         time.sleep(0.1)
 
 
-def document(user_config: dict[str, Any]) -> dict[str, Any]:
+def document() -> dict[str, Any]:
     """serve_config.yaml of the cluster."""
+    user_config = {
+        "endpoints": {"chat": {"tasks": ["chat", "completions"], "traffic": {"tiny": 100}}},
+        "deployments": {"tiny": {"app": "tiny", "model": "tiny-llama"}},
+        "timeouts": {"first_byte_s": 15, "idle_s": 15},
+    }
     tiny = engine(prepare_tiny(default_cache()))
     tiny["deployment_config"]["autoscaling_config"] = None
     tiny["deployment_config"]["num_replicas"] = 2
@@ -113,27 +124,19 @@ def document(user_config: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("faults")
-    user_config = {
-        "endpoints": {"chat": {"tasks": ["chat", "completions"], "traffic": {"tiny": 100}}},
-        "deployments": {"tiny": {"app": "tiny", "model": "tiny-llama"}},
-        "timeouts": {"first_byte_s": 15, "idle_s": 15},
-    }
     config = directory / "serve_config.yaml"
-    config.write_text(yaml.safe_dump(document(user_config)))
+    config.write_text(yaml.safe_dump(document()))
     with launched(config, directory, {VARIABLE: KEY}) as launcher:
-        cluster = Cluster(launcher, user_config)
+        cluster = Cluster(launcher, document())
         cluster.whole_again()
         yield cluster
-        launcher.process.send_signal(signal.SIGTERM)
-        assert launcher.process.wait(120) == 0
-        assert leftovers.marked(launcher.run_id) == []
 
 
 @pytest.fixture
 def unchanged(cluster: Cluster) -> Iterator[None]:
     """Puts the cluster's own configuration in force again, after the test."""
     yield
-    cluster.rest("PUT", json=document(cluster.user_config))
+    cluster.change()
     cluster.whole_again()
 
 

@@ -2,6 +2,7 @@
 
 import time
 
+import httpx
 import pytest
 
 from tests.faults.conftest import ENGINE, PROXY, REPLICA, ROUTER, Cluster, wait_until
@@ -49,9 +50,11 @@ def test_the_death_of_a_router_loses_only_what_it_carried(cluster: Cluster, traf
 
 
 def test_the_ingress_comes_back_by_itself(cluster: Cluster, traffic: Traffic) -> None:
+    """Serve's new one knows no routes for a moment."""
     moment = time.monotonic()
     cluster.kill(PROXY)
     cluster.whole_again()
+    wait_until(lambda: httpx.get(f"{cluster.url}/health").status_code == 200, cluster.state)
     back = time.monotonic()
     traffic.flows()
     assert unexplained(traffic.since(moment), lambda it: it.begun < back) == []

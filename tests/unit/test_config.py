@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from app.config import ConfigError, check_file, load, main, parse, schema
+from deployments import draining, haproxy
 
 ROOT = Path(__file__).parents[2]
 
@@ -177,6 +178,11 @@ def test_the_example_for_kubernetes_is_right(tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
     file.write_text(example["spec"]["serveConfigV2"])
     assert check_file(file) == []
+    cluster = example["spec"]["rayClusterConfig"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        told = {variable["name"]: variable.get("value") for variable in container["env"]}
+        assert told.items() >= {**haproxy.SETTINGS, **draining.SETTINGS}.items()
 
 
 def test_the_committed_schema_is_the_generated_one() -> None:

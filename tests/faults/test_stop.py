@@ -1,0 +1,27 @@
+"""The end of the application. It is the last file: nothing runs after it."""
+
+import signal
+import time
+
+import pytest
+
+from deployments import leftovers
+from tests.faults.conftest import Cluster
+from tests.traffic import Traffic, lanes, unexplained
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
+
+
+def test_a_sigterm_finishes_what_is_under_way(cluster: Cluster) -> None:
+    streams = [lane for lane in lanes(tokens=400) if lane.streamed]
+    with Traffic(cluster.url, streams).running() as traffic:
+        time.sleep(2)
+        moment = time.monotonic()
+        cluster.launcher.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        traffic.stop()
+    assert cluster.launcher.process.wait(120) == 0
+    carried = [it for it in traffic.since(moment) if it.begun < moment]
+    assert {it.lane.name for it in carried} == {lane.name for lane in streams}
+    assert unexplained(carried) == []
+    assert leftovers.marked(cluster.launcher.run_id) == []
