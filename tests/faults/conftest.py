@@ -63,6 +63,13 @@ class Cluster:
         wait_until(lambda: len(self.processes(PROXY)) > 0, self.state)  # an older one may finish its streams
         wait_until(lambda: self.state() == {"router": "RUNNING", "tiny": "RUNNING"}, self.state)
 
+    def answers(self) -> bool:
+        """Whether the router can be reached."""
+        try:
+            return httpx.get(f"{self.url}/health", timeout=10).status_code == 200
+        except httpx.TransportError:
+            return False
+
     def state(self) -> dict[str, str]:
         """Serve's statuses of the applications."""
         return {name: it["status"] for name, it in self.rest("GET").json()["applications"].items()}
