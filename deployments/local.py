@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
@@ -37,8 +37,8 @@ READY_S = 900.0
 """How long the applications may take to come up."""
 UNHEALTHY_S = 60.0
 """How long one may be unhealthy before the start is given up."""
-SHUTDOWN_S = 30.0
-"""How long Serve may take to stop by itself; the sweep ends what is left."""
+SHUTDOWN_S = 60.0
+"""How long requests under way and Serve may take to end by themselves; the sweep ends what is left."""
 
 EVERYWHERE = "0.0.0.0"
 """All interfaces, and no single other one: the router finds the models on loopback, through the same port."""
@@ -133,7 +133,7 @@ def _run(document: Mapping[str, Any], port: int, directory: Path, stop: threadin
         failed = False
     finally:
         with _output_to(files / "launcher.log"):
-            _shut_down(run)
+            _shut_down(run, _routers(document), stop)
         (directory / "local.json").unlink(missing_ok=True)
         if failed:
             _say(f"The logs are kept: {files}/ray/session_latest/logs")
@@ -288,25 +288,37 @@ def _ready(document: Mapping[str, Any], run: leftovers.Run) -> None:
     _write(sys.__stdout__, f"Switchyard is ready: http://{HOST}:{run.port}/v1")
 
 
-def _shut_down(run: leftovers.Run) -> None:
-    """Gently first, so that engines and HAProxy end in order; then whatever still carries the marker."""
+def _routers(document: Mapping[str, Any]) -> list[str]:
+    """The applications that clients reach."""
+    applications = document.get("applications") or []
+    return [it["name"] for it in applications if it.get("import_path") == "deployments.router:build"]
+
+
+def _shut_down(run: leftovers.Run, routers: Sequence[str], stop: threading.Event) -> None:
+    """Gently first, unless a second signal comes: the routers finish what they carry, then engines and HAProxy end in
+    order. Then whatever still carries the marker."""
     if "ray" in sys.modules:
-        _say("Stopping")
-        thread = threading.Thread(target=_stop_serve, daemon=True)
+        _say("Stopping, once the requests under way have ended; a second signal stops at once")
+        stop.clear()
+        thread = threading.Thread(target=_stop_serve, args=(routers,), daemon=True)
         thread.start()
-        thread.join(SHUTDOWN_S)
+        deadline = time.monotonic() + SHUTDOWN_S
+        while thread.is_alive() and time.monotonic() < deadline and not stop.wait(0.1):
+            pass
         import ray
 
         ray.shutdown()
     leftovers.sweep(run.run_id)
 
 
-def _stop_serve() -> None:
+def _stop_serve(routers: Sequence[str]) -> None:
     import ray
     from ray import serve as ray_serve
 
     with contextlib.suppress(Exception):  # whatever it was, the sweep follows
         if ray.is_initialized():
+            for name in routers:
+                ray_serve.delete(name)
             ray_serve.shutdown()
 
 
