@@ -4,6 +4,7 @@ import copy
 import time
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.faults.conftest import ENGINE, ROUTER, Cluster, wait_until
@@ -67,13 +68,15 @@ def test_a_rolling_update_finishes_what_its_replicas_carry(cluster: Cluster, app
         place["deployments"][0]["ray_actor_options"] = {"num_cpus": 0.25}
     else:
         place["args"]["llm_config"]["engine_kwargs"]["max_num_seqs"] = 30
-    with Traffic(cluster.url, [*lanes(), *LONG]).running() as traffic:
+    with httpx.Client() as kept, Traffic(cluster.url, [*lanes(), *LONG]).running() as traffic:
+        assert kept.get(f"{cluster.url}/health").status_code == 200
         time.sleep(2)
         moment = time.monotonic()
         cluster.document = changed
         cluster.change()
         wait_until(lambda: not before & {it.pid for it in cluster.processes(application)}, cluster.state, within_s=300)
         cluster.whole_again()
+        assert kept.get(f"{cluster.url}/health").status_code == 200  # over a connection from before
     outcomes = traffic.since(moment)
     assert unexplained(outcomes) == []
     assert {it.lane.name for it in outcomes if it.lane in LONG and it.begun < moment} == {it.name for it in LONG}
