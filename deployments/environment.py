@@ -24,8 +24,7 @@ DEFAULTS: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_HAPROXY_NBTHREAD": "1",  # one carries far more than a laptop's engines give; a second takes their core
-    # Until HAProxy has heard that a replica stops, it sends requests there; Serve's own 30 s are for load balancers.
-    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": str(draining.DEREGISTRATION_S),
     **haproxy.SETTINGS,
     **draining.SETTINGS,
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",  # its 5 s kill a proxy that a busy laptop is still starting

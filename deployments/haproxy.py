@@ -1,13 +1,14 @@
-"""HAProxy as Ray Serve runs it, with one switch and one rule more, one option less, and three settings.
+"""HAProxy as Ray Serve runs it, with one switch and one rule more, and three settings.
 
 Ray's HAProxy configuration says `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose
 request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client leaves, HAProxy
 never notices, keeps the engine working for nobody, and spins on the closed connection. `-dS` turns splicing off.
 
 Each change of a replica starts a new HAProxy, and the old one ends what it carries. It also takes one more request on
-every connection that is kept alive, for the replicas that it knew, which may all be gone: after a rolling update that
-is a 500 for each. Without Ray's `option idle-close-on-response` it closes those that are idle, as every client's pool
-expects; those that carried a stream meanwhile are closed after it, which only the stream's own head can say.
+every connection that is kept alive, for the replicas that it knew. Those still answer for a while (their draining
+period), unless the connection carried a stream meanwhile; then all of them may be gone, and the request would be a 500.
+So connections end with their streams, which only a stream's own head can say, and idle ones must end before the
+draining period does (`http_options.keep_alive_timeout_s`, see `deployments.draining`).
 
 Ray takes the path of another binary from RAY_SERVE_HAPROXY_BINARY_PATH, so all of it fits into a script.
 
@@ -35,7 +36,7 @@ CLOSE = "http-after-response set-header connection close if { res.hdr(content-ty
 _SCRIPT = """#!/bin/sh
 for word; do
     if [ "$before" = -f ]; then
-        sed -i -e '/option idle-close-on-response/d' -e '/^frontend http_frontend/a\\    CLOSE' "$word"
+        sed -i '/^frontend http_frontend/a\\    CLOSE' "$word"
     fi
     before=$word
 done

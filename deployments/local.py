@@ -27,6 +27,7 @@ import yaml
 from app import config as app_config
 from app.config_access import is_loopback
 from deployments import leftovers
+from deployments.draining import KEEP_ALIVE_S
 from deployments.environment import HOST, authenticate, free_ports, is_free, set_environment
 from deployments.internal_key import HEADER, VARIABLE
 
@@ -91,7 +92,7 @@ def deploy(config: Path) -> int:
     authenticate(run)
     try:
         document = yaml.safe_load(config.read_text())
-        _deploy(run.dashboard, {**document, "http_options": {"host": _host(document), "port": run.port}})
+        _deploy(run.dashboard, {**document, "http_options": _http_options(document, run.port)})
     except Failure as failure:
         _say(str(failure))
         return 1
@@ -145,7 +146,7 @@ def _start(document: Mapping[str, Any], run: leftovers.Run, stop: threading.Even
     _say(f"Starting Ray (logs: {run.directory}/ray/session_latest/logs)")
     _start_ray(run, stop)
     _check(stop)
-    options = {"host": _host(document), "port": run.port}
+    options = _http_options(document, run.port)
     _in_background(partial(_start_serve, options), stop)
     _in_background(partial(_deploy, run.dashboard, {**document, "http_options": options}), stop)
     _wait_until_running(stop)
@@ -177,6 +178,10 @@ def _host(document: Mapping[str, Any]) -> str:
     if wanted != EVERYWHERE:
         raise Failure(f"http_options.host: '{wanted}': a local run listens on {HOST} or on {EVERYWHERE}")
     return wanted
+
+
+def _http_options(document: Mapping[str, Any], port: int) -> dict[str, Any]:
+    return {"host": _host(document), "port": port, "keep_alive_timeout_s": KEEP_ALIVE_S}
 
 
 def _packages(document: Mapping[str, Any]) -> Iterator[str]:
