@@ -15,7 +15,7 @@ import aiohttp
 
 SAY: dict[str, Any] = {"messages": [{"role": "user", "content": "Say something."}]}
 PAUSE_S = 0.2
-GIVE_UP_S = 60.0
+GIVE_UP_S = 180.0
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def test_a_full_queue_is_refused_and_frees_itself(cluster: Cluster) -> None:
         assert unexplained([it for it in traffic.since(freed) if it.begun >= freed]) == []
 
 
-LONG = [lane for lane in lanes(tokens=1500) if lane.streamed and lane.name in ("openai", "azure", "friendli")]
+LONG = [lane for lane in lanes(tokens=1000) if lane.streamed and lane.name in ("openai", "azure", "friendli")]
 """They outlast the replacement of a replica."""
 
 
