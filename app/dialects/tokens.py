@@ -31,7 +31,7 @@ from app.model import Model
 from app.sse import Framer, datas
 
 _TOKEN_ID = "token_id:"
-_CONTEXT = 8  # ids of the prompt that can bear on the first token's text: a character has at most four bytes
+_CONTEXT = 8  # ids before a token that can bear on its text: a character has at most four bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +137,8 @@ class Reader:
             self._detokenizer = Detokenizer(self._model, prompt_ids)
             self.prompt_tokens = len(prompt_ids)
         ids, reason = choice["token_ids"], choice.get("finish_reason")
-        for id in self._unread:
-            self._detokenizer.text(id)
-        self._unread = []
-        texts = [self._detokenizer.text(id) for id in ids]
+        detokenizer = self._caught_up(self._detokenizer)
+        texts = [detokenizer.text(id) for id in ids]
         self._engine_text += choice["text"]
         self.generated_tokens += len(ids)
         stop = choice.get("stop_reason")
@@ -158,6 +156,16 @@ class Reader:
         ending = Ending(reason, stop, self._told, self.prompt_tokens, self.generated_tokens)
         last = steps.pop().token if steps else None
         return [*steps, Step(index, last, ending)]
+
+    def _caught_up(self, detokenizer: Detokenizer) -> Detokenizer:
+        """One that knows what came before. After a long stream anew: all of its texts were whole characters."""
+        unread, self._unread = self._unread, []
+        if len(unread) > _CONTEXT:
+            self._detokenizer = detokenizer = Detokenizer(self._model, unread)
+        else:
+            for id in unread:
+                detokenizer.text(id)
+        return detokenizer
 
     def _without_the_end(
         self, waiting: list["_Waiting"], reason: str | None, stop: int | str | None

@@ -62,7 +62,7 @@ def test_it_holds_for_bytes_that_are_no_text(
 
 @pytest.mark.parametrize("keep_end", [True, False])
 @pytest.mark.parametrize("finish_reason", ["length", "stop"])
-@given(text=TEXTS, sizes=st.lists(st.integers(0, 2), max_size=20))
+@given(text=st.lists(PIECES, min_size=1, max_size=40).map("".join), sizes=st.lists(st.integers(0, 2), max_size=60))
 def test_an_engine_that_tells_each_text_at_once_is_taken_at_its_word(
     keep_end: bool, finish_reason: str, text: str, sizes: list[int]
 ) -> None:
