@@ -2,7 +2,8 @@
 completions beside Friendli's, both through the router.
 
 Friendli tells each token with its id, so that its chunks are taken apart and written anew, while OpenAI's pass through.
-The model has one random layer, so that what is measured is the serving path; the ways take turns within a round.
+The model has one random layer, so that what is measured is the serving path; the clients take short turns, in another
+order each round. An OpenAI client that asks for token ids shows what the engine's part of it costs.
 
     python -m benchmarks.friendli     prints a table; exit status 1 below the bar
 
