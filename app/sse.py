@@ -77,7 +77,7 @@ def datas(frames: bytes) -> list[bytes]:
     """The data of each event in whole frames, for those who need no more of it."""
     if frames.startswith(b"data: ") and frames.count(b"\n") == 2:  # one event, nearly always
         return [frames[6:-2]]
-    return [event.data.encode() for frame in frames.split(_BOUNDARY) if (event := _event(frame.decode())) is not None]
+    return [data for frame in frames.split(_BOUNDARY) if (data := _fields(frame)[0]) is not None]
 
 
 class Decoder:
@@ -91,20 +91,21 @@ class Decoder:
 
         Raises UnicodeDecodeError on bytes that are not UTF-8.
         """
-        frames = self._framer.feed(chunk).decode().removesuffix("\n\n").split("\n\n")
-        return [event for frame in frames if (event := _event(frame)) is not None]
+        found = map(_fields, self._framer.feed(chunk).split(_BOUNDARY))
+        return [
+            Event(data.decode(), None if type is None else type.decode()) for data, type in found if data is not None
+        ]
 
 
-def _event(frame: str) -> Event | None:
-    if frame.startswith("data: ") and "\n" not in frame:  # nearly all of them
-        return Event(frame[6:])
-    data: list[str] = []
+def _fields(frame: bytes) -> tuple[bytes | None, bytes | None]:
+    """The data and the type of a frame, as far as it has them."""
+    data: list[bytes] = []
     type = None
-    for line in frame.split("\n"):
-        field, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if field == "data":
+    for line in frame.split(b"\n"):
+        field, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
             data.append(value)
-        elif field == "event":
+        elif field == b"event":
             type = value
-    return Event("\n".join(data), type) if data else None
+    return (b"\n".join(data) if data else None), type

@@ -54,16 +54,14 @@ class CompletionStream(UsageOnTheLastChoice):
         self._tally = Tally(surroundings.n)
         self._head: dict[str, Any] = {}
 
-    def fail(self, error: SwitchyardError) -> bytes:
+    def _failed(self, error: SwitchyardError) -> bytes:
         cut_short = isinstance(error, TimedOut) and self._around.truncate and self._head
-        if self._ended or not cut_short:
-            return super().fail(error)
+        if not cut_short:
+            return super()._failed(error)
         last = b"".join(self._choice(self._cut(index)) for index in sorted(self._unfinished))
         usage = encode(dump({**self._head, "choices": [], "usage": self._tally.usage()}))
         self.usage = find_usage(usage)
-        last += self._release(usage) + DONE
-        self._ended = True
-        return last
+        return last + self._release(usage) + DONE
 
     def _passes(self, frames: bytes) -> bool:
         return False

@@ -70,6 +70,12 @@ class Cluster:
         except httpx.TransportError:
             return False
 
+    def metrics(self) -> dict[str, float]:
+        """One of the routers'."""
+        lines = httpx.get(f"{self.url}/metrics", timeout=30).text.splitlines()
+        told = (line.rpartition(" ") for line in lines if line.startswith("switchyard_"))
+        return {name: float(value) for name, _, value in told}
+
     def state(self) -> dict[str, str]:
         """Serve's statuses of the applications."""
         return {name: it["status"] for name, it in self.rest("GET").json()["applications"].items()}

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import httpx
 import numpy as np
 import psutil
 import pytest
@@ -43,10 +42,9 @@ class Signs:
                 name = f"{title} {process.pid}"
                 self.note(name, "rss_mb", elapsed_s, process.memory_info().rss / 2**20)
                 self.note(name, "fds", elapsed_s, process.num_fds())
-        metrics = httpx.get(f"{cluster.url}/metrics", timeout=30).text
-        told = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line.startswith("switchyard_"))
-        self.note("a router", "tasks", elapsed_s, float(told["switchyard_asyncio_tasks"]))
-        self.note("a router", "lag_s", elapsed_s, float(told["switchyard_event_loop_lag_seconds"]))
+        told = cluster.metrics()
+        self.note("a router", "tasks", elapsed_s, told["switchyard_asyncio_tasks"])
+        self.note("a router", "lag_s", elapsed_s, told["switchyard_event_loop_lag_seconds"])
 
     def note(self, name: str, sign: str, elapsed_s: float, value: float) -> None:
         """One value."""

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from deployments.internal_key import HEADER
@@ -24,21 +23,14 @@ TOLD = {
 """How a stream tells a failure; Azure's and Friendli's have no words for one, and their connections break."""
 
 
-def metrics(cluster: Cluster) -> dict[str, float]:
-    """One of the routers'."""
-    lines = httpx.get(f"{cluster.url}/metrics", timeout=30).text.splitlines()
-    told = (line.rpartition(" ") for line in lines if line.startswith("switchyard_"))
-    return {name: float(value) for name, _, value in told}
-
-
 def nothing_is_in_flight(cluster: Cluster) -> None:
     """Waits until several looks, which any router may answer, find no request."""
 
     def none() -> bool:
-        looks = [metrics(cluster) for _ in range(8)]
+        looks = [cluster.metrics() for _ in range(8)]
         return not any(value for told in looks for name, value in told.items() if "_in_flight{" in name)
 
-    wait_until(none, lambda: metrics(cluster), within_s=20)
+    wait_until(none, cluster.metrics, within_s=20)
 
 
 def broke_off(outcome: Outcome) -> bool:
@@ -88,7 +80,7 @@ def test_the_store_of_the_limits_goes_and_comes_back(cluster: Cluster, meanwhile
         return meanwhile == "refuse" and said in outcome.body
 
     def failures() -> float:
-        return max(metrics(cluster)["switchyard_limit_store_failures_total"] for _ in range(8))
+        return max(cluster.metrics()["switchyard_limit_store_failures_total"] for _ in range(8))
 
     with redis_server() as redis:
         limits = {"store": {"url": redis.url}, "default": {"requests_per_minute": 10**6, "concurrent_requests": 100}}
@@ -100,7 +92,7 @@ def test_the_store_of_the_limits_goes_and_comes_back(cluster: Cluster, meanwhile
             before = failures()
             redis.stop()
             gone = time.monotonic()
-            wait_until(lambda: failures() > before, lambda: metrics(cluster))
+            wait_until(lambda: failures() > before, cluster.metrics)
             traffic.flows(2)
             redis.start()
             time.sleep(3)
