@@ -59,7 +59,7 @@ schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors
 	@$(BIN)/python -m app.config schema > serve_config.schema.json
 
 fields: $(VENV)/.ready  ## the README's table of all dialects' fields, from the code
-	@$(BIN)/python -m app.field_table README.md
+	@$(BIN)/python -m app.dialects.field_table README.md
 
 setup: $(VENV)/.ready
 

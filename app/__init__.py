@@ -1,10 +1,13 @@
-"""The router: pure Python on Starlette. It imports neither Ray nor vLLM and runs anywhere.
+"""The router. It imports neither Ray nor vLLM; `deployments` hosts it.
 
-Imports point one way, and `tests/unit/test_layers.py` holds them to it:
+Seven layers. A module imports from its own layer's packages as listed and from the layers below, never upwards
+(`tests/unit/test_layers.py`):
 
-    deployments -> server, management -> exchange, telemetry -> dialects, upstream
-        -> access, limits, content_filter, control, engine, traffic -> config, errors, sse
-
-Dialects import neither one another nor Starlette. `field_table.py` is beside all this: it writes a table of the
-dialects' fields into the README. Read `exchange.py` first: it is one request's journey.
+    1  errors  sse  internal_api                            words that everything shares
+    2  config  engine                                       what the YAML may say; vLLM's formats as pure functions
+    3  control_plane  limits  routing  telemetry  upstream  what one request needs besides its dialect
+    4  access  dialects                                     who is calling; each provider's wire format
+    5  exchange                                             one request's journey: start at `exchange/handler.py`
+    6  server                                               the ASGI application
+    7  __main__                                             the command line
 """

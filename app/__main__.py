@@ -10,11 +10,12 @@ from pathlib import Path
 
 import uvicorn
 
-from app.config import ConfigError, load
-from app.config_access import is_loopback
-from app.server import Router
-from app.targets import Surroundings
-from app.telemetry import log_to_stderr
+from app.config.base import ConfigError
+from app.config.serve_file import load
+from app.config.urls import is_loopback
+from app.server.application import Router
+from app.telemetry.access_log import log_to_stderr
+from app.upstream.target import Surroundings
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 DONE = b"data: [DONE]\n\n"
-
 _BOUNDARY = b"\n\n"
 
 

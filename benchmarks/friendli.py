@@ -26,8 +26,8 @@ from typing import Any
 import uvloop
 
 from benchmarks.serving import HOST, ROOT, SETTLE_S, TOKENS, Round, burst, engine, ours
-from deployments import leftovers
-from deployments.weights import default_cache, prepare_tiny
+from deployments.local import processes as leftovers
+from deployments.weights.cache import default_cache, prepare_tiny
 
 RATIO, LATER_MS = 0.9, 5.0
 

@@ -15,8 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deployments.logits.registration import PROCESSORS
-from deployments.weights import default_cache, prepare_tiny
+from deployments.engine.logits.registry import PROCESSORS
+from deployments.weights.cache import default_cache, prepare_tiny
 
 BATCH = 16
 PROMPT = 32

@@ -47,9 +47,9 @@ import uvloop
 import yaml
 
 from benchmarks import shipped
-from deployments import leftovers
-from deployments.internal_key import HEADER, VARIABLE
-from deployments.weights import default_cache, prepare_tiny
+from deployments.engine.internal_key import HEADER, VARIABLE
+from deployments.local import processes as leftovers
+from deployments.weights.cache import default_cache, prepare_tiny
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = "tiny-llama"

@@ -22,9 +22,9 @@ from typing import Any
 
 import yaml
 
-from deployments import leftovers
-from deployments.environment import DEFAULTS, HOST, TOKEN
-from deployments.local import LOGICAL_CPUS
+from deployments.local import processes as leftovers
+from deployments.local.environment import DEFAULTS, HOST, TOKEN
+from deployments.local.launcher import LOGICAL_CPUS
 
 READY_S = 600.0
 """How long the cluster may take until it answers."""

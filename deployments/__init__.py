@@ -1,1 +1,1 @@
-"""What runs on the cluster: the only importers of ray and vllm."""
+"""Serve deployments, and the launcher that runs all of them on one machine. Only this package imports Ray and vLLM."""

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from deployments import local
+from deployments.local import launcher as local
 
 
 def main(argv: Sequence[str] | None = None) -> int:

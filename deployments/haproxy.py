@@ -30,7 +30,6 @@ SETTINGS: Mapping[str, str] = {
 }
 """For the environment of every node, before Ray starts."""
 
-
 CLOSE = "http-after-response set-header connection close if { res.hdr(content-type) -m beg text/event-stream }"
 
 _SCRIPT = """#!/bin/sh

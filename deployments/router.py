@@ -1,4 +1,4 @@
-"""The router as a Serve deployment: a thin host for `app.server.Router`.
+"""The router as a Serve deployment: a thin host for `app.server.application.Router`.
 
 Its configuration is the deployment's `user_config`, which Serve delivers to every replica on each change, without a
 restart. A change that is refused leaves the last good one in force.
@@ -19,16 +19,16 @@ from ray.serve._private.config import DeploymentConfig
 from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.answer import REQUEST_ID_HEADER
-from app.config import LOOPBACK_VARIABLE, ConfigError
-from app.server import Router as App
-from app.targets import Surroundings
-from app.telemetry import log_to_stderr
-from deployments.control import ServeControl
+from app.config.base import ConfigError
+from app.exchange.response import REQUEST_ID_HEADER
+from app.internal_api import LOOPBACK_VARIABLE
+from app.server.application import Router as App
+from app.telemetry.access_log import log_to_stderr
+from app.upstream.target import Surroundings
+from deployments.control_plane import ServeControl
 from deployments.draining import GRACE_S
 
 _log = logging.getLogger("switchyard")
-
 
 MAX_ONGOING_REQUESTS = 1000
 """Per replica, unless the YAML says otherwise. Serve's own default is 5: a request here mostly waits for a model."""

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.beam import start
-from deployments.beam.scoring import NextToken
-from deployments.beam.search import Search
-from deployments.beam.settings import Settings
+from deployments.engine.beam_search import start
+from deployments.engine.beam_search.scoring import NextToken
+from deployments.engine.beam_search.search import Search
+from deployments.engine.beam_search.settings import Settings
 
 Model = Callable[[Sequence[int]], NDArray[np.float64]]
 """The log-probabilities of all tokens after an answer."""

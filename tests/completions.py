@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.model import Model
+from app.engine.model import Model
 
 
 def texts(model: Model, prompt: Sequence[int], ids: Sequence[int]) -> list[str]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployments import leftovers
+from deployments.local import processes as leftovers
 from tests.serving import free_port
 
 ROOT = Path(__file__).resolve().parents[1]

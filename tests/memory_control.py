@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from app.control import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Delivery
+from app.control_plane import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Delivery
 from app.errors import Conflict, SwitchyardError
 
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from deployments.logits.base import Processor
+from deployments.engine.logits.processor import Processor
 
 Ids = list[int]
 T = TypeVar("T")

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from app.access.keyfile import append
-from app.access.keys import DEFAULT_PREFIX, create
-from app.config_access import Limits
-from app.config_base import ConfigError
+from app.access.api_keys import DEFAULT_PREFIX, create
+from app.access.key_file import append
+from app.config.access import Limits
+from app.config.base import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:

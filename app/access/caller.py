@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from app.config import Config
-from app.config_access import ANONYMOUS, Limits
+from app.config.access import ANONYMOUS, Limits
+from app.config.schema import Config
 from app.errors import Forbidden
 
 _HEADERS = ("api-key", "x-api-key")

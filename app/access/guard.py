@@ -15,16 +15,16 @@ from typing import Any, Protocol
 
 import aiohttp
 
+from app.access.api_keys import KeyRing
+from app.access.bearer_tokens import key_id, looks_like_a_token, verify
 from app.access.caller import EVERYONE, VISITOR, Caller, credentials
-from app.access.issuer import Issuer, fetch
-from app.access.keyfile import KeyFile
-from app.access.keys import KeyRing
-from app.access.tokens import key_id, looks_like_a_token, verify
-from app.config import Config
-from app.config_access import Access as Settings
-from app.config_access import Store as StoreSettings
-from app.config_access import exposure_problems, sharing_problems
-from app.config_base import ConfigError
+from app.access.jwks import Issuer, fetch
+from app.access.key_file import KeyFile
+from app.config.access import Access as Settings
+from app.config.access import Store as StoreSettings
+from app.config.access import exposure_problems, sharing_problems
+from app.config.base import ConfigError
+from app.config.schema import Config
 from app.errors import Forbidden, Unauthorized, Unavailable
 from app.limits.limiter import Answer, Claims, Limiter, Subject
 from app.limits.limiter import Watch as LimitWatch
@@ -37,7 +37,6 @@ _NO_KEY = (
 )
 
 _TWO_KEYS = "The request shows different credentials in several headers: send one"
-
 _log = logging.getLogger("switchyard")
 
 

@@ -1,1 +1,1 @@
-"""One module per provider's wire format. Translation only: no I/O, no clock, no logging, no web framework."""
+"""One folder per provider: translation between its wire format and vLLM's, without I/O."""

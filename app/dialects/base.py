@@ -8,26 +8,19 @@ A dialect object holds no state; what one request needs to remember travels in i
 request comes as `Context` (before a deployment is chosen) and `Served` (after).
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
-from pydantic import ValidationError
-from pydantic_core import from_json, to_json
-
-from app.config import Config, Deployment, Task
-from app.dialects.schemas import Body
-from app.engine import Usage
-from app.errors import BadRequest, SwitchyardError
-from app.model import Model
-from app.traffic import Random
+from app.config.schema import Config, Deployment, Task
+from app.dialects.openapi_schemas import Body
+from app.engine.model import Model
+from app.engine.usage import Usage
+from app.errors import SwitchyardError
+from app.routing.traffic import Random
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
-
-AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
-"""Where Azure's clients call; newer ones are the OpenAI SDK, so both dialects have these paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +80,8 @@ class Call:
     lookup whose questions are in the fitted body.
 
     `partial`: when time is up, what a completion has by then is the answer. Whole ones are folded from a stream for
-    that (`app/fold.py`); in streamed ones it is the `Stream` that ends in order (`fail` with TimedOut).
+    that (`app.engine.completion_collector`); in streamed ones it is the `Stream` that ends in order (`fail` with
+    TimedOut).
     """
 
     task: Task
@@ -196,96 +190,3 @@ class Dialect(Protocol):
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
         """A local route's reply; `config` is what the caller may know of it. Raises ClientError."""
-
-
-def json_object(body: bytes) -> dict[str, Any]:
-    """The body as a JSON object without nulls. Raises BadRequest on anything else."""
-    try:
-        value = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise BadRequest(f"The body is not valid JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise BadRequest("The body must be a JSON object")
-    # Most bodies hold no null: looking for the word is far cheaper than walking the tree.
-    return without_nulls(value) if b"null" in body else value
-
-
-def peek(body: bytes) -> dict[str, Any]:
-    """The body as far as it is a JSON object, to see whose it is."""
-    try:
-        told = from_json(body)
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
-# Below these keys JSON null is data, not absence: a JSON Schema's `const`, `default` or `enum`, template variables.
-_VERBATIM = frozenset({"parameters", "schema", "json", "input_schema", "chat_template_kwargs", "arguments"})
-
-
-def without_nulls(value: Any) -> Any:
-    """`value` with every null member of every object left out: null means absent, at every level."""
-    if isinstance(value, dict):
-        return {
-            key: item if key in _VERBATIM else without_nulls(item) for key, item in value.items() if item is not None
-        }
-    if isinstance(value, list):
-        return [without_nulls(item) for item in value]
-    return value
-
-
-def field_path(location: Sequence[int | str]) -> str:
-    """A field's path as clients know it: ``messages[0].role``."""
-    path = ""
-    for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path
-
-
-def value_at(body: Any, path: str | None) -> Any:
-    """What `body` holds at a `field_path`; None where there is nothing."""
-    for part in _STEPS.findall(path or ""):
-        try:
-            body = body[int(part) if isinstance(body, list) else part]
-        except (KeyError, IndexError, ValueError, TypeError):
-            return None
-    return body if path else None
-
-
-_STEPS = re.compile(r"[^.\[\]]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What pydantic found first: a `field_path`, a sentence that begins with it, and the kind of the two that have a
-    name of their own: the field is missing, or nobody knows it."""
-
-    path: str
-    message: str
-    missing: bool
-    unknown: bool
-
-
-def first_problem(error: ValidationError) -> Problem:
-    """The first wrong field's problem: of a union's branches, the one that got furthest into the value."""
-    errors = error.errors(include_url=False)
-    of_the_first = [item for item in errors if item["loc"][:1] == errors[0]["loc"][:1]]
-    found = max(of_the_first, key=lambda item: len(_fields(item["loc"])))
-    path, message = field_path(_fields(found["loc"])), found["msg"].removeprefix("Value error, ")
-    if not path:  # a rule over several fields, whose message begins with the field's name
-        path, _, message = message.partition(": ")
-    kind = found["type"]
-    return Problem(path, f"{path}: {message}", kind == "missing", kind == "extra_forbidden")
-
-
-def _fields(location: Sequence[int | str]) -> list[int | str]:
-    """A location without the parts that name a branch of a union and no field."""
-    return [part for part in location if isinstance(part, int) or not _BRANCH.match(part)]
-
-
-_BRANCH = re.compile(r"(str|int|float|bool|dict)$|constrained-|[A-Z]|.*\[")
-
-
-def dump(value: Any) -> bytes:
-    """Compact JSON on one line."""
-    return to_json(value)

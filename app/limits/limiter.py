@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, Self
 
-from app.config_access import Limiting, Limits
+from app.config.access import Limiting, Limits
 from app.errors import DeadlinePassed, LimitExceeded, SwitchyardError, TooLarge, Unavailable
-from app.limits.estimate import estimate
+from app.limits.sliding_window import Window, duration
 from app.limits.store import Store, StoreFailed
-from app.limits.windows import Window, duration
+from app.limits.token_estimate import estimate
 
 _PAUSE_S = 1.0
 """How long a store that failed is left alone: or every request would wait for it in turn."""

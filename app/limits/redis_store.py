@@ -17,6 +17,7 @@ from app.limits.store import LEASE_S, Store, StoreFailed
 
 _TIMEOUT_S = 0.5
 """How long a request waits for the store before it is taken for down."""
+
 _CONNECTIONS = 64
 _PREFIX = "switchyard"
 
@@ -55,6 +56,7 @@ redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[3])
 redis.call('EXPIRE', KEYS[1], ARGV[2])
 return 1
 """
+
 _RENEW = """
 local ends = tonumber(redis.call('TIME')[1]) + ARGV[1]
 for i = 2, #ARGV do redis.call('ZADD', KEYS[1], 'XX', ends, ARGV[i]) end

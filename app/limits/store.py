@@ -11,12 +11,12 @@ from typing import Protocol, Self
 from limits.aio.storage import MemoryStorage
 from limits.errors import StorageError
 
-from app.limits.windows import PERIOD_S, Window
+from app.limits.sliding_window import PERIOD_S, Window
 
 LEASE_S = 30
 """How long the requests of a router that died count on."""
-RENEW_EVERY_S = LEASE_S / 3
 
+RENEW_EVERY_S = LEASE_S / 3
 _NO_LIMIT = 2**53  # exact in Lua's numbers
 
 

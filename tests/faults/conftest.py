@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from benchmarks.serving import engine
-from deployments import leftovers
-from deployments.environment import TOKEN
-from deployments.internal_key import VARIABLE
-from deployments.weights import default_cache, prepare_tiny
+from deployments.engine.internal_key import VARIABLE
+from deployments.local import processes as leftovers
+from deployments.local.environment import TOKEN
+from deployments.weights.cache import default_cache, prepare_tiny
 from tests.launching import Launcher, launched
 from tests.traffic import Traffic, lanes
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from deployments.internal_key import HEADER
-from deployments.weights import default_cache, prepare_tiny
+from deployments.engine.internal_key import HEADER
+from deployments.weights.cache import default_cache, prepare_tiny
 from tests.faults.breaking import WAYS, Breaking, breaking
 from tests.faults.conftest import KEY, Cluster, wait_until
 from tests.traffic import Outcome, Traffic, lanes, unexplained

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from deployments import leftovers
+from deployments.local import processes as leftovers
 from tests.faults.conftest import Cluster
 from tests.traffic import Traffic, lanes, unexplained
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml
 
-from deployments import leftovers
+from deployments.local import processes as leftovers
 from tests.launching import ROOT, Launcher, command, environment, launched
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]

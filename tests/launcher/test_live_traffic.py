@@ -21,8 +21,8 @@ from databricks.sdk.service.serving import Route, TrafficConfig
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from deployments import leftovers
-from deployments.environment import TOKEN
+from deployments.local import processes as leftovers
+from deployments.local.environment import TOKEN
 from tests.launching import Launcher, deliver, launched
 from tests.router.fake_engine import FakeEngine
 from tests.serving import serve

@@ -12,8 +12,8 @@ import httpx
 import openai
 import pytest
 
-from deployments import leftovers
-from deployments.internal_key import HEADER, VARIABLE
+from deployments.engine.internal_key import HEADER, VARIABLE
+from deployments.local import processes as leftovers
 from tests.launching import ROOT, launched
 
 

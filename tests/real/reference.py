@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from deployments.weights import default_cache, prepare
+from deployments.weights.cache import default_cache, prepare
 
 
 def embed(texts: list[str]) -> list[list[float]]:

@@ -10,9 +10,9 @@ import openai
 import pytest
 import yaml
 
-from app.access.keyfile import append
-from app.access.keys import create
-from app.config_access import Limits
+from app.access.api_keys import create
+from app.access.key_file import append
+from app.config.access import Limits
 from tests.launching import ROOT, command, environment
 from tests.real.conftest import Application, eventually
 

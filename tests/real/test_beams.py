@@ -6,7 +6,7 @@ import httpx
 import numpy as np
 import pytest
 
-from deployments.internal_key import HEADER
+from deployments.engine.internal_key import HEADER
 from tests.real import reference
 from tests.real.conftest import Application
 

@@ -14,7 +14,7 @@ from databricks.sdk.core import Config
 from databricks.sdk.errors import BadRequest, InvalidParameterValue, NotFound
 from databricks.sdk.service.serving import ChatMessage, ChatMessageRole
 
-from deployments.internal_key import HEADER
+from deployments.engine.internal_key import HEADER
 from tests.real.conftest import Application, eventually
 from tests.real.given import ANSWER, QUESTION, TOOL
 from tests.real.given import ASKED as USER

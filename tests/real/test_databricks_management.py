@@ -22,8 +22,8 @@ from databricks.sdk.service.serving import (
     TrafficConfig,
 )
 
-from deployments import leftovers
-from deployments.environment import TOKEN
+from deployments.local import processes as leftovers
+from deployments.local.environment import TOKEN
 from tests.real.conftest import Application
 
 pytestmark = pytest.mark.real

@@ -6,7 +6,13 @@ import sys
 
 import pytest
 
-from app.dialects import anthropic, openai_fields
+from app.dialects.anthropic.fields import ENGINE as anthropic_ENGINE
+from app.dialects.anthropic.fields import ENGINE_COUNT as anthropic_ENGINE_COUNT
+from app.dialects.openai.vllm_fields import ENGINE_CHAT as openai_fields_ENGINE_CHAT
+from app.dialects.openai.vllm_fields import ENGINE_COMPLETIONS as openai_fields_ENGINE_COMPLETIONS
+from app.dialects.openai.vllm_fields import ENGINE_EMBEDDINGS as openai_fields_ENGINE_EMBEDDINGS
+from app.dialects.openai.vllm_fields import ENGINE_RESPONSES as openai_fields_ENGINE_RESPONSES
+from app.dialects.openai.vllm_fields import ENGINE_TOKENIZE as openai_fields_ENGINE_TOKENIZE
 
 pytestmark = pytest.mark.real
 
@@ -36,11 +42,11 @@ def test_the_names_of_vllms_fields_are_current() -> None:
         [sys.executable, "-c", READ], check=True, capture_output=True, text=True, timeout=200
     ).stdout
     assert json.loads(output.splitlines()[-1]) == {
-        "chat": sorted(openai_fields.ENGINE_CHAT),
-        "completions": sorted(openai_fields.ENGINE_COMPLETIONS),
-        "responses": sorted(openai_fields.ENGINE_RESPONSES),
-        "embeddings": sorted(openai_fields.ENGINE_EMBEDDINGS),
-        "messages": sorted(anthropic.ENGINE),
-        "count_tokens": sorted(anthropic.ENGINE_COUNT),
-        "tokenize": sorted(openai_fields.ENGINE_TOKENIZE),
+        "chat": sorted(openai_fields_ENGINE_CHAT),
+        "completions": sorted(openai_fields_ENGINE_COMPLETIONS),
+        "responses": sorted(openai_fields_ENGINE_RESPONSES),
+        "embeddings": sorted(openai_fields_ENGINE_EMBEDDINGS),
+        "messages": sorted(anthropic_ENGINE),
+        "count_tokens": sorted(anthropic_ENGINE_COUNT),
+        "tokenize": sorted(openai_fields_ENGINE_TOKENIZE),
     }

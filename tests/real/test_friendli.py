@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from deployments.weights import default_cache, prepare
+from deployments.weights.cache import default_cache, prepare
 from tests.real.conftest import Application, eventually
 from tests.real.given import ANSWER, ASKED, QUESTION
 

@@ -7,9 +7,9 @@ import httpx
 import openai
 import pytest
 
-from deployments.internal_key import HEADER
-from deployments.logits.watermark import detect
-from deployments.weights import default_cache, prepare
+from deployments.engine.internal_key import HEADER
+from deployments.engine.logits.watermark import detect
+from deployments.weights.cache import default_cache, prepare
 from tests.real.conftest import Application
 
 pytestmark = pytest.mark.real

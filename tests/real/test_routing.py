@@ -13,8 +13,8 @@ import pytest
 import yaml
 from scipy.stats import binomtest
 
-from deployments import leftovers
-from deployments.environment import TOKEN
+from deployments.local import processes as leftovers
+from deployments.local.environment import TOKEN
 from tests.launching import ROOT, deliver
 from tests.real.conftest import Application, eventually
 

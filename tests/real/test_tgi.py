@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from text_generation import AsyncClient, Client
 
-from deployments.logits.watermark import detect
+from deployments.engine.logits.watermark import detect
 from tests.real.conftest import Application, eventually
 from tests.real.given import ANSWER, ASKED
 

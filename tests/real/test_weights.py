@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deployments.weights import prepare, prepare_tiny
+from deployments.weights.cache import prepare, prepare_tiny
 
 pytestmark = pytest.mark.real
 

@@ -8,8 +8,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from app.server import Router
-from app.targets import Surroundings
+from app.server.application import Router
+from app.upstream.target import Surroundings
 from tests.router.fake_engine import FakeEngine
 from tests.serving import serve
 

@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from app.model import MODEL_PATH, Model
+from app.engine.model import Model
+from app.internal_api import MODEL_PATH
 from app.sse import DONE
 from tests import completions
 from tests.unit.given import MODEL, PROCESSORS, tokenizer

@@ -17,11 +17,11 @@ from azure.ai.inference import ChatCompletionsClient
 from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 
-from app.access.keyfile import append
-from app.access.keys import create
-from app.config import ConfigError
-from app.server import Router
-from app.targets import Surroundings
+from app.access.api_keys import create
+from app.access.key_file import append
+from app.config.base import ConfigError
+from app.server.application import Router
+from app.upstream.target import Surroundings
 from tests.memory_control import MemoryControl
 from tests.router.conftest import Rig
 from tests.serving import serve

@@ -10,7 +10,7 @@ import openai
 import pytest
 from starlette.responses import RedirectResponse, Response
 
-from app.access.issuer import FLOOR_S
+from app.access.jwks import FLOOR_S
 from tests.issuer import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
 from tests.router.conftest import Rig
 from tests.router.test_access import Keys, eventually

@@ -36,11 +36,11 @@ from databricks.sdk.service.serving import (
     TrafficConfig,
 )
 
-from app.control import Delivery
-from app.dialects.databricks_management import REFUSED
+from app.control_plane import Delivery
+from app.dialects.databricks.management.objects import REFUSED
 from app.errors import TimedOut, Unavailable
-from app.server import Router
-from app.targets import Surroundings
+from app.server.application import Router
+from app.upstream.target import Surroundings
 from tests.memory_control import MemoryControl
 from tests.router.conftest import Rig
 from tests.serving import serve

@@ -15,7 +15,7 @@ from friendli.friendli import AsyncFriendli, SyncFriendli
 from openai import OpenAI
 from starlette.responses import JSONResponse, Response
 
-from app.model import Model
+from app.engine.model import Model
 from tests.router.conftest import Rig
 from tests.router.fake_engine import CARD, CONTEXT, chat, frame, refuse, speaks, stream
 from tests.unit.given import tokenizer

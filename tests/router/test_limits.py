@@ -13,7 +13,7 @@ import openai
 import pytest
 from starlette.responses import JSONResponse
 
-from app.config_access import Limits
+from app.config.access import Limits
 from tests.router.conftest import Rig
 from tests.router.fake_engine import chunk, refuse, stream
 from tests.router.test_access import DIALECTS, Keys, Spoken, ask, every_dialect, tokenizers

@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.config import INTERNAL_KEY_HEADER, Timeouts
+from app.config.schema import Timeouts
 from app.errors import Broken, Unavailable, UpstreamError
-from app.model import MODEL_PATH
-from app.targets import Target
-from app.upstream import Upstream
+from app.internal_api import INTERNAL_KEY_HEADER, MODEL_PATH
+from app.upstream.client import Upstream
+from app.upstream.target import Target
 from tests.serving import free_port, serve
 from tests.unit.given import tokenizer
 

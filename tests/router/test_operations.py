@@ -8,8 +8,8 @@ from random import Random
 import httpx
 import pytest
 
-from app.server import Router
-from app.targets import Surroundings
+from app.server.application import Router
+from app.upstream.target import Surroundings
 from tests.router.conftest import Rig
 from tests.serving import serve
 

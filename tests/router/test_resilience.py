@@ -7,8 +7,8 @@ import httpx
 import pytest
 from starlette.responses import Response
 
-from app.breaker import FAULTS_IN_A_ROW
-from app.retries import RESERVE, SHARE
+from app.routing.circuit_breaker import FAULTS_IN_A_ROW
+from app.routing.retry_budget import RESERVE, SHARE
 from tests.router.conftest import Rig
 from tests.router.fake_engine import chat, refuse, stream
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from scipy.stats import binomtest
 
-from app.config import ConfigError
+from app.config.base import ConfigError
 from tests.router.conftest import Rig
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.keys import create
-from app.config import ConfigError
-from app.config_access import Limits
-from app.server import Router
-from app.targets import Surroundings
+from app.access.api_keys import create
+from app.config.access import Limits
+from app.config.base import ConfigError
+from app.server.application import Router
+from app.upstream.target import Surroundings
 from tests.router.conftest import Rig
 from tests.router.fake_engine import chunk, stream
 from tests.router.test_access import eventually

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from openai import APIError, OpenAI
 from text_generation import AsyncClient, Client
 
-from app.model import Model
-from app.server import Router
-from app.targets import Surroundings
+from app.engine.model import Model
+from app.server.application import Router
+from app.upstream.target import Surroundings
 from tests.router.conftest import Rig
 from tests.router.fake_engine import CONTEXT, FakeEngine, chat, refuse, speaks, stream
 from tests.serving import serve

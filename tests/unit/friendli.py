@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.dialects.base import Call, Request, Served
-from app.dialects.friendli import Friendli
+from app.dialects.friendli.dialect import Friendli
 from tests.unit import given
 from tests.unit.given import CONTEXT, MODEL, SERVED
 

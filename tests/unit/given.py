@@ -9,10 +9,10 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
-from app.config import parse
+from app.config.schema import parse
 from app.dialects.base import Context, Request, Served
-from app.model import Model
-from deployments.logits import registration
+from app.engine.model import Model
+from deployments.engine.logits import registry as registration
 
 CONFIG = parse(
     {

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.admission import Gate, check_length
-from app.config import Admission
+from app.config.schema import Admission
 from app.errors import BadRequest, Unavailable
+from app.exchange.request import check_length
+from app.routing.admission import Gate
 
 
 async def test_the_queue_is_served_in_order() -> None:

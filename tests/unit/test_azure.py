@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.config import parse as parse_config
-from app.dialects.azure import Azure
+from app.config.schema import parse as parse_config
+from app.dialects.azure.dialect import Azure
 from app.dialects.base import Call, Reply, Request
 from app.errors import (
     BadRequest,

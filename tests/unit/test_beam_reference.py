@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from deployments.beam.settings import Settings
+from deployments.engine.beam_search.settings import Settings
 from tests.beams import Model, normalised, searched
 
 VOCABULARY = 24

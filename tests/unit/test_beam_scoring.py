@@ -19,8 +19,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from deployments.beam.scoring import Scoring
-from deployments.beam.settings import Kind, Settings
+from deployments.engine.beam_search.scoring import Scoring
+from deployments.engine.beam_search.settings import Kind, Settings
 from tests.beams import normalised, said
 
 VOCABULARY = 8

@@ -11,8 +11,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from deployments.beam.search import Beam, Ending
-from deployments.beam.settings import Kind, Settings
+from deployments.engine.beam_search.search import Beam, Ending
+from deployments.engine.beam_search.settings import Kind, Settings
 from tests.beams import Model, answers, made_up_model, normalised, searched
 
 VOCABULARY = 7

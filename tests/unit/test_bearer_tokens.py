@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.issuer import FLOOR_S, FRESH_S, Issuer
-from app.access.tokens import key_id, looks_like_a_token, read_discovery, read_keys, verify
-from app.config_access import Oidc
+from app.access.bearer_tokens import key_id, looks_like_a_token, read_discovery, read_keys, verify
+from app.access.jwks import FLOOR_S, FRESH_S, Issuer
+from app.config.access import Oidc
 from app.errors import Unauthorized, Unavailable
 from tests.issuer import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.dialects.best_of import BestOf
+from app.dialects.common.best_of import BestOf
 from app.errors import Broken
 
 

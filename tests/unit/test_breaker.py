@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.breaker import FAULTS_IN_A_ROW, LONGEST_OPEN_S, OPEN_S, Breaker, Breakers
-from app.retries import RESERVE, SHARE, RetryBudget
+from app.routing.circuit_breaker import FAULTS_IN_A_ROW, LONGEST_OPEN_S, OPEN_S, Breaker, Breakers
+from app.routing.retry_budget import RESERVE, SHARE, RetryBudget
 
 
 def opened(now: float = 0.0) -> Breaker:

@@ -3,7 +3,7 @@
 import pytest
 
 from app.access.caller import EVERYONE, Caller, credentials, must_use, visible
-from app.config import parse
+from app.config.schema import parse
 from app.errors import Forbidden
 
 CONFIG = parse(

@@ -19,11 +19,11 @@ from vllm.inputs import tokens_input
 from vllm.logprobs import FlatLogprobs
 from vllm.sampling_params import RequestOutputKind
 
-from deployments.completions.beams import WHOLE_AT_ONCE, BeamSearching
-from deployments.completions.engines import Seeded, WithEmbeddings, folded
-from deployments.completions.request import BeamSearch, ExtendedCompletionRequest
-from deployments.completions.route import add_completions
-from deployments.model_card import eos_token_ids
+from deployments.engine.completions.beams import WHOLE_AT_ONCE, BeamSearching
+from deployments.engine.completions.engines import Seeded, WithEmbeddings, folded
+from deployments.engine.completions.request import BeamSearch, ExtendedCompletionRequest
+from deployments.engine.completions.route import add_completions
+from deployments.engine.model_info import eos_token_ids
 from tests.beams import made_up_model
 
 VOCABULARY, WIDTH, EOS = 50, 3, 1

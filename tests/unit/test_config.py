@@ -7,7 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from app.config import ConfigError, check_file, load, main, parse, schema
+from app.config.__main__ import main
+from app.config.base import ConfigError
+from app.config.json_schema import schema
+from app.config.schema import parse
+from app.config.serve_file import check_file, load
 from deployments import draining, haproxy
 
 ROOT = Path(__file__).parents[2]

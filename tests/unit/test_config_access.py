@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from app.config import ConfigError, check_file, parse
-from app.config_access import Limiting, Limits, Store, is_loopback, runs_several
+from app.config.access import Limiting, Limits, Store
+from app.config.base import ConfigError
+from app.config.schema import parse
+from app.config.serve_file import check_file, runs_several
+from app.config.urls import is_loopback
 from tests.unit.test_config import GOOD, serve_file, write
 
 OIDC = {"issuer": "https://id.example.com", "audience": "switchyard"}

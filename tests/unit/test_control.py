@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.config import parse
-from app.control import Applied, Delivery, change_traffic, delivery_seen, with_traffic
+from app.config.schema import parse
+from app.control_plane import Applied, Delivery, change_traffic, delivery_seen, with_traffic
 from app.errors import BadRequest, Conflict
 from tests.memory_control import MemoryControl
 

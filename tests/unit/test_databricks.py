@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.config import parse as parse_config
+from app.config.schema import parse as parse_config
 from app.dialects.base import Call, Context, Request, Served
-from app.dialects.databricks import Databricks
+from app.dialects.databricks.dialect import Databricks
 from app.errors import BadRequest, Broken, ClientError, NotFound, Rejected, SwitchyardError, TimedOut, WrongTask
 from tests.unit.given import CONTEXT
 

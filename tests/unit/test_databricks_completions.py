@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.base import Call, Lookup
-from app.dialects.databricks import Databricks
-from app.engine import Usage
+from app.dialects.databricks.dialect import Databricks
+from app.engine.usage import Usage
 from app.errors import BadRequest, Broken, TimedOut, Unavailable
 from tests.unit.given import SERVED
 from tests.unit.test_databricks import BLUE, invoke, parse, told

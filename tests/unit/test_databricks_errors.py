@@ -10,7 +10,7 @@ from databricks.sdk.errors.base import DatabricksError
 from databricks.sdk.errors.parser import _Parser
 
 from app import errors
-from app.dialects.databricks_errors import NO_SUCH_RESOURCE, NOT_OFFERED, error_reply
+from app.dialects.databricks.errors import NO_SUCH_RESOURCE, NOT_OFFERED, error_reply
 from app.errors import (
     BadRequest,
     Broken,

@@ -15,12 +15,12 @@ from databricks.sdk.service.serving import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.config import Config
-from app.config import parse as parse_config
-from app.control import Delivery
-from app.dialects.databricks_management import View, detailed, listed
-from app.dialects.databricks_openapi import openapi
-from app.dialects.databricks_traffic import traffic_asked
+from app.config.schema import Config
+from app.config.schema import parse as parse_config
+from app.control_plane import Delivery
+from app.dialects.databricks.management.objects import View, detailed, listed
+from app.dialects.databricks.management.openapi import openapi
+from app.dialects.databricks.management.traffic_update import traffic_asked
 from app.errors import BadRequest, NotFound
 
 DATA: dict[str, Any] = {

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.base import Stream
-from app.dialects.databricks import Databricks
-from app.engine import Usage
+from app.dialects.databricks.dialect import Databricks
+from app.engine.usage import Usage
 from app.errors import BadRequest, Rejected, TimedOut
 from app.sse import Decoder, encode
 from tests.unit.given import SERVED

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from app.engine import Usage, engine_error, field_named_in, find_usage
+from app.engine.errors import engine_error, field_named_in
+from app.engine.usage import Usage, find_usage
 from app.errors import Broken, Rejected
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.dialects.honoured import VLLMS
-from app.field_table import BEGIN, END, Dialect, main, rows, table, updated
+from app.dialects.common.support import VLLMS
+from app.dialects.field_table import BEGIN, END, Dialect, main, rows, table, updated
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.engine.completion_collector import Fold, choices_of
 from app.errors import Broken, Rejected
-from app.fold import Fold, choices_of
 
 BODY = {"prompt": ["a", "b"], "n": 2, "max_tokens": 5}
 HEAD = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m"}

@@ -7,9 +7,10 @@ import pytest
 from starlette.datastructures import Headers
 
 from app.dialects.base import Request
-from app.dialects.friendli import Friendli
-from app.dialects.friendli_speaker import form
-from app.engine import engine_error
+from app.dialects.friendli.detection import form
+from app.dialects.friendli.dialect import Friendli
+from app.dialects.registry import DIALECTS
+from app.engine.errors import engine_error
 from app.errors import (
     BadRequest,
     Broken,
@@ -22,7 +23,6 @@ from app.errors import (
     Unauthorized,
     Unavailable,
 )
-from app.server import DIALECTS
 from tests.unit.friendli import DEPLOYED, MESSAGES, SDK, parse, question
 from tests.unit.given import CONFIG, MODEL
 

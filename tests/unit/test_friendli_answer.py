@@ -12,10 +12,10 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 
 from app.dialects.base import Call, Served, Stream
-from app.dialects.friendli import Friendli
-from app.engine import Usage
+from app.dialects.friendli.dialect import Friendli
+from app.engine.model import Model
+from app.engine.usage import Usage
 from app.errors import Broken, Incomplete, Rejected, SwitchyardError, TimedOut
-from app.model import Model
 from tests import completions
 from tests.unit.friendli import CLASSIC, DEPLOYED, SDK, parse
 from tests.unit.given import EOS, MODEL, SERVED

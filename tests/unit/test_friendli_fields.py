@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.base import Request, Served
-from app.dialects.friendli import Friendli
-from app.dialects.friendli_chat import Chat
-from app.dialects.friendli_extras import Detokenize, Embeddings, Render, Tokenize
-from app.dialects.friendli_fields import Completions, Strict
-from app.dialects.friendli_honoured import HONOURED
+from app.dialects.friendli.chat_fields import Chat
+from app.dialects.friendli.dialect import Friendli
+from app.dialects.friendli.embeddings import Embeddings
+from app.dialects.friendli.fields import Completions, Strict
+from app.dialects.friendli.support import HONOURED
+from app.dialects.friendli.tokens import Detokenize, Render, Tokenize
 from app.errors import BadRequest, ClientError, Unprocessable
 from tests.unit.friendli import DEPLOYED, EXTENDED, MESSAGES, PLAIN, REQUIRED, SDK, parse, parse_bytes, question
 from tests.unit.given import MODEL, SERVED

@@ -6,40 +6,46 @@ from typing import Any
 
 import pytest
 
-from app.config import parse as parse_config
-from app.dialects import (
-    anthropic,
-    azure_fields,
-    databricks_fields,
-    databricks_responses,
-    friendli_chat,
-    friendli_extras,
-    friendli_fields,
-    openai_fields,
-    tgi_chat,
-    tgi_fields,
-)
-from app.dialects import databricks_response_fields as response_fields
+from app.config.schema import parse as parse_config
+from app.dialects.anthropic.fields import FIELDS as anthropic_FIELDS
+from app.dialects.azure import fields as azure_fields
 from app.dialects.base import Context, Request, Served
-from app.dialects.honoured import RECORDS, VLLMS
+from app.dialects.common.support import RECORDS, VLLMS
+from app.dialects.databricks import fields as databricks_fields
+from app.dialects.databricks.responses import fields as response_fields
+from app.dialects.databricks.responses import translate as databricks_responses
+from app.dialects.field_table import DIALECTS
+from app.dialects.friendli import fields as friendli_fields
+from app.dialects.friendli import tokens as friendli_extras
+from app.dialects.friendli.chat_fields import Chat as friendli_chat_Chat
+from app.dialects.friendli.embeddings import Embeddings as friendli_extras_Embeddings
+from app.dialects.openai import fields as openai_fields
+from app.dialects.openai.vllm_fields import CHAT as openai_fields_CHAT
+from app.dialects.openai.vllm_fields import COMPLETIONS as openai_fields_COMPLETIONS
+from app.dialects.openai.vllm_fields import EMBEDDINGS as openai_fields_EMBEDDINGS
+from app.dialects.openai.vllm_fields import ENGINE_TOKENIZE as openai_fields_ENGINE_TOKENIZE
+from app.dialects.openai.vllm_fields import RESPONSES as openai_fields_RESPONSES
+from app.dialects.openai.vllm_fields import UNSUPPORTED as openai_fields_UNSUPPORTED
+from app.dialects.registry import DIALECTS as SERVED_DIALECTS
+from app.dialects.tgi import fields as tgi_fields
+from app.dialects.tgi.chat.fields import Chat as tgi_chat_Chat
+from app.dialects.tgi.chat.fields import Completions as tgi_chat_Completions
 from app.errors import ClientError
-from app.field_table import DIALECTS
-from app.server import DIALECTS as SERVED_DIALECTS
 from tests.unit.given import CONTEXT, MODEL, SERVED
 
-_UNSUPPORTED = openai_fields.UNSUPPORTED
+_UNSUPPORTED = openai_fields_UNSUPPORTED
 _GENERATE = {*tgi_fields.Body.model_fields, *tgi_fields.Parameters.model_fields}
 _DATABRICKS = {*databricks_fields.NOT_FOR_LANGUAGE_MODELS, "extra_params"}
 
 KNOWN: Mapping[str, Mapping[str, Iterable[str]]] = {
     "openai": {
-        "chat": {*openai_fields.CHAT, *openai_fields.Chat.model_fields, *_UNSUPPORTED},
-        "completions": {*openai_fields.COMPLETIONS, *openai_fields.Completions.model_fields, *_UNSUPPORTED},
-        "embeddings": {*openai_fields.EMBEDDINGS, *openai_fields.Embeddings.model_fields, *_UNSUPPORTED},
-        "responses": {*openai_fields.RESPONSES, *openai_fields.Responses.model_fields, *_UNSUPPORTED},
-        "tokenize": {*openai_fields.ENGINE_TOKENIZE, *_UNSUPPORTED},
+        "chat": {*openai_fields_CHAT, *openai_fields.Chat.model_fields, *_UNSUPPORTED},
+        "completions": {*openai_fields_COMPLETIONS, *openai_fields.Completions.model_fields, *_UNSUPPORTED},
+        "embeddings": {*openai_fields_EMBEDDINGS, *openai_fields.Embeddings.model_fields, *_UNSUPPORTED},
+        "responses": {*openai_fields_RESPONSES, *openai_fields.Responses.model_fields, *_UNSUPPORTED},
+        "tokenize": {*openai_fields_ENGINE_TOKENIZE, *_UNSUPPORTED},
     },
-    "anthropic": anthropic.FIELDS,
+    "anthropic": anthropic_FIELDS,
     "azure": {
         "chat": azure_fields.Chat.model_fields,
         "completions": azure_fields.Completions.model_fields,
@@ -53,19 +59,19 @@ KNOWN: Mapping[str, Mapping[str, Iterable[str]]] = {
     },
     "tgi": {
         "generate": _GENERATE,
-        "chat": tgi_chat.Chat.model_fields,
-        "completions": tgi_chat.Completions.model_fields,
+        "chat": tgi_chat_Chat.model_fields,
+        "completions": tgi_chat_Completions.model_fields,
         "vertex": {"instances"},
         "tokenize": _GENERATE,
-        "chat_tokenize": tgi_chat.Chat.model_fields,
+        "chat_tokenize": tgi_chat_Chat.model_fields,
     },
     "friendli": {
         "completions": friendli_fields.Completions.model_fields,
-        "chat": friendli_chat.Chat.model_fields,
+        "chat": friendli_chat_Chat.model_fields,
         "render": friendli_extras.Render.model_fields,
         "tokenize": friendli_extras.Tokenize.model_fields,
         "detokenize": friendli_extras.Detokenize.model_fields,
-        "embeddings": friendli_extras.Embeddings.model_fields,
+        "embeddings": friendli_extras_Embeddings.model_fields,
     },
 }
 """What each parser knows, by dialect and operation."""

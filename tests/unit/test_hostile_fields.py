@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.config import parse as parse_config
+from app.config.schema import parse as parse_config
 from app.dialects.base import Context, Dialect, Request, Route, Served
-from app.dialects.tgi_fields import Parameters
+from app.dialects.registry import DIALECTS
+from app.dialects.tgi.fields import Parameters
 from app.errors import ClientError
-from app.server import DIALECTS
 from tests.unit.given import CONTEXT, MODEL
 
 CONFIG = parse_config(

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from deployments.internal_key import HEADER, VARIABLE, InternalKeyMiddleware
+from deployments.engine.internal_key import HEADER, VARIABLE, InternalKeyMiddleware
 
 
 async def engine(scope: Scope, receive: Receive, send: Send) -> None:

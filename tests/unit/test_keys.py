@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.access.__main__ import main
-from app.access.keyfile import KeyFile, append
-from app.access.keys import KeyRing, create
-from app.config_access import Limits
-from app.config_base import ConfigError
+from app.access.api_keys import KeyRing, create
+from app.access.key_file import KeyFile, append
+from app.config.access import Limits
+from app.config.base import ConfigError
 from app.errors import Unauthorized
 
 NOW = datetime.now(UTC)

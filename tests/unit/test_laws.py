@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.anthropic import Anthropic
+from app.dialects.anthropic.dialect import Anthropic
 from app.dialects.base import Call, Context, Dialect, Request, Served, Stream
-from app.dialects.databricks import Databricks
-from app.dialects.friendli import Friendli
-from app.dialects.openai import OpenAI
-from app.dialects.tgi import TGI
-from app.engine import Usage
+from app.dialects.databricks.dialect import Databricks
+from app.dialects.friendli.dialect import Friendli
+from app.dialects.openai.dialect import OpenAI
+from app.dialects.tgi.dialect import TGI
+from app.engine.usage import Usage
 from app.errors import Broken, TimedOut
 from app.sse import Decoder, Event, encode
 from tests import completions

@@ -10,37 +10,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# A module may import from layers below its own, and from its own. Dialects share few modules, named below.
+# A module imports from its own layer and those below; packages are connected without cycles.
 LAYERS = [
-    {"app.config_base"},
-    {"app.config_access", "app.config_file"},
-    {"app.breaker", "app.config", "app.errors", "app.retries", "app.sse"},
-    {
-        "app.access",
-        "app.admission",
-        "app.content_filter",
-        "app.control",
-        "app.engine",
-        "app.fold",
-        "app.limits",
-        "app.model",
-        "app.targets",
-        "app.traffic",
-    },
-    {"app.dialects", "app.model_cards", "app.upstream"},
-    {
-        "app.answer",
-        "app.board",
-        "app.deadlines",
-        "app.exchange",
-        "app.intake",
-        "app.openapi",
-        "app.pulse",
-        "app.telemetry",
-        "app.tgi_metrics",
-    },
-    {"app.server", "app.management"},
-    {"app.__main__", "app.field_table", "deployments"},
+    {"app.errors", "app.sse", "app.internal_api"},
+    {"app.config", "app.engine"},
+    {"app.control_plane", "app.limits", "app.routing", "app.telemetry", "app.upstream"},
+    {"app.access", "app.dialects"},
+    {"app.exchange"},
+    {"app.server"},
+    {"app.__main__", "deployments"},
 ]
 
 
@@ -48,7 +26,7 @@ def name_of(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-MODULES = [(name_of(path), path) for folder in ("app", "deployments") for path in sorted((ROOT / folder).rglob("*.py"))]
+MODULES = {name_of(path): path for folder in ("app", "deployments") for path in sorted((ROOT / folder).rglob("*.py"))}
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -60,50 +38,68 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def layer(module: str) -> int | None:
+def own_imports(module: str) -> set[str]:
+    """The project's modules that `module` imports."""
+    return {name for name in imports(MODULES[module]) if name in MODULES and name not in ("app", "deployments")}
+
+
+def layer(module: str) -> int:
     return next(
-        (i for i, names in enumerate(LAYERS) if any(module == n or module.startswith(n + ".") for n in names)), None
+        level for level, names in enumerate(LAYERS) if any(module == n or module.startswith(n + ".") for n in names)
     )
 
 
-@pytest.mark.parametrize(("module", "path"), MODULES, ids=lambda value: value if isinstance(value, str) else "")
-def test_imports_point_down(module: str, path: Path) -> None:
-    if module == "app":
-        assert list(imports(path)) == []
-        return
-    own = layer(module)
-    assert own is not None, f"{module} has no layer"
-    for imported in imports(path):
-        below = layer(imported)
-        assert below is None or below <= own, f"{module} imports {imported}"
+@pytest.mark.parametrize("module", sorted(MODULES.keys() - {"app"}))
+def test_imports_point_down(module: str) -> None:
+    upward = [name for name in own_imports(module) if layer(name) > layer(module)]
+    assert upward == []
 
 
-@pytest.mark.parametrize(("module", "path"), MODULES, ids=lambda value: value if isinstance(value, str) else "")
-def test_only_deployments_know_ray_and_vllm(module: str, path: Path) -> None:
-    roots = {name.partition(".")[0] for name in imports(path)}
+@pytest.mark.parametrize("depth", [2, 3, 9], ids=["folders", "subfolders", "modules"])
+def test_there_are_no_cycles(depth: int) -> None:
+    def at(module: str) -> str:
+        return ".".join(module.split(".")[:depth])
+
+    graph: dict[str, set[str]] = {}
+    for module in MODULES:
+        graph.setdefault(at(module), set()).update(at(name) for name in own_imports(module))
+    while leaves := {name for name, needed in graph.items() if not (needed & graph.keys()) - {name}}:
+        for name in leaves:
+            del graph[name]
+    assert graph == {}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_only_deployments_import_ray_and_vllm(module: str) -> None:
+    roots = {name.partition(".")[0] for name in imports(MODULES[module])}
     if module.startswith("app"):
         assert not roots & {"ray", "vllm", "deployments"}
     if module.startswith("app.dialects"):
         assert not roots & {"starlette", "aiohttp", "asyncio", "logging", "time", "prometheus_client"}
 
 
-def provider(module: str) -> str:
-    """`azure` of `azure_fields`."""
-    return module.partition("_")[0]
+DIALECTS = {path.parent.name for path in (ROOT / "app/dialects").glob("*/dialect.py")}
 
 
-def test_dialects_do_not_import_one_another_nor_shared_modules_them() -> None:
-    shared = set(
-        "base best_of common_fields ending friendli_mounts honoured last_usage limits one_call plans relay sampling "
-        "schemas token_events tokens".split()
-    )
-    dialects = {path.stem for path in (ROOT / "app/dialects").glob("*.py")} - shared - {"__init__"}
-    for name in dialects | shared:
-        for imported in imports(ROOT / f"app/dialects/{name}.py"):
-            other = imported.removeprefix("app.dialects.").partition(".")[0]
-            assert other not in dialects or provider(other) == provider(name), f"{name} imports {other}"
+@pytest.mark.parametrize("folder", sorted(DIALECTS | {"common"}))
+def test_dialects_do_not_import_one_another_nor_what_they_share_them(folder: str) -> None:
+    others = DIALECTS - {folder}
+    for module in MODULES:
+        if module.startswith(f"app.dialects.{folder}."):
+            assert [name for name in own_imports(module) if name.split(".")[1:3][-1] in others] == []
 
 
 def test_importing_the_router_starts_nothing_and_needs_no_engine() -> None:
-    code = "import sys, app.server, app.__main__; assert not {'ray', 'vllm', 'torch'} & set(sys.modules)"
+    code = "import sys, app.server.application, app.__main__; assert not {'ray', 'vllm', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
+def test_no_folder_has_more_than_20_modules_nor_a_prefix_that_should_be_a_folder() -> None:
+    folders: dict[Path, list[str]] = {}
+    for path in MODULES.values():
+        folders.setdefault(path.parent, []).append(path.stem)
+    for folder, names in folders.items():
+        modules = [name for name in names if not name.startswith("__")]
+        assert len(modules) <= 20, folder
+        prefixes = [name.partition("_")[0] for name in modules]
+        assert [p for p in set(prefixes) if prefixes.count(p) > 2] == [], folder

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from app.config_access import Limiting, Limits
+from app.config.access import Limiting, Limits
 from app.errors import DeadlinePassed, LimitExceeded, SwitchyardError, TooLarge, Unavailable
 from app.limits.limiter import Claims, Limiter, Subject
+from app.limits.sliding_window import Window
 from app.limits.store import Store, StoreFailed
-from app.limits.windows import Window
 
 TEAM = Subject("team", "key-1")
 BODY = {"prompt": "x" * 400}  # 100 tokens

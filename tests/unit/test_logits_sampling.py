@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from transformers import TypicalLogitsWarper
 
-from deployments.logits.base import Request
-from deployments.logits.temperature import Temperature
-from deployments.logits.typical_p import TypicalP
-from deployments.logits.xtc import Xtc
+from deployments.engine.logits.processor import Request
+from deployments.engine.logits.temperature import Temperature
+from deployments.engine.logits.typical_p import TypicalP
+from deployments.engine.logits.xtc import Xtc
 from tests.sampling import present, ruled_out
 
 SCORES = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40).map(torch.tensor)

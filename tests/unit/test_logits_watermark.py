@@ -5,8 +5,8 @@ import torch
 from transformers import PretrainedConfig, WatermarkDetector, WatermarkingConfig
 from transformers import WatermarkLogitsProcessor as Reference
 
-from deployments.logits.base import Request
-from deployments.logits.watermark import Watermark, detect
+from deployments.engine.logits.processor import Request
+from deployments.engine.logits.watermark import Watermark, detect
 from tests.sampling import generate, made_up_scores
 
 VOCABULARY = 2000

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from app.engine.model import Model
 from app.errors import Broken
-from app.model import Model
 from tests.unit.given import EOS, MODEL, tokenizer
 
 CARD: dict[str, Any] = {

@@ -8,9 +8,10 @@ import pytest
 from fastapi import FastAPI
 from transformers import PreTrainedTokenizerFast
 
-from app.model import MODEL_PATH, Model
-from deployments.logits.registration import PROCESSORS
-from deployments.model_card import add_model_card
+from app.engine.model import Model
+from app.internal_api import MODEL_PATH
+from deployments.engine.logits.registry import PROCESSORS
+from deployments.engine.model_info import add_model_card
 from tests.unit.given import EOS, tokenizer
 
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.base import Call, Request
-from app.dialects.openai import OpenAI, error_body
+from app.dialects.openai.dialect import OpenAI
+from app.dialects.openai.errors import error_body
 from app.errors import (
     BadRequest,
     Broken,

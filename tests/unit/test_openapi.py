@@ -6,9 +6,10 @@ from typing import Any
 from pydantic_core import from_json
 from starlette.testclient import TestClient
 
-from app.openapi import document, operations
-from app.server import DIALECTS, Router
-from app.targets import Surroundings
+from app.dialects.registry import DIALECTS
+from app.server.application import Router
+from app.server.openapi import document, operations
+from app.upstream.target import Surroundings
 
 
 def told() -> dict[str, Any]:

@@ -5,12 +5,12 @@ import time
 
 import pytest
 
-from app.pulse import pulse
-from app.telemetry import Telemetry
+from app.telemetry.event_loop import pulse
+from app.telemetry.metrics import Telemetry
 
 
 async def test_a_loop_that_is_held_up_tells_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.pulse.BEAT_S", 0.01)
+    monkeypatch.setattr("app.telemetry.event_loop.BEAT_S", 0.01)
     telemetry = Telemetry()
     async with pulse(telemetry):
         await asyncio.sleep(0)

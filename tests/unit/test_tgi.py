@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from app.config import parse as parse_config
-from app.dialects.azure import Azure
+from app.config.schema import parse as parse_config
+from app.dialects.azure.dialect import Azure
 from app.dialects.base import EVENT_STREAM, Call, Context, Reply, Request, Served
-from app.dialects.openai import OpenAI
-from app.dialects.tgi import TGI
+from app.dialects.openai.dialect import OpenAI
+from app.dialects.tgi.dialect import TGI
 from app.errors import (
     BadRequest,
     Broken,

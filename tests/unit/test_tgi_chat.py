@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.base import Call, Request, Served
-from app.dialects.tgi import TGI
+from app.dialects.tgi.dialect import TGI
 from app.errors import BadRequest, Broken, ClientError, Unprocessable
 from app.sse import Decoder
 from tests import completions

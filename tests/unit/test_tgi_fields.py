@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.config import parse as parse_config
+from app.config.schema import parse as parse_config
 from app.dialects.base import Call, Context, Request, Served
-from app.dialects.tgi import TGI
+from app.dialects.tgi.dialect import TGI
 from app.errors import BadRequest, ClientError, Unprocessable
 from tests.unit.given import CONFIG, CONTEXT, EXTENDED, MODEL, SERVED
 

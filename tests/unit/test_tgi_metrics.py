@@ -4,9 +4,10 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.engine import Usage
-from app.telemetry import Record, Telemetry
-from app.tgi_metrics import exposition
+from app.engine.usage import Usage
+from app.telemetry.access_log import Record
+from app.telemetry.metrics import Telemetry
+from app.telemetry.tgi_exposition import exposition
 
 
 def told(telemetry: Telemetry, endpoint: str = "chat") -> dict[Any, float]:

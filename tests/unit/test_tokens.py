@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.tokens import Detokenizer, Reader, Step, Token, TokenStream, choices, merit, prompt_tokens
-from app.engine import Usage
+from app.engine.token_reader import Detokenizer, Reader, Step, Token, choices, merit, prompt_tokens
+from app.engine.token_stream import TokenStream
+from app.engine.usage import Usage
 from app.errors import Broken, Rejected
 from tests import completions
 from tests.unit.given import EOS, MODEL

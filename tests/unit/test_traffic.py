@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from app.config import Config, Sticky, parse
+from app.config.schema import Config, Sticky, parse
 from app.errors import BadRequest, NotFound
-from app.traffic import Assignment, assign, rendezvous, weighted
+from app.routing.traffic import Assignment, assign, rendezvous, weighted
 
 
 def config(**chat: Any) -> Config:

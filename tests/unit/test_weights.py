@@ -9,19 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployments.weights import (
-    CONFIG,
-    MARKER,
-    MODELS,
-    Recipe,
-    WeightsError,
-    link_folder,
-    llama_config,
-    main,
-    prepare,
-    tensor_name,
-    unpermute,
-)
+from deployments.weights.__main__ import main
+from deployments.weights.cache import MARKER, prepare
+from deployments.weights.errors import WeightsError
+from deployments.weights.gguf_llama import CONFIG, llama_config, tensor_name, unpermute
+from deployments.weights.recipes import MODELS, Recipe, link_folder
 
 METADATA: dict[str, Any] = {
     "llama.vocab_size": 49152,

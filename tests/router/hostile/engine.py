@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from app.model import MODEL_PATH
+from app.internal_api import MODEL_PATH
 from tests.router.fake_engine import CARD, CONTEXT, USAGE, chat, frame, refuse, speaks, stream
 from tests.unit.given import MODEL
 

@@ -14,8 +14,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.server import Router
-from app.targets import Surroundings
+from app.server.application import Router
+from app.upstream.target import Surroundings
 from tests.memory_control import MemoryControl
 from tests.router.hostile.client import Client, Reply
 from tests.router.hostile.engine import HostileEngine

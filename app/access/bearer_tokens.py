@@ -1,0 +1,118 @@
+"""Bearer tokens (JWT) of an OpenID Connect issuer: which are good, and whose. Pure, but for the clock of `exp`.
+
+Contract: RFC 7519 and RFC 8725 (best practices). A key's algorithm is bound to it when it is read, out of an allow-list
+without symmetric ones, and a token that names another is refused: neither `none` nor a public key taken for an HMAC
+secret gets through. `exp`, `iss` and `aud` must be there; `nbf` and `iat` are kept where they are.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import jwt
+from pydantic_core import from_json
+
+from app.access.caller import Caller
+from app.config.access import ANONYMOUS, Oidc
+from app.config.urls import is_safe
+from app.errors import Unauthorized
+
+ALGORITHMS = ("RS256", "ES256", "EdDSA")
+
+_REASONS: Mapping[type[jwt.PyJWTError], str] = {
+    jwt.ExpiredSignatureError: "has expired",
+    jwt.ImmatureSignatureError: "is not valid yet",
+    jwt.InvalidAudienceError: "is for another audience",
+    jwt.InvalidIssuerError: "is of another issuer",
+    jwt.InvalidAlgorithmError: "is signed with an algorithm that is not accepted here",
+    jwt.InvalidSignatureError: "has a wrong signature",
+    jwt.MissingRequiredClaimError: "lacks a claim: exp, iss and aud are required",
+}
+
+Keys = Mapping[str | None, jwt.PyJWK]
+"""An issuer's keys, by their `kid`; under None the only one, for tokens that name none."""
+
+
+def looks_like_a_token(credential: str) -> bool:
+    """Whether it is a JWT's three parts, and not an API key."""
+    return credential.startswith("eyJ") and credential.count(".") == 2
+
+
+def key_id(token: str) -> str | None:
+    """The `kid` of the key that signed it. Raises Unauthorized where it is no token."""
+    try:
+        kid = jwt.get_unverified_header(token).get("kid")
+    except (jwt.PyJWTError, RecursionError):
+        raise Unauthorized("The bearer token is malformed") from None
+    return kid if isinstance(kid, str) else None
+
+
+def read_keys(jwks: bytes) -> Keys:
+    """The usable keys of a JWK set; others are left out. Raises ValueError where it is none."""
+    listed = _object(jwks).get("keys")
+    if not isinstance(listed, list):
+        raise ValueError("a JWK set has a list `keys`")
+    found: dict[str | None, jwt.PyJWK] = {}
+    for item in listed:
+        if not isinstance(item, dict) or item.get("use", "sig") != "sig":
+            continue
+        try:
+            key = jwt.PyJWK(item)
+        except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+            continue
+        if key.algorithm_name in ALGORITHMS:
+            found[key.key_id] = key
+    return {**found, None: next(iter(found.values()))} if len(found) == 1 else found
+
+
+def read_discovery(document: bytes, issuer: str) -> str:
+    """Where the issuer's keys are, by its own account. Raises ValueError where that is not this issuer's."""
+    told = _object(document)
+    if told.get("issuer") != issuer:
+        raise ValueError("it tells of another issuer")
+    if not isinstance(url := told.get("jwks_uri"), str) or not is_safe(url):
+        raise ValueError("it tells no jwks_uri, or one that is no https:// URL")
+    return url
+
+
+def verify(token: str, key: jwt.PyJWK, oidc: Oidc) -> Caller:
+    """Whose token it is. Raises Unauthorized, saying why, where it is not good."""
+    try:
+        claims = jwt.decode(
+            token,
+            key,
+            algorithms=ALGORITHMS,
+            audience=oidc.audience,
+            issuer=oidc.issuer,
+            leeway=oidc.leeway_s,
+            options={"require": ["exp", "iss", "aud"], "enforce_minimum_key_length": True},
+        )
+    except jwt.PyJWTError as error:
+        reason = next((text for kind, text in _REASONS.items() if isinstance(error, kind)), "is not valid")
+        raise Unauthorized(f"The bearer token {reason}") from None
+    principal = claims.get(oidc.principal_claim)
+    if not isinstance(principal, str) or not _names_somebody(principal):
+        raise Unauthorized(f"The bearer token does not name its owner in the claim '{oidc.principal_claim}'")
+    id = hashlib.blake2b(principal.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return Caller(principal, f"token-{id}", _endpoints(claims, oidc.endpoints_claim))
+
+
+def _names_somebody(principal: str) -> bool:
+    """Whether it can stand in a log line, and is not the name of callers who show nothing."""
+    return principal.isprintable() and 0 < len(principal) <= 200 and principal != ANONYMOUS
+
+
+def _endpoints(claims: Mapping[str, Any], name: str | None) -> frozenset[str] | None:
+    """With a claim to look at, its absence means that the token opens nothing."""
+    if name is None:
+        return None
+    told = claims.get(name)
+    words = told.split() if isinstance(told, str) else told if isinstance(told, list) else []
+    return frozenset(word for word in words if isinstance(word, str))
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    value = from_json(data)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value

@@ -1,0 +1,1 @@
+"""The configuration: what the YAML may say, and every reason to reject it."""

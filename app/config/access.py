@@ -1,0 +1,172 @@
+"""The section `access` of the configuration: who may call, and how much."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import parse_qs, urlsplit
+
+from pydantic import Field, StringConstraints, model_validator
+
+from app.config.base import Section
+from app.config.urls import is_safe
+
+ANONYMOUS = "anonymous"
+"""The name of callers without credentials, where these are let in."""
+
+Count = Annotated[int, Field(strict=True, ge=1)]
+
+CallerName = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,198}[!-~])?$")]
+"""Printable: it stands in log lines."""
+
+
+class Limits(Section):
+    """How much one caller may ask of one endpoint. Left out: what the wider limit says. null: no limit."""
+
+    requests_per_minute: Count | None = None
+    tokens_per_minute: Count | None = Field(
+        default=None, description="Prompt and completion; a prompt is estimated first, and settled with the real count."
+    )
+    concurrent_requests: Count | None = None
+
+    def within(self, wider: "Limits") -> "Limits":
+        """These limits, and `wider`'s where these say nothing."""
+        return Limits(**{**wider.model_dump(exclude_unset=True), **self.model_dump(exclude_unset=True)})
+
+
+class Store(Section):
+    """A Redis or Valkey in which several routers count together. One of the three says where it is."""
+
+    url: str | None = Field(default=None, description="redis://host:6379/0, or rediss:// for TLS; without a password.")
+    url_env: str | None = Field(default=None, description="The environment variable with the URL.")
+    url_file: Path | None = Field(default=None, description="The file with the URL.")
+
+    @model_validator(mode="after")
+    def _is_in_one_place(self) -> Self:
+        if [self.url, self.url_env, self.url_file].count(None) != 2:
+            raise ValueError("name one of `url`, `url_env` and `url_file`")
+        if self.url is not None:
+            if urlsplit(self.url).scheme not in ("redis", "rediss", "valkey", "valkeys"):
+                raise ValueError("`url` must begin with redis://, rediss://, valkey:// or valkeys://")
+            if urlsplit(self.url).password is not None or "password" in parse_qs(urlsplit(self.url).query):
+                raise ValueError("`url` holds a password; put the whole URL into `url_env` or `url_file` instead")
+        return self
+
+    def read(self) -> str:
+        """The URL. Raises KeyError or OSError where it is not to be had."""
+        if self.url_env is not None:
+            return os.environ[self.url_env]
+        return self.url_file.read_text().strip() if self.url_file is not None else str(self.url)
+
+
+class Limiting(Section):
+    """Limits per caller and endpoint. The narrower wins, number by number: a key's own, `callers`, `endpoints`,
+    `default`."""
+
+    default: Limits = Limits()
+    endpoints: dict[str, Limits] = Field(
+        default_factory=dict,
+        description="For every caller of an endpoint, asked for by its name or by a deployment's behind it.",
+    )
+    callers: dict[CallerName, Limits] = Field(
+        default_factory=dict, description=f"For a key's name or a token's principal; '{ANONYMOUS}' for the others."
+    )
+    store: Store | None = Field(default=None, description="Left out: counted in memory, which one router alone may do.")
+    on_store_failure: Literal["allow", "refuse"] = Field(
+        default="allow", description="What happens to requests while the store does not answer."
+    )
+
+    def of(self, caller: str, endpoint: str, own: Limits | None) -> Limits:
+        """What holds for `caller` on `endpoint`; `own` are the limits that came with its key."""
+        widest = self.endpoints.get(endpoint, Limits()).within(self.default)
+        return (own or Limits()).within(self.callers.get(caller, Limits()).within(widest))
+
+    @property
+    def says_something(self) -> bool:
+        """Whether any number is set."""
+        every = (self.default, *self.endpoints.values(), *self.callers.values())
+        return any(limits != Limits() for limits in every)
+
+
+class Oidc(Section):
+    """Bearer tokens (JWT) of an OpenID Connect issuer."""
+
+    issuer: str = Field(description="The claim `iss`, and where the issuer tells about itself.")
+    audience: str = Field(min_length=1, description="The claim `aud` must hold it.")
+    jwks_url: str | None = Field(
+        default=None, description="The issuer's keys. Left out: as <issuer>/.well-known/openid-configuration says."
+    )
+    principal_claim: str = Field(default="sub", min_length=1, description="The claim that names the caller.")
+    endpoints_claim: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The claim that lists the endpoints which the caller may use: a list, or words with spaces "
+        "between them. Left out: all of them.",
+    )
+    leeway_s: float = Field(default=30.0, ge=0, le=300, description="How far clocks may differ.")
+
+    @model_validator(mode="after")
+    def _urls_are_safe(self) -> Self:
+        for name, url in (("issuer", self.issuer), ("jwks_url", self.jwks_url)):
+            if url is not None and not is_safe(url):
+                raise ValueError(f"`{name}` '{url}' must be an https:// URL; whoever could change it makes tokens")
+        return self
+
+
+class Access(Section):
+    """Who may call. With neither `keys_file` nor `oidc` everyone may, on the loopback interface only."""
+
+    keys_file: Path | None = Field(
+        default=None, description="API keys, as `python -m app.access create-key` writes them; reread when it changes."
+    )
+    oidc: Oidc | None = None
+    allow_anonymous: bool = Field(
+        default=False, description="Whether callers without credentials are served, on any interface."
+    )
+    managers: tuple[CallerName, ...] = Field(
+        default=(),
+        description="The callers (a key's name, a token's principal) that may change traffic over the management API. "
+        "Without credentials to check, on loopback, everyone may.",
+    )
+    metrics: Literal["open", "restricted"] = Field(
+        default="open",
+        description="Whether metrics need credentials too (scrapers usually have none) and are those of the reader's "
+        "endpoints.",
+    )
+    limits: Limiting = Limiting()
+
+    @model_validator(mode="after")
+    def _somebody_can_be_meant(self) -> Self:
+        if self.metrics == "restricted" and not self.knows_callers:
+            raise ValueError("`metrics: restricted` needs `keys_file` or `oidc`; nobody could read them")
+        if ANONYMOUS in self.managers:
+            raise ValueError(f"`managers` names '{ANONYMOUS}'; everybody who reaches the server could move traffic")
+        return self
+
+    @property
+    def knows_callers(self) -> bool:
+        """Whether there are credentials to check."""
+        return self.keys_file is not None or self.oidc is not None
+
+    @property
+    def may_be_exposed(self) -> bool:
+        """Whether a server with it may listen beyond the loopback interface."""
+        return self.knows_callers or self.allow_anonymous
+
+
+def exposure_problems(access: Access, *, loopback: bool) -> Iterator[str]:
+    """Why a server that is reachable from elsewhere may not take everyone."""
+    if not loopback and not access.may_be_exposed:
+        yield (
+            "access: nothing says who may call, and the server would be reachable from other machines; set "
+            "`keys_file` or `oidc`, or `allow_anonymous: true` if everyone may"
+        )
+
+
+def sharing_problems(limiting: Limiting, *, several_routers: bool, keys_have_limits: bool = False) -> Iterator[str]:
+    """Why several routers cannot count in their memories: each would admit the whole limit."""
+    if several_routers and limiting.store is None and (limiting.says_something or keys_have_limits):
+        yield (
+            "access.limits: several routers cannot keep limits in memory, each would admit the whole of them; "
+            "set `store`, or run one router"
+        )

@@ -1,0 +1,64 @@
+"""Files that people write, read strictly. Whatever is wrong with one leaves here as a ConfigError."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from app.config.base import ConfigError
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML that refuses a mapping with the same key twice, where plain YAML silently keeps the last."""
+
+    quotes = True
+
+
+class _DiscreetLoader(_StrictLoader):
+    quotes = False
+
+
+def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen: set[Any] = set()
+    for key_node, _ in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigError([f"line {line}: a name must be plain text"])
+        key = loader.construct_object(key_node, deep=True)
+        if key in seen:
+            name = f" '{key}'" if loader.quotes else ""
+            raise ConfigError([f"line {line}: duplicate name{name}; rename or remove one"])
+        seen.add(key)
+    loader.flatten_mapping(node)
+    return dict(loader.construct_pairs(node, deep=True))
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def read_text(path: Path) -> str:
+    """The content of `path`."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigError([f"{path}: not text"]) from None
+
+
+def read_yaml(path: Path) -> object:
+    """What the YAML in `path` says."""
+    return parse_yaml(read_text(path), where=f"{path}: ")
+
+
+def parse_yaml(text: str, *, where: str = "", is_secret: bool = False) -> object:
+    """What the YAML in `text` says. Of a secret one no problem quotes anything: it names the line alone."""
+    try:
+        document: object = yaml.load(text, Loader=_DiscreetLoader if is_secret else _StrictLoader)
+        return document
+    except ConfigError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date such as 2030-02-31
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise ConfigError([f"not YAML{line}" if is_secret else f"{where}not YAML: {error}"]) from None

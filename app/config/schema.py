@@ -1,0 +1,219 @@
+"""The router's configuration: what it may say, and every reason to refuse it.
+
+It is the `user_config` of the application `router` in `serve_config.yaml` (or a file of its own for `python -m app`).
+A `Config` that exists is right: whatever cannot be served is refused here, with the path and the fix.
+
+    python -m app.config check FILE     says what is wrong with FILE, starting nothing; exit status 1 if anything is
+    python -m app.config schema         prints the JSON Schema of `serve_config.yaml` for editors
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import Field, StringConstraints, ValidationError, model_validator
+
+from app.config.access import Access
+from app.config.base import ConfigError, problems_of
+from app.config.base import Section as _Model
+from app.internal_api import APP_PREFIX
+
+Task = Literal["chat", "completions", "responses", "embeddings"]
+TASKS: tuple[Task, ...] = get_args(Task)
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
+Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Sticky(_Model):
+    """The same key always reaches the same deployment."""
+
+    by: Literal["header", "user", "api_key"] = Field(description="Where the key comes from.")
+    name: str | None = Field(default=None, description="The header's name, with `by: header`.")
+
+    @model_validator(mode="after")
+    def _header_has_a_name(self) -> Self:
+        if (self.by == "header") != (self.name is not None):
+            raise ValueError("`by: header` needs `name: <header>`, the others take none")
+        return self
+
+
+class ContentFilter(_Model):
+    """What an endpoint refuses to be asked."""
+
+    patterns: tuple[re.Pattern[str], ...] = Field(
+        min_length=1, description="Python regular expressions, searched in the texts of a request."
+    )
+
+
+class Admission(_Model):
+    """How many requests at a time. Per router replica."""
+
+    max_concurrent: int = Field(ge=1, description="Requests that the deployments work on.")
+    max_queued: int = Field(default=0, ge=0, description="Requests that wait for a place; more are refused at once.")
+    max_wait_s: Seconds = Field(default=30.0, description="The longest wait; then the request is refused.")
+
+
+class Endpoint(_Model):
+    """A public name that clients call, and the deployments behind it."""
+
+    tasks: tuple[Task, ...] = Field(min_length=1, description="What callers may ask; every deployment must do it.")
+    traffic: dict[str, Percent] = Field(min_length=1, description="Percentage per deployment; sums to 100.")
+    sticky: Sticky | None = None
+    content_filter: ContentFilter | None = None
+    admission: Admission | None = Field(default=None, description="Left out: no bound but the deployments' own.")
+    fallback: tuple[str, ...] | None = Field(
+        default=None,
+        description="Who is tried after a failure before the first byte, in order; [] for nobody. "
+        "Left out: the other deployments that get traffic, the largest share first.",
+    )
+
+    @model_validator(mode="after")
+    def _percentages_sum_to_100(self) -> Self:
+        total = sum(self.traffic.values())
+        if total != 100:
+            parts = " + ".join(f"{name} {weight}" for name, weight in self.traffic.items())
+            fix = f"add {100 - total}" if total < 100 else f"take away {total - 100}"
+            raise ValueError(f"traffic sums to {total} ({parts}), it must be 100: {fix}")
+        return self
+
+
+class Deployment(_Model):
+    """One model variant: a Serve application of this cluster, or an OpenAI-compatible server elsewhere."""
+
+    app: Name | None = Field(default=None, description=f"The Serve application, at {APP_PREFIX}<app>.")
+    url: str | None = Field(default=None, description="Base URL of a server elsewhere, without /v1.")
+    model: str = Field(min_length=1, description="The name under which that server knows the model.")
+    tasks: tuple[Task, ...] = Field(default=("chat", "completions", "responses"), min_length=1)
+    api_key_env: str | None = Field(default=None, description="The environment variable with the key for `url`.")
+    api_key_file: Path | None = Field(default=None, description="The file with the key for `url`.")
+    tokenizer_dir: Path | None = Field(
+        default=None,
+        description="For `url`: the directory with the model's tokenizer.json, for dialects that speak of tokens.",
+    )
+    instruction_template: str = Field(
+        default="{instruction} {input}",
+        description="For embeddings: how the model's card puts an instruction and the text to embed together.",
+    )
+
+    @model_validator(mode="after")
+    def _is_in_one_place(self) -> Self:
+        if (self.app is None) == (self.url is None):
+            raise ValueError("name either `app` (a Serve application of this cluster) or `url` (a server elsewhere)")
+        if self.url is None and (self.api_key_env or self.api_key_file):
+            raise ValueError("`api_key_env` and `api_key_file` go with `url`; an `app` has the internal key")
+        if self.url is None and self.tokenizer_dir:
+            raise ValueError("`tokenizer_dir` goes with `url`; an `app` tells about its model itself")
+        if self.api_key_env and self.api_key_file:
+            raise ValueError("name either `api_key_env` or `api_key_file`")
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url '{self.url}' must begin with http:// or https://")
+        if self.url is not None and self.url.rstrip("/").endswith("/v1"):
+            raise ValueError(f"url '{self.url}': leave out /v1, the router adds it")
+        if any(self.instruction_template.count(name) != 1 for name in ("{instruction}", "{input}")):
+            raise ValueError("`instruction_template` needs {instruction} and {input}, once each")
+        return self
+
+
+class Timeouts(_Model):
+    """In seconds; expiry ends the engine's work."""
+
+    body_s: Seconds = Field(default=60.0, description="For the client to send its whole request.")
+    connect_s: Seconds = Field(default=5.0, description="To reach the deployment.")
+    first_byte_s: Seconds = Field(default=300.0, description="From the request to the answer's first byte.")
+    idle_s: Seconds = Field(default=120.0, description="Between two chunks of an answer.")
+    total_s: Seconds = Field(default=3600.0, description="The whole exchange.")
+
+
+class Tgi(_Model):
+    """The TGI dialect, where its two descriptions differ."""
+
+    profile: Literal["mindie", "tgi"] = Field(
+        default="mindie",
+        description="Which description holds: MindIE's (and TGI 0.9's), or TGI 3's. It decides what a request that "
+        "says nothing gets: the output's length (20 tokens, or the rest of the context), the prompt in the text, a "
+        "list or an object at POST /, sampling, the seed of greedy answers.",
+    )
+
+
+class Config(_Model):
+    """Endpoints, deployments and traffic. One immutable snapshot; a change is a new one."""
+
+    endpoints: dict[Name, Endpoint] = Field(min_length=1)
+    deployments: dict[Name, Deployment] = Field(min_length=1)
+    defaults: dict[Task, str] = Field(
+        default_factory=dict, description="Task to endpoint, for clients that name no model."
+    )
+    access: Access = Access()
+    timeouts: Timeouts = Timeouts()
+    tgi: Tgi = Tgi()
+    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="A larger request gets a 413.")
+    max_header_bytes: int = Field(default=32 * 1024, ge=1024, description="All headers together; more get a 431.")
+    max_messages: int = Field(default=4096, ge=1, description="In one conversation or batch; more get a 400.")
+
+    @model_validator(mode="after")
+    def _names_refer_to_something(self) -> Self:
+        problems = [
+            *self._ambiguous(),
+            *self._endpoint_problems(),
+            *self._default_problems(),
+            *self._access_problems(),
+        ]
+        if problems:
+            raise ConfigError(problems)
+        return self
+
+    def _ambiguous(self) -> list[str]:
+        both = sorted(set(self.endpoints) & set(self.deployments))
+        return [
+            f"endpoints.{name}: a deployment has this name too; `model` could mean either, rename one" for name in both
+        ]
+
+    def _endpoint_problems(self) -> list[str]:
+        problems: list[str] = []
+        for name, endpoint in self.endpoints.items():
+            path = f"endpoints.{name}"
+            for listed in (*endpoint.traffic, *(endpoint.fallback or ())):
+                where = f"{path}.traffic" if listed in endpoint.traffic else f"{path}.fallback"
+                problems += self._cannot_serve(where, listed, endpoint.tasks)
+        return problems
+
+    def _cannot_serve(self, where: str, name: str, tasks: Sequence[Task]) -> list[str]:
+        deployment = self.deployments.get(name)
+        if deployment is None:
+            known = ", ".join(self.deployments)
+            return [f"{where}: unknown deployment '{name}'; declare it under deployments (known: {known})"]
+        missing = [task for task in tasks if task not in deployment.tasks]
+        if missing:
+            return [
+                f"{where}: deployment '{name}' does {', '.join(deployment.tasks)}, the endpoint promises "
+                f"{', '.join(tasks)}; take it out or put it behind an endpoint of its own"
+            ]
+        return []
+
+    def _default_problems(self) -> list[str]:
+        problems: list[str] = []
+        for task, name in self.defaults.items():
+            endpoint = self.endpoints.get(name)
+            if endpoint is None:
+                problems.append(f"defaults.{task}: unknown endpoint '{name}'; known: {', '.join(self.endpoints)}")
+            elif task not in endpoint.tasks:
+                problems.append(f"defaults.{task}: endpoint '{name}' does {', '.join(endpoint.tasks)} only")
+        return problems
+
+    def _access_problems(self) -> list[str]:
+        known = {*self.endpoints, *self.deployments}
+        return [
+            f"access.limits.endpoints.{name}: there is no such endpoint; known: {', '.join(self.endpoints)}"
+            for name in self.access.limits.endpoints
+            if name not in known
+        ]
+
+
+def parse(data: object) -> Config:
+    """A Config from plain data (a `user_config`). Raises ConfigError with every problem found."""
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(list(problems_of(error, Config))) from None

@@ -1,0 +1,96 @@
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.config.access import exposure_problems, sharing_problems
+from app.config.base import ConfigError
+from app.config.files import read_yaml
+from app.config.schema import Config, parse
+from app.config.urls import is_loopback
+from app.internal_api import APP_PREFIX, ROUTER
+
+
+def load(path: Path) -> Config:
+    """The router's Config from `path`: a `serve_config.yaml` or a file with the router's part alone.
+
+    Raises ConfigError with every problem, the unreadable file included.
+    """
+    document = read_yaml(path)
+    if not isinstance(document, dict):
+        raise ConfigError(["(top level): expected a mapping with `applications` or `endpoints`"])
+    if "applications" not in document:
+        return parse(document)
+    applications = _applications(document)
+    config, problems = _router_config(applications)
+    problems += _application_problems(applications, config)
+    if config is not None:
+        problems += exposure_problems(config.access, loopback=is_loopback(host_of(document)))
+    if config is None or problems:
+        raise ConfigError(problems)
+    return config
+
+
+def host_of(document: Mapping[str, Any]) -> str:
+    """Where a Serve configuration has the application listen: on loopback, if it does not say (Serve's default)."""
+    return str((document.get("http_options") or {}).get("host") or "127.0.0.1")
+
+
+def _applications(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    applications = document["applications"]
+    if not isinstance(applications, list) or not all(isinstance(item, dict) for item in applications):
+        raise ConfigError(["applications: expected a list of applications"])
+    return applications
+
+
+def _router_config(applications: Sequence[Mapping[str, Any]]) -> tuple[Config | None, list[str]]:
+    routers = [(i, app) for i, app in enumerate(applications) if app.get("name") == ROUTER]
+    if not routers:
+        return None, [f"applications: no application is named '{ROUTER}'; the router is the one at route_prefix /"]
+    index, router = routers[0]
+    for position, deployment in enumerate(router.get("deployments") or []):
+        if isinstance(deployment, dict) and "user_config" in deployment:
+            prefix = f"applications[{index}].deployments[{position}].user_config"
+            try:
+                config = parse(deployment["user_config"])
+                several = sharing_problems(config.access.limits, several_routers=runs_several(deployment))
+                return config, [f"{prefix}.{line}" for line in several]
+            except ConfigError as error:
+                return None, [f"{prefix}.{line}" for line in error.problems]
+    return None, [f"applications[{index}].deployments: the router has no `user_config`; declare endpoints there"]
+
+
+def _application_problems(applications: Sequence[Mapping[str, Any]], config: Config | None) -> list[str]:
+    problems: list[str] = []
+    prefixes: dict[str, object] = {}
+    for index, application in enumerate(applications):
+        name = str(application.get("name"))
+        if name in prefixes:
+            problems.append(f"applications[{index}].name: duplicate name '{name}'; rename one")
+        prefixes[name] = application.get("route_prefix")
+    for name, deployment in config.deployments.items() if config else ():
+        if deployment.app is None:
+            continue
+        expected = APP_PREFIX + deployment.app
+        if deployment.app not in prefixes:
+            problems.append(f"deployments.{name}.app: no application is named '{deployment.app}'; declare it")
+        elif prefixes[deployment.app] != expected:
+            problems.append(f"applications.{deployment.app}.route_prefix: must be {expected} for the router to find it")
+    return problems
+
+
+def check_file(path: Path) -> list[str]:
+    """Every problem of the configuration in `path`; empty when it is right. Starts nothing."""
+    try:
+        load(path)
+    except ConfigError as error:
+        return error.problems
+    return []
+
+
+def runs_several(deployment: Mapping[str, Any]) -> bool:
+    """Whether a Serve deployment, as its configuration has it, may get more than one replica."""
+    number, autoscaling = deployment.get("num_replicas"), deployment.get("autoscaling_config") or {}
+    if number == "auto" or (isinstance(number, int) and number > 1):
+        return True
+    most = autoscaling.get("max_replicas", 1) if isinstance(autoscaling, Mapping) else 1
+    return isinstance(most, int) and most > 1

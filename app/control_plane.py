@@ -1,0 +1,103 @@
+"""The control plane: where the configuration of all routers is kept, and how an endpoint's traffic is changed there.
+
+The seam has two calls: read what is applied, and compare-and-set it as a whole. What a change of traffic is, and when
+it is refused, is decided here, the same for every control plane; `deployments.control_plane` is Ray Serve's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Protocol
+
+from app.config.base import ConfigError
+from app.config.schema import Config, parse
+from app.errors import BadRequest, Conflict
+
+
+class Delivery(Enum):
+    """How far the applied configuration has come."""
+
+    DELIVERING = auto()
+    """Routers are taking it; another change is refused until they have it."""
+    UNSETTLED = auto()
+    """Nobody knows that every router has it: replicas come and go, or the control plane does not answer."""
+    SETTLED = auto()
+    """Every router has it."""
+    FAILED = auto()
+    """Routers could not take it; what they served before stays in force."""
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What the control plane keeps: the routers' configuration as plain data, and since when (Unix time, ms)."""
+
+    config: Any
+    delivery: Delivery
+    since_ms: int
+
+    def parsed(self) -> Config | None:
+        """The configuration; None for one that every router refuses."""
+        try:
+            return parse(self.config)
+        except ConfigError:
+            return None
+
+
+class ControlPlane(Protocol):
+    """The seam. Both calls raise UpstreamError where the control plane does not answer."""
+
+    async def applied(self) -> Applied: ...
+
+    async def replace(self, expected: Any, wanted: Any) -> None:
+        """Applies `wanted`, plain data, in the place of `expected`; a change by anybody else cannot come in between.
+
+        Raises Conflict, with nothing changed, where something other than `expected` is applied or a change is
+        being delivered.
+        """
+
+
+CHANGED_MEANWHILE = "The configuration was changed by somebody else meanwhile; read the endpoint again"
+BEING_DELIVERED = "An update of the configuration is in progress; wait until it is complete"
+
+
+async def change_traffic(
+    control: ControlPlane, name: str, *, seen: Mapping[str, int], wanted: Mapping[str, int]
+) -> None:
+    """Gives the endpoint `name` the traffic `wanted`, deployment to percentage, if it still has the traffic `seen`.
+
+    A repeated change does nothing. Raises Conflict where the traffic is another by now or an update is in progress,
+    and BadRequest where the configuration would be wrong with it; nothing is changed then.
+    """
+    applied = await control.applied()
+    if (config := applied.parsed()) is None:
+        raise Conflict("The configuration that was applied last is wrong, and nobody serves by it: apply a right one")
+    endpoint = config.endpoints.get(name)
+    if endpoint is not None and endpoint.traffic == wanted:
+        return
+    if applied.delivery is Delivery.DELIVERING:
+        raise Conflict(BEING_DELIVERED)
+    if endpoint is None or endpoint.traffic != seen:
+        raise Conflict(CHANGED_MEANWHILE)
+    changed = with_traffic(applied.config, name, wanted)
+    try:
+        parse(changed)
+    except ConfigError as error:
+        raise BadRequest(f"The configuration would be wrong: {error}", param="traffic_config") from None
+    await control.replace(applied.config, changed)
+
+
+def with_traffic(config: Mapping[str, Any], name: str, traffic: Mapping[str, int]) -> dict[str, Any]:
+    """A copy of a router's plain configuration that differs in one endpoint's traffic."""
+    endpoints = config["endpoints"]
+    return {**config, "endpoints": {**endpoints, name: {**endpoints[name], "traffic": dict(traffic)}}}
+
+
+def delivery_seen(applied: Applied, before: Config, after: Config) -> Delivery:
+    """How far `applied` has come, with what the router that asks knows of itself.
+
+    `before` and `after` are what it served when it asked and when it had the answer. A router that has been given a
+    configuration and serves another one has refused it.
+    """
+    if applied.delivery is not Delivery.SETTLED or applied.parsed() == after:
+        return applied.delivery
+    return Delivery.FAILED if before is after else Delivery.UNSETTLED

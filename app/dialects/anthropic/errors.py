@@ -1,0 +1,34 @@
+from collections.abc import Mapping
+from typing import Any
+
+from app.dialects.common.passthrough import Ending
+from app.dialects.json_body import dump
+from app.errors import SwitchyardError
+from app.sse import encode
+
+_TYPES: Mapping[int, str] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+_LAST_EVENTS = (b"event: message_stop\n", b"event: error\n")
+
+
+def error_body(error: SwitchyardError) -> dict[str, Any]:
+    """``{"type": "error", "error": {"type", "message"}}``; the message names the field."""
+    kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    # vLLM makes a chat request of it, and may complain about that one's field.
+    message = error.message.replace("max_completion_tokens", "max_tokens")
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+MESSAGES = Ending(
+    is_terminal=lambda frames: frames[:-2].rpartition(b"\n\n")[2].startswith(_LAST_EVENTS),
+    error_frames=lambda error: encode(dump(error_body(error)), type="error"),
+)

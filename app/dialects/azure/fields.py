@@ -1,0 +1,161 @@
+"""The fields of Azure's requests: which are documented, their bounds, and how they read in vLLM's words."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from app.dialects.common.fields import Function, Penalty, ResponseFormat, StreamOptions, ToolChoice, check_tool_choice
+from app.dialects.json_body import value_at
+from app.dialects.validation import first_problem
+from app.errors import Unprocessable
+
+_SAMPLING = frozenset("frequency_penalty max_tokens model presence_penalty seed stop stream temperature top_p".split())
+
+KNOWN: Mapping[str, frozenset[str]] = {
+    "chat": _SAMPLING
+    | frozenset({"messages", "modalities", "response_format", "stream_options", "tool_choice", "tools"}),
+    "completions": _SAMPLING | {"prompt"},
+    "embeddings": frozenset({"dimensions", "encoding_format", "input", "input_type", "model"}),
+}
+"""Operation to documented fields; any other is an extra parameter."""
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    model: str | None = None
+
+
+class Part(BaseModel):
+    """One part of a message: OpenAI's form, or the documented one with everything in `content`."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    type: Literal["text", "image", "image_url", "input_audio", "audio_url"]
+    content: str | None = None
+    text: str | None = None
+    image_url: dict[str, Any] | None = None
+    detail: Literal["auto", "low", "high"] | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.type == "text" and self.text is None and self.content is None:
+            raise ValueError("a part of type 'text' needs the field 'text'")
+        if self.type in ("image", "image_url") and self.image_url is None and self.content is None:
+            raise ValueError(f"a part of type '{self.type}' needs the field 'image_url'")
+        return self
+
+    def openai(self) -> dict[str, Any]:
+        """The part as vLLM reads it."""
+        if self.type == "text":
+            return {"type": "text", "text": self.content if self.text is None else self.text}
+        if self.type in ("image", "image_url") and self.image_url is None:
+            return {"type": "image_url", "image_url": {"url": self.content, "detail": self.detail or "auto"}}
+        return {**self.model_dump(exclude_none=True), "type": "image_url" if self.type == "image" else self.type}
+
+
+class Message(BaseModel):
+    """One chat message."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+
+    def openai(self) -> dict[str, Any]:
+        """The message as vLLM reads it."""
+        message = self.model_dump(exclude_none=True)
+        if isinstance(self.content, list):
+            message["content"] = [part.openai() for part in self.content]
+        return message
+
+
+class Tool(BaseModel):
+    """One tool."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    type: Literal["function"]
+    function: Function
+
+
+class _Sampling(_Fields):
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    max_tokens: int | None = Field(default=None, ge=0)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    stop: str | list[Annotated[str, Field(min_length=1)]] | None = None
+    stream: bool = False
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+
+
+class Chat(_Sampling):
+    """POST /chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    modalities: list[Literal["text"]] | None = None
+    response_format: ResponseFormat | None = None
+    stream_options: StreamOptions | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+
+    @model_validator(mode="after")
+    def _companions(self) -> Self:
+        check_tool_choice(self.tool_choice, {tool.function.name for tool in self.tools or ()})
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options: only allowed when stream is true")
+        return self
+
+
+class Completions(_Sampling):
+    """POST /completions."""
+
+    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1, max_length=1)]
+
+
+class Embeddings(_Fields):
+    """POST /embeddings. vLLM gives vectors of floats; the other encodings are made of them here."""
+
+    input: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
+    dimensions: int | None = Field(default=None, ge=1)
+    encoding_format: Literal["float", "base64", "binary", "ubinary", "int8", "uint8"] = "float"
+    input_type: Literal["text", "query", "document"] | None = None
+
+
+MODELS: Mapping[str, type[_Fields]] = {"chat": Chat, "completions": Completions, "embeddings": Embeddings}
+
+
+def checked(operation: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The documented fields of `body`, as vLLM reads them. Raises Unprocessable, naming the field and its value."""
+    try:
+        request = MODELS[operation].model_validate(body)
+    except ValidationError as error:
+        problem = first_problem(error)
+        raise Unprocessable(problem.message, param=problem.path, value=value_at(body, problem.path)) from None
+    known = {name: body[name] for name in KNOWN[operation] if name in body and name not in ("modalities", "model")}
+    if isinstance(request, Chat):
+        known["messages"] = [message.openai() for message in request.messages]
+        if not request.tools:
+            known.pop("tools", None)
+            known.pop("tool_choice", None)
+    if known.get("max_tokens") == 0:
+        raise Unprocessable("max_tokens: must be at least 1", param="max_tokens", value=0)
+    if isinstance(request, Completions) and isinstance(request.prompt, list):
+        known["prompt"] = request.prompt[0]
+    return known
+
+
+def rest_of_the_context(body: dict[str, Any], answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`body` with the tokens that the prompt leaves as its `max_tokens`; `answers` is vLLM's one of `/tokenize`."""
+    (counted,) = answers
+    left = counted["max_model_len"] - counted["count"]
+    if left < 1:
+        longest = counted["max_model_len"] - 1
+        raise Unprocessable(
+            f"prompt: has {counted['count']} tokens, this model takes at most {longest}",
+            param="prompt",
+            value=body["prompt"],
+        )
+    return {**body, "max_tokens": left}

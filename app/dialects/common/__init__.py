@@ -1,0 +1,1 @@
+"""What several dialects share: streams, fields, vLLM request parameters."""

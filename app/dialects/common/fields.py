@@ -1,0 +1,109 @@
+"""What the requests of several dialects have in common: objects inside a chat request, and bookkeeping fields."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+
+# Accepted for the caller's own records: they change nothing in the answer of a server that bills and stores nothing.
+BOOKKEEPING = frozenset(
+    {
+        "metadata",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+
+
+class StreamOptions(BaseModel):
+    """`stream_options`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_usage: bool = False
+
+
+class Sampling(BaseModel):
+    """What OpenAI's chat and completion requests say of sampling, where all agree on the bounds."""
+
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+
+    @model_validator(mode="after")
+    def _stream_options_go_with_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options: only allowed when stream is true")
+        return self
+
+
+class Function(BaseModel):
+    """A function that the model may call."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ChosenFunction(BaseModel):
+    """The name in a `tool_choice`."""
+
+    model_config = ConfigDict(strict=True)
+
+    name: str
+
+
+class ToolChoice(BaseModel):
+    """A `tool_choice` that names one function."""
+
+    model_config = ConfigDict(strict=True)
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+class JsonSchema(BaseModel):
+    """The schema of a `response_format`."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    name: str
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(BaseModel):
+    """`response_format`."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _schema_goes_with_its_type(self) -> Self:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("`json_schema` goes with type 'json_schema', and only with it")
+        return self
+
+
+def check_tool_choice(
+    choice: Literal["none", "auto", "required"] | ToolChoice | None, names: set[str], *, auto_needs_tools: bool = True
+) -> None:
+    """Raises ValueError, in pydantic's manner, where `choice` asks for a tool that is not among `names`."""
+    if choice in (("auto", "required") if auto_needs_tools else ("required",)) and not names:
+        raise ValueError("tool_choice: only allowed with tools")
+    if isinstance(choice, ToolChoice) and choice.function.name not in names:
+        raise ValueError(f"tool_choice: no tool is named '{choice.function.name}'")

@@ -1,0 +1,47 @@
+"""How streams end: in order, or with what the format has for a failure; once in either case."""
+
+import re
+from collections.abc import Callable, Mapping
+
+from app.engine.errors import engine_error
+from app.errors import Incomplete, SwitchyardError
+
+ErrorFrames = Callable[[SwitchyardError], bytes]
+_ERROR = re.compile(rb'^data: ?(\{"error".*|\{"type": ?"error".*)$', re.MULTILINE)
+
+
+def error_in(frame: bytes) -> SwitchyardError | None:
+    """The error that the engine tells in `frame`."""
+    found = _ERROR.search(frame)
+    return engine_error(found[1], status=500) if found else None
+
+
+class EndedOnce:
+    """The end of a `Stream`. A subclass that has told the end in order sets `_ended`.
+
+    `error_frames` words a failure. None: the format has no words for one, and the connection must break (`aborts`).
+    """
+
+    def __init__(self, error_frames: ErrorFrames | None) -> None:
+        self._error_frames = error_frames
+        self._ended = False
+        self.aborts = error_frames is None
+        self.headers: Mapping[str, str] = {}
+
+    def close(self) -> bytes:
+        if self._ended:
+            return b""
+        error = Incomplete("The deployment ended its answer before it was complete")
+        if self.aborts:
+            raise error
+        return self.fail(error)
+
+    def fail(self, error: SwitchyardError) -> bytes:
+        if self._ended:
+            return b""
+        self._ended = True
+        return self._failed(error)
+
+    def _failed(self, error: SwitchyardError) -> bytes:
+        """The last frames."""
+        return b"" if self._error_frames is None else self._error_frames(error)

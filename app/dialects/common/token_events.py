@@ -1,0 +1,37 @@
+"""Streams of one event per token."""
+
+from abc import ABC, abstractmethod
+
+from app.dialects.common.terminating import EndedOnce, ErrorFrames
+from app.engine.token_reader import Step
+from app.engine.token_stream import TokenStream
+from app.engine.usage import Usage
+
+
+class TokenEvents(EndedOnce, ABC):
+    """A `Stream` that tells each of `tokens` by an event of its dialect's."""
+
+    def __init__(self, tokens: TokenStream, error_frames: ErrorFrames | None) -> None:
+        super().__init__(error_frames)
+        self._tokens = tokens
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._tokens.usage
+
+    def feed(self, chunk: bytes) -> bytes:
+        if self._ended:
+            return b""
+        events = b"".join(map(self._event, self._tokens.feed(chunk)))
+        if self._tokens.error is None or self.aborts:
+            return events
+        return events + self.fail(self._tokens.error)
+
+    def close(self) -> bytes:
+        if self._tokens.error is not None and not self._ended:
+            raise self._tokens.error
+        return super().close()
+
+    @abstractmethod
+    def _event(self, step: Step) -> bytes:
+        """What a step is told by; sets `_ended` with the last one. Raises Broken on nonsense."""

@@ -1,0 +1,70 @@
+"""Databricks' errors: one flat object on every route, whose `error_code` its SDK reads before the status.
+
+Contract: https://docs.databricks.com/api/workspace/introduction (errors), and `databricks.sdk.errors`. The object has
+no key `error` or `detail`: the SDK would take the first for the message and read the second as SCIM's.
+"""
+
+from collections.abc import Mapping
+
+from pydantic_core import from_json
+
+from app.dialects.base import Reply
+from app.dialects.json_body import dump
+from app.errors import NotFound, Rejected, SwitchyardError
+from app.sse import DONE, encode
+
+NO_SUCH_RESOURCE = "RESOURCE_DOES_NOT_EXIST"
+"""The management API's code for an unknown endpoint; on the data plane it is ENDPOINT_NOT_FOUND."""
+
+NOT_OFFERED = "FEATURE_DISABLED"
+"""The code of a documented call that exists only in Databricks' own service. The status is 400, since clients that
+clean up take a 404 for "already gone"."""
+
+_CODES: Mapping[int, str] = {
+    400: "BAD_REQUEST",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "ENDPOINT_NOT_FOUND",
+    409: "RESOURCE_CONFLICT",
+    429: "REQUEST_LIMIT_EXCEEDED",
+    500: "INTERNAL_ERROR",
+    503: "TEMPORARILY_UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+_OWN_CODES = frozenset(
+    {NO_SUCH_RESOURCE, NOT_OFFERED, "INVALID_STATE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_EXHAUSTED"}
+)
+"""Codes that an error may bring along in `code`, more exact than its status."""
+
+_STATUSES: Mapping[int, int] = {422: 400, 502: 500}
+"""Statuses that Databricks does not use, and the documented ones that its clients expect instead."""
+
+
+def error_reply(error: SwitchyardError, *, request_id: str) -> Reply:
+    """The error as Databricks' clients read it, on the data plane and in the management API."""
+    status = 400 if isinstance(error, Rejected) else _STATUSES.get(error.status, error.status)
+    info = {"@type": "type.googleapis.com/google.rpc.RequestInfo", "request_id": request_id, "serving_data": ""}
+    return Reply(dump({"error_code": _code(error, status), "message": _message(error), "details": [info]}), status)
+
+
+def error_frames(error: SwitchyardError, *, request_id: str) -> bytes:
+    """The error as the last event of a stream of chunks, with the key `error` that makes OpenAI's SDK raise."""
+    told = from_json(error_reply(error, request_id=request_id).body)
+    code = told["error_code"]
+    told["error"] = {"message": told["message"], "type": code, "param": error.param, "code": code}
+    return encode(dump(told)) + DONE
+
+
+def _code(error: SwitchyardError, status: int) -> str:
+    if error.code in _OWN_CODES:
+        return error.code
+    if status == 400 and error.param is not None:
+        return "INVALID_PARAMETER_VALUE"
+    return _CODES.get(status) or ("BAD_REQUEST" if status < 500 else "INTERNAL_ERROR")
+
+
+def _message(error: SwitchyardError) -> str:
+    if isinstance(error, NotFound) and error.param == "model" and error.code != NO_SUCH_RESOURCE:
+        return f"The given endpoint does not exist, please check its name. {error.message}"
+    return error.message

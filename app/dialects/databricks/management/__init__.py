@@ -1,0 +1,1 @@
+"""Databricks' serving-endpoints API: objects, traffic updates, OpenAPI schemas."""

@@ -1,0 +1,188 @@
+"""Databricks' management API: endpoints as its objects, and the calls that are not offered.
+
+Contract: https://docs.databricks.com/api/workspace/servingendpoints, and the dataclasses of `databricks.sdk`. An
+endpoint's deployments are its served entities. They are declared in serve_config.yaml, so of an endpoint's
+configuration only the traffic can be changed over HTTP (`databricks_traffic`).
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.config.schema import Config, Endpoint
+from app.control_plane import Delivery
+from app.dialects.databricks.dialect import TASKS
+from app.dialects.databricks.errors import NO_SUCH_RESOURCE, NOT_OFFERED
+from app.dialects.json_body import dump
+from app.errors import BadRequest, NotFound
+
+CREATOR = "serve_config.yaml"
+
+VERSION = "1"
+"""Of every served entity: what is declared has no history here."""
+
+DECLARED = "endpoints and their served entities are declared in serve_config.yaml; change them there"
+_CREATE = f"Creating an endpoint is not offered: {DECLARED}"
+_PERMISSIONS = "Permissions are not kept per endpoint, and cannot be read or changed over HTTP"
+
+REFUSED: Mapping[tuple[str, str], str] = {
+    ("POST", "/api/2.0/serving-endpoints"): _CREATE,
+    ("POST", "/api/2.0/serving-endpoints/pt"): _CREATE,
+    ("PUT", "/api/2.0/serving-endpoints/pt/{name}/config"): f"Provisioned throughput is not offered: {DECLARED}",
+    ("DELETE", "/api/2.0/serving-endpoints/{name}"): f"Deleting an endpoint is not offered: {DECLARED}",
+    ("PATCH", "/api/2.0/serving-endpoints/{name}/tags"): "Tags are not offered: an endpoint has none",
+    ("PUT", "/api/2.0/serving-endpoints/{name}/rate-limits"): f"Changing rate limits is not offered: {DECLARED}",
+    ("PUT", "/api/2.0/serving-endpoints/{name}/ai-gateway"): f"Changing the AI gateway is not offered: {DECLARED}",
+    ("PATCH", "/api/2.0/serving-endpoints/{name}/notifications"): "Notifications are not offered: watch GET /metrics",
+    (
+        "PATCH",
+        "/api/2.0/serving-endpoints/{name}/telemetry-config",
+    ): "Telemetry tables are not offered: see GET /metrics",
+    ("GET", "/api/2.0/serving-endpoints/{name}/served-models/{entity}/logs"): (
+        "Logs are not offered over HTTP: they are in Ray's log folder"
+    ),
+    ("GET", "/api/2.0/serving-endpoints/{name}/served-models/{entity}/build-logs"): (
+        "Build logs are not offered: nothing is built for a served entity"
+    ),
+    ("GET", "/api/2.0/permissions/serving-endpoints/{id}"): _PERMISSIONS,
+    ("PUT", "/api/2.0/permissions/serving-endpoints/{id}"): _PERMISSIONS,
+    ("PATCH", "/api/2.0/permissions/serving-endpoints/{id}"): _PERMISSIONS,
+    ("GET", "/api/2.0/permissions/serving-endpoints/{id}/permissionLevels"): _PERMISSIONS,
+}
+"""Documented calls that are not offered, by method and path, and why."""
+
+_UPDATES: Mapping[Delivery, str] = {
+    Delivery.DELIVERING: "IN_PROGRESS",
+    Delivery.UNSETTLED: "IN_PROGRESS",  # or a client that waits would take silence for success
+    Delivery.SETTLED: "NOT_UPDATING",
+    Delivery.FAILED: "UPDATE_FAILED",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the router knows when it is asked: the configuration in force, deployments' health, a pending change.
+
+    `since_ms` is when the last configuration was applied (Unix time, ms). Nobody keeps when an endpoint was first
+    declared, so it is as old as that. `may_manage`: the caller may change the traffic.
+    """
+
+    config: Config
+    healthy: Mapping[str, bool]
+    since_ms: int
+    url: str
+    delivery: Delivery = Delivery.SETTLED
+    pending: Config | None = None
+    may_manage: bool = True
+
+
+def find(name: str, config: Config) -> Endpoint:
+    """The endpoint; raises NotFound."""
+    if (endpoint := config.endpoints.get(name)) is None:
+        raise NotFound(f"Endpoint with name '{name}' does not exist.", param="name", code=NO_SUCH_RESOURCE)
+    return endpoint
+
+
+def not_offered(why: str) -> BadRequest:
+    """The error of a documented call that this server does not have."""
+    return BadRequest(f"{why}.", code=NOT_OFFERED)
+
+
+def listed(view: View) -> dict[str, Any]:
+    """Every endpoint, with its served entities' names: ``{"endpoints": [...]}``."""
+    return {"endpoints": [_summary(name, endpoint, view) for name, endpoint in view.config.endpoints.items()]}
+
+
+def detailed(name: str, view: View) -> dict[str, Any]:
+    """One endpoint with its configuration, its state, and the configuration that is on its way. Raises NotFound."""
+    endpoint = find(name, view.config)
+    told = {
+        **_common(name, endpoint, view),
+        "config": {"config_version": _version(name, view.config), **_config(endpoint, view.config, view)},
+        "permission_level": "CAN_MANAGE" if view.may_manage else "CAN_QUERY",
+        "endpoint_url": f"{view.url.rstrip('/')}/serving-endpoints/{name}/invocations",
+    }
+    coming = view.pending.endpoints.get(name) if view.pending is not None else None
+    if view.pending is not None and coming is not None and view.delivery is not Delivery.SETTLED:
+        pending = _config(coming, view.pending, view)
+        told["pending_config"] = {
+            "config_version": _version(name, view.pending),
+            "start_time": view.since_ms,
+            **pending,
+        }
+    return told
+
+
+def _common(name: str, endpoint: Endpoint, view: View) -> dict[str, Any]:
+    active = [deployment for deployment, share in endpoint.traffic.items() if share > 0]
+    return {
+        "name": name,
+        "id": hashlib.blake2b(name.encode(), digest_size=16).hexdigest(),
+        "creator": CREATOR,
+        "creation_timestamp": view.since_ms,
+        "last_updated_timestamp": view.since_ms,
+        "state": {
+            "ready": "READY" if all(view.healthy.get(deployment) for deployment in active) else "NOT_READY",
+            "config_update": _UPDATES[view.delivery],
+        },
+        # Databricks' endpoints have one task each; the most telling first.
+        "task": next(word for task, (word, _) in TASKS.items() if task in endpoint.tasks),
+        "tags": [],
+        "route_optimized": False,
+    }
+
+
+def _summary(name: str, endpoint: Endpoint, view: View) -> dict[str, Any]:
+    entities = [identity(deployment, view.config) for deployment in endpoint.traffic]
+    config = {"served_entities": entities, "served_models": [_as_model(entity) for entity in entities]}
+    return {**_common(name, endpoint, view), "config": config}
+
+
+def _config(endpoint: Endpoint, config: Config, view: View) -> dict[str, Any]:
+    entities = [_entity(deployment, config, view) for deployment in endpoint.traffic]
+    routes = [
+        {"served_model_name": deployment, "served_entity_name": deployment, "traffic_percentage": share}
+        for deployment, share in endpoint.traffic.items()
+    ]
+    return {
+        "served_entities": entities,
+        "served_models": [_as_model(entity) for entity in entities],
+        "traffic_config": {"routes": routes},
+    }
+
+
+def identity(deployment: str, config: Config) -> dict[str, str]:
+    """A served entity's name, model and version."""
+    return {
+        "name": deployment,
+        "entity_name": config.deployments[deployment].model,
+        "entity_version": VERSION,
+    }
+
+
+def _entity(deployment: str, config: Config, view: View) -> dict[str, Any]:
+    ready = view.healthy.get(deployment, False)
+    state = {
+        "deployment": "DEPLOYMENT_READY" if ready else "DEPLOYMENT_RECOVERING",
+        "deployment_state_message": "" if ready else "It does not say that it is healthy",
+    }
+    return {
+        **identity(deployment, config),
+        "creator": CREATOR,
+        "creation_timestamp": view.since_ms,
+        "state": state,
+    }
+
+
+def _as_model(entity: Mapping[str, Any]) -> dict[str, Any]:
+    """A served entity in the deprecated words of served models."""
+    renamed = {"entity_name": "model_name", "entity_version": "model_version"}
+    return {renamed.get(key, key): value for key, value in entity.items()}
+
+
+def _version(name: str, config: Config) -> int:
+    """A number for an endpoint's configuration: the same on every router, and another for another configuration."""
+    endpoint = config.endpoints[name]
+    content = [endpoint.model_dump(mode="json"), [identity(deployment, config) for deployment in endpoint.traffic]]
+    return int.from_bytes(hashlib.blake2b(dump(content), digest_size=4).digest()) >> 1

@@ -1,0 +1,1 @@
+"""Databricks' Responses API on vLLM's chat completions."""

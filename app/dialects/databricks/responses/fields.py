@@ -1,0 +1,229 @@
+"""The fields of Databricks' Responses requests, and their bounds.
+
+A function call and its output may be items, as at OpenAI's, or blocks of a message's content. Tools, `tool_choice` and
+`text.format` are documented as nested objects; `flat` gives OpenAI's form of them, which the models describe.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from app.dialects.common.fields import FunctionName, StreamOptions
+
+Text = Annotated[str, Field(max_length=512)]
+Key = Annotated[str, Field(max_length=64)]
+
+
+class _Lenient(BaseModel):
+    """A part of a conversation, which may come back from anybody's answers with fields of its own."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class TextBlock(_Lenient):
+    """A piece of text, written or generated."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+class ImageBlock(_Lenient):
+    """A picture, as a URL or a data URL."""
+
+    type: Literal["input_image"]
+    image_url: str
+    detail: Literal["auto", "low", "high"] = "auto"
+
+
+class FileBlock(_Lenient):
+    """A file in the request itself."""
+
+    type: Literal["input_file"]
+    file_id: str | None = None
+    filename: str | None = None
+    file_data: str | None = None
+
+
+class FunctionCall(_Lenient):
+    """A call that the model made. `arguments` is JSON, or an object."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str | dict[str, Any] | list[Any]
+    id: str | None = None
+
+
+class FunctionCallOutput(_Lenient):
+    """What a call gave: text, or any JSON."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Any = Field()
+
+
+class Reasoning(_Lenient):
+    """The model's thoughts in an earlier answer."""
+
+    type: Literal["reasoning"]
+    id: str | None = None
+    summary: list[dict[str, Any]] = Field(default_factory=list)
+    content: list[dict[str, Any]] = Field(default_factory=list)
+
+
+def _type(default: str) -> Discriminator:
+    def of(value: Any) -> str | None:
+        name = value.get("type", default) if isinstance(value, dict) else getattr(value, "type", None)
+        return _TAGS.get(name) if isinstance(name, str) else None
+
+    return Discriminator(of, custom_error_type="unknown_type", custom_error_message="has a type that is not supported")
+
+
+_TAGS = {
+    "input_text": "TextBlock",
+    "output_text": "TextBlock",
+    "text": "TextBlock",
+    "input_image": "ImageBlock",
+    "input_file": "FileBlock",
+    "function_call": "FunctionCall",
+    "function_call_output": "FunctionCallOutput",
+    "reasoning": "Reasoning",
+    "message": "Message",
+}
+
+Block = Annotated[
+    Annotated[TextBlock, Tag("TextBlock")]
+    | Annotated[ImageBlock, Tag("ImageBlock")]
+    | Annotated[FileBlock, Tag("FileBlock")]
+    | Annotated[FunctionCall, Tag("FunctionCall")]
+    | Annotated[FunctionCallOutput, Tag("FunctionCallOutput")],
+    _type(""),
+]
+
+
+class Message(_Lenient):
+    """One message."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Block]
+
+
+Item = Annotated[
+    Annotated[Message, Tag("Message")]
+    | Annotated[FunctionCall, Tag("FunctionCall")]
+    | Annotated[FunctionCallOutput, Tag("FunctionCallOutput")]
+    | Annotated[Reasoning, Tag("Reasoning")],
+    _type("message"),
+]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Tool(_Strict):
+    """One tool, flat."""
+
+    type: Literal["function"]
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolChoice(_Strict):
+    """A `tool_choice` that names a function, flat."""
+
+    type: Literal["function"]
+    name: str
+
+
+class Format(_Strict):
+    """`text.format`, flat."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if (self.type == "json_schema") != (self.name is not None and self.schema_ is not None):
+            raise ValueError("`name` and `schema` go with type 'json_schema', and only with it")
+        return self
+
+
+class TextOptions(_Strict):
+    """`text`."""
+
+    format: Format | None = None
+
+
+class ReasoningOptions(_Strict):
+    """`reasoning`. `encrypted_content` changes nothing: no thoughts are kept that could be given back encrypted."""
+
+    effort: Literal["low", "medium", "high"] | None = None
+    encrypted_content: Any = None
+
+
+class Responses(_Strict):
+    """Responses requests."""
+
+    model: str | None = None
+    input: str | Annotated[list[Item], Field(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(default=None, gt=0)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    tools: list[Tool] = Field(default_factory=list)
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool = True
+    max_tool_calls: int | None = Field(default=None, gt=0)
+    metadata: Annotated[dict[Key, Text], Field(max_length=16)] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    include: list[str] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    client_request_id: str | None = None
+    usage_context: dict[str, str] | None = None
+
+    @model_validator(mode="after")
+    def _companions(self) -> Self:
+        if self.input == "":
+            raise ValueError("input: must not be empty")
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options: only allowed when stream is true")
+        names = {tool.name for tool in self.tools}
+        if self.tool_choice == "required" and not names:
+            raise ValueError("tool_choice: only allowed with tools")
+        if isinstance(self.tool_choice, ToolChoice) and self.tool_choice.name not in names:
+            raise ValueError(f"tool_choice: no tool is named '{self.tool_choice.name}'")
+        return self
+
+
+def flat(body: dict[str, Any]) -> dict[str, Any]:
+    """`body` with its tools, `tool_choice` and `text.format` in OpenAI's form. What is of another type stays."""
+    changed = dict(body)
+    if isinstance(tools := body.get("tools"), list):
+        changed["tools"] = [_flat(tool, "function") for tool in tools]
+    if "tool_choice" in body:
+        changed["tool_choice"] = _flat(body["tool_choice"], "function")
+    if isinstance(text := body.get("text"), dict) and "format" in text:
+        changed["text"] = {**text, "format": _flat(text["format"], "json_schema")}
+    return changed
+
+
+def _flat(value: Any, nested: str) -> Any:
+    """An object whose member `nested` is an object too, with that one's members as its own."""
+    if not isinstance(value, dict) or not isinstance(inner := value.get(nested), dict):
+        return value
+    return {**{name: item for name, item in value.items() if name != nested}, **inner}

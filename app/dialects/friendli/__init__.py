@@ -1,0 +1,1 @@
+"""Friendli's API."""

@@ -1,0 +1,72 @@
+"""Who speaks Friendli's API on a path that OpenAI's clients have too, and in which of its two forms.
+
+Friendli's present SDK reads OpenAI's chunks (`Form` "modern"), the one before it (`friendli-client`) and its documents
+know events of another form ("classic"). Only streams differ.
+
+Headers decide first: the OpenAI SDK's own say that it is not Friendli's, and its bodies are not looked at. Others are
+searched for the names of fields that only Friendli has; only where one of them occurs is a body parsed.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from app.dialects.base import Request
+from app.dialects.json_body import peek
+
+Form = Literal["classic", "modern"]
+_SDK = "friendli-core"  # in the present SDK's user agent
+_OPENAI_SDKS = ("OpenAI/", "AsyncOpenAI/", "DatabricksOpenAI/")
+_ALWAYS_SENT = "timeout_microseconds"  # by the SDK before, as null where its user says nothing
+
+FRIENDLIS_OWN = frozenset(
+    "bad_word_tokens beam_search_type early_stopping embedding_to_replace encoder_no_repeat_ngram "
+    "encoder_repetition_penalty eos_token forced_output_tokens include_output_logits include_output_logprobs "
+    "max_total_tokens min_total_tokens no_repeat_ngram num_beams stop_tokens timeout timeout_microseconds "
+    "token_index_to_replace tokens".split()
+)
+"""Fields of a completions request that no other dialect has. `bad_words` and `min_tokens` are vLLM's too."""
+
+_MAY_BE_FRIENDLIS = re.compile(
+    rb'"(?:%b)"\s*:|"seed"\s*:\s*\[|"response_format"' % "|".join(sorted(FRIENDLIS_OWN)).encode()
+)
+
+
+def is_openais_sdk(headers: Mapping[str, str]) -> bool:
+    """Whether the OpenAI SDK sends the request, or a client made of it."""
+    return "x-stainless-lang" in headers or headers.get("user-agent", "").startswith(_OPENAI_SDKS)
+
+
+def form(headers: Mapping[str, str]) -> Form:
+    """How a client of Friendli's reads a stream. The OpenAI SDK on Friendli's own paths reads OpenAI's chunks."""
+    is_modern = _SDK in headers.get("user-agent", "") or is_openais_sdk(headers)
+    return "modern" if is_modern else "classic"
+
+
+def asks_for_completions(request: Request) -> bool:
+    """Whether a request at `/v1/completions` is Friendli's."""
+    headers = request.headers
+    if _SDK in headers.get("user-agent", ""):
+        return True
+    if is_openais_sdk(headers):
+        return False
+    if "x-friendli-team" in headers or headers.get("authorization", "").startswith("Bearer flp_"):
+        return True
+    return _MAY_BE_FRIENDLIS.search(request.body) is not None and _has_friendlis_fields(peek(request.body))
+
+
+def asks_for_chat(request: Request) -> bool:
+    """Whether a request at `/v1/chat/completions` is Friendli's; its answer has OpenAI's form in any case."""
+    headers = request.headers
+    if "x-friendli-team" in headers or _SDK in headers.get("user-agent", ""):
+        return True
+    if is_openais_sdk(headers):
+        return False
+    return _ALWAYS_SENT.encode() in request.body and _ALWAYS_SENT in peek(request.body)
+
+
+def _has_friendlis_fields(body: Mapping[str, Any]) -> bool:
+    if not FRIENDLIS_OWN.isdisjoint(body) or isinstance(body.get("seed"), list):
+        return True
+    wanted = body.get("response_format")
+    return isinstance(wanted, dict) and (wanted.get("type") == "regex" or isinstance(wanted.get("schema"), str))

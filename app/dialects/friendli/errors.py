@@ -1,0 +1,79 @@
+"""Friendli's errors. Its reference has none but the 429 of a timeout; the SDKs keep status and body as they are."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.dialects.base import Reply
+from app.dialects.friendli.support import HONOURED
+from app.dialects.json_body import dump
+from app.errors import Rejected, SwitchyardError
+from app.sse import DONE, encode
+
+_TYPES: Mapping[int, str] = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
+
+
+# What vLLM calls these is not what the client sent.
+_NAMES: Mapping[str, str] = {
+    "beam": "num_beams",
+    "beam.bad_word_tokens": "bad_word_tokens",
+    "beam.early_stopping": "early_stopping",
+    "beam.eos_token_ids": "eos_token",
+    "beam.length_penalty": "length_penalty",
+    "beam.no_repeat_ngram": "no_repeat_ngram",
+    "beam.seed": "seed",
+    "beam.stop_tokens": "stop_tokens",
+    "beam.type": "beam_search_type",
+    "beam.width": "num_beams",
+    "replace_embeddings": "token_index_to_replace",
+    "replace_embeddings.indices": "token_index_to_replace",
+    "replace_embeddings.values": "embedding_to_replace",
+    "seeds": "seed",
+    "stop_token_ids": "stop_tokens",
+    "structured_outputs": "response_format",
+    "thinking_token_budget": "reasoning_budget",
+}
+
+
+def error_body(error: SwitchyardError) -> dict[str, Any]:
+    """``{"error": {"message", "type", "param", "code"}, "detail"}``; the message names the field."""
+    param, message = _param(error), error.message
+    if error.param and param and message.startswith(error.param):
+        message = param + message.removeprefix(error.param)
+    elif param and param not in message:
+        message = f"{param}: {message}"
+    kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": error.code}, "detail": message}
+
+
+def error_reply(error: SwitchyardError) -> Reply:
+    """The answer to a request that failed before its first byte."""
+    return Reply(dump(error_body(error)), error.status)
+
+
+def timeout_reply(param: str) -> Reply:
+    """The time that the client set in the field `param` is over."""
+    message = f"{param}: the time for this request is over"
+    error = {"message": message, "type": _TYPES[429], "param": param, "code": "timeout"}
+    return Reply(dump({"error": error, "detail": message}), 429)
+
+
+def error_frames(error: SwitchyardError) -> bytes:
+    """A chat stream's last events, in OpenAI's form as its chunks are."""
+    return encode(dump(error_body(error))) + DONE
+
+
+def _param(error: SwitchyardError) -> str | None:
+    if error.param is not None:
+        return _NAMES.get(error.param, error.param)
+    if not isinstance(error, Rejected):
+        return None
+    if error.message.startswith("Grammar error"):
+        return "response_format"
+    # The engine's processors begin their messages with the key, which is the field's name.
+    first = error.message.partition(" ")[0].rstrip(":")
+    return first if any(first in fields for fields in HONOURED.values()) else None

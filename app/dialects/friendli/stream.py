@@ -1,0 +1,95 @@
+"""Friendli's two forms of a stream, one event per token. Neither can tell a failure: the connection breaks."""
+
+from abc import abstractmethod
+from functools import cached_property
+from typing import Any
+
+from app.dialects.common.token_events import TokenEvents
+from app.dialects.friendli.answer import Choice, head, logprobs, shown, told_at_once, top, usage, wrong_choices
+from app.dialects.friendli.generation import Completion
+from app.dialects.json_body import dump
+from app.engine.model import Model
+from app.engine.token_reader import Step, Token
+from app.engine.token_stream import TokenStream
+from app.sse import DONE, encode
+
+
+class _Events(TokenEvents):
+    """They end when all choices have ended."""
+
+    def __init__(self, completion: Completion, model: Model) -> None:
+        super().__init__(
+            TokenStream(model, top=top(completion), keep_end=False, at_once=told_at_once(completion)), None
+        )
+        self._completion = completion
+        self._choices = [Choice(completion, index) for index, _ in enumerate(completion.seeds)]
+        self._open = len(self._choices)
+
+    def _event(self, step: Step) -> bytes:
+        if not 0 <= step.index < len(self._choices):
+            raise wrong_choices()
+        choice = self._choices[step.index]
+        event = self._token(choice, step.token) if step.token else b""
+        choice.add(step)
+        if step.ending is None:
+            return event
+        self._open -= 1
+        event += self._choice_ended(choice)
+        if self._open:
+            return event
+        self._ended = True
+        return event + self._end()
+
+    @abstractmethod
+    def _token(self, choice: Choice, token: Token) -> bytes:
+        """A token, which `choice` does not have yet."""
+
+    @abstractmethod
+    def _choice_ended(self, choice: Choice) -> bytes:
+        """The end of one choice."""
+
+    @abstractmethod
+    def _end(self) -> bytes:
+        """The end of all."""
+
+
+class ClassicEvents(_Events):
+    """`token_sampled` for each token, and one `complete` with all choices."""
+
+    def _token(self, choice: Choice, token: Token) -> bytes:
+        event = b'data: {"event":"token_sampled","index":%d,"text":%b,"token":%d}\n\n'
+        return event % (choice.index, dump(shown(token)), token.id)
+
+    def _choice_ended(self, choice: Choice) -> bytes:
+        return b""
+
+    def _end(self) -> bytes:
+        told = [choice.completed() for choice in self._choices]
+        return encode(dump({"event": "complete", "choices": told, "usage": usage(self._choices)}))
+
+
+class ModernChunks(_Events):
+    """OpenAI's chunks, each with its token, and `[DONE]`. A choice's last chunk has its seed."""
+
+    def _token(self, choice: Choice, token: Token) -> bytes:
+        if self._completion.fields.logprobs is None:
+            chunk = b'%b,"choices":[{"index":%d,"text":%b,"token":%d,"finish_reason":null,"logprobs":null}]}\n\n'
+            return chunk % (self._begun, choice.index, dump(shown(token)), token.id)
+        told = {"index": choice.index, "text": shown(token), "token": token.id, "finish_reason": None}
+        return self._chunk([{**told, "logprobs": logprobs([token], len(choice.text))}])
+
+    def _choice_ended(self, choice: Choice) -> bytes:
+        last = {"index": choice.index, "text": "", "finish_reason": choice.finish_reason, "seed": choice.seed}
+        return self._chunk([{**last, **choice.numbers()}])
+
+    def _end(self) -> bytes:
+        counted = self._completion.fields.shows_usage
+        return (self._chunk([], usage=usage(self._choices)) if counted else b"") + DONE
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        return b"%b,%b\n\n" % (self._begun, dump({"choices": choices, **more})[1:])
+
+    @cached_property
+    def _begun(self) -> bytes:
+        """What each chunk begins with."""
+        return b"data: " + dump(head(self._tokens.head)).removesuffix(b"}")

@@ -1,0 +1,69 @@
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from app.errors import BadRequest
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """The body as a JSON object without nulls. Raises BadRequest on anything else."""
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise BadRequest(f"The body is not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadRequest("The body must be a JSON object")
+    # Most bodies hold no null: looking for the word is far cheaper than walking the tree.
+    return without_nulls(value) if b"null" in body else value
+
+
+def peek(body: bytes) -> dict[str, Any]:
+    """The body as far as it is a JSON object, to see whose it is."""
+    try:
+        told = from_json(body)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+# Below these keys JSON null is data, not absence: a JSON Schema's `const`, `default` or `enum`, template variables.
+_VERBATIM = frozenset({"parameters", "schema", "json", "input_schema", "chat_template_kwargs", "arguments"})
+
+
+def without_nulls(value: Any) -> Any:
+    """`value` with every null member of every object left out: null means absent, at every level."""
+    if isinstance(value, dict):
+        return {
+            key: item if key in _VERBATIM else without_nulls(item) for key, item in value.items() if item is not None
+        }
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value
+
+
+def field_path(location: Sequence[int | str]) -> str:
+    """A field's path as clients know it: ``messages[0].role``."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def value_at(body: Any, path: str | None) -> Any:
+    """What `body` holds at a `field_path`; None where there is nothing."""
+    for part in _STEPS.findall(path or ""):
+        try:
+            body = body[int(part) if isinstance(body, list) else part]
+        except (KeyError, IndexError, ValueError, TypeError):
+            return None
+    return body if path else None
+
+
+_STEPS = re.compile(r"[^.\[\]]+")
+
+
+def dump(value: Any) -> bytes:
+    """Compact JSON on one line."""
+    return to_json(value)

@@ -1,0 +1,12 @@
+from collections.abc import Sequence
+
+from app.dialects.anthropic.dialect import Anthropic
+from app.dialects.azure.dialect import Azure
+from app.dialects.base import Dialect
+from app.dialects.databricks.dialect import Databricks
+from app.dialects.friendli.dialect import Friendli
+from app.dialects.openai.dialect import OpenAI
+from app.dialects.tgi.dialect import TGI
+
+DIALECTS: Sequence[Dialect] = (Anthropic(), Azure(), Databricks(), Friendli(), TGI(), OpenAI())
+"""In the order in which they are asked whether a request on a shared path is theirs."""

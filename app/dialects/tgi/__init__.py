@@ -1,0 +1,1 @@
+"""Text Generation Inference (TGI), and MindIE's profile of it."""

@@ -1,0 +1,1 @@
+"""vLLM's formats as pure functions: errors, usage, models, tokens, streams of completions."""

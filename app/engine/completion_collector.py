@@ -1,0 +1,122 @@
+"""A stream of vLLM's completion chunks, folded into the body of the unary call: whole, or as far as it came.
+
+Pure: bytes in, a body out. Contract: vLLM 0.29, `entrypoints/openai/completion`. Its chunks tell each choice's counts
+when asked (`continuous_usage_stats`), so that a stream that was cut short has a usage too.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from app.engine.errors import engine_error
+from app.errors import Broken
+from app.sse import Decoder
+
+STREAM_OPTIONS: Mapping[str, bool] = {"include_usage": True, "continuous_usage_stats": True}
+"""Asks for the counts on every chunk, and for their sums at the end."""
+
+_ERROR = re.compile(r'\{"error"')
+_LOGPROBS = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
+
+
+def choices_of(body: Mapping[str, Any]) -> int:
+    """How many choices the answer to a completion request has: `n` for each prompt."""
+    prompt = body["prompt"]
+    batch = isinstance(prompt, list) and not all(isinstance(item, int) for item in prompt)
+    n: int = body.get("n", 1)
+    return n * (len(prompt) if batch else 1)
+
+
+class Tally:
+    """The counts of a request with `n` choices for each prompt, from the latest counts of each choice."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._latest: dict[int, Mapping[str, int]] = {}
+
+    def note(self, index: int, usage: Mapping[str, int]) -> None:
+        """The counts on a chunk of the choice `index`: its prompt's tokens, and its own so far."""
+        self._latest[index] = usage
+
+    def usage(self) -> dict[str, int]:
+        """A usage object. A prompt counts once; one of whose choices nothing has come does not count."""
+        prompts = {index // self._n: usage["prompt_tokens"] for index, usage in self._latest.items()}
+        prompt, completion = sum(prompts.values()), sum(u["completion_tokens"] for u in self._latest.values())
+        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+class Fold:
+    """One completion request's stream. `question` is the request to send for it."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        self.question = {**body, "stream": True, "stream_options": dict(STREAM_OPTIONS)}
+        self.begun = False
+        self._decoder = Decoder()
+        self._tally = Tally(body.get("n", 1))
+        self._ended = False
+        self._usage: dict[str, Any] | None = None
+        self._head: dict[str, Any] = {}
+        # Made as they come: how many a request asks for is its sender's word.
+        self._count = choices_of(body)
+        self._choices: dict[int, _Choice] = {}
+
+    def feed(self, chunk: bytes) -> None:
+        """Raises Rejected or Broken on the engine's error event, and Broken on nonsense."""
+        try:
+            for event in self._decoder.feed(chunk):
+                if event.data == "[DONE]":
+                    self._ended = True
+                elif _ERROR.match(event.data):
+                    raise engine_error(event.data.encode(), status=500)
+                else:
+                    self._add(from_json(event.data))
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise Broken("The deployment's answer makes no sense") from error
+
+    def whole(self) -> bytes:
+        """The body. Raises Broken where the stream did not end in order."""
+        if not self._ended:
+            raise Broken("The deployment ended its answer before it was complete")
+        return self.so_far()
+
+    def so_far(self) -> bytes:
+        """The body of what has come; a choice that has not finished is one that was cut for its length."""
+        untold = _Choice()
+        choices = [{"index": index, **self._choices.get(index, untold).told()} for index in range(self._count)]
+        return to_json({**self._head, "choices": choices, "usage": self._usage or self._tally.usage()})
+
+    def _add(self, chunk: dict[str, Any]) -> None:
+        choices, usage = chunk.pop("choices"), chunk.pop("usage", None)
+        self._head |= chunk
+        if not choices:
+            self._usage = usage or self._usage
+        for part in choices:
+            self.begun = True
+            if not 0 <= (index := part["index"]) < self._count:
+                raise IndexError(index)
+            self._choices.setdefault(index, _Choice()).add(part)
+            if usage:
+                self._tally.note(part["index"], usage)
+
+
+class _Choice:
+    """One choice as it grows."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._logprobs: dict[str, list[Any]] | None = None
+        self._end: dict[str, Any] = {"finish_reason": "length", "stop_reason": None}
+
+    def add(self, part: Mapping[str, Any]) -> None:
+        self._texts.append(part["text"])
+        if (logprobs := part.get("logprobs")) is not None:
+            self._logprobs = self._logprobs or {name: [] for name in _LOGPROBS}
+            for name in _LOGPROBS:
+                self._logprobs[name] += logprobs[name]
+        if part["finish_reason"] is not None:
+            self._end = {name: part.get(name) for name in self._end}
+
+    def told(self) -> dict[str, Any]:
+        return {"text": "".join(self._texts), "logprobs": self._logprobs, **self._end}

@@ -1,0 +1,93 @@
+"""vLLM's words, read at the edges of its answers: token counts and error objects.
+
+Contract: vLLM 0.29, `entrypoints/serve/exception_handling` for errors; OpenAI's and Anthropic's `usage` objects.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic_core import from_json
+
+from app.errors import Broken, Rejected, SwitchyardError
+
+_FAILED = b'data: {"error":'
+
+
+def engine_error(body: bytes, status: int) -> SwitchyardError:
+    """The engine's error object, ``{"error": {"message", "type", "param", "code"}}``, as ours.
+
+    A client's fault stays one (Rejected with the engine's status); anything else is the deployment's (Broken).
+    """
+    message, param, code = _fields(body)
+    if isinstance(code, int) and 400 <= code <= 599:
+        status = code
+    if 400 <= status < 500 and status not in (401, 403):
+        return Rejected(message or "The engine refused the request", status=status, param=param)
+    return Broken("The deployment failed while it served the request")
+
+
+def refusal_in(first: bytes) -> SwitchyardError | None:
+    """The engine's error, where a stream begins with one: vLLM looks at some fields only once its 200 is out."""
+    if not first.startswith(_FAILED):
+        return None
+    return engine_error(first.partition(b"\n")[0].removeprefix(b"data: "), status=500)
+
+
+_PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)
+
+
+# vLLM's names for what no request has as a field: the text that is too long.
+_NO_FIELDS = frozenset({"input_text", "input_tokens"})
+_FIRST_OF_LINES = re.compile(r"validation errors? for .*\n(\S+)\n +(.*?)(?: \[type=|$)", re.MULTILINE)
+_FIRST_OF_LIST = re.compile(r"'msg': (?:'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\")")
+
+
+def _fields(body: bytes) -> tuple[str | None, str | None, object]:
+    try:
+        error = from_json(body)["error"]
+        message, param, code = error.get("message"), error.get("param"), error.get("code")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None, None, None
+    param = _path(param) if isinstance(param, str) and param not in _NO_FIELDS else None
+    if not isinstance(message, str):
+        return None, param, code
+    message = _PARAMETER.sub("", message)
+    # vLLM prints pydantic's errors, in one of two ways: keep the first one's sentence, and say what field it is about.
+    if "validation error" in message:
+        if first := _FIRST_OF_LIST.search(message):
+            message = (first[1] or first[2]).removeprefix("Value error, ")
+        elif first := _FIRST_OF_LINES.search(message):
+            message = f"{first[1]}: {first[2]}"
+    if param is not None and param not in message:
+        message = f"{param}: {message}"
+    return message, param, code
+
+
+# Words of any sentence about a request.
+_COMMON = frozenset({"model", "n", "stream", "user"})
+_TEXT = ("messages", "prompt", "input")
+
+
+# What a sentence is about that names no field: the one of these that the request has, or else the first.
+_ABOUT: Mapping[str, Sequence[str]] = {
+    "context length": _TEXT,
+    "max_model_len": _TEXT,
+    "multimodal": _TEXT,
+    "image": _TEXT,
+    "tool choice": ("tool_choice",),
+}
+
+
+def field_named_in(message: str, body: Mapping[str, Any]) -> str | None:
+    """The field of a request that the engine's refusal is about, where it only says so in its sentence."""
+    words = set(re.findall(r"\w+", message)) - _COMMON
+    if named := next((name for name in sorted(body, key=len, reverse=True) if name in words), None):
+        return named
+    about = next((fields for phrase, fields in _ABOUT.items() if phrase in message), ())
+    return next((name for name in about if name in body), about[0] if about else None)
+
+
+def _path(location: str) -> str:
+    """vLLM's ``body.messages.0.role`` as clients know it: ``messages[0].role``."""
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", location.removeprefix("body."))

@@ -1,0 +1,60 @@
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from pydantic_core import from_json
+
+from app.engine.errors import engine_error
+from app.engine.model import Model
+from app.engine.token_reader import Reader, Step
+from app.engine.usage import Usage
+from app.errors import Broken, SwitchyardError
+from app.sse import Framer, datas
+
+
+class TokenStream:
+    """A completion's event stream as steps.
+
+    `error` is the engine's own, told inside the stream; nothing follows it. `head` is the first chunk, once it is here.
+    """
+
+    def __init__(self, model: Model, *, top: int = 0, keep_end: bool = True, at_once: bool = False) -> None:
+        self._reader = partial(Reader, model, top=top, keep_end=keep_end, at_once=at_once)
+        self._framer = Framer()
+        self._readers: dict[int, Reader] = {}
+        self.error: SwitchyardError | None = None
+        self.head: Mapping[str, Any] = {}
+
+    @property
+    def usage(self) -> Usage | None:
+        """The tokens so far; None before the first."""
+        if not self._readers:
+            return None
+        readers = self._readers.values()
+        return Usage(max(r.prompt_tokens for r in readers), sum(r.generated_tokens for r in readers))
+
+    def feed(self, chunk: bytes) -> list[Step]:
+        """The steps that `chunk` completes. Raises Broken on nonsense."""
+        steps: list[Step] = []
+        for data in datas(self._framer.feed(chunk)):
+            if data != b"[DONE]" and self.error is None:
+                steps += self._steps(data)
+        return steps
+
+    def _steps(self, data: bytes) -> list[Step]:
+        try:
+            told = from_json(data)
+            if "error" in told:
+                self.error = engine_error(data, status=500)
+                return []
+            self.head = self.head or told
+            steps: list[Step] = []
+            for part in told["choices"]:
+                steps += (self._readers.get(part["index"]) or self._begun(part["index"])).feed(part)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+            raise Broken("The deployment's answer is no completion") from error
+        return steps
+
+    def _begun(self, index: int) -> Reader:
+        self._readers[index] = reader = self._reader()
+        return reader

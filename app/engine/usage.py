@@ -1,0 +1,27 @@
+import re
+from dataclasses import dataclass
+
+_USAGE = re.compile(rb'"usage": ?\{')
+_PROMPT = re.compile(rb'"(?:prompt|input)_tokens": ?(\d{1,18})(?!\d)')
+_COMPLETION = re.compile(rb'"(?:completion|output)_tokens": ?(\d{1,18})(?!\d)')
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts as the engine reports them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def find_usage(payload: bytes) -> Usage | None:
+    """The highest counts in the usage objects of a piece of JSON, found without parsing what is around them.
+
+    Counts only grow along a stream, so the highest are the last. The keys cannot be mistaken for text: inside a JSON
+    string their quotes would be escaped.
+    """
+    if (found := _USAGE.search(payload)) is None:
+        return None
+    prompt = max(map(int, _PROMPT.findall(payload, found.start())), default=0)
+    completion = max(map(int, _COMPLETION.findall(payload, found.start())), default=0)
+    return Usage(prompt, completion)

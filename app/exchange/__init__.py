@@ -1,0 +1,1 @@
+"""One request's journey through the router. Read `handler.py` first."""

@@ -1,0 +1,54 @@
+"""What all exchanges share, and the configuration that a request keeps."""
+
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Protocol
+
+from app.access.guard import Access
+from app.config.schema import Config, Timeouts
+from app.engine.model import Model
+from app.routing.admission import Gate
+from app.routing.circuit_breaker import Breakers
+from app.routing.retry_budget import RetryBudget
+from app.telemetry.metrics import Telemetry
+from app.upstream.target import Target
+
+
+class Calls(Protocol):
+    """The seam to deployments; `upstream.Upstream` is the real one."""
+
+    async def model(self, target: Target, timeouts: Timeouts) -> Model: ...
+
+    async def unary(
+        self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
+    ) -> bytes: ...
+
+    def stream(
+        self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The configuration at one moment; a request keeps the one it began with."""
+
+    config: Config
+    targets: Mapping[str, Target]
+
+
+@dataclass(slots=True)
+class Board:
+    """What all exchanges share. `snapshot` is replaced by reference, never changed; None before the first one."""
+
+    upstream: Calls
+    telemetry: Telemetry
+    access: Access
+    random: Random
+    snapshot: Snapshot | None = None
+    breakers: Breakers = field(default_factory=lambda: Breakers(time.monotonic))
+    budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
+    gates: defaultdict[str, Gate] = field(default_factory=lambda: defaultdict(Gate))

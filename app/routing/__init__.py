@@ -1,0 +1,1 @@
+"""Which deployment serves a request, and whether it may start now."""

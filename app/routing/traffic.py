@@ -1,0 +1,136 @@
+"""Which deployment serves a request: pure functions of the configuration, the request and a random source.
+
+Order: the header names one; else a sticky key chooses one; else the traffic percentages do.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from app.config.schema import Config, Endpoint, Sticky, Task
+from app.errors import BadRequest, NotFound, WrongTask
+
+DEPLOYMENT_HEADER = "azureml-model-deployment"
+Reason = Literal["header", "model", "sticky", "traffic"]
+
+
+class Random(Protocol):
+    """What the split draws from: `random.Random`, or a test's own."""
+
+    def random(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Who serves a request, why, and who may serve it if that one fails before the first byte."""
+
+    endpoint: str
+    deployment: str
+    reason: Reason
+    alternatives: Sequence[str] = ()
+
+
+def assign(
+    config: Config,
+    *,
+    task: Task,
+    model: str | None,
+    header: str | None,
+    sticky_key: Callable[[Sticky], str | None],
+    random: Random,
+) -> Assignment:
+    """The deployment for one request.
+
+    `model` is the endpoint or deployment that the client named, None for the task's default; `header` is the value
+    of `azureml-model-deployment`; `sticky_key` finds a sticky endpoint's key in the request. Raises NotFound for a
+    name that does not exist (param ``model`` or the header's name) and WrongTask where the named thing cannot do
+    the task.
+    """
+    name = model if model is not None else config.defaults.get(task)
+    if name is None:
+        raise BadRequest(f"name an endpoint: this server has no default for {task}", param="model")
+    if (endpoint := config.endpoints.get(name)) is not None:
+        _must_do(task, endpoint.tasks, "endpoint", name)
+        return _within(name, endpoint, header, sticky_key, random)
+    if (deployment := config.deployments.get(name)) is not None:
+        _must_do(task, deployment.tasks, "deployment", name)
+        if header is not None and header != name:
+            raise _no_such_deployment(header, name, [name])
+        return Assignment(_endpoint_of(config, name), name, "model")
+    known = ", ".join(sorted(config.endpoints))
+    raise NotFound(f"The model '{name}' does not exist; the endpoints here are: {known}", param="model")
+
+
+def _must_do(task: Task, tasks: Sequence[Task], what: str, name: str) -> None:
+    if task not in tasks:
+        raise WrongTask(f"model: {what} '{name}' does not do {task}; it does {', '.join(tasks)}", param="model")
+
+
+def _endpoint_of(config: Config, deployment: str) -> str:
+    """The endpoint to book a directly named deployment under: the first that it is behind, else its own name.
+
+    What holds for the endpoint (limits, filters, admission) is not to be had around by naming the deployment.
+    """
+    behind = (name for name, e in config.endpoints.items() if deployment in (*e.traffic, *(e.fallback or ())))
+    return next(behind, deployment)
+
+
+def _within(
+    name: str,
+    endpoint: Endpoint,
+    header: str | None,
+    sticky_key: Callable[[Sticky], str | None],
+    random: Random,
+) -> Assignment:
+    if header is not None:
+        if header not in endpoint.traffic:
+            raise _no_such_deployment(header, name, list(endpoint.traffic))
+        return Assignment(name, header, "header")
+    key = sticky_key(endpoint.sticky) if endpoint.sticky is not None else None
+    chosen = weighted(endpoint.traffic, random) if key is None else rendezvous(key, endpoint.traffic)
+    return Assignment(name, chosen, "traffic" if key is None else "sticky", _alternatives(endpoint, chosen))
+
+
+def _no_such_deployment(header: str, name: str, valid: Sequence[str]) -> NotFound:
+    return NotFound(
+        f"No deployment '{header}' behind '{name}'; the valid ones are: {', '.join(valid)}",
+        param=DEPLOYMENT_HEADER,
+    )
+
+
+def _alternatives(endpoint: Endpoint, chosen: str) -> list[str]:
+    if endpoint.fallback is not None:
+        return [name for name in endpoint.fallback if name != chosen]
+    by_weight = sorted(endpoint.traffic.items(), key=lambda item: -item[1])
+    return [name for name, weight in by_weight if weight > 0 and name != chosen]
+
+
+def weighted(traffic: Mapping[str, int], random: Random) -> str:
+    """One name, drawn with probability proportional to its percentage."""
+    point = random.random() * sum(traffic.values())
+    chosen = ""
+    for name, weight in traffic.items():
+        if weight <= 0:
+            continue
+        chosen = name
+        point -= weight
+        if point < 0:
+            break
+    return chosen
+
+
+def rendezvous(key: str, traffic: Mapping[str, int]) -> str:
+    """The same name for the same key, in the percentages' proportion over many keys.
+
+    Weighted rendezvous hashing: every name scores ``-weight / ln(u)`` with u in (0, 1) hashed from (key, name), and
+    the highest wins. A change of weights therefore moves keys only towards names whose share grew.
+    """
+    return max((name for name in traffic if traffic[name] > 0), key=lambda name: _score(key, name, traffic[name]))
+
+
+def _score(key: str, name: str, weight: int) -> float:
+    digest = hashlib.blake2b(f"{len(key)}:{key}{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    uniform = (int.from_bytes(digest) + 0.5) / 2**64
+    return -weight / math.log(uniform)

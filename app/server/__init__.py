@@ -1,0 +1,1 @@
+"""The router as an ASGI application: paths, operations, management API, OpenAPI document."""

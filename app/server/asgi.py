@@ -1,0 +1,55 @@
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.dialects.base import Dialect, Route
+from app.dialects.registry import DIALECTS
+from app.exchange.handler import Candidates
+
+Exchange = Callable[[Candidates, Scope, Receive, Send], Awaitable[None]]
+
+
+class _Endpoint:
+    """One method and path, with the dialects that have it, as an ASGI application."""
+
+    def __init__(self, exchange: Exchange, candidates: Candidates) -> None:
+        self._exchange, self._candidates = exchange, candidates
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._exchange(self._candidates, scope, receive, send)
+
+
+Endpoints = Mapping[tuple[str, str], _Endpoint]
+"""By method and path."""
+
+
+def _endpoints(exchange: Exchange) -> Endpoints:
+    shared: dict[tuple[str, str], list[tuple[Dialect, Route]]] = {}
+    for dialect in DIALECTS:
+        for route in dialect.routes:
+            shared.setdefault((route.method, route.path), []).append((dialect, route))
+    return {where: _Endpoint(exchange, candidates) for where, candidates in shared.items()}
+
+
+class _AtOnce:
+    """Paths without parameters are looked up; Starlette tries its routes one by one, and wraps every chunk twice."""
+
+    def __init__(self, endpoints: Endpoints, otherwise: ASGIApp) -> None:
+        self._endpoints = {where: endpoint for where, endpoint in endpoints.items() if "{" not in where[1]}
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        known = self._endpoints.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        await (known or self._otherwise)(scope, receive, send)
+
+
+class _OneSlashOrNone:
+    """`/v1/models/` is `/v1/models`: a redirect would cost POSTs their body in some clients."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and len(path := scope["path"]) > 1 and path.endswith("/"):
+            scope = {**scope, "path": path.rstrip("/") or "/"}
+        await self._app(scope, receive, send)

@@ -1,0 +1,92 @@
+"""The OpenAPI 3.1 document of every route, made of the dialects' routes and of the models that check their requests.
+
+It is the code's, not the configuration's: it names no endpoint and is the same for everybody.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.dialects.base import Dialect
+from app.dialects.openapi_schemas import Body, Schemas
+from app.exchange.response import REQUEST_ID_HEADER
+from app.routing.traffic import DEPLOYMENT_HEADER
+
+Operation = tuple[str, str, str, str, Sequence[Body]]
+"""Method, path, the dialect's name, its name for the operation, and what the body may be."""
+
+_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+
+_HEADERS: Mapping[str, str] = {
+    DEPLOYMENT_HEADER: "The deployment that shall answer",
+    REQUEST_ID_HEADER: "An id for this request, which the answer and the log repeat",
+    "x-request-timeout-s": "How many seconds the client will wait for the whole answer",
+}
+
+_SECURITY: Mapping[str, Mapping[str, str]] = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "api-key": {"type": "apiKey", "in": "header", "name": "api-key"},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+
+
+def operations(dialects: Sequence[Dialect]) -> list[Operation]:
+    """What the dialects serve."""
+    return [
+        (route.method, route.path, dialect.name, route.operation, dialect.bodies.get(route.operation, ()))
+        for dialect in dialects
+        for route in dialect.routes
+    ]
+
+
+def document(operations: Sequence[Operation]) -> dict[str, Any]:
+    """The document. Dialects that share a method and path share its description, whose body is any one's."""
+    schemas = Schemas()
+    shared: dict[tuple[str, str], list[Operation]] = {}
+    for operation in operations:
+        shared.setdefault((operation[1], operation[0]), []).append(operation)
+    paths: dict[str, dict[str, Any]] = {}
+    for (path, method), together in shared.items():
+        paths.setdefault(_PARAMETER.sub(r"{\1}", path), {})[method.lower()] = _described(path, together, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Switchyard",
+            "version": "1",
+            "description": "A field that is null counts as one that is left out.",
+        },
+        "security": [{}, *({name: []} for name in _SECURITY)],
+        "paths": paths,
+        "components": {
+            "schemas": schemas.components,
+            "parameters": {name: _parameter("header", name, text) for name, text in _HEADERS.items()},
+            "securitySchemes": _SECURITY,
+        },
+    }
+
+
+def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> dict[str, Any]:
+    dialects = list(dict.fromkeys(dialect for _, _, dialect, _, _ in together))
+    bodies = [body for *_, bodies in together for body in bodies]
+    parameters: list[Mapping[str, Any]] = [_parameter("path", name) for name in _PARAMETER.findall(path)]
+    if "azure" in dialects:
+        parameters.append(_parameter("query", "api-version", "By this the request is known as Azure's"))
+    if bodies:
+        parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _HEADERS]
+    told: dict[str, Any] = {
+        "tags": dialects,
+        "summary": ", ".join(dict.fromkeys(f"{dialect}: {name}" for _, _, dialect, name, _ in together)),
+        "parameters": parameters,
+        "responses": {
+            "200": {"description": "The answer; an event stream where the request asks for one"},
+            "default": {"description": "An error in the dialect's own form"},
+        },
+    }
+    if bodies:
+        told["requestBody"] = {"required": True, "content": schemas.content(bodies)}
+    return told
+
+
+def _parameter(place: str, name: str, description: str = "") -> dict[str, Any]:
+    told = {"in": place, "name": name, "required": place == "path", "schema": {"type": "string"}}
+    return told | ({"description": description} if description else {})

@@ -1,0 +1,1 @@
+"""Metrics, the access log, and event-loop monitoring."""

@@ -1,0 +1,169 @@
+"""What the router tells about its work: metrics and an access log. Never prompt text, never keys.
+
+Metric names follow OpenTelemetry's GenAI conventions where one exists
+(https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/), dots as underscores.
+"""
+
+import json
+import logging
+import os
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
+
+from app.telemetry.access_log import Record, _access, _line
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_LABELS = ("endpoint", "deployment", "dialect", "status")
+
+
+# The bucket boundaries that the conventions recommend, in seconds and tokens.
+_DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+_PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+
+_MORE_THAN_ANY = 2**63
+"""JSON numbers have no end, floats do: a client may ask for more tokens than a histogram can add up."""
+
+
+class Telemetry:
+    """The process's metrics. With PROMETHEUS_MULTIPROC_DIR set, `expose` tells those of all processes sharing it."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.in_flight = Gauge(
+            "http_server_active_requests",
+            "Requests that a deployment is working on",
+            _LABELS[:3],
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.requests = Counter("switchyard_requests", "Requests answered", _LABELS, registry=registry)
+        self.errors = Counter(
+            "switchyard_errors", "Requests that failed, by kind", (*_LABELS, "error_type"), registry=registry
+        )
+        self.duration = Histogram(
+            "gen_ai_server_request_duration_seconds",
+            "From the request's arrival to the answer's last byte",
+            _LABELS,
+            registry=registry,
+            buckets=_DURATION,
+        )
+        self.first_token = Histogram(
+            "gen_ai_server_time_to_first_token_seconds",
+            "From the request's arrival to a stream's first chunk",
+            _LABELS,
+            registry=registry,
+            buckets=_FIRST_TOKEN,
+        )
+        self.per_token = Histogram(
+            "gen_ai_server_time_per_output_token_seconds",
+            "Of a stream, after its first token: the time to the end, divided by the tokens",
+            _LABELS,
+            registry=registry,
+            buckets=_PER_TOKEN,
+        )
+        self.tokens = Histogram(
+            "gen_ai_client_token_usage_tokens",
+            "Tokens per request: input is the prompt, output the completion",
+            (*_LABELS, "gen_ai_token_type"),
+            registry=registry,
+            buckets=_TOKENS,
+        )
+        self.max_tokens = Histogram(
+            "gen_ai_request_max_tokens",
+            "The most tokens that a completion may have, of requests that say so",
+            _LABELS,
+            registry=registry,
+            buckets=_TOKENS,
+        )
+        self.reloads = Counter("switchyard_config_reloads", "Configurations delivered", ("outcome",), registry=registry)
+        self.key_reloads = Counter("switchyard_key_reloads", "Keys files read again", ("outcome",), registry=registry)
+        self.limits = Counter(
+            "switchyard_limited_requests", "Requests over a caller's limit", ("endpoint", "limit"), registry=registry
+        )
+        self.store_failures = Counter(
+            "switchyard_limit_store_failures", "Times that the store of limits did not answer", registry=registry
+        )
+
+        self.loop_lag = Gauge(
+            "switchyard_event_loop_lag_seconds",
+            "By how much a timer of one second was late, the last time",
+            registry=registry,
+            multiprocess_mode="max",
+        )
+        self.tasks = Gauge(
+            "switchyard_asyncio_tasks", "Tasks of the event loop", registry=registry, multiprocess_mode="livesum"
+        )
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            ProcessCollector(registry=registry)
+
+    def keys_read(self, outcome: str) -> None:
+        """Books a change of the keys file: ``applied`` or ``refused``."""
+        self.key_reloads.labels(outcome).inc()
+
+    def limited(self, endpoint: str, limit: str) -> None:
+        """Books a request over a limit: of ``requests``, ``tokens`` or ``concurrent`` ones."""
+        self.limits.labels(endpoint, limit).inc()
+
+    def store_failed(self) -> None:
+        """Books that limits could not be looked up."""
+        self.store_failures.inc()
+
+    def finish(self, record: Record) -> None:
+        """Books a finished exchange and writes its line in the access log."""
+        elapsed = time.perf_counter() - record.started
+        labels = record.labels
+        self.requests.labels(*labels).inc()
+        self.duration.labels(*labels).observe(elapsed)
+        if record.error:
+            self.errors.labels(*labels, record.error).inc()
+        if record.streamed and record.first_byte is not None:
+            self.first_token.labels(*labels).observe(record.first_byte - record.started)
+            if record.usage is not None and record.usage.completion_tokens > 1:
+                rest = record.started + elapsed - record.first_byte
+                self.per_token.labels(*labels).observe(rest / (record.usage.completion_tokens - 1))
+        if record.usage is not None:
+            self.tokens.labels(*labels, "input").observe(record.usage.prompt_tokens)
+            self.tokens.labels(*labels, "output").observe(record.usage.completion_tokens)
+        if record.max_tokens is not None:
+            self.max_tokens.labels(*labels).observe(min(record.max_tokens, _MORE_THAN_ANY))
+        if _access.isEnabledFor(logging.INFO):
+            _access.info(json.dumps(_line(record, elapsed)))
+
+    def expose(self, endpoints: Collection[str] | None = None) -> bytes:
+        """The metrics in Prometheus' text format, or those of some endpoints."""
+        source = self._source()
+        return generate_latest(source if endpoints is None else _Of(endpoints, source))
+
+    def of(self, endpoints: Collection[str]) -> Iterator[Metric]:
+        """Some endpoints' metrics."""
+        return _Of(endpoints, self._source()).collect()
+
+    def _source(self) -> CollectorRegistry:
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return self.registry
+        shared = CollectorRegistry()
+        MultiProcessCollector(shared)
+        return shared
+
+
+@dataclass(frozen=True, slots=True)
+class _Of(Collector):
+    """The samples with one of some endpoints' labels."""
+
+    endpoints: Collection[str]
+    source: CollectorRegistry
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self.source.collect():
+            part = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+            part.samples = [it for it in metric.samples if it.labels.get("endpoint") in self.endpoints]
+            if part.samples:
+                yield part

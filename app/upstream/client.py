@@ -1,0 +1,168 @@
+"""The one seam to deployments: a call to one over HTTP.
+
+Whatever goes wrong on the wire leaves here as one of our errors. The timeouts until the first byte are kept here, those
+after it by the exchange.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Self
+
+import aiohttp
+from pydantic_core import to_json
+
+from app.config.schema import Timeouts
+from app.engine.errors import engine_error, refusal_in
+from app.engine.model import Model
+from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable
+from app.upstream.model_cache import ModelCards, Told
+from app.upstream.target import Target
+
+_MAX_ERROR_BYTES = 64 * 1024
+
+
+class Upstream:
+    """The connections to deployments. One per process; an async context manager that opens and closes them.
+
+    Every call POSTs a body with the target's own model name in it. It raises Rejected where the deployment refuses
+    the request and UpstreamError where it fails, in both cases before the first byte of an answer.
+    """
+
+    def __init__(self) -> None:
+        self._open: aiohttp.ClientSession | None = None
+        self._models = ModelCards(self._get)
+
+    async def __aenter__(self) -> Self:
+        self._open = aiohttp.ClientSession(
+            # The bound on concurrent requests is admission's; a second one here would queue in silence.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15),
+            cookie_jar=aiohttp.DummyCookieJar(),  # one deployment's cookies are no business of the next caller's
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept-Encoding"),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._models.close()
+        await self._session.close()
+
+    @property
+    def _session(self) -> aiohttp.ClientSession:
+        assert self._open is not None, "entered by the application's lifespan"
+        return self._open
+
+    async def unary(
+        self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
+    ) -> bytes:
+        """The whole answer: a JSON object, or nothing where that is the answer."""
+        with _translated(target):
+            async with asyncio.timeout(timeouts.first_byte_s):
+                response = await self._post(target, path, body, request_id, timeouts)
+                async with response:
+                    if response.status != 200:
+                        raise await _refusal(response, target)
+                    answer = await response.read()
+        # A server in between can make an orderly end of a broken one.
+        if response.content_type.endswith("json") and not answer.rstrip().endswith(b"}"):
+            raise Incomplete(f"Deployment '{target.name}' ended its answer before it was complete")
+        return answer
+
+    @asynccontextmanager
+    async def stream(
+        self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The answer's chunks as they arrive, entered once the first one is here.
+
+        The iterator raises UpstreamError. Leaving the block before the end closes the connection, which ends the
+        engine's work.
+        """
+        with _translated(target):
+            async with asyncio.timeout(timeouts.first_byte_s):
+                response = await self._post(target, path, body, request_id, timeouts)
+                try:
+                    if response.status != 200:
+                        raise await _refusal(response, target)
+                    first = await response.content.readany()
+                    if (refusal := refusal_in(first)) is not None:
+                        raise refusal
+                except BaseException:
+                    response.close()
+                    raise
+        try:
+            if not first:
+                raise Incomplete(f"Deployment '{target.name}' gave an empty answer")
+            yield _chunks(response, first, target)
+        finally:
+            # After the body's end the connection is already back in the pool and this does nothing.
+            response.close()
+
+    async def _post(
+        self, target: Target, path: str, body: Mapping[str, Any], request_id: str, timeouts: Timeouts
+    ) -> aiohttp.ClientResponse:
+        headers = {**target.headers, "content-type": "application/json", "x-request-id": request_id}
+        data = to_json({**body, "model": target.model})
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s)
+        return await self._session.post(target.url + path, data=data, headers=headers, timeout=limits)
+
+    async def model(self, target: Target, timeouts: Timeouts) -> Model:
+        """What `target` says of its model. Raises UpstreamError where it says nothing."""
+        return await self._models.of(target, timeouts)
+
+    async def _get(self, target: Target, path: str, etag: str | None, timeouts: Timeouts) -> Told | None:
+        headers = {**target.headers, **({"if-none-match": etag} if etag else {})}
+        with _translated(target):
+            async with (
+                asyncio.timeout(timeouts.first_byte_s),
+                self._session.get(target.url + path, headers=headers) as response,
+            ):
+                if response.status == 304:
+                    return None
+                if response.status != 200:
+                    raise await _refusal(response, target)
+                return Told(await response.read(), response.headers.get("etag"))
+
+    async def probe(self, target: Target, timeout_s: float) -> bool:
+        """Whether the deployment says that it is healthy."""
+        limits = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._session.get(f"{target.url}/health", headers=target.headers, timeout=limits) as response:
+                return response.status < 500 and response.status not in (401, 403)
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+
+async def _chunks(response: aiohttp.ClientResponse, first: bytes, target: Target) -> AsyncIterator[bytes]:
+    yield first
+    with _translated(target):
+        while chunk := await response.content.readany():
+            yield chunk
+
+
+async def _refusal(response: aiohttp.ClientResponse, target: Target) -> SwitchyardError:
+    body = await response.content.read(_MAX_ERROR_BYTES)
+    status = response.status
+    if status in (401, 403):
+        return Broken(f"Deployment '{target.name}' refused the router's own credentials")
+    if status >= 500 and not response.content_type.endswith("json"):
+        # Not the engine's words: the ingress in front of it has nobody to ask.
+        return Unavailable(f"Deployment '{target.name}' is not available")
+    if status in (429, 503):
+        return Unavailable(f"Deployment '{target.name}' takes no more requests at the moment", retry_after=1)
+    return engine_error(body, status)
+
+
+@contextmanager
+def _translated(target: Target | None = None) -> Iterator[None]:
+    """Foreign exceptions as ours, the most specific first. What a client reads names no address."""
+    name = f"Deployment '{target.name}'" if target else "The deployment"
+    try:
+        yield
+    except aiohttp.ConnectionTimeoutError as error:
+        raise TimedOut(f"{name} could not be reached in time") from error
+    except (aiohttp.ServerTimeoutError, TimeoutError) as error:
+        raise TimedOut(f"{name} did not answer in time") from error
+    except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+        raise Unavailable(f"{name} is not available") from error
+    except (aiohttp.ClientError, ValueError) as error:
+        raise Incomplete(f"{name} ended its answer before it was complete") from error

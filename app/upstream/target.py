@@ -1,0 +1,73 @@
+"""Where deployments are, and the keys that open them, from the configuration and the process's surroundings."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from app.config.base import ConfigError
+from app.config.schema import Config, Deployment
+from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a deployment is: base URL without /v1, the model's name there, the headers that open it."""
+
+    name: str
+    url: str
+    model: str
+    headers: Mapping[str, str]
+    tokenizer_dir: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"Target({self.name!r}, {self.url!r})"  # the headers hold a key
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a process knows beside its configuration: the Serve ingress's URL, and the key to model applications.
+
+    `loopback`: only this machine reaches it. `several_routers`: others serve the same callers with it.
+    """
+
+    serve_url: str = "http://127.0.0.1:8000"
+    internal_key: str = ""
+    loopback: bool = True
+    several_routers: bool = False
+
+    @classmethod
+    def from_environment(cls, serve_url: str, *, loopback: bool, several_routers: bool = False) -> Self:
+        """With the key from SWITCHYARD_INTERNAL_KEY."""
+        key = os.environ.get(INTERNAL_KEY_VARIABLE, "")
+        return cls(serve_url, key, loopback=loopback, several_routers=several_routers)
+
+
+def targets(config: Config, surroundings: Surroundings) -> dict[str, Target]:
+    """Every deployment's Target. Raises ConfigError where a key's variable or file cannot be read."""
+    problems: list[str] = []
+    found: dict[str, Target] = {}
+    for name, deployment in config.deployments.items():
+        try:
+            found[name] = _target(name, deployment, surroundings)
+        except OSError as error:
+            problems.append(f"deployments.{name}.api_key_file: {deployment.api_key_file}: {error.strerror}")
+        except KeyError:
+            problems.append(f"deployments.{name}.api_key_env: the variable {deployment.api_key_env} is not set")
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def _target(name: str, deployment: Deployment, surroundings: Surroundings) -> Target:
+    if deployment.url is None:
+        url = f"{surroundings.serve_url.rstrip('/')}{APP_PREFIX}{deployment.app}"
+        return Target(name, url, deployment.model, {INTERNAL_KEY_HEADER: surroundings.internal_key})
+    key = None
+    if deployment.api_key_env is not None:
+        key = os.environ[deployment.api_key_env]
+    elif deployment.api_key_file is not None:
+        key = deployment.api_key_file.read_text().strip()
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    return Target(name, deployment.url.rstrip("/"), deployment.model, headers, deployment.tokenizer_dir)

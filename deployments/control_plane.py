@@ -1,0 +1,109 @@
+"""Ray Serve as the control plane: the routers' configuration in the applied Serve configuration.
+
+A change rewrites the `user_config` of the router's deployment and applies the whole Serve configuration again, as
+`make deploy` does: Serve hands it to every router replica without a restart, keeps it for replicas and controllers
+that start later, and leaves the replicas of every other application as they are. It does not touch serve_config.yaml:
+the next deployment of that file puts the file's traffic in force again.
+
+Compare-and-set runs inside the Serve controller, which is one process with one event loop: nothing else that applies a
+configuration, here or over Ray's REST API, can come between the look and the change.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Literal
+
+import ray
+from ray.exceptions import RayError
+from ray.serve._private.common import DeploymentID
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+from app.control_plane import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Delivery
+from app.errors import Conflict, TimedOut, Unavailable
+
+TIMEOUT_S = 10.0
+"""For one call to the controller. Its event loop serves the whole cluster."""
+
+Read = Callable[[Any], tuple[Any, str, str, float]]
+Replace = Callable[[Any, Any, Any], Literal["replaced", "changed", "busy"]]
+
+
+class ServeControl:
+    """The control plane of a router replica, which belongs to `deployment` of `application`."""
+
+    def __init__(self, application: str, deployment: str) -> None:
+        self._controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+        self._read, self._replace = _in_the_controller(DeploymentID(name=deployment, app_name=application))
+
+    async def applied(self) -> Applied:
+        """What Serve keeps. Raises Unavailable."""
+        try:
+            config, application, deployment, since_s = await self._call(self._read)
+        except TimeoutError as error:
+            raise Unavailable("The Serve controller does not answer in time", retry_after=1) from error
+        return Applied(config, _delivery(application, deployment), int(since_s * 1000))
+
+    async def replace(self, expected: Any, wanted: Any) -> None:
+        """Raises Conflict, Unavailable, and TimedOut where nobody knows whether the change was made."""
+        try:
+            outcome = await self._call(self._replace, expected, wanted)
+        except TimeoutError as error:
+            message = "The Serve controller did not answer in time; read the endpoint to see which traffic it has"
+            raise TimedOut(message) from error
+        if outcome != "replaced":
+            raise Conflict(CHANGED_MEANWHILE if outcome == "changed" else BEING_DELIVERED)
+
+    async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The result of `function(controller, *arguments)`, run in the controller."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                return await self._controller.__ray_call__.remote(function, *arguments)
+        except RayError as error:
+            raise Unavailable("The Serve controller is not available", retry_after=1) from error
+
+
+def _delivery(application: str, deployment: str) -> Delivery:
+    """What Serve's statuses of the router's application and deployment say about its configuration.
+
+    The application is DEPLOYING from the moment in which a configuration is applied; the deployment is HEALTHY only
+    when every replica runs and has it.
+    """
+    if application == "DEPLOYING" or deployment == "UPDATING":
+        return Delivery.DELIVERING
+    if "DEPLOY_FAILED" in (application, deployment):
+        return Delivery.FAILED
+    return Delivery.SETTLED if deployment == "HEALTHY" else Delivery.UNSETTLED
+
+
+def _in_the_controller(router: DeploymentID) -> tuple[Read, Replace]:
+    """Functions for the controller to run. Being nested, they travel by value: it need not have this code."""
+
+    def find(config: Any) -> Any:
+        (application,) = [it for it in config.applications if it.name == router.app_name]
+        (deployment,) = [it for it in application.deployments if it.name == router.name]
+        return deployment
+
+    def statuses(controller: Any) -> tuple[str, str]:
+        (deployment,) = controller.deployment_state_manager.get_deployment_statuses([router])
+        application = controller.application_state_manager.get_app_status(router.app_name)
+        return application.value, deployment.status.value
+
+    def read(controller: Any) -> tuple[Any, str, str, float]:
+        """The deployment's user_config, the application's and its own status, and when it was applied (s)."""
+        since_s, config, _ = controller._read_config_checkpoint()
+        return find(config).user_config, *statuses(controller), since_s
+
+    def replace(controller: Any, expected: Any, wanted: Any) -> Literal["replaced", "changed", "busy"]:
+        """Without an await, so that nothing comes in between."""
+        _, config, _ = controller._read_config_checkpoint()
+        deployment = find(config)
+        if deployment.user_config != expected:
+            return "changed"
+        application_status, deployment_status = statuses(controller)
+        if application_status == "DEPLOYING" or deployment_status == "UPDATING":
+            return "busy"
+        deployment.user_config = wanted
+        controller.apply_config(config)
+        return "replaced"
+
+    return read, replace

@@ -1,0 +1,25 @@
+"""Beam search without an engine: numpy in, numpy out; no I/O, no clock, no randomness but the generator it is given.
+
+    search = start(settings, prompt, random)
+    while search.live:
+        search.advance([next_token(beam.tokens, search.needed(beam)) for beam in search.live])
+    search.results()
+
+`settings` says what is asked, `scoring` which tokens may follow a beam and at what score, `ranked` and `stochastic`
+which beams survive a step.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from deployments.engine.beam_search.ranked import RankedSearch
+from deployments.engine.beam_search.search import Search
+from deployments.engine.beam_search.settings import Kind, Settings
+from deployments.engine.beam_search.stochastic import StochasticSearch
+
+
+def start(settings: Settings, prompt: Sequence[int], random: np.random.Generator) -> Search:
+    """A search for answers to the token ids of `prompt`."""
+    kind = StochasticSearch if settings.kind is Kind.STOCHASTIC else RankedSearch
+    return kind(settings, prompt, random)

@@ -1,0 +1,90 @@
+"""Beam search and its naive sampling, step by step as in transformers 5 (`GenerationMixin._beam_search`)."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from deployments.engine.beam_search.scoring import Continuations, Floats, NextToken
+from deployments.engine.beam_search.search import Beam, Ending, Search, drawn_by_id
+from deployments.engine.beam_search.settings import Kind
+
+
+class RankedSearch(Search):
+    """DETERMINISTIC chooses the best continuations of all beams, NAIVE_SAMPLING draws them.
+
+    More than `width` are chosen. The first `width` of them may end an answer by eos; the best `width` of those that
+    eos does not end are the active beams of the next step. One that contains a stop is held among them: it keeps its
+    place until better ones push it out.
+    """
+
+    _finished: Sequence[Beam] = ()
+
+    def advance(self, next_tokens: Sequence[NextToken]) -> None:
+        width = self._settings.width
+        is_last = len(self.live[0].tokens) + 1 == self._settings.max_tokens
+        chosen = self._chosen(self._continuations(next_tokens), next_tokens)
+        self._finish([beam for beam in chosen[:width] if beam.ending is Ending.EOS or (beam.ending and is_last)])
+        active = [] if is_last else [beam for beam in chosen if beam.ending is not Ending.EOS]
+        active = sorted(active, key=lambda beam: beam.score, reverse=True)[:width]
+        self.live = [beam for beam in active if beam.ending is None]
+        self._held = [beam for beam in active if beam.ending is not None]
+        if self._is_over():
+            self._finish(self._held)
+            self.live, self._held = (), ()
+
+    def results(self) -> list[Beam]:
+        return list(self._finished)
+
+    def _chosen(self, found: Sequence[Continuations], next_tokens: Sequence[NextToken]) -> list[Beam]:
+        """In the order of choice. Held beams stand for choice as they are."""
+        scores = [beam.score + continuations.scores for beam, continuations in zip(self.live, found, strict=True)]
+        first = np.cumsum([0, *(len(part) for part in scores)])
+        everything = np.concatenate([*scores, [beam.score for beam in self._held]])
+        chosen = []
+        for place in self._order(everything, found):
+            if place >= first[-1]:
+                chosen.append(self._held[place - first[-1]])
+                continue
+            parent = int(np.searchsorted(first, place, side="right")) - 1
+            which = place - first[parent]
+            step = self._step(next_tokens[parent], float(found[parent].logprobs[which]))
+            token = int(found[parent].ids[which])
+            chosen.append(self._extended(self.live[parent], token, float(everything[place]), step))
+        return chosen
+
+    def _order(self, scores: Floats, found: Sequence[Continuations]) -> np.ndarray:
+        """Places in `scores`: those of all continuations, then those of held beams."""
+        keys = scores
+        if self._settings.kind is Kind.NAIVE_SAMPLING:
+            # The highest of log-weights with Gumbel noise are a draw without replacement, in the order of drawing.
+            keys = scores + np.concatenate([*self._noise(found), self._random.gumbel(size=len(self._held))])
+        count = min(self._settings.breadth, len(keys))
+        highest = np.argpartition(-keys, count - 1)[:count]
+        return highest[np.argsort(-keys[highest], kind="stable")]
+
+    def _noise(self, found: Sequence[Continuations]) -> list[Floats]:
+        """Gumbel noise for the continuations of each live beam, drawn in an order that near ties do not change."""
+        noise: list[Floats] = [np.empty(0)] * len(found)
+        for place in sorted(range(len(found)), key=lambda place: self.live[place].tokens):
+            noise[place] = drawn_by_id(self._random, found[place].ids)
+        return noise
+
+    def _finish(self, beams: Sequence[Beam]) -> None:
+        best_first = sorted([*self._finished, *beams], key=self.value, reverse=True)
+        self._finished = best_first[: self._settings.width]
+
+    def _is_over(self) -> bool:
+        if not self.live:
+            return True
+        if len(self._finished) < self._settings.width:
+            return False
+        # A width of one is greedy search, which ends with its first eos, in transformers too.
+        if self._settings.early_stopping is True or self._settings.width == 1:
+            return True
+        return max(self._promise(beam) for beam in (*self.live, *self._held)) <= self.value(self._finished[-1])
+
+    def _promise(self, beam: Beam) -> float:
+        """transformers' guess at the best that can become of a beam: what its score is worth now, or at full length."""
+        settings = self._settings
+        at_full_length = settings.early_stopping == "never" and settings.length_penalty > 0 and beam.ending is None
+        return settings.value(beam.score, settings.max_tokens if at_full_length else len(beam.tokens))

@@ -1,0 +1,1 @@
+"""The model applications' extended completions route."""

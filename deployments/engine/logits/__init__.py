@@ -1,0 +1,1 @@
+"""Logits processors for sampling parameters that vLLM lacks."""

@@ -1,0 +1,54 @@
+"""`bad_word_tokens`: sequences of token ids that the output never holds.
+
+Friendli's semantics: where the output ends in a sequence's ids but the last, that last one is ruled out. A single id is
+always. On the wire the sequences stand one after the other with -1 between them.
+"""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+
+from deployments.engine.logits.processor import Request, forbid, forbid_tensor
+
+KEY = "bad_word_tokens"
+SEPARATOR = -1
+
+
+class BadWordTokens:
+    """Finds the sequences in question by the output's last id; the others cost nothing."""
+
+    def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
+        self._single = sorted({ids[0] for ids in sequences if len(ids) == 1})
+        self._single_on_device: torch.Tensor | None = None
+        self._by_second_last: dict[int, list[tuple[list[int], int]]] = {}
+        for *prefix, last in sequences:
+            if prefix:
+                self._by_second_last.setdefault(prefix[-1], []).append((prefix, last))
+
+    @classmethod
+    def asked(cls, request: Request) -> Self | None:
+        ids = request.token_ids(KEY, separator=SEPARATOR)
+        return cls(_split(ids)) if ids else None
+
+    def __call__(self, scores: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> None:
+        if self._single:
+            if self._single_on_device is None:
+                inside = [number for number in self._single if number < len(scores)]
+                self._single_on_device = torch.tensor(inside, dtype=torch.long, device=scores.device)
+            forbid_tensor(scores, self._single_on_device)
+        if output:
+            candidates = self._by_second_last.get(output[-1], ())
+            forbid(scores, [last for prefix, last in candidates if list(output[-len(prefix) :]) == prefix])
+
+
+def _split(ids: Sequence[int]) -> list[list[int]]:
+    sequences: list[list[int]] = [[]]
+    for number in ids:
+        if number == SEPARATOR:
+            sequences.append([])
+        else:
+            sequences[-1].append(number)
+    if not all(sequences):
+        raise ValueError(f"{KEY} holds an empty sequence: {SEPARATOR} goes between two sequences only")
+    return sequences

@@ -1,0 +1,33 @@
+"""Which engines load the processors, and what those understand."""
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+PROCESSORS: Mapping[str, Sequence[str]] = {
+    "deployments.engine.logits.vllm_adapter:RawScores": (
+        "watermark",
+        "no_repeat_ngram",
+        "bad_word_tokens",
+        "forced_output_tokens",
+    ),
+    "deployments.engine.logits.vllm_adapter:Sampling": ("temperature", "typical_p", "xtc_threshold", "xtc_probability"),
+}
+"""Imported by name in the engine's own process; the keys of `vllm_xargs` that each heeds."""
+
+SPECULATIVE = ("speculative_config", "spec_method", "spec_model", "spec_tokens")
+"""vLLM's arguments that ask for speculative decoding."""
+
+
+def logits_processors(engine_kwargs: Mapping[str, Any]) -> list[str]:
+    """vLLM's argument of this name for a generation engine with these arguments.
+
+    vLLM has custom processors or speculative decoding, not both, and refuses to start: who asks for the latter gets
+    it. On a GPU vLLM takes its V1 model runner because of custom processors; `logits_processors: []` in the
+    arguments, which wins, gives both back to an engine whose callers need none of this.
+    """
+    return [] if any(engine_kwargs.get(name) for name in SPECULATIVE) else list(PROCESSORS)
+
+
+def heeded(loaded: Container[object]) -> list[str]:
+    """The keys of `vllm_xargs` that an engine heeds which has these for `logits_processors`."""
+    return [key for name, keys in PROCESSORS.items() if name in loaded for key in keys]

@@ -1,0 +1,82 @@
+"""What vLLM loads: one processor per place in its sampler, for a whole batch.
+
+A batch in which nobody asks for anything costs one look at an empty table.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
+from deployments.engine.logits.bad_word_tokens import BadWordTokens
+from deployments.engine.logits.forced_output_tokens import ForcedOutputTokens
+from deployments.engine.logits.no_repeat_ngram import NoRepeatNgram
+from deployments.engine.logits.processor import Processor, Request
+from deployments.engine.logits.temperature import Temperature
+from deployments.engine.logits.typical_p import TypicalP
+from deployments.engine.logits.watermark import Watermark
+from deployments.engine.logits.xtc import Xtc
+
+Row = tuple[Sequence[Processor], Sequence[int], Sequence[int]]
+"""A request's processors, its prompt, and its output: a list that vLLM appends to."""
+
+
+class BatchProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not followed
+    """`processors`, applied in their order to the rows of the requests that ask for them."""
+
+    processors: ClassVar[Sequence[type[Processor]]]
+
+    vocabulary_size: ClassVar[int | None] = None
+    """The model's, for `validate_params`, to which vLLM does not tell it. Set by the process that serves requests."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        self._rows: dict[int, Row] = {}
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Raises ValueError, which vLLM answers with 400."""
+        cls._asked(sampling_params, cls.vocabulary_size)
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        process_dict_updates(self._rows, batch_update, self._row)
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        """`logits`, float32 of shape (requests, vocabulary), changed in place."""
+        for row, (processors, prompt, output) in self._rows.items():
+            for processor in processors:
+                processor(logits[row], prompt, output)
+        return logits
+
+    @classmethod
+    def _row(cls, params: SamplingParams, prompt: list[int] | None, output: list[int]) -> Row | None:
+        processors = cls._asked(params, None)
+        return (processors, prompt or [], output) if processors else None
+
+    @classmethod
+    def _asked(cls, params: SamplingParams, vocabulary_size: int | None) -> list[Processor]:
+        if not params.extra_args:
+            return []
+        is_structured = params.structured_outputs is not None
+        request = Request(params.extra_args, params.temperature, params.seed, is_structured, vocabulary_size)
+        return [asked for kind in cls.processors if (asked := kind.asked(request)) is not None]
+
+
+class RawScores(BatchProcessor):
+    """Before the penalties, and for greedy decoding too."""
+
+    processors = (Watermark, NoRepeatNgram, BadWordTokens, ForcedOutputTokens)
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+
+class Sampling(BatchProcessor):
+    """After vLLM's temperature: the place of those that call themselves invariant. Greedy tokens are taken before."""
+
+    processors = (Temperature, TypicalP, Xtc)
+
+    def is_argmax_invariant(self) -> bool:
+        return True

@@ -1,0 +1,49 @@
+"""`xtc_threshold` and `xtc_probability`: exclude top choices.
+
+Friendli's semantics: with this probability, at each token, every choice whose probability is the threshold or more is
+dropped except the least likely of them. One such choice alone stays.
+"""
+
+import random
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+
+from deployments.engine.logits.processor import Request
+
+THRESHOLD = "xtc_threshold"
+PROBABILITY = "xtc_probability"
+
+
+class Xtc:
+    """Draws from the seed and the position: again the same when vLLM repeats a step, on every worker of an engine."""
+
+    def __init__(self, threshold: float, probability: float, seed: int) -> None:
+        self._threshold = threshold
+        self._probability = probability
+        self._seed = seed
+
+    @classmethod
+    def asked(cls, request: Request) -> Self | None:
+        threshold, probability = (_fraction(request, key) for key in (THRESHOLD, PROBABILITY))
+        if not threshold or not probability or request.is_greedy:
+            return None
+        # Without one, torch's: vLLM seeds it alike in all workers of an engine, and they must agree on every token.
+        seed = int(torch.randint(2**62, ())) if request.seed is None else request.seed
+        return cls(threshold, probability, seed)
+
+    def __call__(self, scores: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> None:
+        if random.Random(f"{self._seed}:{len(output)}").random() >= self._probability:
+            return
+        probabilities = scores.softmax(-1)
+        excluded = probabilities >= self._threshold
+        excluded[probabilities.masked_fill(~excluded, torch.inf).argmin()] = False
+        scores.masked_fill_(excluded, -torch.inf)
+
+
+def _fraction(request: Request, key: str) -> float:
+    value = request.number(key) or 0.0
+    if not 0 <= value <= 1:
+        raise ValueError(f"{key} must be between 0 and 1, got {value:g}")
+    return value

@@ -1,0 +1,27 @@
+"""A replica ends with its engine.
+
+A replica whose engine process has died would refuse every request within a millisecond, and the ingress, which sends
+requests where the fewest are, would send it nearly all of them. Serve's health checks find that out after half a
+minute; connections that nobody takes are noticed at once, and go to another replica.
+"""
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+LOOK_EVERY_S = 0.02
+"""Shorter than the router waits before it asks a deployment again (`app.exchange.forward.AGAIN_AFTER_S`)."""
+
+_log = logging.getLogger("ray.serve")
+
+
+async def end_with(engine: Any) -> None:
+    """Ends this process once vLLM's `engine` (an `EngineClient`) has died. Never returns otherwise."""
+    while not engine.errored:  # noqa: ASYNC110  vLLM has nothing to wait for
+        await asyncio.sleep(LOOK_EVERY_S)
+    _log.critical("The engine has died: this replica ends, so that its requests go to others and Serve starts another")
+    logging.shutdown()
+    # First of all, what clients wait for: the kernel gives gigabytes of memory back before it closes anything.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    os._exit(1)

@@ -1,0 +1,1 @@
+"""`make serve`: the whole application on one machine, in the foreground."""

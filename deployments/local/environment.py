@@ -1,0 +1,118 @@
+"""The environment of a local run: what Ray, Serve, HAProxy and vLLM are told, and where they listen.
+
+Ray reads most of it when it is imported, so it is set before that.
+"""
+
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.internal_api import LOOPBACK_VARIABLE
+from deployments import draining, haproxy
+from deployments.engine.internal_key import VARIABLE
+from deployments.local import processes as leftovers
+
+ROOT = Path(__file__).resolve().parent.parent
+HOST = "127.0.0.1"
+
+TOKEN = "ray_token"
+"""In the run's directory, which only its user can read."""
+
+DEFAULTS: Mapping[str, str] = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_HAPROXY_NBTHREAD": "1",  # one carries far more than a laptop's engines give; a second takes their core
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": str(draining.DEREGISTRATION_S),
+    **haproxy.SETTINGS,
+    **draining.SETTINGS,
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",  # its 5 s kill a proxy that a busy laptop is still starting
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray on loopback; asked by address, it takes another interface
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # "auto" pins every engine to the same core
+    "VLLM_LOGGING_LEVEL": "INFO",
+}
+"""The environment of a local run; what the caller has set wins."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Everything a run listens on besides its own port; two runs on a machine must not meet."""
+
+    dashboard: int
+    stats: int
+    metrics: int
+    fallback_http: int
+    fallback_grpc: int
+    replicas: int
+
+
+def set_environment(run: leftovers.Run, ports: Ports, *, loopback: bool) -> None:
+    """Puts everything that Ray, Serve, HAProxy, vLLM and the applications read into this process's environment.
+
+    `loopback`: whether the application listens on that interface alone.
+    """
+    for name, value in DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault(VARIABLE, secrets.token_urlsafe(32))
+    os.environ.setdefault("SWITCHYARD_MODELS", str(ROOT / ".models"))
+    (Path(run.directory) / TOKEN).write_text(secrets.token_hex(32))
+    authenticate(run)
+    path = os.environ.get("PYTHONPATH")
+    no_proxy = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
+    proxy = Path(run.directory)  # no deeper: Ray adds 57 characters, and HAProxy takes 97 for a socket
+    os.environ |= {
+        leftovers.MARKER: run.run_id,
+        LOOPBACK_VARIABLE: "1" if loopback else "0",
+        "SPT_NOENV": "1",  # or a process that sets its title overwrites the marker in /proc/<pid>/environ
+        "NO_PROXY": f"{no_proxy},{HOST}" if no_proxy else HOST,
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT),
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy.write_script(proxy)),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(proxy / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(proxy / "admin.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(proxy / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(proxy),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(proxy / "server-state"),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(ports.stats),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(ports.metrics),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports.fallback_http),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports.fallback_grpc),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ports.replicas),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ports.replicas + 100),
+    }
+
+
+def authenticate(run: leftovers.Run) -> None:
+    """Has Ray use the run's token. Ray would make one of its own, which no other terminal knows."""
+    if "RAY_AUTH_MODE" not in os.environ:
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(run.directory) / TOKEN)}
+
+
+def free_ports(taken: int) -> Ports:
+    """Ports that nobody listens on now, `taken` left out."""
+    dashboard = 8265 if is_free(8265) and taken != 8265 else 0
+    with contextlib.ExitStack() as sockets:
+        bound = [sockets.enter_context(socket.socket()) for _ in range(5)]
+        for one in bound:
+            one.bind((HOST, 0))
+        free = [one.getsockname()[1] for one in bound]
+    replicas = next((start for start in range(30000, 32700, 100) if is_free(start)), 30000)
+    return Ports(dashboard or free[0], free[1], free[2], free[3], free[4], replicas)
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on `port`, on any interface."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

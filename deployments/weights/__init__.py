@@ -1,0 +1,1 @@
+"""Model weights from Python packages, for a run without a model hub."""

