@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.faults.conftest import ENGINE, ROUTER, Cluster, wait_until
-from tests.traffic import Outcome, Traffic, lanes, unexplained
+from tests.support.load import Outcome, Traffic, lanes, unexplained
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 

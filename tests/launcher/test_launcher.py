@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from deployments.local import processes as leftovers
-from tests.launching import ROOT, Launcher, command, environment, launched
+from tests.support.launcher import Launcher, command, environment, launched
+from tests.support.project import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 

@@ -23,9 +23,9 @@ from starlette.routing import Mount
 
 from deployments.local import processes as leftovers
 from deployments.local.environment import TOKEN
-from tests.launching import Launcher, deliver, launched
-from tests.router.fake_engine import FakeEngine
-from tests.serving import serve
+from tests.support.fake_engine import FakeEngine
+from tests.support.launcher import Launcher, deliver, launched
+from tests.support.servers import serve
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 

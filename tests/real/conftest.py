@@ -14,7 +14,8 @@ import pytest
 
 from deployments.engine.internal_key import HEADER, VARIABLE
 from deployments.local import processes as leftovers
-from tests.launching import ROOT, launched
+from tests.support.launcher import launched
+from tests.support.project import ROOT
 
 
 @dataclass(frozen=True)

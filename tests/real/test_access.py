@@ -13,8 +13,9 @@ import yaml
 from app.access.api_keys import create
 from app.access.key_file import append
 from app.config.access import Limits
-from tests.launching import ROOT, command, environment
 from tests.real.conftest import Application, eventually
+from tests.support.launcher import command, environment
+from tests.support.project import ROOT
 
 pytestmark = pytest.mark.real
 

@@ -15,7 +15,7 @@ from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from tests.real.conftest import Application, eventually
-from tests.real.given import ANSWER, ASKED
+from tests.support.conversations import ANSWER, ASKED
 
 pytestmark = pytest.mark.real
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from deployments.engine.internal_key import HEADER
-from tests.real import reference
 from tests.real.conftest import Application
+from tests.support import transformers_reference as reference
 
 pytestmark = pytest.mark.real
 

@@ -16,8 +16,8 @@ from databricks.sdk.service.serving import ChatMessage, ChatMessageRole
 
 from deployments.engine.internal_key import HEADER
 from tests.real.conftest import Application, eventually
-from tests.real.given import ANSWER, QUESTION, TOOL
-from tests.real.given import ASKED as USER
+from tests.support.conversations import ANSWER, QUESTION, TOOL
+from tests.support.conversations import ASKED as USER
 
 pytestmark = pytest.mark.real
 

@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from deployments.weights.cache import default_cache, prepare
 from tests.real.conftest import Application, eventually
-from tests.real.given import ANSWER, ASKED, QUESTION
+from tests.support.conversations import ANSWER, ASKED, QUESTION
 
 pytestmark = pytest.mark.real
 

@@ -15,8 +15,9 @@ from scipy.stats import binomtest
 
 from deployments.local import processes as leftovers
 from deployments.local.environment import TOKEN
-from tests.launching import ROOT, deliver
 from tests.real.conftest import Application, eventually
+from tests.support.launcher import deliver
+from tests.support.project import ROOT
 
 pytestmark = pytest.mark.real
 

@@ -15,7 +15,7 @@ from text_generation import AsyncClient, Client
 
 from deployments.engine.logits.watermark import detect
 from tests.real.conftest import Application, eventually
-from tests.real.given import ANSWER, ASKED
+from tests.support.conversations import ANSWER, ASKED
 
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore:The `dict` method is deprecated")]
 

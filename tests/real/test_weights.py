@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from deployments.weights.cache import prepare, prepare_tiny
+from tests.support.project import ROOT
 
 pytestmark = pytest.mark.real
 
-CACHE = Path(__file__).parents[2] / ".models"
+CACHE = ROOT / ".models"
 """Shared with `make serve`: the conversion is done once per checkout."""
 
 

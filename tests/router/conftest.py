@@ -10,8 +10,8 @@ from starlette.routing import Mount
 
 from app.server.application import Router
 from app.upstream.target import Surroundings
-from tests.router.fake_engine import FakeEngine
-from tests.serving import serve
+from tests.support.fake_engine import FakeEngine
+from tests.support.servers import serve
 
 
 class Rig:

@@ -22,10 +22,10 @@ from app.access.key_file import append
 from app.config.base import ConfigError
 from app.server.application import Router
 from app.upstream.target import Surroundings
-from tests.memory_control import MemoryControl
 from tests.router.conftest import Rig
-from tests.serving import serve
-from tests.unit.given import tokenizer
+from tests.support.fake_control_plane import MemoryControl
+from tests.support.samples import tokenizer
+from tests.support.servers import serve
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 PAST = datetime(2020, 1, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.router.conftest import Rig
-from tests.router.fake_engine import chat, stream
+from tests.support.fake_engine import chat, stream
 
 QUESTION: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 

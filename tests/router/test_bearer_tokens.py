@@ -11,10 +11,10 @@ import pytest
 from starlette.responses import RedirectResponse, Response
 
 from app.access.jwks import FLOOR_S
-from tests.issuer import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
 from tests.router.conftest import Rig
 from tests.router.test_access import Keys, eventually
-from tests.serving import serve
+from tests.support.oidc_provider import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
+from tests.support.servers import serve
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 

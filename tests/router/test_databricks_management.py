@@ -41,9 +41,9 @@ from app.dialects.databricks.management.objects import REFUSED
 from app.errors import TimedOut, Unavailable
 from app.server.application import Router
 from app.upstream.target import Surroundings
-from tests.memory_control import MemoryControl
 from tests.router.conftest import Rig
-from tests.serving import serve
+from tests.support.fake_control_plane import MemoryControl
+from tests.support.servers import serve
 
 ROOT = "/api/2.0/serving-endpoints"
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}

@@ -11,8 +11,8 @@ import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from tests.router.conftest import Rig
-from tests.router.fake_engine import RawServer, broken_after, chunk, refuse, stream
-from tests.serving import free_port
+from tests.support.fake_engine import RawServer, broken_after, chunk, refuse, stream
+from tests.support.servers import free_port
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse
 
 from app.config.access import Limits
 from tests.router.conftest import Rig
-from tests.router.fake_engine import chunk, refuse, stream
 from tests.router.test_access import DIALECTS, Keys, Spoken, ask, every_dialect, tokenizers
+from tests.support.fake_engine import chunk, refuse, stream
 
 CHAT: dict[str, Any] = {
     "model": "chat",

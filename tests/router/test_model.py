@@ -18,8 +18,8 @@ from app.errors import Broken, Unavailable, UpstreamError
 from app.internal_api import INTERNAL_KEY_HEADER, MODEL_PATH
 from app.upstream.client import Upstream
 from app.upstream.target import Target
-from tests.serving import free_port, serve
-from tests.unit.given import tokenizer
+from tests.support.samples import tokenizer
+from tests.support.servers import free_port, serve
 
 CARD = {"tokenizer": tokenizer().to_str(), "eos_token_ids": [0], "max_model_len": 100}
 

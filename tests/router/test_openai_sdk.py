@@ -10,7 +10,7 @@ from openai import AsyncOpenAI, OpenAI
 from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
-from tests.router.fake_engine import frame, refuse, stream
+from tests.support.fake_engine import frame, refuse, stream
 
 USER = [{"role": "user", "content": "hi"}]
 

@@ -11,7 +11,7 @@ import pytest
 from app.server.application import Router
 from app.upstream.target import Surroundings
 from tests.router.conftest import Rig
-from tests.serving import serve
+from tests.support.servers import serve
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "a secret prompt"}]}
 

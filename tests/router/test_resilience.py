@@ -10,7 +10,7 @@ from starlette.responses import Response
 from app.routing.circuit_breaker import FAULTS_IN_A_ROW
 from app.routing.retry_budget import RESERVE, SHARE
 from tests.router.conftest import Rig
-from tests.router.fake_engine import chat, refuse, stream
+from tests.support.fake_engine import chat, refuse, stream
 
 QUESTION = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -16,10 +16,10 @@ from app.config.base import ConfigError
 from app.server.application import Router
 from app.upstream.target import Surroundings
 from tests.router.conftest import Rig
-from tests.router.fake_engine import chunk, stream
 from tests.router.test_access import eventually
-from tests.serving import serve
-from tests.valkey import RedisServer, redis_server
+from tests.support.fake_engine import chunk, stream
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.servers import serve
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "x" * 396}]}  # estimated at 100 tokens
 SEVERAL = Surroundings(several_routers=True)

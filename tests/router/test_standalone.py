@@ -10,10 +10,9 @@ from pathlib import Path
 import httpx
 import yaml
 
-from tests.router.fake_engine import FakeEngine
-from tests.serving import free_port
-
-ROOT = Path(__file__).parents[2]
+from tests.support.fake_engine import FakeEngine
+from tests.support.project import ROOT
+from tests.support.servers import free_port
 
 
 def start(config: Path, port: int, host: str = "127.0.0.1", **environment: str) -> subprocess.Popen[str]:

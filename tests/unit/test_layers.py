@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.project import ROOT
 
 # A module imports from its own layer and those below; packages are connected without cycles.
 LAYERS = [

@@ -1,7 +1,7 @@
 """How fields are honoured, in the words that the dialects' tables share.
 
 Each dialect's `HONOURED` has every field that it knows: operation to field to one line. `field_table` makes one table
-of them, and `tests/unit/test_honoured.py` holds them to what the dialects do.
+of them, and `tests/unit/app/dialects/test_honoured.py` holds them to what the dialects do.
 """
 
 from collections.abc import Iterable, Mapping

@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from app.internal_api import MODEL_PATH
-from tests.router.fake_engine import CARD, CONTEXT, USAGE, chat, frame, refuse, speaks, stream
-from tests.unit.given import MODEL
+from tests.support.fake_engine import CARD, CONTEXT, USAGE, chat, frame, refuse, speaks, stream
+from tests.support.samples import MODEL
 
 
 def _completions(body: dict[str, Any]) -> Response:

@@ -16,11 +16,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.server.application import Router
 from app.upstream.target import Surroundings
-from tests.memory_control import MemoryControl
 from tests.router.hostile.client import Client, Reply
 from tests.router.hostile.engine import HostileEngine
 from tests.router.hostile.errors import dialects
-from tests.serving import serve
+from tests.support.fake_control_plane import MemoryControl
+from tests.support.servers import serve
 
 
 class Defects(logging.Handler):

@@ -1,0 +1,205 @@
+"""Bearer tokens: the good ones, the known tricks, and the issuer's keys over their life."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.access.bearer_tokens import key_id, looks_like_a_token, read_discovery, read_keys, verify
+from app.access.jwks import FLOOR_S, FRESH_S, Issuer
+from app.config.access import Oidc
+from app.errors import Unauthorized, Unavailable
+from tests.support.oidc_provider import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
+
+ISSUER = LocalIssuer()
+KEYS = read_keys(json.dumps(ISSUER.jwks()).encode())
+OIDC = Oidc(issuer=ISSUER.url, audience=AUDIENCE)
+HOSTILE = hostile_tokens(ISSUER)
+
+
+def test_a_good_token_names_its_owner() -> None:
+    caller = verify(ISSUER.token(), KEYS["first"], OIDC)
+    assert (caller.name, caller.endpoints) == ("alice", None)
+    assert caller.id == verify(ISSUER.token(jti="another"), KEYS["first"], OIDC).id
+    assert caller.id != verify(ISSUER.token(sub="bob"), KEYS["first"], OIDC).id
+    assert verify(ISSUER.token(aud=["x", AUDIENCE]), KEYS["first"], OIDC) == caller
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "make"),
+    [
+        ("RS256", rsa_key),
+        ("ES256", lambda: ec.generate_private_key(ec.SECP256R1())),
+        ("EdDSA", ed25519.Ed25519PrivateKey.generate),
+    ],
+)
+def test_the_accepted_algorithms(algorithm: str, make: Callable[[], rsa.RSAPrivateKey]) -> None:
+    issuer = LocalIssuer(keys={"first": (algorithm, make())})
+    keys = read_keys(json.dumps(issuer.jwks()).encode())
+    assert verify(issuer.token(), keys["first"], OIDC).name == "alice"
+
+
+@pytest.mark.parametrize("token", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_hostile_token_is_nobodys(token: str) -> None:
+    with pytest.raises(Unauthorized) as raised:
+        verify(token, KEYS[key_id(token)], OIDC)
+    assert token.split(".")[1] not in raised.value.message
+
+
+@given(st.text(alphabet=st.characters(max_codepoint=255)) | st.binary().map(lambda data: f"eyJ{data.hex()}.e30.e30"))
+def test_any_other_text_is_a_malformed_token(text: str) -> None:
+    with pytest.raises(Unauthorized):
+        verify(text, KEYS["first"], OIDC)
+    assert not looks_like_a_token("sk-sy-3f9a1c0b7d52-abc")
+    assert looks_like_a_token(ISSUER.token())
+
+
+def test_the_owner_may_be_in_another_claim_and_the_endpoints_in_one() -> None:
+    oidc = Oidc(issuer=ISSUER.url, audience=AUDIENCE, principal_claim="azp", endpoints_claim="models")
+    caller = verify(ISSUER.token(azp="app", models=["chat", 3]), KEYS["first"], oidc)
+    assert (caller.name, caller.endpoints) == ("app", frozenset({"chat"}))
+    assert verify(ISSUER.token(azp="app", models="chat embed"), KEYS["first"], oidc).endpoints == frozenset(
+        {"chat", "embed"}
+    )
+    assert verify(ISSUER.token(azp="app"), KEYS["first"], oidc).endpoints == frozenset()
+    with pytest.raises(Unauthorized, match="'azp'"):
+        verify(ISSUER.token(), KEYS["first"], oidc)
+
+
+def test_clocks_may_differ_a_little() -> None:
+    token = ISSUER.token(exp=int(time.time()) - 10)
+    assert verify(token, KEYS["first"], OIDC).name == "alice"
+    with pytest.raises(Unauthorized, match="has expired"):
+        verify(token, KEYS["first"], Oidc(issuer=ISSUER.url, audience=AUDIENCE, leeway_s=0))
+
+
+def test_only_usable_keys_are_kept() -> None:
+    good = ISSUER.jwks()["keys"][0]
+    other = {"kid": "other", "kty": "oct", "k": "c2VjcmV0"}
+    listed = [
+        {**good, "kid": "a"},
+        {**good, "kid": "b"},
+        {**good, "kid": "encrypts", "use": "enc"},
+        {**good, "kid": "other algorithm", "alg": "RS512"},
+        {**good, "kid": "broken", "n": 3},
+        other,
+        {"kid": "none", "kty": "none"},
+        "no key",
+    ]
+    assert set(read_keys(json.dumps({"keys": listed}).encode())) == {"a", "b"}
+
+
+def test_the_only_key_serves_tokens_that_name_none() -> None:
+    assert verify(ISSUER.token(kid=None), KEYS[None], OIDC).name == "alice"
+    two = LocalIssuer(keys={"first": ("RS256", rsa_key()), "second": ("RS256", rsa_key())})
+    assert None not in read_keys(json.dumps(two.jwks()).encode())
+
+
+def test_a_short_key_is_not_trusted() -> None:
+    short = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+    issuer = LocalIssuer(keys={"first": ("RS256", short)})
+    with pytest.warns(match="1024"):
+        token = issuer.token()
+    with pytest.raises(Unauthorized):
+        verify(token, read_keys(json.dumps(issuer.jwks()).encode())["first"], OIDC)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"keys": 3}', b"\xff"])
+def test_what_is_no_key_set_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        read_keys(data)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"issuer": "https://evil", "jwks_uri": "https://evil/keys"},
+        {"issuer": ISSUER.url},
+        {"issuer": ISSUER.url, "jwks_uri": "http://id.example.com/keys"},
+        {"issuer": ISSUER.url, "jwks_uri": "file:///etc/passwd"},
+        {"issuer": ISSUER.url, "jwks_uri": "https://["},
+        [],
+    ],
+)
+def test_an_issuer_must_tell_about_itself(about: object) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        read_discovery(json.dumps(about).encode(), ISSUER.url)
+
+
+class Net:
+    """The issuer's side of the seam, without sockets; and a clock."""
+
+    def __init__(self, issuer: LocalIssuer) -> None:
+        self.local, self.now = issuer, 1000.0
+        self.fetched: list[str] = []
+        self.issuer = Issuer(Oidc(issuer=issuer.url, audience=AUDIENCE), self.fetch, lambda: self.now)
+
+    async def fetch(self, url: str) -> bytes:
+        self.fetched.append(url)
+        await asyncio.sleep(0)
+        if not self.local.up:
+            raise OSError("down")
+        about = {"issuer": self.local.url, "jwks_uri": f"{self.local.url}/keys"}
+        return json.dumps(self.local.jwks() if url.endswith("/keys") else about).encode()
+
+
+@pytest.fixture
+def net() -> Net:
+    return Net(LocalIssuer(keys=dict(ISSUER.keys)))
+
+
+async def test_keys_are_fetched_once_for_many_tokens(net: Net) -> None:
+    await asyncio.gather(*(net.issuer.key("first") for _ in range(20)))
+    assert net.fetched == [f"{ISSUER.url}/.well-known/openid-configuration", f"{ISSUER.url}/keys"]
+
+
+async def test_a_new_key_is_found_and_a_withdrawn_one_forgotten(net: Net) -> None:
+    old = await net.issuer.key("first")
+    net.local.keys = {"second": ("RS256", rsa_key())}
+    net.now += FLOOR_S
+    assert (await net.issuer.key("second")).key_id == "second"
+    with pytest.raises(Unauthorized):
+        await net.issuer.key("first")
+    assert old.key_id == "first"
+
+
+async def test_unknown_keys_do_not_make_it_ask_all_the_time(net: Net) -> None:
+    await net.issuer.key("first")
+    for _ in range(50):
+        with pytest.raises(Unauthorized, match="does not have"):
+            await net.issuer.key("made up")
+    assert len(net.fetched) == 2
+    net.now += FLOOR_S
+    with pytest.raises(Unauthorized):
+        await net.issuer.key("made up")
+    assert len(net.fetched) == 4
+
+
+async def test_upkeep_asks_again_when_the_keys_are_no_longer_fresh(net: Net) -> None:
+    await net.issuer.key("first")
+    await net.issuer.refresh()
+    assert len(net.fetched) == 2
+    net.now += FRESH_S
+    await net.issuer.refresh()
+    assert len(net.fetched) == 4
+
+
+async def test_an_issuer_that_is_down_takes_nobody_down_who_was_known(net: Net) -> None:
+    net.local.up = False
+    with pytest.raises(Unavailable) as raised:
+        await net.issuer.key("first")
+    assert raised.value.retry_after == FLOOR_S
+    net.local.up = True
+    net.now += FLOOR_S
+    await net.issuer.key("first")
+    net.local.up = False
+    net.now += FRESH_S
+    await net.issuer.refresh()
+    assert (await net.issuer.key("first")).key_id == "first"
+    with pytest.raises(Unavailable):
+        await net.issuer.key("perhaps new")

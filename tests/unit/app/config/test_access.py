@@ -1,0 +1,167 @@
+"""What the section `access` refuses, and when a server may be reached from elsewhere."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.config.access import Limiting, Limits, Store
+from app.config.base import ConfigError
+from app.config.schema import parse
+from app.config.serve_file import check_file, runs_several
+from app.config.urls import is_loopback
+from tests.support.project import ROOT
+from tests.unit.app.config.test_schema import GOOD, serve_file, write
+
+OIDC = {"issuer": "https://id.example.com", "audience": "switchyard"}
+
+
+def with_access(**access: Any) -> dict[str, Any]:
+    return {**GOOD, "access": access}
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        {},
+        {"keys_file": "/etc/switchyard/keys.yaml", "metrics": "restricted"},
+        {"oidc": {**OIDC, "jwks_url": "https://id.example.com/keys", "principal_claim": "azp"}},
+        {"oidc": {"issuer": "http://127.0.0.1:9000/realm", "audience": "x"}},
+        {"limits": {"default": {"requests_per_minute": 60, "tokens_per_minute": None}, "endpoints": {"chat": {}}}},
+        {"limits": {"callers": {"auth0|62": {"concurrent_requests": 1}}, "store": {"url": "rediss://cache:6379/1"}}},
+    ],
+)
+def test_a_right_section_is_taken(access: dict[str, Any]) -> None:
+    parse(with_access(**access))
+
+
+def test_the_readmes_section_is_right() -> None:
+    readme = (ROOT / "README.md").read_text()
+    section = readme.partition("```yaml\naccess:")[2].partition("```")[0]
+    access = parse({**GOOD, **yaml.safe_load(f"access:{section}")}).access
+    assert access.limits.of("batch", "embed", None) == Limits(
+        requests_per_minute=600, tokens_per_minute=2000000, concurrent_requests=4
+    )
+
+
+@pytest.mark.parametrize(
+    ("access", "said"),
+    [
+        ({"key_file": "x"}, "access.key_file: unknown key; .*known: keys_file, oidc"),
+        ({"metrics": "restricted", "allow_anonymous": True}, "access: `metrics: restricted` needs `keys_file` or"),
+        ({"managers": ["boss", "anonymous"]}, "access: `managers` names 'anonymous'"),
+        ({"oidc": {**OIDC, "jwks_url": "https://["}}, "access.oidc: `jwks_url` .*https:// URL"),
+        ({"metrics": "closed"}, "access.metrics: Input should be 'open' or 'restricted'"),
+        ({"oidc": {}}, "access.oidc.issuer: Field required"),
+        ({"oidc": {**OIDC, "audience": ""}}, "access.oidc.audience: .*at least 1"),
+        ({"oidc": {**OIDC, "issuer": "http://id.example.com"}}, "access.oidc: `issuer` .*https:// URL"),
+        ({"oidc": {**OIDC, "issuer": "id"}}, "access.oidc: `issuer` .*https:// URL"),
+        ({"oidc": {**OIDC, "jwks_url": "ftp://x"}}, "access.oidc: `jwks_url` .*https:// URL"),
+        ({"oidc": {**OIDC, "leeway_s": -1}}, "access.oidc.leeway_s: .*greater than or equal"),
+        ({"oidc": {**OIDC, "jwks": "x"}}, "access.oidc.jwks: unknown key; .*known: issuer, audience"),
+        ({"limits": {"default": {"requests_per_minute": 0}}}, "limits.default.requests_per_minute: .*greater than"),
+        ({"limits": {"default": {"requests_per_minute": 1.5}}}, "limits.default.requests_per_minute: .*integer"),
+        ({"limits": {"default": {"rpm": 1}}}, "limits.default.rpm: unknown key; .*known: requests_per_minute"),
+        ({"limits": {"endpoints": {"gone": {}}}}, "limits.endpoints.gone: there is no such endpoint; known: chat, emb"),
+        ({"limits": {"callers": {"a\nb": {}}}}, "access.limits.callers.a\nb: .*pattern"),
+        ({"limits": {"on_store_failure": "die"}}, "limits.on_store_failure: Input should be 'allow' or 'refuse'"),
+        ({"limits": {"store": {}}}, "access.limits.store: name one of `url`, `url_env` and `url_file`"),
+        ({"limits": {"store": {"url": "redis://x", "url_env": "X"}}}, "access.limits.store: name one of"),
+        ({"limits": {"store": {"url": "http://x"}}}, "access.limits.store: `url` must begin with redis://"),
+        ({"limits": {"store": {"url": "redis://:pw@x"}}}, "access.limits.store: `url` holds a password"),
+        ({"limits": {"store": {"url": "redis://x?password=pw"}}}, "access.limits.store: `url` holds a password"),
+    ],
+)
+def test_a_wrong_section_is_refused(access: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as raised:
+        parse(with_access(**access))
+    assert "pw@" not in str(raised.value)
+
+
+def test_the_narrowest_limit_wins_number_by_number() -> None:
+    limiting = Limiting.model_validate(
+        {
+            "default": {"requests_per_minute": 60, "tokens_per_minute": 1000, "concurrent_requests": 4},
+            "endpoints": {"chat": {"tokens_per_minute": 500}},
+            "callers": {"team": {"requests_per_minute": 600}},
+        }
+    )
+    assert limiting.of("other", "embed", None) == limiting.default
+    assert limiting.of("team", "chat", None) == Limits(
+        requests_per_minute=600, tokens_per_minute=500, concurrent_requests=4
+    )
+    own = Limits.model_validate({"requests_per_minute": 7, "concurrent_requests": None})
+    assert limiting.of("team", "chat", own) == Limits(requests_per_minute=7, tokens_per_minute=500)
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True)]
+    + [(host, False) for host in ("0.0.0.0", "::", "10.0.0.1", "example.com", "")],
+)
+def test_which_hosts_only_this_machine_reaches(host: str, local: bool) -> None:
+    assert is_loopback(host) is local
+
+
+@pytest.mark.parametrize(
+    ("deployment", "several"),
+    [
+        ({}, False),
+        ({"num_replicas": 1}, False),
+        ({"num_replicas": 2}, True),
+        ({"num_replicas": "auto"}, True),
+        ({"autoscaling_config": {"min_replicas": 1}}, False),
+        ({"autoscaling_config": {"max_replicas": 1}}, False),
+        ({"autoscaling_config": {"max_replicas": 4}}, True),
+    ],
+)
+def test_when_several_routers_run(deployment: dict[str, Any], several: bool) -> None:
+    assert runs_several(deployment) is several
+
+
+def router(user_config: dict[str, Any], **deployment: Any) -> dict[str, Any]:
+    return serve_file(deployments=[{"name": "Router", "user_config": user_config, **deployment}])
+
+
+LIMITED: dict[str, Any] = {"limits": {"default": {"requests_per_minute": 60}}}
+
+
+def test_several_routers_do_not_keep_limits_in_memory(tmp_path: Path) -> None:
+    (problem,) = check_file(write(tmp_path / "serve.yaml", router(with_access(**LIMITED), num_replicas=2)))
+    assert problem.startswith("applications[0].deployments[0].user_config.access.limits: several routers cannot keep")
+    LIMITED["limits"]["store"] = {"url_env": "REDIS_URL"}
+    assert check_file(write(tmp_path / "serve.yaml", router(with_access(**LIMITED), num_replicas=2))) == []
+    del LIMITED["limits"]["store"]
+    assert check_file(write(tmp_path / "serve.yaml", router(with_access(**LIMITED)))) == []
+    assert check_file(write(tmp_path / "serve.yaml", router(GOOD, num_replicas=2))) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "access", "right"),
+    [
+        ("127.0.0.1", {}, True),
+        (None, {}, True),
+        ("0.0.0.0", {}, False),
+        ("0.0.0.0", {"limits": {"default": {"requests_per_minute": 1}}}, False),
+        ("0.0.0.0", {"allow_anonymous": True}, True),
+        ("0.0.0.0", {"keys_file": "keys.yaml"}, True),
+        ("0.0.0.0", {"oidc": OIDC}, True),
+    ],
+)
+def test_a_server_that_others_reach_must_know_who_may_call(
+    tmp_path: Path, host: str | None, access: dict[str, Any], right: bool
+) -> None:
+    document = {"http_options": {"host": host, "port": 8000}, **router(with_access(**access))}
+    problems = check_file(write(tmp_path / "serve.yaml", document))
+    assert (problems == []) is right
+    assert all(problem.startswith("access: nothing says who may call") for problem in problems)
+
+
+def test_the_stores_url_may_be_in_a_file_or_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "url"
+    file.write_text("redis://:secret@cache\n")
+    monkeypatch.setenv("REDIS_URL", "redis://other")
+    assert Store(url_file=file).read() == "redis://:secret@cache"
+    assert Store(url_env="REDIS_URL").read() == "redis://other"
+    assert Store(url="redis://plain").read() == "redis://plain"

@@ -1,0 +1,192 @@
+"""What the configuration refuses, and in which words."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.config.__main__ import main
+from app.config.base import ConfigError
+from app.config.json_schema import schema
+from app.config.schema import parse
+from app.config.serve_file import check_file, load
+from deployments import draining, haproxy
+from tests.support.project import ROOT
+
+GOOD: dict[str, Any] = {
+    "endpoints": {
+        "chat": {"tasks": ["chat"], "traffic": {"blue": 90, "green": 10}},
+        "embed": {"tasks": ["embeddings"], "traffic": {"mini": 100}},
+    },
+    "deployments": {
+        "blue": {"app": "blue", "model": "m"},
+        "green": {"url": "https://llm.example.com", "model": "m", "api_key_env": "KEY"},
+        "mini": {"app": "mini", "model": "e", "tasks": ["embeddings"]},
+    },
+    "defaults": {"chat": "chat"},
+}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(json.dumps(GOOD))
+    *parents, last = path.split(".")
+    node = document
+    for name in parents:
+        node = node.setdefault(name, {})
+    node[last] = value
+    return document
+
+
+def test_a_right_configuration_is_taken() -> None:
+    assert parse(GOOD).endpoints["chat"].traffic == {"blue": 90, "green": 10}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("endpoints.chat.traffic", {"blue": 90, "green": 5}, "endpoints.chat: traffic sums to 95 .*: add 5"),
+        ("endpoints.chat.traffic", {"blue": 90, "green": 20}, "traffic sums to 110 .*: take away 10"),
+        ("endpoints.chat.traffic", {"blue": 90.5, "green": 9.5}, "endpoints.chat.traffic.blue: .*valid integer"),
+        ("endpoints.chat.traffic", {"blue": 101, "green": -1}, "endpoints.chat.traffic.green: .*greater than or equal"),
+        ("endpoints.chat.traffic", {}, "endpoints.chat.traffic: .*at least 1"),
+        ("endpoints.chat.traffic", {"gone": 100}, "endpoints.chat.traffic: unknown deployment 'gone'; declare it"),
+        ("endpoints.chat.traffic", {"blue": 50, "mini": 50}, "endpoints.chat.traffic: deployment 'mini' does embed"),
+        ("endpoints.chat.fallback", ["gone"], "endpoints.chat.fallback: unknown deployment 'gone'"),
+        ("endpoints.chat.fallback", ["mini"], "endpoints.chat.fallback: deployment 'mini' does embeddings"),
+        ("endpoints.chat.tasks", [], "endpoints.chat.tasks: .*at least 1"),
+        ("endpoints.chat.tasks", ["dance"], r"endpoints.chat.tasks.0: Input should be 'chat'"),
+        ("endpoints.chat.weights", {}, "endpoints.chat.weights: unknown key; .*known: tasks, traffic, sticky"),
+        ("endpoints.chat.sticky", {"by": "header"}, "endpoints.chat.sticky: `by: header` needs `name: <header>`"),
+        ("endpoints.chat.sticky", {"by": "user", "name": "x"}, "endpoints.chat.sticky: .*the others take none"),
+        ("endpoints.chat.sticky", {"by": "user", "nam": "x"}, "endpoints.chat.sticky.nam: unknown key; .*by, name"),
+        ("endpoints.chat.content_filter", {"patterns": ["("]}, "endpoints.chat.content_filter.patterns.0: .*regular"),
+        ("endpoints.chat.content_filter", {"words": []}, "content_filter.words: unknown key; .*known: patterns"),
+        ("endpoints.blue", GOOD["endpoints"]["chat"], "endpoints.blue: a deployment has this name too; .*rename one"),
+        ("endpoints.a b", GOOD["endpoints"]["chat"], "endpoints.a b: .*pattern"),
+        ("deployments.blue", {"model": "m"}, "deployments.blue: name either `app`"),
+        ("deployments.blue", {"app": "a", "url": "http://x", "model": "m"}, "deployments.blue: name either `app`"),
+        ("deployments.blue", {"app": "a"}, "deployments.blue.model: Field required"),
+        ("deployments.blue.api_key_env", "K", "deployments.blue: `api_key_env` and `api_key_file` go with `url`"),
+        ("deployments.green.api_key_file", "k", "deployments.green: name either `api_key_env` or"),
+        ("deployments.green.url", "llm.example.com", "deployments.green: url .*must begin with http"),
+        ("deployments.green.url", "http://x/v1/", "deployments.green: url .*leave out /v1"),
+        ("deployments.green.port", 1, "deployments.green.port: unknown key"),
+        *[
+            ("deployments.mini.instruction_template", template, "deployments.mini: `instruction_template` needs")
+            for template in ("", "{input}", "{instruction}: {text}", "{instruction} {input} {input}")
+        ],
+        ("defaults.chat", "gone", "defaults.chat: unknown endpoint 'gone'; known: chat, embed"),
+        ("defaults.chat", "embed", "defaults.chat: endpoint 'embed' does embeddings only"),
+        ("timeouts.idle", 3, "timeouts.idle: unknown key; .*known: body_s, connect_s"),
+        ("timeouts.idle_s", 0, "timeouts.idle_s: .*greater than 0"),
+        ("endpoints.chat.admission", {"max_concurrent": 0}, "admission.max_concurrent: .*greater than or equal to 1"),
+        ("endpoints.chat.admission", {"max_concurrent": 1, "queue": 1}, "admission.queue: .*known: max_concurrent"),
+        ("max_body", 3, "max_body: unknown key; .*known: endpoints, deployments"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_with_the_path_and_the_fix(path: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(changed(path, value))
+
+
+def test_every_problem_is_told_at_once() -> None:
+    document = changed("endpoints.chat.traffic", {"gone": 50, "mini": 50})
+    document["defaults"]["chat"] = "nobody"
+    with pytest.raises(ConfigError) as raised:
+        parse(document)
+    assert len(raised.value.problems) == 3
+
+
+@pytest.mark.parametrize("data", [None, [], "x", 3, {}])
+def test_what_is_no_configuration_is_refused(data: object) -> None:
+    with pytest.raises(ConfigError):
+        parse(data)
+
+
+def serve_file(**router: Any) -> dict[str, Any]:
+    return {
+        "applications": [
+            {"name": "router", "route_prefix": "/", "deployments": [{"name": "Router", "user_config": GOOD}], **router},
+            {"name": "blue", "route_prefix": "/deployments/blue"},
+            {"name": "mini", "route_prefix": "/deployments/mini"},
+        ]
+    }
+
+
+def write(path: Path, document: Any) -> Path:
+    path.write_text(document if isinstance(document, str) else yaml.safe_dump(document, sort_keys=False))
+    return path
+
+
+def test_a_serve_file_and_a_bare_one_give_the_same_configuration(tmp_path: Path) -> None:
+    assert (
+        load(write(tmp_path / "serve.yaml", serve_file())) == load(write(tmp_path / "bare.yaml", GOOD)) == parse(GOOD)
+    )
+
+
+def broken(**change: Any) -> dict[str, Any]:
+    document = serve_file()
+    document["applications"][1].update(change)
+    return document
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (broken(name="mini"), "duplicate name 'mini'"),
+        (broken(name="other"), "deployments.blue.app: no application is named 'blue'"),
+        (broken(route_prefix="/blue"), "applications.blue.route_prefix: must be /deployments/blue"),
+        (serve_file(name="front"), "no application is named 'router'"),
+        (serve_file(deployments=[{"name": "Router"}]), "the router has no `user_config`"),
+        ({"applications": "x"}, "applications: expected a list"),
+        ("- 1\n- 2\n", "expected a mapping"),
+        ("a: [", "not YAML"),
+        ("a: 2030-02-31", "not YAML: day is out of range"),
+        ("{[a]: b}", "line 1: a name must be plain text"),
+        ("[" * 5000, "not YAML"),
+        ("endpoints:\n  chat: 1\n  chat: 2\n", "line 3: duplicate name 'chat'"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, document: Any, said: str) -> None:
+    problems = check_file(write(tmp_path / "serve.yaml", document))
+    assert any(said in problem for problem in problems), problems
+
+
+def test_problems_in_a_serve_file_have_their_whole_path(tmp_path: Path) -> None:
+    document = serve_file()
+    document["applications"][0]["deployments"][0]["user_config"] = changed("endpoints.chat.traffic", {"blue": 1})
+    (problem,) = check_file(write(tmp_path / "serve.yaml", document))
+    assert problem.startswith("applications[0].deployments[0].user_config.endpoints.chat: traffic sums to 1")
+
+
+def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+    assert "No such file" in check_file(tmp_path / "gone.yaml")[0]
+
+
+def test_check_says_right_or_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(write(tmp_path / "right.yaml", GOOD))]) == 0
+    assert "right" in capsys.readouterr().out
+    assert main(["check", str(write(tmp_path / "wrong.yaml", {}))]) == 1
+    assert "endpoints: Field required" in capsys.readouterr().out
+
+
+def test_the_repositorys_own_configuration_is_right() -> None:
+    assert check_file(ROOT / "serve_config.yaml") == []
+
+
+def test_the_example_for_kubernetes_is_right(tmp_path: Path) -> None:
+    example = yaml.safe_load((ROOT / "k8s/rayservice.yaml").read_text())
+    file = tmp_path / "serve.yaml"
+    file.write_text(example["spec"]["serveConfigV2"])
+    assert check_file(file) == []
+    cluster = example["spec"]["rayClusterConfig"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        told = {variable["name"]: variable.get("value") for variable in container["env"]}
+        assert told.items() >= {**haproxy.SETTINGS, **draining.SETTINGS}.items()
+
+
+def test_the_committed_schema_is_the_generated_one() -> None:
+    assert json.loads((ROOT / "serve_config.schema.json").read_text()) == schema()

@@ -1,0 +1,210 @@
+"""Databricks' completions: templates, truncation, what stands around the text, and streams that end when time is up."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.dialects.base import Call, Lookup
+from app.dialects.databricks.dialect import Databricks
+from app.engine.usage import Usage
+from app.errors import BadRequest, Broken, TimedOut, Unavailable
+from tests.support.samples import SERVED
+from tests.unit.app.dialects.databricks.test_dialect import BLUE, invoke, parse, told
+
+
+def lookup(call: Call) -> Lookup:
+    assert call.lookup is not None
+    return call.lookup
+
+
+def asked(prompt: str) -> tuple[str, dict[str, Any]]:
+    return "/tokenize", {"messages": [{"role": "user", "content": prompt}]}
+
+
+def tokens(*lengths: int, context: int = 100) -> list[dict[str, Any]]:
+    return [{"count": length, "max_model_len": context, "tokens": list(range(length))} for length in lengths]
+
+
+def test_a_prompt_gets_the_models_template() -> None:
+    call = parse("completions", prompt=["a", "b"], max_tokens=5)
+    assert lookup(call).questions == [asked("a"), asked("b")]
+    sent = lookup(call).then(call.body, tokens(2, 3))
+    assert sent == {"prompt": [[0, 1], [0, 1, 2]], "max_tokens": 5}
+
+
+def test_a_raw_prompt_passes_untouched() -> None:
+    call = parse("completions", prompt="a", max_tokens=5, use_raw_prompt=True)
+    assert (call.body, call.lookup) == ({"prompt": "a", "max_tokens": 5}, None)
+    assert lookup(parse("completions", prompt="a", use_raw_prompt=True)).questions == [("/tokenize", {"prompt": "a"})]
+
+
+@pytest.mark.parametrize(
+    ("fields", "lengths", "max_tokens", "kept"),
+    [
+        pytest.param({}, (10,), 90, (10,), id="no limit"),
+        pytest.param({}, (10, 30), 70, (10, 30), id="no limit, a batch"),
+        pytest.param({"max_tokens": 90}, (10,), 90, (10,), id="just fits"),
+        pytest.param({"max_tokens": 95, "error_behavior": "truncate"}, (10,), 90, (10,), id="lowered"),
+        pytest.param({"max_tokens": 9, "error_behavior": "truncate"}, (10,), 9, (10,), id="nothing to cut"),
+        pytest.param({"error_behavior": "truncate"}, (100,), 1, (99,), id="the prompt fills the context"),
+        pytest.param({"max_tokens": 9, "error_behavior": "truncate"}, (300,), 1, (99,), id="the prompt is too long"),
+        pytest.param({"max_tokens": 9, "error_behavior": "truncate"}, (300, 20), 9, (91, 20), id="one of a batch"),
+        pytest.param({"max_tokens": 9, "error_behavior": "truncate"}, (300, 95), 5, (95, 95), id="hardly room"),
+    ],
+)
+def test_the_limit_and_the_prompts_fit_the_context(
+    fields: dict[str, Any], lengths: tuple[int, ...], max_tokens: int, kept: tuple[int, ...]
+) -> None:
+    call = parse("completions", prompt=["x"] * len(lengths), **fields)
+    sent = lookup(call).then(call.body, tokens(*lengths))
+    assert sent["max_tokens"] == max_tokens
+    assert sent["prompt"] == [list(range(length))[length - n :] for length, n in zip(lengths, kept, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "length", "param"),
+    [({}, 100, "prompt"), ({"max_tokens": 5}, 300, "prompt"), ({"max_tokens": 91}, 10, "max_tokens")],
+)
+def test_what_does_not_fit_is_an_error_by_default(fields: dict[str, Any], length: int, param: str) -> None:
+    call = parse("completions", **fields)
+    with pytest.raises(
+        BadRequest, match=rf"{param}: .*of this model's 100 tokens.*error_behavior 'truncate'"
+    ) as raised:
+        lookup(call).then(call.body, tokens(length))
+    assert raised.value.param == param
+
+
+@pytest.mark.parametrize("answers", [[{}], [{"max_model_len": 5}], [{"max_model_len": "a", "tokens": 5}]])
+def test_a_deployment_that_cannot_tokenize_is_broken(answers: list[dict[str, Any]]) -> None:
+    call = parse("completions")
+    with pytest.raises(Broken):
+        lookup(call).then(call.body, answers)
+
+
+def answer(*texts: str) -> dict[str, Any]:
+    usage = {"prompt_tokens": 4, "completion_tokens": 6, "total_tokens": 10}
+    choices = [{"index": i, "text": text, "finish_reason": "stop"} for i, text in enumerate(texts)]
+    return {"id": "c", "object": "text_completion", "choices": choices, "usage": usage}
+
+
+AROUND = {"prompt": ["A", "B"], "n": 2, "echo": True, "suffix": "!", "max_tokens": 3}
+
+
+def test_a_choice_carries_its_prompts_index_and_what_stands_around_it() -> None:
+    native = told(invoke("chat", AROUND), answer("1", "2", "3", "4"))["choices"]
+    assert [(choice["index"], choice["text"]) for choice in native] == [(0, "A1!"), (0, "A2!"), (1, "B3!"), (1, "B4!")]
+    assert all(choice["finishReason"] == "stop" for choice in native)
+    shared = told(parse("completions", **AROUND), answer("1", "2", "3", "4"))["choices"]
+    assert [(choice["index"], choice["text"]) for choice in shared] == [(0, "A1!"), (1, "A2!"), (2, "B3!"), (3, "B4!")]
+    assert all("finishReason" not in choice for choice in shared)
+
+
+def test_what_is_done_here_is_not_sent() -> None:
+    call = parse("completions", **AROUND, use_raw_prompt=True, error_behavior="error")
+    assert call.body == {"prompt": ["A", "B"], "n": 2, "max_tokens": 3}
+    assert not call.partial
+    assert parse("completions", error_behavior="truncate").partial
+
+
+def test_best_of_chooses_for_each_prompt() -> None:
+    call = parse("completions", prompt=["A", "B"], best_of=2, max_tokens=3, use_raw_prompt=True)
+    assert call.body == {"prompt": ["A", "B"], "n": 2, "logprobs": 0, "max_tokens": 3}
+    value = answer("1", "2", "3", "4")
+    for choice, merit in zip(value["choices"], (-1, -2, -4, -3), strict=True):
+        choice["logprobs"] = {"token_logprobs": [merit]}
+    assert [choice["text"] for choice in told(call, value)["choices"]] == ["1", "4"]
+
+
+def frame(value: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+
+
+def part(index: int, text: str, completion: int, finish_reason: str | None = None) -> bytes:
+    choice = {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+    usage = {"prompt_tokens": 2, "completion_tokens": completion, "total_tokens": 2 + completion}
+    return frame({"id": "c", "choices": [choice], "usage": usage})
+
+
+SUMS = {"prompt_tokens": 4, "completion_tokens": 6, "total_tokens": 10}
+DONE = b"data: [DONE]\n\n"
+PARTS = [part(0, "1", 1), part(1, "3", 1), part(0, "2", 2, "stop"), part(1, "4", 4, "length")]
+STREAM = b"".join(PARTS) + frame({"id": "c", "choices": [], "usage": SUMS}) + DONE
+TRUNCATED = parse(
+    "completions", prompt=["A", "B"], echo=True, suffix="!", stream=True, error_behavior="truncate", max_tokens=4
+)
+
+
+def values(told: bytes) -> list[dict[str, Any]]:
+    *frames, end = told.split(b"\n\n")
+    assert end == b""
+    return [json.loads(line.removeprefix(b"data: ")) for line in frames if line != b"data: [DONE]"]
+
+
+def texts(chunks: list[dict[str, Any]]) -> dict[int, str]:
+    folded: dict[int, str] = {}
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            folded[choice["index"]] = folded.get(choice["index"], "") + choice["text"]
+    return folded
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=8))
+def test_a_stream_has_its_surroundings_in_any_chunking(points: list[int]) -> None:
+    stream = Databricks().stream(TRUNCATED, SERVED)
+    assert stream.headers == {"served-model-name": "blue"}
+    edges = [0, *sorted(points), len(STREAM)]
+    sent = b"".join(stream.feed(STREAM[a:b]) for a, b in pairwise(edges)) + stream.close()
+    assert sent.endswith(DONE)
+    chunks = values(sent)
+    assert texts(chunks) == {0: "A12!", 1: "B34!"}
+    assert [chunk.get("usage") for chunk in chunks] == [None, None, None, SUMS]
+    assert stream.usage == Usage(4, 6)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_stream_ends_in_order_when_time_is_up(count: int) -> None:
+    stream = Databricks().stream(TRUNCATED, SERVED)
+    sent = b"".join(stream.feed(part) for part in PARTS[:count]) + stream.fail(TimedOut("late"))
+    assert sent.endswith(DONE)
+    assert b"late" not in sent
+    chunks = values(sent)
+    written = {1: {0: "A1!", 1: "B!"}, 2: {0: "A1!", 1: "B3!"}, 3: {0: "A12!", 1: "B3!"}, 4: {0: "A12!", 1: "B34!"}}
+    assert texts(chunks) == written[count]
+    ends = {c["index"]: c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]}
+    assert ends == {0: "length" if count < 3 else "stop", 1: "length"}
+    completion = {1: 1, 2: 2, 3: 3, 4: 6}[count]
+    prompt = 2 if count == 1 else 4
+    assert chunks[-1]["usage"]["total_tokens"] == prompt + completion
+    assert stream.usage == Usage(prompt, completion)
+    assert stream.feed(DONE) + stream.close() + stream.fail(TimedOut("late")) == b""
+
+
+def test_only_time_ends_a_stream_in_order_and_only_where_asked() -> None:
+    failed = Databricks().stream(TRUNCATED, SERVED)
+    assert b"TEMPORARILY_UNAVAILABLE" in failed.feed(PARTS[0]) + failed.fail(Unavailable("gone"))
+    untouched = parse("completions", prompt="A", stream=True, max_tokens=4)
+    late = Databricks().stream(untouched, SERVED)
+    assert b"DEADLINE_EXCEEDED" in late.feed(PARTS[0]) + late.fail(TimedOut("late"))
+    silent = Databricks().stream(TRUNCATED, BLUE)
+    assert b"DEADLINE_EXCEEDED" in silent.fail(TimedOut("late"))
+
+
+def test_the_usage_comes_apart_where_the_client_asked_for_it() -> None:
+    call = parse("completions", prompt="A", suffix="!", stream=True, stream_options={"include_usage": True})
+    stream = Databricks().stream(call, SERVED)
+    ending = frame({"id": "c", "choices": [], "usage": SUMS}) + DONE
+    chunks = values(stream.feed(part(0, "1", 1) + part(0, "2", 2, "stop") + ending))
+    assert [(len(chunk["choices"]), chunk.get("usage")) for chunk in chunks] == [(1, None), (1, None), (0, SUMS)]
+
+
+@pytest.mark.parametrize("bad", [b"{", b"[]", b'{"choices":[5]}', b'{"choices":[{"index":0}]}', b'{"choices":5}'])
+def test_nonsense_in_a_stream_is_told_as_an_error(bad: bytes) -> None:
+    stream = Databricks().stream(TRUNCATED, SERVED)
+    sent = stream.feed(PARTS[0] + b"data: " + bad + b"\n\n")
+    assert texts(values(sent)[:1]) == {0: "A1"}
+    assert values(sent)[-1]["error_code"] == "INTERNAL_ERROR"
+    assert sent.endswith(DONE)

@@ -1,0 +1,288 @@
+"""OpenAI's dialect: which requests pass, what becomes of them, and how the others are refused."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.dialects.base import Call, Request
+from app.dialects.openai.dialect import OpenAI
+from app.dialects.openai.errors import error_body
+from app.errors import (
+    BadRequest,
+    Broken,
+    ClientError,
+    NotFound,
+    Rejected,
+    SwitchyardError,
+    TimedOut,
+    Unauthorized,
+    Unavailable,
+)
+from tests.support.samples import CONTEXT, REQUEST, SERVED
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+CHAT: dict[str, Any] = {"model": "chat", "messages": MESSAGES}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+REQUIRED: dict[str, dict[str, Any]] = {
+    "chat": CHAT,
+    "completions": {"model": "chat", "prompt": "hi"},
+    "embeddings": {"model": "embed", "input": "hi"},
+    "responses": {"model": "chat", "input": "hi"},
+}
+
+
+def parse(operation: str, **fields: Any) -> Call:
+    return parse_bytes(operation, json.dumps({**REQUIRED[operation], **fields}).encode())
+
+
+def parse_bytes(operation: str, body: bytes) -> Call:
+    return OpenAI().parse(operation, Request("POST", f"/v1/{operation}", body), CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("operation", "task", "path"),
+    [
+        ("chat", "chat", "/v1/chat/completions"),
+        ("completions", "completions", "/v1/completions"),
+        ("embeddings", "embeddings", "/v1/embeddings"),
+        ("responses", "responses", "/v1/responses"),
+    ],
+)
+def test_the_least_request_passes_unchanged(operation: str, task: str, path: str) -> None:
+    call = parse(operation)
+    assert (call.task, call.path, call.model, call.stream) == (task, path, REQUIRED[operation]["model"], False)
+    extra = {"store": False} if operation == "responses" else {}
+    assert call.body == {**REQUIRED[operation], **extra}
+
+
+VALID: list[tuple[str, str, Any]] = [
+    *[("chat", "temperature", value) for value in (0, 0.5, 2)],
+    *[("chat", "top_p", value) for value in (0.001, 1)],
+    *[("chat", "n", value) for value in (1, 128)],
+    *[("chat", "stop", value) for value in ("x", ["x", "y"], [])],
+    *[("chat", "max_tokens", value) for value in (0, 1, 10**6)],
+    ("chat", "max_completion_tokens", 1),
+    *[("chat", "presence_penalty", value) for value in (-2, 0, 2)],
+    *[("chat", "frequency_penalty", value) for value in (-2, 0, 2)],
+    ("chat", "logit_bias", {"5": -100}),
+    ("chat", "logprobs", True),
+    *[("chat", "seed", value) for value in (0, 2**63 - 1, -(2**63))],
+    ("chat", "tools", [TOOL]),
+    ("chat", "parallel_tool_calls", False),
+    ("chat", "response_format", {"type": "json_object"}),
+    ("chat", "reasoning_effort", "low"),
+    ("chat", "top_k", 3),
+    ("chat", "min_p", 0.1),
+    ("chat", "vllm_xargs", {"a": 1}),
+    *[("completions", "prompt", value) for value in ("", "a", ["a", "b"], [1, 2], [[1], [2]])],
+    ("completions", "echo", True),
+    ("completions", "logprobs", 5),
+    *[("embeddings", "input", value) for value in ("a", ["a", "b"], [1, 2], [[1], [2]])],
+    ("embeddings", "encoding_format", "base64"),
+    ("embeddings", "dimensions", 5),
+    ("responses", "input", [{"role": "user", "content": "hi"}]),
+    ("responses", "instructions", "be brief"),
+    ("responses", "max_output_tokens", 5),
+    ("responses", "text", {"format": {"type": "text"}}),
+    ("responses", "metadata", {"a": "b"}),
+    ("responses", "truncation", "auto"),
+]
+
+
+@pytest.mark.parametrize(("operation", "field", "value"), VALID)
+def test_a_valid_field_reaches_the_engine(operation: str, field: str, value: Any) -> None:
+    assert parse(operation, **{field: value}).body[field] == value
+
+
+INVALID: list[tuple[str, dict[str, Any], str]] = [
+    ("chat", {"messages": []}, "messages"),
+    ("chat", {"messages": "hi"}, "messages"),
+    ("chat", {"messages": [{"content": "hi"}]}, "messages[0].role"),
+    ("chat", {"messages": [{"role": "boss", "content": "hi"}]}, "messages[0].role"),
+    ("chat", {"messages": [*MESSAGES, 5]}, "messages[1]"),
+    ("chat", {"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    ("chat", {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
+    ("chat", {"messages": [{"role": "user", "content": [{"text": "hi"}]}]}, "messages[0].content[0].type"),
+    ("chat", {"model": 5}, "model"),
+    ("chat", {"temperature": -0.1}, "temperature"),
+    ("chat", {"temperature": 2.1}, "temperature"),
+    ("chat", {"temperature": "0.5"}, "temperature"),
+    ("chat", {"top_p": 1.1}, "top_p"),
+    ("chat", {"n": 0}, "n"),
+    ("chat", {"n": 129}, "n"),
+    ("chat", {"n": True}, "n"),
+    ("chat", {"stop": 5}, "stop"),
+    ("chat", {"stream": "yes"}, "stream"),
+    ("chat", {"stream_options": {"include_usage": True}}, "stream_options"),
+    ("chat", {"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    ("chat", {"max_tokens": -1}, "max_tokens"),
+    ("chat", {"max_tokens": 1.5}, "max_tokens"),
+    ("chat", {"max_completion_tokens": 0}, "max_completion_tokens"),
+    ("chat", {"presence_penalty": 2.1}, "presence_penalty"),
+    ("chat", {"frequency_penalty": -2.1}, "frequency_penalty"),
+    ("chat", {"logit_bias": [1]}, "logit_bias"),
+    ("chat", {"logprobs": 3}, "logprobs"),
+    ("chat", {"top_logprobs": 3}, "top_logprobs"),
+    ("chat", {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ("chat", {"seed": 2**63}, "seed"),
+    ("chat", {"tools": []}, "tools"),
+    ("chat", {"tool_choice": "auto"}, "tool_choice"),
+    ("chat", {"tools": [TOOL], "tool_choice": "perhaps"}, "tool_choice"),
+    ("chat", {"response_format": "json"}, "response_format"),
+    ("chat", {"functions": [{}]}, "functions"),
+    ("chat", {"audio": {}}, "audio"),
+    ("chat", {"temprature": 1}, "temprature"),
+    ("completions", {"prompt": []}, "prompt"),
+    ("completions", {"prompt": 5}, "prompt"),
+    ("completions", {"prompt": [1, "a"]}, "prompt"),
+    ("completions", {"suffix": "tail"}, "suffix"),
+    ("completions", {"best_of": 1, "n": 2}, "best_of"),
+    ("completions", {"best_of": 2, "stream": True}, "best_of"),
+    ("completions", {"logprobs": -1}, "logprobs"),
+    ("embeddings", {"input": ""}, "input"),
+    ("embeddings", {"input": []}, "input"),
+    ("embeddings", {"input": 5}, "input"),
+    ("embeddings", {"encoding_format": "int8"}, "encoding_format"),
+    ("embeddings", {"dimensions": 0}, "dimensions"),
+    ("responses", {"input": ""}, "input"),
+    ("responses", {"input": 5}, "input"),
+    ("responses", {"background": True}, "background"),
+    ("responses", {"previous_response_id": "resp_1"}, "previous_response_id"),
+    ("responses", {"conversation": "c"}, "conversation"),
+    ("responses", {"max_tool_calls": 3}, "max_tool_calls"),
+    ("responses", {"metadata": {str(i): "x" for i in range(17)}}, "metadata"),
+    ("responses", {"max_output_tokens": 0}, "max_output_tokens"),
+]
+
+
+@pytest.mark.parametrize(("operation", "fields", "param"), INVALID)
+def test_an_invalid_field_is_refused_by_name(operation: str, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        parse(operation, **fields)
+    assert raised.value.param is not None
+    assert raised.value.param.startswith(param)
+    assert param in raised.value.message
+
+
+@pytest.mark.parametrize("operation", REQUIRED)
+def test_a_missing_required_field_is_refused_by_name(operation: str) -> None:
+    (name,) = set(REQUIRED[operation]) - {"model"}
+    with pytest.raises(BadRequest) as raised:
+        parse_bytes(operation, b'{"model": "chat"}')
+    assert raised.value.param == name
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b'{"a": NaN}', b"[" * 100_000])
+def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
+    with pytest.raises(BadRequest, match="The body"):
+        parse_bytes("chat", body)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=5), children, max_size=3),
+    max_leaves=8,
+)
+names = st.sampled_from([*CHAT, "prompt", "input", "stream", "stream_options", "n", "best_of", "tools", "stop", "user"])
+
+
+@given(st.sampled_from(list(REQUIRED)), st.dictionaries(names, json_values, max_size=6) | json_values)
+def test_any_json_is_taken_or_refused_as_the_clients_fault(operation: str, value: Any) -> None:
+    with suppress(ClientError):
+        assert isinstance(parse_bytes(operation, json.dumps(value).encode()), Call)
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_are_taken_or_refused_as_the_clients_fault(body: bytes) -> None:
+    with pytest.raises(ClientError):
+        parse_bytes("chat", body)
+
+
+def test_null_means_absent_at_every_level() -> None:
+    call = parse("chat", temperature=None, tools=None, messages=[{"role": "user", "content": "hi", "name": None}])
+    assert call.body == CHAT
+
+
+def test_null_inside_a_json_schema_is_data() -> None:
+    schema = {"type": "object", "properties": {"a": {"enum": ["x", None], "default": None}}}
+    tool = {"type": "function", "function": {"name": "f", "description": None, "parameters": schema}}
+    assert parse("chat", tools=[tool]).body["tools"] == [
+        {"type": "function", "function": {"name": "f", "parameters": schema}}
+    ]
+
+
+@pytest.mark.parametrize("field", ["metadata", "store", "service_tier", "user", "prompt_cache_key"])
+def test_what_callers_keep_books_with_is_taken_and_not_sent(field: str) -> None:
+    value = {"a": "b"} if field == "metadata" else True if field == "store" else "x"
+    assert parse("chat", **{field: value}).body == CHAT
+
+
+def test_the_user_field_is_the_sticky_key() -> None:
+    assert parse("chat", user="u1").user == "u1"
+    assert parse("chat").user is None
+
+
+def test_top_p_zero_is_greedy() -> None:
+    assert parse("chat", top_p=0, temperature=1.5).body["temperature"] == 0
+
+
+def test_several_greedy_choices_are_asked_for_in_the_engines_words() -> None:
+    body = parse("chat", temperature=0, n=2).body
+    assert (body["temperature"], body["top_k"], body["n"]) == (1.0, 1, 2)
+
+
+def test_a_stream_always_asks_for_usage() -> None:
+    body = parse("chat", stream=True).body
+    assert body["stream_options"] == {"include_usage": True}
+    assert "stream_options" not in parse("chat").body
+
+
+def output(*types: str) -> bytes:
+    return json.dumps({"id": "r", "output": [{"type": kind, "id": n} for n, kind in enumerate(types)]}).encode()
+
+
+@pytest.mark.parametrize(("fields", "ids"), [({}, [0, 1, 2, 3]), ({"parallel_tool_calls": False}, [0, 1, 3])])
+def test_a_response_has_one_call_where_only_one_is_wanted(fields: dict[str, Any], ids: list[int]) -> None:
+    call = parse("responses", **fields)
+    told = OpenAI().render(call, output("reasoning", "function_call", "function_call", "message"), SERVED).body
+    assert [item["id"] for item in json.loads(told)["output"]] == ids
+
+
+@pytest.mark.parametrize("bad", [b"{", b"[]", b"{}", b'{"output":5}', b'{"output":[5]}', b'{"output":[{}]}'])
+def test_nonsense_in_place_of_a_response_is_the_deployments_fault(bad: bytes) -> None:
+    call = parse("responses", parallel_tool_calls=False, stream=True)
+    with pytest.raises(Broken):
+        OpenAI().render(call, bad, SERVED)
+    stream = OpenAI().stream(call, SERVED)
+    told = stream.feed(b'event: response.completed\ndata: {"response":' + bad + b"}\n\n")
+    assert told.startswith(b"event: error\n")
+    assert stream.close() == b""
+
+
+def test_an_empty_suffix_is_none() -> None:
+    assert "suffix" not in parse("completions", suffix="").body
+
+
+ERRORS: list[tuple[SwitchyardError, str, str | None, str | None]] = [
+    (BadRequest("no", param="n"), "invalid_request_error", "n", None),
+    (BadRequest("no", param="x", code="unknown_parameter"), "invalid_request_error", "x", "unknown_parameter"),
+    (Unauthorized("no"), "invalid_request_error", None, "invalid_api_key"),
+    (NotFound("no", param="model"), "invalid_request_error", "model", "model_not_found"),
+    (Rejected("no", status=429), "rate_limit_error", None, "rate_limit_exceeded"),
+    (Rejected("no", status=400, param="top_k"), "invalid_request_error", "top_k", None),
+    (Unavailable("no"), "server_error", None, "service_unavailable"),
+    (TimedOut("no"), "server_error", None, "timeout"),
+    (Broken("no"), "server_error", None, None),
+]
+
+
+@pytest.mark.parametrize(("error", "kind", "param", "code"), ERRORS)
+def test_errors_have_the_form_that_the_sdk_reads(
+    error: SwitchyardError, kind: str, param: str | None, code: str | None
+) -> None:
+    assert error_body(error) == {"error": {"message": "no", "type": kind, "param": param, "code": code}}
+    assert OpenAI().render_error(error, "chat", REQUEST).status == error.status

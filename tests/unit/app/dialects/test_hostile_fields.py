@@ -1,0 +1,127 @@
+"""Every field of every dialect's bodies with values that nobody means: taken, or refused as the client's fault."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from app.config.schema import parse as parse_config
+from app.dialects.base import Context, Dialect, Request, Route, Served
+from app.dialects.registry import DIALECTS
+from app.dialects.tgi.fields import Parameters
+from app.errors import ClientError
+from tests.support.samples import CONTEXT, MODEL
+
+CONFIG = parse_config(
+    {
+        "endpoints": {
+            "chat": {"tasks": ["chat", "completions", "responses"], "traffic": {"blue": 100}},
+            "embed": {"tasks": ["embeddings"], "traffic": {"mini": 100}},
+        },
+        "deployments": {
+            "blue": {"url": "http://blue", "model": "m"},
+            "mini": {"url": "http://mini", "model": "m", "tasks": ["embeddings"]},
+        },
+        "defaults": {"completions": "chat"},
+    }
+)
+
+VALUES: list[Any] = [
+    *(0, -1, 1, 2**31, 2**53, 2**63, 2**64, -(2**63) - 1, 10**30, 10**400, -(10**400)),
+    *(1e308, -1e308, 5e-324, -0.0, 0.5, True, False),
+    *("", "\0", "é", "😀", "NaN", "{}", "[DONE]", "a" * 70_000, "{0.__class__}", "%s%n", "(a+)+$", "chat:x:y"),
+    *([], {}, [[]], [{}], [0], [10**400], [""], [None], {"": {}}, {"type": "text"}, {"type": []}, {"a": 10**400}),
+    {"type": "regex", "value": "(" * 500},
+    {"type": "json", "value": 10**400},
+    {"type": "function", "function": {"name": "f"}},
+]
+
+LEAST: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "hi"}],
+    "prompt": "hi",
+    "input": "hi",
+    "inputs": "hi",
+    "tokens": [1],
+    "instances": [{"inputs": "hi"}],
+    "max_tokens": 5,
+    "model": "chat",
+}
+"""Of these each body has what it needs."""
+
+
+def operations() -> Iterator[Any]:
+    for dialect in DIALECTS:
+        for operation, bodies in dialect.bodies.items():
+            route = next(route for route in dialect.routes if route.operation == operation)
+            for body in bodies:
+                yield pytest.param(dialect, route, body.model, id=f"{dialect.name}-{operation}-{body.model.__name__}")
+
+
+def given(model: Any) -> dict[str, Any]:
+    """The least request."""
+    return {
+        name: LEAST[name] for name, field in model.model_fields.items() if name in LEAST and field.is_required()
+    } | ({"prompt": "hi"} if "prompt" in model.model_fields else {})
+
+
+def ask(dialect: Dialect, route: Route, body: dict[str, Any]) -> None:
+    """All that is done before a deployment is asked, and what an error is worded like."""
+    request = Request(
+        route.method,
+        route.path,
+        json.dumps(body).encode(),
+        {name: "chat" for name in ("name", "endpoint", "deployment") if f"{{{name}" in route.path},
+        {"api-version": "2024-05-01-preview"},
+    )
+    try:
+        call = dialect.parse(route.operation, request, Context(CONFIG, CONTEXT.random))
+        if call.fit is not None:
+            call.fit(call.body, Served("blue", CONFIG.deployments["blue"], MODEL))
+    except ClientError as error:
+        reply = dialect.render_error(error, route.operation, request)
+        assert reply.status < 500
+        if reply.body and reply.media_type == "application/json":
+            json.loads(reply.body)
+
+
+@pytest.mark.parametrize(("dialect", "route", "model"), list(operations()))
+def test_no_value_of_a_field_is_the_routers_fault(dialect: Dialect, route: Route, model: Any) -> None:
+    least = given(model)
+    names = [*model.model_fields, "messages", "x"]
+    for name in names:
+        for value in VALUES:
+            ask(dialect, route, {**least, name: value})
+            ask(dialect, route, {**least, "stream": True, "n": 2, name: value})
+
+
+@pytest.mark.parametrize("operation", ["root", "generate", "generate_stream", "tokenize"])
+def test_no_value_of_a_parameter_of_tgis_is_the_routers_fault(operation: str) -> None:
+    tgi = next(dialect for dialect in DIALECTS if dialect.name == "tgi")
+    route = next(route for route in tgi.routes if route.operation == operation)
+    for name in Parameters.model_fields:
+        for value in VALUES:
+            ask(tgi, route, {"inputs": "hi", "parameters": {name: value}})
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "field", "least"),
+    [
+        ("openai", "chat", "n", {}),
+        ("openai", "completions", "n", {}),
+        ("openai", "completions", "best_of", {}),
+        ("databricks", "chat", "n", {"model": "chat"}),
+        ("databricks", "completions", "n", {"model": "chat"}),
+        ("databricks", "completions", "best_of", {"model": "chat"}),
+        ("friendli", "completions", "n", {}),
+        ("friendli", "completions", "num_beams", {}),
+        ("friendli", "chat", "n", {}),
+        ("tgi", "chat", "n", {}),
+    ],
+)
+def test_work_that_a_field_multiplies_is_bounded(name: str, operation: str, field: str, least: dict[str, Any]) -> None:
+    dialect = next(dialect for dialect in DIALECTS if dialect.name == name)
+    text = {"messages": LEAST["messages"]} if operation == "chat" else {"prompt": "hi"}
+    asked = {**least, **text, field: 1_000_000}
+    with pytest.raises(ClientError, match=field):
+        dialect.parse(operation, Request("POST", "/", json.dumps(asked).encode()), CONTEXT)

@@ -1,0 +1,122 @@
+"""The counts themselves, in memory and in a real Redis: one behaviour, two implementations."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from app.limits.redis_store import shared_store
+from app.limits.store import Store, StoreFailed
+from tests.support.redis_server import RedisServer, redis_server
+from tests.support.servers import free_port
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with redis_server() as running:
+        yield running
+
+
+@pytest.fixture(params=["memory", "redis", "valkey's scheme"])
+async def store(request: pytest.FixtureRequest, server: RedisServer) -> AsyncIterator[Store]:
+    """An empty store of each kind."""
+    if (rest := 60 - time.time() % 60) < 5:
+        await asyncio.sleep(rest + 0.1)
+    if request.param == "memory":
+        store = Store.in_memory()
+    else:
+        server.stop()
+        server.start()
+        store = shared_store(server.url if request.param == "redis" else server.url.replace("redis:", "valkey:"))
+    yield store
+    await store.close()
+
+
+async def test_what_fits_is_counted_and_what_does_not_is_not(store: Store) -> None:
+    assert await store.take("k", 10, 6)
+    assert not await store.take("k", 10, 5)
+    assert await store.take("k", 10, 4)
+    assert await store.take("another", 10, 10)
+    window = await store.window("k")
+    assert (window.used, window.remaining(10)) == (10, 0)
+    assert 60 <= window.current_left_s <= 120
+    assert 0 < window.frees_in_s(10, 1) <= 120
+
+
+async def test_what_is_added_may_exceed_and_be_given_back(store: Store) -> None:
+    await store.add("k", 500)
+    assert (await store.window("k")).used == 500
+    assert not await store.take("k", 10, 1)
+    await store.add("k", -499)
+    assert (await store.window("k")).used == 1
+    assert await store.take("k", 10, 9)
+
+
+async def test_an_untouched_key_is_empty(store: Store) -> None:
+    window = await store.window("k")
+    assert (window.used, window.resets_in_s) == (0, 0.0)
+
+
+async def test_no_more_than_the_limit_fits_however_many_ask_at_once(store: Store) -> None:
+    outcomes = await asyncio.gather(*(store.take("k", 10, 1) for _ in range(100)))
+    assert outcomes.count(True) == 10
+
+
+async def test_leases_are_held_until_they_are_released(store: Store) -> None:
+    assert [await store.acquire("k", 2, holder) for holder in "abc"] == [True, True, False]
+    await store.release("k", "c")
+    assert not await store.acquire("k", 2, "d")
+    await store.release("k", "a")
+    await store.renew()
+    assert await store.acquire("k", 2, "d")
+    assert await store.acquire("another", 1, "e")
+
+
+async def test_leases_of_a_router_that_died_end_and_those_of_a_living_one_do_not(server: RedisServer) -> None:
+    dead, living = shared_store(server.url, lease_s=2), shared_store(server.url, lease_s=2)
+    assert await dead.acquire("lease", 2, "theirs")
+    assert await living.acquire("lease", 2, "ours")
+    assert not await living.acquire("lease", 2, "more")
+    deadline = time.monotonic() + 20
+    while not await living.acquire("lease", 2, "more"):
+        assert time.monotonic() < deadline
+        await living.renew()
+        await asyncio.sleep(0.2)
+    assert not await living.acquire("lease", 2, "one more"), "the living one's lease ended"
+    await dead.close()
+    await living.close()
+
+
+async def test_a_store_that_is_not_there_fails() -> None:
+    store = shared_store(f"redis://:secret@127.0.0.1:{free_port()}")
+    for question in (store.take("k", 1, 1), store.add("k", 1), store.window("k"), store.acquire("k", 1, "h")):
+        with pytest.raises(StoreFailed) as raised:
+            await question
+        assert "secret" not in str(raised.value)
+    await store.close()
+
+
+async def test_a_store_that_hangs_fails_in_time() -> None:
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    listener = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    store = shared_store(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+    with pytest.raises(StoreFailed):
+        await asyncio.wait_for(store.take("k", 1, 1), 3)
+    await store.close()
+    listener.close()
+    await listener.wait_closed()
+
+
+async def test_a_store_that_comes_back_is_used_again(server: RedisServer) -> None:
+    store = shared_store(server.url)
+    assert await store.take("back", 5, 1)
+    server.stop()
+    with pytest.raises(StoreFailed):
+        await store.take("back", 5, 1)
+    server.start()
+    assert await store.take("back", 5, 1)
+    await store.close()

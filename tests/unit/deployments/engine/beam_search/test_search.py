@@ -1,0 +1,177 @@
+"""What every search keeps, whatever its kind."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from deployments.engine.beam_search.search import Beam, Ending
+from deployments.engine.beam_search.settings import Kind, Settings
+from tests.support.beam_answers import Model, answers, made_up_model, normalised, searched
+
+VOCABULARY = 7
+IDS = st.integers(0, VOCABULARY - 1)
+SEQUENCES = st.lists(st.lists(IDS, min_size=1, max_size=3).map(tuple), max_size=3).map(tuple)
+SETTINGS = st.builds(
+    Settings,
+    width=st.integers(1, 5),
+    max_tokens=st.integers(1, 9),
+    kind=st.sampled_from(Kind),
+    min_tokens=st.integers(0, 3),
+    eos=st.frozensets(IDS, max_size=2),
+    stops=SEQUENCES,
+    forbidden=SEQUENCES,
+    no_repeat_ngram=st.integers(1, 3),
+    repetition_penalty=st.sampled_from([1.0, 1.3, 0.7]),
+    frequency_penalty=st.sampled_from([0.0, 0.5, -0.5]),
+    presence_penalty=st.sampled_from([0.0, 0.5, -0.5]),
+    temperature=st.sampled_from([1.0, 0.3, 2.0]),
+    top_k=st.integers(0, VOCABULARY),
+    top_p=st.sampled_from([1.0, 0.7, 0.2]),
+    length_penalty=st.sampled_from([1.0, 0.0, -1.0, 2.0]),
+    early_stopping=st.sampled_from([False, True, "never"]),
+    top_logprobs=st.sampled_from([None, 0, 3]),
+)
+PROMPTS = st.lists(IDS, max_size=5).map(tuple)
+KINDS = pytest.mark.parametrize("kind", list(Kind))
+
+
+def contains(tokens: tuple[int, ...], part: tuple[int, ...]) -> bool:
+    return any(tokens[i : i + len(part)] == part for i in range(len(tokens) - len(part) + 1))
+
+
+@examples(deadline=None, max_examples=200)
+@given(settings=SETTINGS, prompt=PROMPTS, seed=st.integers(0, 2**64 - 1))
+def test_answers_obey(settings: Settings, prompt: tuple[int, ...], seed: int) -> None:
+    model = made_up_model(VOCABULARY, 0)
+    search = searched(model, settings, prompt, seed=seed)
+    found = search.results()
+    assert 1 <= len(found) <= settings.width
+    assert len(set(answers(search))) == len(found)
+    worth = [search.value(beam) for beam in found]
+    assert worth == sorted(worth, reverse=True)
+    for beam in found:
+        ends_as_it_says(beam, settings)
+        says_nothing_forbidden(beam, settings, prompt)
+        assert [step.logprob for step in beam.steps] == [
+            model(beam.tokens[:place])[token] for place, token in enumerate(beam.tokens)
+        ]
+        assert {len(step.favourites) for step in beam.steps} <= {settings.top_logprobs or 0}
+    assert answers(searched(model, settings, prompt, seed=seed)) == answers(search)
+
+
+def ends_as_it_says(beam: Beam, settings: Settings) -> None:
+    tokens, before = beam.tokens, beam.tokens[:-1]
+    assert len(tokens) <= settings.max_tokens
+    assert not settings.eos & set(before)
+    assert not any(contains(before, stop) for stop in settings.stops)
+    closing = tokens[len(tokens) - beam.closing :]
+    match beam.ending:
+        case Ending.EOS:
+            assert set(closing) <= settings.eos
+            assert len(before) >= settings.min_tokens
+        case Ending.STOP:
+            assert closing in settings.stops
+            assert len(before) >= settings.min_tokens
+        case Ending.LENGTH:
+            assert (len(tokens), beam.closing) == (settings.max_tokens, 0)
+        case _:
+            assert (beam.ending, beam.closing) == (Ending.EXHAUSTED, 0)
+
+
+def says_nothing_forbidden(beam: Beam, settings: Settings, prompt: tuple[int, ...]) -> None:
+    assert not any(contains(beam.tokens, ids) for ids in settings.forbidden)
+    n, text = settings.no_repeat_ngram, (*prompt, *beam.tokens)
+    if n > 1:
+        ngrams = [text[i : i + n] for i in range(len(text) - n + 1)]
+        for place, ngram in enumerate(ngrams):
+            assert place + n <= len(prompt) or ngram not in ngrams[:place]
+
+
+@examples(deadline=None)
+@given(settings=SETTINGS, prompt=PROMPTS)
+def test_what_is_needed_is_enough(settings: Settings, prompt: tuple[int, ...]) -> None:
+    """A search that is told as much as it asks for finds what one finds that is told everything."""
+    model = made_up_model(40, 1)
+    asked, told = (searched(model, settings, prompt, seed=5, tell_all=tell_all) for tell_all in (False, True))
+    assert answers(asked) == answers(told)
+
+
+def chain(*favourites: int, vocabulary: int = 6) -> Model:
+    """A model that wants to say these tokens, whatever was said before."""
+
+    def logprobs(answer: object) -> object:
+        tokens = list(answer)  # type: ignore[call-overload]
+        logits = [0.0] * vocabulary
+        if len(tokens) < len(favourites):
+            logits[favourites[len(tokens)]] = 10.0
+        return normalised(logits)
+
+    return logprobs  # type: ignore[return-value]
+
+
+def test_a_deterministic_search_finds_the_best_answer() -> None:
+    search = searched(chain(3, 4, 0), Settings(width=3, max_tokens=8, eos=frozenset({0})))
+    assert search.results()[0].tokens == (3, 4, 0)
+    assert search.results()[0].ending is Ending.EOS
+
+
+@KINDS
+def test_a_stop_ends_the_search_once_all_beams_contain_it(kind: Kind) -> None:
+    settings = Settings(width=2, max_tokens=9, kind=kind, stops=((4,), (5, 2)))
+    found = searched(made_up_model(6, 3, spread=1), settings, seed=1).results()
+    assert [beam.ending for beam in found] == [Ending.STOP, Ending.STOP]
+
+
+def test_a_stopped_beam_waits_for_the_others() -> None:
+    """It keeps its place until better ones push it out, and does not end the search by itself."""
+    table: dict[tuple[int, ...], list[float]] = {
+        (): [0.6, 0.4, 0, 0],
+        (1,): [0.1, 0.1, 0.1, 0.7],
+        (1, 3): [0.9, 0.1, 0, 0],
+    }
+
+    def model(answer: Sequence[int]) -> NDArray[np.float64]:
+        probabilities = table.get(tuple(answer), [0.25] * 4)
+        return normalised([-99 if p == 0 else math.log(p) for p in probabilities])
+
+    settings = Settings(width=2, max_tokens=5, stops=((0,),), length_penalty=0)
+    assert answers(searched(model, settings)) == [(0,), (1, 3, 0)]
+
+
+@pytest.mark.parametrize("early_stopping", [True, False])
+def test_early_stopping_ends_with_as_many_beams_as_its_width(early_stopping: bool) -> None:
+    """Ending at once is likely here, and a long answer worth more by its length."""
+    settings = Settings(width=2, max_tokens=30, eos=frozenset({0, 1}), early_stopping=early_stopping, length_penalty=4)
+    model = made_up_model(3, 8, spread=0.3)
+    lengths = {len(tokens) for tokens in answers(searched(model, settings))}
+    assert (max(lengths) < 5) == early_stopping
+
+
+@KINDS
+def test_where_everything_is_ruled_out_the_answer_ends(kind: Kind) -> None:
+    settings = Settings(width=2, max_tokens=9, kind=kind, no_repeat_ngram=2)
+    found = searched(made_up_model(2, 0), settings).results()
+    assert {beam.ending for beam in found} == {Ending.EXHAUSTED}
+    assert all(len(beam.tokens) <= 5 for beam in found)
+    (nothing,) = searched(made_up_model(1, 0), replace(settings, forbidden=((0,),))).results()
+    assert nothing.tokens == ()
+
+
+@pytest.mark.parametrize("kind", [Kind.NAIVE_SAMPLING, Kind.STOCHASTIC])
+def test_other_seeds_find_other_answers(kind: Kind) -> None:
+    settings = Settings(width=2, max_tokens=6, kind=kind)
+    model = made_up_model(20, 0, spread=1)
+    assert len({tuple(answers(searched(model, settings, seed=seed))) for seed in range(5)}) == 5
+
+
+def test_the_temperature_changes_no_deterministic_search() -> None:
+    settings = Settings(width=3, max_tokens=6, eos=frozenset({1}))
+    model = made_up_model(20, 0)
+    assert answers(searched(model, settings)) == answers(searched(model, replace(settings, temperature=0.1)))

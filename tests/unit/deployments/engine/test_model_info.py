@@ -1,0 +1,60 @@
+"""A model application's card, as the router reads it."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from transformers import PreTrainedTokenizerFast
+
+from app.engine.model import Model
+from app.internal_api import MODEL_PATH
+from deployments.engine.logits.registry import PROCESSORS
+from deployments.engine.model_info import add_model_card
+from tests.support.samples import EOS, tokenizer
+
+
+def application(logits_processors: Any) -> FastAPI:
+    """vLLM's application, as far as the card looks at it."""
+    config = SimpleNamespace(
+        max_model_len=100,
+        logprobs_mode="raw_logits",
+        logits_processors=logits_processors,
+        get_hidden_size=lambda: 8,
+        get_vocab_size=lambda: 330,
+        try_get_generation_config=lambda: {"eos_token_id": [0, 7]},
+    )
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), eos_token=EOS)
+    app = FastAPI()
+    app.state.engine_client = SimpleNamespace(model_config=config, get_tokenizer=lambda: made)
+    add_model_card(app, MODEL_PATH)
+    return app
+
+
+async def answer(app: FastAPI, **headers: str) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine") as client:
+        return await client.get(MODEL_PATH, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("logits_processors", "heeded"),
+    [
+        (list(PROCESSORS), {key for keys in PROCESSORS.values() for key in keys}),
+        ([], set()),
+        (None, set()),
+        (["some.other:Processor"], set()),
+    ],
+)
+async def test_it_tells_the_router_all(logits_processors: Any, heeded: set[str]) -> None:
+    model = Model.read((await answer(application(logits_processors))).content)
+    assert (model.processors, model.is_extended, model.gives_logits) == (frozenset(heeded), True, True)
+    assert (model.eos_ids, model.max_len, model.hidden_size, model.vocab_size) == (frozenset({0, 7}), 100, 8, 330)
+    assert model.encode("hello") == tokenizer().encode("hello").ids
+
+
+async def test_who_knows_it_is_told_no_more() -> None:
+    app = application([])
+    told = await answer(app)
+    again = await answer(app, **{"if-none-match": told.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
