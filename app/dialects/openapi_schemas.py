@@ -23,27 +23,26 @@ class Schemas:
     def __init__(self) -> None:
         self.components: dict[str, Schema] = {}
 
-    def content(self, bodies: Sequence[Body]) -> dict[str, Any]:
-        """The content of a JSON body that is one of `bodies`."""
-        schemas = list({name: {"$ref": _PLACE.format(name)} for name in map(self._add, bodies)}.values())
-        return content(schemas)
+    def references(self, dialect: str, bodies: Sequence[Body]) -> list[Schema]:
+        """References to the schemas of `bodies`, which are added as ``dialect.Model``."""
+        return [{"$ref": _PLACE.format(self._add(dialect, body))} for body in bodies]
 
-    def _add(self, body: Body) -> str:
-        """The name of the body's schema. Models of several modules share names, their modules' last names differ."""
-        name = f"{body.model.__module__.rpartition('.')[2]}.{body.model.__name__.lstrip('_')}"
+    def _add(self, dialect: str, body: Body) -> str:
+        name = f"{dialect}.{body.model.__name__.lstrip('_')}"
         if name not in self.components:
             schema = body.model.model_json_schema(ref_template=_PLACE.format(f"{name}.{{model}}"))
             parts = schema.pop("$defs", {})
             if body.passed:
                 anything: dict[str, Schema] = {field: {} for field in sorted(body.passed - schema["properties"].keys())}
                 schema |= {"properties": {**schema["properties"], **anything}, "additionalProperties": False}
-            self.components |= {name: schema, **{f"{name}.{part}": told for part, told in parts.items()}}
+            self.components |= {name: schema, **{f"{name}.{part}": value for part, value in parts.items()}}
         return name
 
 
 def content(schemas: Sequence[Schema]) -> dict[str, Any]:
     """The content of a JSON body that has one of `schemas`."""
-    schema = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+    different = [schema for index, schema in enumerate(schemas) if schema not in schemas[:index]]
+    schema = different[0] if len(different) == 1 else {"anyOf": different}
     return {"application/json": {"schema": schema}}
 
 

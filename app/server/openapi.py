@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.dialects.base import Dialect
-from app.dialects.openapi_schemas import Body, Schemas
+from app.dialects.openapi_schemas import Body, Schemas, content
 from app.exchange.response import REQUEST_ID_HEADER
 from app.routing.traffic import DEPLOYMENT_HEADER
 
@@ -67,7 +67,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> dict[str, Any]:
     dialects = list(dict.fromkeys(dialect for _, _, dialect, _, _ in together))
-    bodies = [body for *_, bodies in together for body in bodies]
+    bodies = [schema for _, _, dialect, _, bodies in together for schema in schemas.references(dialect, bodies)]
     parameters: list[Mapping[str, Any]] = [_parameter("path", name) for name in _PARAMETER.findall(path)]
     if "azure" in dialects:
         parameters.append(_parameter("query", "api-version", "By this the request is known as Azure's"))
@@ -83,7 +83,7 @@ def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> di
         },
     }
     if bodies:
-        told["requestBody"] = {"required": True, "content": schemas.content(bodies)}
+        told["requestBody"] = {"required": True, "content": content(bodies)}
     return told
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.config.schema import Endpoint, Task
-from app.dialects.databricks.dialect import BODIES
+from app.dialects.databricks.dialect import BODIES, Databricks
 from app.dialects.openapi_schemas import Schema, Schemas, content
 
 
@@ -44,7 +44,7 @@ _ANSWERS: Mapping[Task, Schema] = {
 def openapi(name: str, endpoint: Endpoint, url: str) -> dict[str, Any]:
     """The document for the endpoint's route at the server `url`, with one schema per task that it does."""
     schemas = Schemas()
-    requests = schemas.content([BODIES[task] for task in endpoint.tasks])
+    requests = content(schemas.references(Databricks.name, [BODIES[task] for task in endpoint.tasks]))
     answers = content([_ANSWERS[task] for task in endpoint.tasks])
     invocation = {
         "requestBody": {"required": True, "content": requests},
