@@ -64,7 +64,7 @@ def test_no_hostile_token_gets_through(rig: Rig, issuer: LocalIssuer) -> None:
 def test_a_rotated_key_is_found_and_the_old_one_ends(
     rig: Rig, issuer: LocalIssuer, signing_keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.access.issuer.FLOOR_S", 0.0)
+    monkeypatch.setattr("app.access.jwks.FLOOR_S", 0.0)
     old = issuer.token(models=["chat"])
     assert ask(rig, old).status_code == 200
     issuer.keys = {"second": signing_keys["second"]}
@@ -119,7 +119,7 @@ def test_keys_and_tokens_go_together(rig: Rig, issuer: LocalIssuer, tmp_path: Pa
 def test_an_issuer_that_hangs_holds_up_no_revoked_key(
     rig: Rig, issuer: LocalIssuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.access.issuer._TIMEOUT_S", 60.0)
+    monkeypatch.setattr("app.access.jwks._TIMEOUT_S", 60.0)
     issuer.slow_s = 60
     keys = Keys(tmp_path / "keys.yaml")
     rig.change(access={"keys_file": str(keys.path)})

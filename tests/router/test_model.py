@@ -67,7 +67,7 @@ async def test_a_card_is_asked_for_once_while_it_is_fresh(upstream: Upstream) ->
 async def test_a_card_that_is_not_fresh_is_asked_for_by_its_tag(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.model_cards._FRESH_S", -1.0)
+    monkeypatch.setattr("app.upstream.model_cache._FRESH_S", -1.0)
     teller = Teller()
     with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
         first = await upstream.model(target(url), Timeouts())
@@ -95,8 +95,8 @@ async def test_a_deployment_that_says_nothing_has_failed(upstream: Upstream, sta
 async def test_a_deployment_that_hangs_holds_up_nobody_who_knows_its_model(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.model_cards._FRESH_S", -1.0)
-    monkeypatch.setattr("app.model_cards._PATIENCE_S", 0.01)
+    monkeypatch.setattr("app.upstream.model_cache._FRESH_S", -1.0)
+    monkeypatch.setattr("app.upstream.model_cache._PATIENCE_S", 0.01)
     teller = Teller()
     with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
         first = await upstream.model(target(url), Timeouts())
