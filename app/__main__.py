@@ -15,7 +15,7 @@ from app.config.serve_file import load
 from app.config.urls import is_loopback
 from app.server.application import Router
 from app.telemetry.access_log import log_to_stderr
-from app.upstream.target import Surroundings
+from app.upstream.target import RuntimeEnvironment
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log_to_stderr()
     try:
         loopback = is_loopback(arguments.host)
-        router = Router(Surroundings.from_environment(arguments.serve_url, loopback=loopback))
+        router = Router(RuntimeEnvironment.from_environment(arguments.serve_url, loopback=loopback))
         router.reconfigure(load(arguments.config))
     except ConfigError as error:
         sys.stderr.write(f"{arguments.config} is refused:\n{error}\n")

@@ -177,7 +177,7 @@ def ours(llm_config: Mapping[str, Any], key: str, directory: Path) -> Iterator[l
 def cpu_seconds(run: leftovers.Run) -> float:
     """CPU time of every process of a cluster so far."""
     total = 0.0
-    for pid in leftovers.marked(run.run_id):
+    for pid in leftovers.processes_of(run.run_id):
         with suppress(psutil.NoSuchProcess):
             times = psutil.Process(pid).cpu_times()
             total += times.user + times.system
@@ -193,7 +193,7 @@ def other_cpu_seconds(run: leftovers.Run) -> float:
 @contextmanager
 def frozen(runs: Iterable[leftovers.Run]) -> Iterator[None]:
     """No process of these clusters runs within the block."""
-    pids = [pid for run in runs for pid in leftovers.marked(run.run_id)]
+    pids = [pid for run in runs for pid in leftovers.processes_of(run.run_id)]
     try:
         _signal(pids, signal.SIGSTOP)
         yield

@@ -22,9 +22,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.config.base import ConfigError
 from app.exchange.response import REQUEST_ID_HEADER
 from app.internal_api import LOOPBACK_VARIABLE
-from app.server.application import Router as App
+from app.server.application import Router
 from app.telemetry.access_log import log_to_stderr
-from app.upstream.target import Surroundings
+from app.upstream.target import RuntimeEnvironment
 from deployments.control_plane import ServeControl
 from deployments.draining import GRACE_S
 
@@ -41,18 +41,18 @@ class RouterArgs(BaseModel):
 
 
 @serve.ingress()
-class Router:
+class RouterDeployment:
     """Hosts the router in a replica."""
 
     def __init__(self) -> None:
         log_to_stderr()
         here = serve.get_replica_context()
-        surroundings = Surroundings.from_environment(
+        environment = RuntimeEnvironment.from_environment(
             _serve_url(),
             loopback=os.environ.get(LOOPBACK_VARIABLE) == "1",
             several_routers=_has_siblings(here._deployment_config),
         )
-        self._router = App(surroundings, control=ServeControl(here.app_name, here.deployment))
+        self._router = Router(environment, control=ServeControl(here.app_name, here.deployment))
         self._configured = False
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -109,4 +109,4 @@ def build(args: RouterArgs) -> Application:
         graceful_shutdown_timeout_s=GRACE_S,
         logging_config={"enable_access_log": False},  # the router's own says more
     )
-    return deployment(Router).bind()
+    return deployment(RouterDeployment).bind()

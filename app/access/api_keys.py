@@ -39,7 +39,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9_-]{0,32}")  # without dots: a key is not to lo
 _WRONG = "The API key is not valid here"
 
 
-class Record(Section):
+class KeyRecord(Section):
     """One key, as the file has it: everything but the key."""
 
     id: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]
@@ -62,7 +62,7 @@ class Record(Section):
         return f"- {json.dumps(self.model_dump(mode='json', exclude_unset=True))}\n"
 
 
-_Records = TypeAdapter(tuple[Record, ...])
+_Records = TypeAdapter(tuple[KeyRecord, ...])
 
 
 def create(
@@ -72,7 +72,7 @@ def create(
     endpoints: Sequence[str] = (),
     expires: datetime | None = None,
     limits: Limits | None = None,
-) -> tuple[str, Record]:
+) -> tuple[str, KeyRecord]:
     """A new key, and the record to keep of it. Raises ConfigError where they would not be usable."""
     if not _PREFIX.fullmatch(prefix):
         raise ConfigError(["prefix: at most 32 letters, digits, hyphens and underscores"])
@@ -82,9 +82,9 @@ def create(
     kept = {"id": id, "name": name, "hash": f"blake2b:{salt.hex()}:{_digest(key, salt).hex()}"}
     told = {"endpoints": tuple(endpoints) or None, "expires": expires, "limits": limits}
     try:
-        record = Record.model_validate(kept | {what: it for what, it in told.items() if it is not None})
+        record = KeyRecord.model_validate(kept | {what: it for what, it in told.items() if it is not None})
     except ValidationError as error:
-        raise ConfigError(list(problems_of(error, Record))) from None
+        raise ConfigError(list(problems_of(error, KeyRecord))) from None
     return key, record
 
 
@@ -109,7 +109,7 @@ class KeyRing:
         try:
             records = _Records.validate_python(parse_yaml(text, is_secret=True) or ())
         except ValidationError as error:
-            raise ConfigError(list(problems_of(error, Record, is_secret=True))) from None
+            raise ConfigError(list(problems_of(error, KeyRecord, is_secret=True))) from None
         ids = [record.id for record in records]
         if twice := sorted({id for id in ids if ids.count(id) > 1}):
             raise ConfigError([f"{id}: two keys have this id; remove one" for id in twice])
@@ -126,7 +126,7 @@ class KeyRing:
         return kept.caller
 
 
-def _kept(record: Record) -> _Kept:
+def _kept(record: KeyRecord) -> _Kept:
     _, salt, digest = record.hash.split(":")
     expires = record.expires.astimezone(UTC).timestamp() if record.expires else float("inf")
     endpoints = None if record.endpoints is None else frozenset(record.endpoints)

@@ -24,10 +24,12 @@ class Caller:
     limits: Limits | None = field(default=None, repr=False)
 
 
-EVERYONE = Caller(ANONYMOUS, ANONYMOUS)
+ANONYMOUS_CALLER = Caller(ANONYMOUS, ANONYMOUS)
 """Who sends requests without credentials, where that is allowed. All of them are one caller, with one share."""
 
-VISITOR = Caller("", "", limits=Limits(requests_per_minute=None, tokens_per_minute=None, concurrent_requests=None))
+UNAUTHENTICATED = Caller(
+    "", "", limits=Limits(requests_per_minute=None, tokens_per_minute=None, concurrent_requests=None)
+)
 """Whoever asks an open route, which is not counted: a probe must not find a limit used up."""
 
 
@@ -41,22 +43,12 @@ def credentials(headers: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(it for one in shown if (it := one.strip())))
 
 
-def must_use(caller: Caller, config: Config, name: str | None) -> None:
-    """Raises Forbidden where `name`, an endpoint or deployment of `config`, is not for `caller`."""
-    if caller.endpoints is None or name not in names(config):
-        return
-    allowed = visible(caller, config)
-    if name not in names(allowed):
-        told = ", ".join(sorted(allowed.endpoints)) or "nothing here"
-        raise Forbidden(f"'{caller.name}' may not use '{name}'; it may use: {told}", param="model")
-
-
 def names(config: Config) -> Collection[str]:
     """What `model` may name."""
     return {*config.endpoints, *config.deployments}
 
 
-def visible(caller: Caller, config: Config) -> Config:
+def visible_config(caller: Caller, config: Config) -> Config:
     """`config` as `caller` may know it: its endpoints, the deployments behind them, the defaults that lead there."""
     if caller.endpoints is None:
         return config
@@ -65,3 +57,31 @@ def visible(caller: Caller, config: Config) -> Config:
     reachable = {n: it for n, it in config.deployments.items() if n in behind or n in caller.endpoints}
     defaults = {task: name for task, name in config.defaults.items() if name in endpoints}
     return config.model_copy(update={"endpoints": endpoints, "deployments": reachable, "defaults": defaults})
+
+
+class ConfigViews:
+    """One configuration as its callers see it, copied once per set of endpoints."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._names = frozenset(names(config))
+        self._views: dict[frozenset[str], Config] = {}
+
+    def of(self, caller: Caller) -> Config:
+        """`visible_config`, cached."""
+        if caller.endpoints is None:
+            return self.config
+        # Names that this configuration lacks make no difference: without them, few keys serve many tokens.
+        allowed = caller.endpoints & self._names
+        if (view := self._views.get(allowed)) is None:
+            view = self._views[allowed] = visible_config(caller, self.config)
+        return view
+
+    def require_access(self, caller: Caller, name: str | None) -> None:
+        """Raises Forbidden if `name` is an endpoint or deployment that `caller` may not use."""
+        if caller.endpoints is None or name not in self._names:
+            return
+        view = self.of(caller)
+        if name not in names(view):
+            known = ", ".join(sorted(view.endpoints)) or "nothing here"
+            raise Forbidden(f"'{caller.name}' may not use '{name}'; it may use: {known}", param="model")

@@ -17,17 +17,14 @@ import aiohttp
 
 from app.access.api_keys import KeyRing
 from app.access.bearer_tokens import key_id, looks_like_a_token, verify
-from app.access.caller import EVERYONE, VISITOR, Caller, credentials
+from app.access.caller import ANONYMOUS_CALLER, UNAUTHENTICATED, Caller, credentials
 from app.access.jwks import Issuer, fetch
 from app.access.key_file import KeyFile
-from app.config.access import Access as Settings
-from app.config.access import Store as StoreSettings
-from app.config.access import exposure_problems, sharing_problems
+from app.config.access import AccessSettings, StoreSettings, exposure_problems, sharing_problems
 from app.config.base import ConfigError
 from app.config.schema import Config
 from app.errors import Forbidden, Unauthorized, Unavailable
-from app.limits.limiter import Answer, Claims, Limiter, Subject
-from app.limits.limiter import Watch as LimitWatch
+from app.limits.limiter import Limiter, LimitObserver, LimitSubject, Reservation, UsageSource
 from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
 
 _TICK_S = 1.0
@@ -40,7 +37,7 @@ _TWO_KEYS = "The request shows different credentials in several headers: send on
 _log = logging.getLogger("switchyard")
 
 
-class Watch(LimitWatch, Protocol):
+class AccessObserver(LimitObserver, Protocol):
     """Who wants to know what happens here."""
 
     def keys_read(self, outcome: str) -> None:
@@ -51,7 +48,7 @@ class Watch(LimitWatch, Protocol):
 class _State:
     """What one configuration made of it. Replaced whole."""
 
-    settings: Settings
+    settings: AccessSettings
     keys: KeyFile | None
     issuer: Issuer | None
     limiter: Limiter
@@ -61,7 +58,7 @@ class Access:
     """Who may call this server, and how much. `loopback`: only this machine reaches it; `several_routers`: others
     like it serve the same callers."""
 
-    def __init__(self, watch: Watch, *, loopback: bool, several_routers: bool) -> None:
+    def __init__(self, watch: AccessObserver, *, loopback: bool, several_routers: bool) -> None:
         self._watch, self._loopback, self._several = watch, loopback, several_routers
         self._session: aiohttp.ClientSession | None = None
         self._retired: list[Store] = []  # of earlier configurations: requests that began under these end there
@@ -91,10 +88,10 @@ class Access:
         """
         state = self._current
         if not state.settings.knows_callers:
-            return EVERYONE
+            return ANONYMOUS_CALLER
         if (shown := _only(credentials(headers))) is None:
             if state.settings.allow_anonymous:
-                return EVERYONE
+                return ANONYMOUS_CALLER
             raise Unauthorized(_NO_KEY)
         if state.issuer is not None and looks_like_a_token(shown):
             return verify(shown, await state.issuer.key(key_id(shown)), state.issuer.oidc)
@@ -107,14 +104,14 @@ class Access:
         settings = self._current.settings
         return not settings.may_be_exposed or caller.name in settings.managers
 
-    def must_manage(self, caller: Caller) -> None:
+    def require_manager(self, caller: Caller) -> None:
         """Raises Forbidden where `caller` may not change what is served."""
         if not self.may_manage(caller):
             raise Forbidden(f"'{caller.name}' may not change traffic: `access.managers` names who may")
 
-    def admit(self, caller: Caller, endpoint: str, body: Mapping[str, Any], answer: Answer) -> Claims:
+    def admit(self, caller: Caller, endpoint: str, body: Mapping[str, Any], answer: UsageSource) -> Reservation:
         """A context in which a request of `caller` runs, as its limits let it: see `Limiter.admit`."""
-        return self._current.limiter.admit(Subject(caller.name, caller.id, caller.limits), endpoint, body, answer)
+        return self._current.limiter.admit(LimitSubject(caller.name, caller.id, caller.limits), endpoint, body, answer)
 
     async def reader(self, headers: Mapping[str, str]) -> Caller:
         """Who reads metrics. Raises Unauthorized where they are restricted and nobody shows who that is.
@@ -122,8 +119,8 @@ class Access:
         Open unless configured otherwise: a scraper has no key, and there is neither a key nor a prompt in them.
         """
         if self._state is None or self._state.settings.metrics == "open":
-            return VISITOR
-        if (reader := await self.caller(headers)) is EVERYONE:
+            return UNAUTHENTICATED
+        if (reader := await self.caller(headers)) is ANONYMOUS_CALLER:
             raise Unauthorized(_NO_KEY)
         return reader
 
@@ -154,7 +151,7 @@ class Access:
             raise OSError("not running")
         return await fetch(self._session, url)
 
-    def _check_sharing(self, settings: Settings, ring: KeyRing) -> None:
+    def _check_sharing(self, settings: AccessSettings, ring: KeyRing) -> None:
         problems = sharing_problems(settings.limits, several_routers=self._several, keys_have_limits=ring.have_limits)
         if told := list(problems):
             raise ConfigError(told)
@@ -203,7 +200,7 @@ def _only(shown: Sequence[str]) -> str | None:
     return shown[0] if shown else None
 
 
-def _key_file(settings: Settings, before: _State | None) -> KeyFile | None:
+def _key_file(settings: AccessSettings, before: _State | None) -> KeyFile | None:
     if settings.keys_file is None:
         return None
     if before is not None and before.keys is not None and before.keys.path == settings.keys_file:

@@ -34,7 +34,7 @@ class Limits(Section):
         return Limits(**{**wider.model_dump(exclude_unset=True), **self.model_dump(exclude_unset=True)})
 
 
-class Store(Section):
+class StoreSettings(Section):
     """A Redis or Valkey in which several routers count together. One of the three says where it is."""
 
     url: str | None = Field(default=None, description="redis://host:6379/0, or rediss:// for TLS; without a password.")
@@ -71,7 +71,9 @@ class Limiting(Section):
     callers: dict[CallerName, Limits] = Field(
         default_factory=dict, description=f"For a key's name or a token's principal; '{ANONYMOUS}' for the others."
     )
-    store: Store | None = Field(default=None, description="Left out: counted in memory, which one router alone may do.")
+    store: StoreSettings | None = Field(
+        default=None, description="Left out: counted in memory, which one router alone may do."
+    )
     on_store_failure: Literal["allow", "refuse"] = Field(
         default="allow", description="What happens to requests while the store does not answer."
     )
@@ -113,7 +115,7 @@ class Oidc(Section):
         return self
 
 
-class Access(Section):
+class AccessSettings(Section):
     """Who may call. With neither `keys_file` nor `oidc` everyone may, on the loopback interface only."""
 
     keys_file: Path | None = Field(
@@ -154,7 +156,7 @@ class Access(Section):
         return self.knows_callers or self.allow_anonymous
 
 
-def exposure_problems(access: Access, *, loopback: bool) -> Iterator[str]:
+def exposure_problems(access: AccessSettings, *, loopback: bool) -> Iterator[str]:
     """Why a server that is reachable from elsewhere may not take everyone."""
     if not loopback and not access.may_be_exposed:
         yield (

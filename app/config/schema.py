@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from app.config.access import Access
+from app.config.access import AccessSettings
 from app.config.base import ConfigError, problems_of
 from app.config.base import Section as _Model
 from app.internal_api import APP_PREFIX
@@ -145,7 +145,7 @@ class Config(_Model):
     defaults: dict[Task, str] = Field(
         default_factory=dict, description="Task to endpoint, for clients that name no model."
     )
-    access: Access = Access()
+    access: AccessSettings = AccessSettings()
     timeouts: Timeouts = Timeouts()
     tgi: Tgi = Tgi()
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="A larger request gets a 413.")

@@ -1,14 +1,17 @@
-"""What a dialect is: pure functions between a client's words and vLLM's.
+"""What a dialect is: pure functions and objects between a client's format and vLLM's. No I/O.
 
-    Request ──parse──► Call ──(exchange, upstream)──► answer bytes ──render──► Reply
-                                                     stream bytes ──Stream.feed/close/fail──► bytes
-    any SwitchyardError ──render_error──► Reply
+    Request ── parse ──► Call, which holds a Translation
+    Translation.engine_requests ──► small requests, then the main one ──► (exchange, upstream)
+    the whole answer ── Translation.reply ──► Reply
+    the event stream ── Translation.open_stream: feed, close, fail ──► bytes
+    any SwitchyardError ── render_error ──► Reply
 
-A dialect object holds no state; what one request needs to remember travels in its `Call`, what it may know beside the
-request comes as `Context` (before a deployment is chosen) and `Served` (after).
+A dialect object holds no state. What it may know beside the request comes as `ParseContext` before a deployment is
+chosen, and as `ServingContext` after.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -37,7 +40,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ParseContext:
     """What `parse` may know beside the request: the configuration in force, and where seeds are drawn."""
 
     config: Config
@@ -45,7 +48,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServingContext:
     """The deployment that works on a call.
 
     `model` is there when the call said `needs_model`. Times are in seconds: since the request's arrival, and of these
@@ -66,50 +69,11 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One question to a deployment, in vLLM's words.
+class EngineRequest:
+    """A POST to a deployment: path below its base URL, and body. The upstream client sets the body's `model`."""
 
-    `path` None asks the engine nothing: `render` answers from `Served` and the body as JSON. `model` is the endpoint or
-    deployment that the client named, None for the task's default; the exchange writes the deployment's own model name
-    into `body`. `deployment` is a variant of the endpoint that the client chose by other means than the routing header.
-    `user` is a sticky key candidate. `timeout_s` is how long the client will wait for the whole answer. `note` is the
-    dialect's own memory.
-
-    Two steps may come between, in this order, where the question depends on the deployment: `fit` rewrites the body for
-    it (pure; raises ClientError where this deployment cannot serve the call), `lookup` asks its engine; `fan_out` is a
-    lookup whose questions are in the fitted body.
-
-    `partial`: when time is up, what a completion has by then is the answer. Whole ones are folded from a stream for
-    that (`app.engine.completion_collector`); in streamed ones it is the `Stream` that ends in order (`fail` with
-    TimedOut).
-    """
-
-    task: Task
-    path: str | None
-    body: dict[str, Any]
-    model: str | None = None
-    deployment: str | None = None
-    stream: bool = False
-    user: str | None = None
-    timeout_s: float | None = None
-    note: Any = None
-    needs_model: bool = False
-    partial: bool = False
-    fit: Callable[[dict[str, Any], Served], dict[str, Any]] | None = None
-    lookup: "Lookup | None" = None
-    fan_out: "Callable[[dict[str, Any]], Lookup] | None" = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Small unary questions (path, body), and what their answers make of the body of the call that waits for them.
-
-    `then` gets the answers (JSON objects) in the questions' order; it raises ClientError where they show that the call
-    cannot be served.
-    """
-
-    questions: Sequence[tuple[str, dict[str, Any]]]
-    then: Callable[[dict[str, Any], Sequence[dict[str, Any]]], dict[str, Any]]
+    path: str
+    body: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +84,8 @@ class Reply:
     status: int = 200
     media_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
+    usage: Usage | None = None
+    """For the replies of `Translation.engine_requests`, whose tokens no other answer tells."""
 
 
 class Stream(Protocol):
@@ -144,6 +110,67 @@ class Stream(Protocol):
     def close(self) -> bytes: ...
 
     def fail(self, error: SwitchyardError) -> bytes: ...
+
+
+Flow = Generator[Sequence[EngineRequest], Sequence[Any], EngineRequest | Reply]
+"""The engine's side of one request. It may yield batches of small requests and is sent their JSON answers, in order; it
+returns the main request, or the finished reply where there is none."""
+
+
+def no_lookups(result: EngineRequest | Reply) -> Flow:
+    """A flow that needs no answers before `result`."""
+    yield from ()
+    return result
+
+
+class Translation(ABC):
+    """One request between the client's format and vLLM's. Created by `Dialect.parse`, driven by `exchange.forward`.
+
+    Immutable: after a failure before the first byte, the same object serves another deployment.
+
+    `stream`: the client asked for an event stream. `needs_model`: every `ServingContext` has a model.
+    `truncate_on_timeout`: at the deadline the answer is what a completion has by then. Whole answers are collected from
+    a stream for that (`app.engine.completion_collector`); for streams, `Stream.fail` with TimedOut ends them in order.
+    """
+
+    stream: bool = False
+    needs_model: bool = False
+    truncate_on_timeout: bool = False
+
+    @abstractmethod
+    def engine_requests(self, serving: ServingContext) -> Flow:
+        """What the deployment is sent. Raises ClientError where this deployment cannot serve the request."""
+
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        """The main request's whole answer (status 200) in the client's format: unchanged, unless overridden.
+
+        An answer that is not what the engine promises may raise any of `ArithmeticError`, `AttributeError`,
+        `LookupError`, `TypeError` and `ValueError`; the exchange reports a malformed response.
+        """
+        return Reply(answer)
+
+    def open_stream(self, serving: ServingContext) -> Stream:
+        """The translator of the main request's event stream."""
+        raise AssertionError("this operation does not stream")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A parsed request: what routing, limits and filters need, and its translation.
+
+    `body` is the request in vLLM's fields as far as it is known before a deployment is chosen: what limits estimate,
+    content filters search, and errors quote. `model` is the endpoint or deployment that the client named, None for the
+    task's default. `deployment` is a variant of the endpoint that the client chose by other means than the routing
+    header. `user` is a candidate for the sticky key. `timeout_s` is how long the client will wait for the whole answer.
+    """
+
+    task: Task
+    body: Mapping[str, Any]
+    translation: Translation
+    model: str | None = None
+    deployment: str | None = None
+    user: str | None = None
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +204,8 @@ class Dialect(Protocol):
         Asked twice: before the body is read (it is empty then), for those that are refused unread, and after.
         """
 
-    def parse(self, operation: str, request: Request, context: Context) -> Call:
-        """The question behind `request`. Raises ClientError, and nothing else, on any bytes."""
-
-    def render(self, call: Call, body: bytes, served: Served) -> Reply:
-        """The upstream's whole answer (status 200) in the client's words. Raises Broken on nonsense."""
-
-    def stream(self, call: Call, served: Served) -> Stream: ...
+    def parse(self, operation: str, request: Request, context: ParseContext) -> Any:
+        """Raises ClientError, and nothing else, on any bytes."""
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         """The answer to a request that failed before its first byte; its body is empty if it could not be read."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.dialects.anthropic import support as anthropic_honoured
 from app.dialects.azure import support as azure_honoured
-from app.dialects.common.support import VLLMS, Honoured
+from app.dialects.common.support import VLLMS, FieldSupport
 from app.dialects.databricks import support as databricks_honoured
 from app.dialects.friendli import support as friendli_honoured
 from app.dialects.openai import support as openai_honoured
@@ -21,21 +21,21 @@ BEGIN, END = "<!-- fields: begin (made by `make fields`) -->", "<!-- fields: end
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class DialectFields:
     """A dialect's fields by operation; `others` says what becomes of one that it does not know."""
 
     name: str
-    honoured: Honoured
+    honoured: FieldSupport
     others: str
 
 
-DIALECTS: Sequence[Dialect] = (
-    Dialect("OpenAI", openai_honoured.HONOURED, openai_honoured.OTHERS),
-    Dialect("Anthropic", anthropic_honoured.HONOURED, anthropic_honoured.OTHERS),
-    Dialect("Azure", azure_honoured.HONOURED, azure_honoured.OTHERS),
-    Dialect("Databricks", databricks_honoured.HONOURED, databricks_honoured.OTHERS),
-    Dialect("TGI", tgi_honoured.HONOURED, tgi_honoured.OTHERS),
-    Dialect("Friendli", friendli_honoured.HONOURED, friendli_honoured.OTHERS),
+DIALECTS: Sequence[DialectFields] = (
+    DialectFields("OpenAI", openai_honoured.HONOURED, openai_honoured.OTHERS),
+    DialectFields("Anthropic", anthropic_honoured.HONOURED, anthropic_honoured.OTHERS),
+    DialectFields("Azure", azure_honoured.HONOURED, azure_honoured.OTHERS),
+    DialectFields("Databricks", databricks_honoured.HONOURED, databricks_honoured.OTHERS),
+    DialectFields("TGI", tgi_honoured.HONOURED, tgi_honoured.OTHERS),
+    DialectFields("Friendli", friendli_honoured.HONOURED, friendli_honoured.OTHERS),
 )
 
 
@@ -52,7 +52,7 @@ class Row:
         return f"| {self.dialect} | {self.operations} | {self.fields} | {self.line} |"
 
 
-def rows(dialect: Dialect) -> Iterator[Row]:
+def rows(dialect: DialectFields) -> Iterator[Row]:
     """What the engine does itself first, then the special ones by their names, and what is unknown."""
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for field in sorted({field for lines in dialect.honoured.values() for field in lines}):
@@ -65,7 +65,7 @@ def rows(dialect: Dialect) -> Iterator[Row]:
     yield Row(dialect.name, "all", "any other", dialect.others)
 
 
-def _operations(field: str, honoured: Honoured) -> dict[str, list[str]]:
+def _operations(field: str, honoured: FieldSupport) -> dict[str, list[str]]:
     """Each line of a field, and the operations where it holds."""
     found: dict[str, list[str]] = {}
     for operation, lines in honoured.items():

@@ -5,7 +5,8 @@ Beside Friendli's own requests there are OpenAI's Responses and Anthropic's Mess
 
 from dataclasses import replace
 
-from app.dialects.base import Call, Request
+from app.dialects.base import Request
+from app.dialects.legacy import Call
 
 AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
 """Where Azure's clients call; newer ones are the OpenAI SDK, so both dialects have these paths."""

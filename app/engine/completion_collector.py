@@ -47,11 +47,11 @@ class Tally:
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-class Fold:
-    """One completion request's stream. `question` is the request to send for it."""
+class CompletionCollector:
+    """One completion request's stream. `request` is the one to send for it."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
-        self.question = {**body, "stream": True, "stream_options": dict(STREAM_OPTIONS)}
+        self.request = {**body, "stream": True, "stream_options": dict(STREAM_OPTIONS)}
         self.begun = False
         self._decoder = Decoder()
         self._tally = Tally(body.get("n", 1))
@@ -75,13 +75,13 @@ class Fold:
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             raise Broken("The deployment's answer makes no sense") from error
 
-    def whole(self) -> bytes:
+    def complete(self) -> bytes:
         """The body. Raises Broken where the stream did not end in order."""
         if not self._ended:
             raise Broken("The deployment ended its answer before it was complete")
-        return self.so_far()
+        return self.partial()
 
-    def so_far(self) -> bytes:
+    def partial(self) -> bytes:
         """The body of what has come; a choice that has not finished is one that was cut for its length."""
         untold = _Choice()
         choices = [{"index": index, **self._choices.get(index, untold).told()} for index in range(self._count)]

@@ -113,7 +113,7 @@ class Model:
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=not special)
         return text
 
-    def piece(self, id: int) -> str:
+    def decode_one(self, id: int) -> str:
         """One id's own text, a special token's too. The bytes of a part of a character are U+FFFD."""
         text: str = self.tokenizer.decode([id], skip_special_tokens=False)
         return text

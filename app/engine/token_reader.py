@@ -43,7 +43,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class Finish:
     """How a choice ended, in vLLM's words, and its whole text."""
 
     finish_reason: str
@@ -62,7 +62,7 @@ class Step:
 
     index: int
     token: Token | None
-    ending: Ending | None = None
+    ending: Finish | None = None
 
 
 class Detokenizer:
@@ -150,7 +150,7 @@ class Reader:
         steps = [Step(index, token) for token in tokens]
         if reason is None:
             return steps
-        ending = Ending(reason, stop, self._told, self.prompt_tokens, self.generated_tokens)
+        ending = Finish(reason, stop, self._told, self.prompt_tokens, self.generated_tokens)
         last = steps.pop().token if steps else None
         return [*steps, Step(index, last, ending)]
 
@@ -198,12 +198,12 @@ class Reader:
             logprob = logprobs["token_logprobs"][position] if logprobs else None
             top = self._likeliest(logprobs["top_logprobs"][position]) if logprobs and self._top else ()
             special = id in self._model.special_ids
-            yield Token(id, self._model.piece(id) if special else text, logprob, special, top)
+            yield Token(id, self._model.decode_one(id) if special else text, logprob, special, top)
 
     def _likeliest(self, logprobs: Mapping[str, float] | None) -> Sequence[Token]:
         # The engine adds the token it took, which need not be among the likeliest.
         best = sorted((logprobs or {}).items(), key=lambda item: -item[1])[: self._top]
-        return [_alone(self._model, int(key.removeprefix(_TOKEN_ID)), logprob) for key, logprob in best]
+        return [_standalone_token(self._model, int(key.removeprefix(_TOKEN_ID)), logprob) for key, logprob in best]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +223,9 @@ def _cut(texts: Sequence[str], told: str, whole: str) -> list[str]:
     return [text[: max(0, room - start)] for text, start in zip(texts, ends, strict=False)]
 
 
-def _alone(model: Model, id: int, logprob: float | None) -> Token:
+def _standalone_token(model: Model, id: int, logprob: float | None) -> Token:
     """A token outside of a text."""
-    return Token(id, model.piece(id), logprob, id in model.special_ids)
+    return Token(id, model.decode_one(id), logprob, id in model.special_ids)
 
 
 def prompt_tokens(model: Model, choice: Mapping[str, Any]) -> list[Token]:
@@ -235,7 +235,7 @@ def prompt_tokens(model: Model, choice: Mapping[str, Any]) -> list[Token]:
     """
     try:
         pairs = zip(choice["prompt_token_ids"], choice["prompt_logprobs"], strict=True)
-        return [_alone(model, id, told[str(id)]["logprob"] if told else None) for id, told in pairs]
+        return [_standalone_token(model, id, told[str(id)]["logprob"] if told else None) for id, told in pairs]
     except (KeyError, TypeError, ValueError) as error:
         raise Broken("The deployment's answer does not tell about the prompt") from error
 
@@ -255,7 +255,7 @@ def choices(body: bytes) -> list[dict[str, Any]]:
     return found
 
 
-def merit(tokens: Sequence[Token]) -> float:
+def mean_logprob(tokens: Sequence[Token]) -> float:
     """The mean log-probability, by which the best of several choices is chosen."""
     known = [token.logprob for token in tokens if token.logprob is not None]
     return fmean(known) if known else float("-inf")

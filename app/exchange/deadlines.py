@@ -12,7 +12,7 @@ Receive = Callable[[], Awaitable[Message]]
 _TOO_LONG = "The answer took longer than this server allows"
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client closed the connection: nobody is there to answer."""
 
 
@@ -37,7 +37,7 @@ async def while_connected(receive: Receive) -> AsyncIterator[None]:
         if not gone:
             raise
         work.uncancel()
-        raise ClientGone from None
+        raise ClientDisconnected from None
     finally:
         watcher.cancel()
 
@@ -52,7 +52,7 @@ async def until(deadline: float) -> AsyncIterator[None]:
         raise DeadlinePassed(_TOO_LONG) from error
 
 
-class Lively:
+class IdleTimeout:
     """Raises DeadlinePassed when the block outlasts `deadline`, TimedOut when `last` has not been moved for `idle_s`.
 
     One timer per idle period looks at `last`; a timer per chunk would cost more than passing the chunk on.

@@ -1,260 +1,266 @@
+"""From a parsed call to the written response: engine requests, one retry, timeouts, streams."""
+
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_core import from_json
 
-from app.access.caller import Caller, credentials, must_use, visible
-from app.config.schema import Sticky
-from app.dialects.base import Call, Dialect, Request, Served, Stream
-from app.dialects.json_body import dump, value_at
-from app.engine.completion_collector import Fold
+from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream
+from app.dialects.json_body import value_at
+from app.engine.completion_collector import CompletionCollector
 from app.engine.errors import field_named_in
 from app.engine.usage import find_usage
-from app.errors import Broken, DeadlinePassed, Incomplete, Rejected, SwitchyardError, TimedOut, UpstreamError
-from app.exchange.deadlines import Lively, until
-from app.exchange.response import Answer
-from app.exchange.state import Board, Snapshot
-from app.routing.circuit_breaker import Asked
-from app.routing.content_filter import refuse_hits
-from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, assign
+from app.errors import (
+    Broken,
+    DeadlinePassed,
+    Incomplete,
+    Rejected,
+    SwitchyardError,
+    TimedOut,
+    UpstreamError,
+)
+from app.exchange.deadlines import IdleTimeout, until
+from app.exchange.failures import StreamAborted
+from app.exchange.response import ResponseWriter
+from app.exchange.state import RouterState, Snapshot
+from app.routing.circuit_breaker import Attempt
+from app.routing.traffic import Assignment
 from app.telemetry.access_log import where
 from app.upstream.target import Target
 
+RETRY_SAME_AFTER_S = 0.1
+"""Before the same deployment is called again: by then the ingress knows which of its replicas has just died."""
+
+MAX_CONCURRENT_LOOKUPS = 64
+"""Lookups in flight per client request: a batch of thousands must not take every connection."""
+
+ENDED_EARLY = "The deployment ended its answer before it was complete"
+
+MALFORMED_ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What a dialect raises on an answer that is not what the engine promises (`Translation.reply`, `Stream.feed`)."""
+
 _log = logging.getLogger("switchyard")
-
-AGAIN_AFTER_S = 0.1
-"""Before the same deployment is asked again: by then the ingress knows which of its replicas has just died."""
-
-LOOKUPS_AT_ONCE = 64
-"""Of one request's questions to the engine, so that a batch of thousands leaves connections to the others."""
-
 _LONG_BODY = 16 * 1024
-
-_NONSENSE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What code raises that takes an answer for what it is not."""
-
-
-class _Abort(Exception):
-    """The stream failed and its format has no way to say so."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Errand:
-    """A parsed call on its way to a deployment and back. `deadline` is the event loop's time, `size` the request's."""
+class Forwarder:
+    """Forwards one parsed request: calls a deployment, retries once, writes the answer or relays the stream.
 
-    board: Board
+    `deadline` is in the event loop's time, `size` is the request body's in bytes.
+    """
+
+    state: RouterState
     snapshot: Snapshot
-    dialect: Dialect
-    caller: Caller
     call: Call
-    out: Answer
+    writer: ResponseWriter
     deadline: float
     size: int
 
-    async def run(self, request: Request) -> None:
-        """Chooses the deployment, and waits for a place."""
-        record = self.out.record
-        assignment = self._assign(request.headers)
-        record.endpoint, record.reason = assignment.endpoint, assignment.reason
-        if (endpoint := self.snapshot.config.endpoints.get(assignment.endpoint)) is not None:
-            refuse_hits(endpoint.content_filter, self.call.body)
-        gate = self.board.gates[assignment.endpoint]
-        async with (
-            self.board.access.admit(self.caller, assignment.endpoint, self.call.body, self.out),
-            gate.turn(assignment.endpoint, endpoint.admission if endpoint else None),
-        ):
-            await self._serve(assignment)
-
-    async def _serve(self, assignment: Assignment) -> None:
-        """Asks the deployment, and another one if it fails before the first byte."""
-        budget = self.board.budgets[assignment.endpoint]
+    async def forward(self, assignment: Assignment) -> None:
+        """Calls the deployment, and another one if it fails before the first byte."""
+        budget = self.state.budgets[assignment.endpoint]
         budget.request()
         # One replacement: more would multiply the load on deployments that already fail.
-        first, second = self._candidates(assignment)
+        primary, fallback = self._candidates(assignment)
         try:
-            await self._ask_of(first)
+            await self._attempt(primary)
         except DeadlinePassed:
             raise
         except UpstreamError as error:
-            if self.out.started or not budget.take():
+            if self.writer.started or not budget.take():
                 raise
-            id = self.out.record.request_id
-            _log.warning("request %s: %s (%s); trying %s", id, error.message, error.kind, second)
-            if second == first:
-                await asyncio.sleep(AGAIN_AFTER_S)
-            await self._ask_of(second)
+            id = self.writer.record.request_id
+            _log.warning("request %s: %s (%s); trying %s", id, error.message, error.kind, fallback)
+            if fallback == primary:
+                await asyncio.sleep(RETRY_SAME_AFTER_S)
+            await self._attempt(fallback)
 
     def _candidates(self, assignment: Assignment) -> tuple[str, str]:
-        """Who is asked, and who if that one fails: with nobody else the same again, which is another replica."""
-        first, *others = self.board.breakers.order([assignment.deployment, *assignment.alternatives])
+        """The primary and the fallback deployment; without a fallback, the primary again (another replica)."""
+        first, *others = self.state.breakers.order([assignment.deployment, *assignment.alternatives])
         return first, (others or [first])[0]
 
-    async def _ask_of(self, name: str) -> None:
-        record = self.out.record
+    async def _attempt(self, name: str) -> None:
+        """One deployment's attempt, counted, and judged for its circuit breaker."""
+        record = self.writer.record
         record.deployment = name
         record.attempts += 1
-        in_flight = self.board.telemetry.in_flight.labels(record.endpoint, name, record.dialect)
-        asked = self.board.breakers.of(name).asked()
+        in_flight = self.state.telemetry.in_flight.labels(record.endpoint, name, record.dialect)
+        attempt = self.state.breakers.of(name).attempt()
         try:
             with in_flight.track_inprogress():
-                await (self._stream if self.call.stream else self._unary)(self.snapshot.targets[name])
+                await self._serve(self.snapshot.targets[name])
         except Rejected as error:
-            asked.succeeded()
+            attempt.succeeded()
             error.param = error.param or field_named_in(error.message, self.call.body)
             error.value = value_at(self.call.body, error.param)
             raise
         except UpstreamError as error:
-            self._judge(asked, error)
+            self._judge(attempt, error)
             raise
         except BaseException:
-            self._judge(asked, self.out.failure)
+            self._judge(attempt, self.writer.failure)
             raise
-        self._judge(asked, self.out.failure)
+        self._judge(attempt, self.writer.failure)
 
-    def _judge(self, asked: Asked, failure: SwitchyardError | None) -> None:
+    def _judge(self, attempt: Attempt, failure: SwitchyardError | None) -> None:
         if isinstance(failure, UpstreamError) and failure.is_fault:
-            asked.failed(self.board.breakers.clock())
-        elif self.out.finished:
-            asked.succeeded()
+            attempt.failed(self.state.breakers.clock())
+        elif self.writer.finished:
+            attempt.succeeded()
         else:
-            asked.abandoned()
+            attempt.abandoned()
 
-    def _assign(self, headers: Mapping[str, str]) -> Assignment:
-        config = self.snapshot.config
-        must_use(self.caller, config, self.call.model or config.defaults.get(self.call.task))
-        return assign(
-            visible(self.caller, config),
-            task=self.call.task,
-            model=self.call.model,
-            header=headers.get(DEPLOYMENT_HEADER) or self.call.deployment,
-            sticky_key=lambda sticky: _sticky_key(sticky, self.call, headers),
-            random=self.board.random,
+    async def _serve(self, target: Target) -> None:
+        async with AsyncExitStack() as connection:
+            async with until(self.deadline):
+                serving = await self._serving(target)
+                request = await self._engine_request(target, serving)
+                if isinstance(request, Reply):
+                    self.writer.record.usage = request.usage
+                    await self.writer.send(request)
+                    return
+                self.writer.record.max_tokens = request.body.get("max_tokens")
+                if self.call.translation.stream:
+                    chunks = await connection.enter_async_context(self._open(target, request))
+            if self.call.translation.stream:
+                stream = self.call.translation.open_stream(serving)
+                await self.writer.start_stream(stream.headers)
+                await self._relay(chunks, stream)
+            else:
+                await self._whole(target, request, serving)
+
+    async def _serving(self, target: Target) -> ServingContext:
+        settings = self.snapshot.config.deployments[target.name]
+        model = None
+        if self.call.translation.needs_model:
+            model = await self.state.upstream.model(target, self.snapshot.config.timeouts)
+        return ServingContext(target.name, settings, model)
+
+    async def _engine_request(self, target: Target, serving: ServingContext) -> EngineRequest | Reply:
+        """The main request, after the lookups that it depends on; or the reply, if they were all that it takes."""
+        flow = self.call.translation.engine_requests(serving)
+        # Tokenizing a long prompt takes tens of milliseconds, in which every other stream would stand still.
+        in_thread = self.call.translation.needs_model and self.size > _LONG_BODY
+        step = await asyncio.to_thread(_first_step, flow) if in_thread else _first_step(flow)
+        while not isinstance(step, EngineRequest | Reply):
+            answers = await self._lookup(target, step)
+            with self._malformed_answers():
+                step = _next_step(flow, [from_json(answer) for answer in answers])
+        return step
+
+    async def _lookup(self, target: Target, requests: Sequence[EngineRequest]) -> Sequence[bytes]:
+        slots = asyncio.Semaphore(MAX_CONCURRENT_LOOKUPS)
+
+        async def ask(request: EngineRequest) -> bytes:
+            async with slots:
+                return await self._post(target, request)
+
+        return await asyncio.gather(*map(ask, requests))
+
+    async def _whole(self, target: Target, request: EngineRequest, serving: ServingContext) -> None:
+        record, sent_at = self.writer.record, time.perf_counter()
+        if self.call.translation.truncate_on_timeout:
+            answer = await self._collect(target, request)
+        else:
+            async with until(self.deadline):
+                answer = await self._post(target, request)
+        received_at = time.perf_counter()
+        record.usage = find_usage(answer)
+        serving = replace(serving, total_s=received_at - record.started, engine_s=received_at - sent_at)
+        with self._malformed_answers():
+            reply = self.call.translation.reply(answer, serving)
+        await self.writer.send(reply)
+
+    async def _collect(self, target: Target, request: EngineRequest) -> bytes:
+        """The whole answer, collected from a stream; at the deadline, what has come of it."""
+        collector = CompletionCollector(request.body)
+        async with AsyncExitStack() as connection:
+            async with until(self.deadline):
+                streamed = EngineRequest(request.path, collector.request)
+                chunks = await connection.enter_async_context(self._open(target, streamed))
+            try:
+                async with IdleTimeout(self.snapshot.config.timeouts.idle_s, self.deadline) as idle:
+                    async for chunk in chunks:
+                        collector.feed(chunk)
+                        idle.last = asyncio.get_running_loop().time()
+            except TimedOut as error:
+                if not collector.begun:
+                    raise
+                self.writer.failure, self.writer.record.error = error, error.kind
+                return collector.partial()
+        return collector.complete()
+
+    async def _post(self, target: Target, request: EngineRequest) -> bytes:
+        return await self.state.upstream.unary(
+            target,
+            request.path,
+            request.body,
+            request_id=self.writer.upstream_id(),
+            timeouts=self.snapshot.config.timeouts,
         )
 
-    async def _unary(self, target: Target) -> None:
-        async with until(self.deadline):
-            served = await self._served(target)
-            question = await self._question(target, served)
-            self.out.record.max_tokens = question.get("max_tokens")
-            asked = time.perf_counter()
-            if self.call.path is None:
-                body = dump(question)
-            elif not self.call.partial:
-                body = await self._ask(target, self.call.path, question)
-        if self.call.partial:
-            body = await self._partial(target, question)
-        told = time.perf_counter()
-        self.out.record.usage = find_usage(body)
-        served = replace(served, total_s=told - self.out.record.started, engine_s=told - asked)
-        try:
-            reply = self.dialect.render(self.call, body, served)
-        except _NONSENSE as error:
-            raise self._unreadable(error) from error
-        await self.out.reply(reply)
-
-    async def _served(self, target: Target) -> Served:
-        settings = self.snapshot.config.deployments[target.name]
-        if not self.call.needs_model:
-            return Served(target.name, settings)
-        return Served(target.name, settings, await self.board.upstream.model(target, self.snapshot.config.timeouts))
-
-    async def _ask(self, target: Target, path: str, body: Mapping[str, Any]) -> bytes:
-        timeouts = self.snapshot.config.timeouts
-        return await self.board.upstream.unary(target, path, body, request_id=self.out.upstream_id(), timeouts=timeouts)
-
-    async def _question(self, target: Target, served: Served) -> dict[str, Any]:
-        """The call's body, made fit for the deployment, once its lookup has been answered."""
-        body = self.call.body
-        if self.call.fit is not None:
-            # Tokenizing a long prompt takes tens of milliseconds, in which every other stream would stand still.
-            long = self.size > _LONG_BODY
-            body = await asyncio.to_thread(self.call.fit, body, served) if long else self.call.fit(body, served)
-        lookup = self.call.fan_out(body) if self.call.fan_out else self.call.lookup
-        if lookup is None:
-            return body
-        places = asyncio.Semaphore(LOOKUPS_AT_ONCE)
-
-        async def ask(path: str, asked: Mapping[str, Any]) -> bytes:
-            async with places:
-                return await self._ask(target, path, asked)
-
-        answers = await asyncio.gather(*(ask(path, asked) for path, asked in lookup.questions))
-        try:
-            told = [from_json(answer) for answer in answers]
-            return lookup.then(body, told)
-        except _NONSENSE as error:
-            raise self._unreadable(error) from error
-
-    async def _partial(self, target: Target, question: Mapping[str, Any]) -> bytes:
-        """The whole answer, folded from a stream; what has come of it when time is up."""
-        fold = Fold(question)
-        async with AsyncExitStack() as stack:
-            async with until(self.deadline):
-                chunks = await stack.enter_async_context(self._open(target, fold.question))
-            try:
-                async with Lively(self.snapshot.config.timeouts.idle_s, self.deadline) as lively:
-                    async for chunk in chunks:
-                        fold.feed(chunk)
-                        lively.last = asyncio.get_running_loop().time()
-            except TimedOut as error:
-                if not fold.begun:
-                    raise
-                self.out.failure, self.out.record.error = error, error.kind
-                return fold.so_far()
-        return fold.whole()
-
-    async def _stream(self, target: Target) -> None:
-        async with AsyncExitStack() as stack:
-            async with until(self.deadline):
-                served = await self._served(target)
-                question = await self._question(target, served)
-                self.out.record.max_tokens = question.get("max_tokens")
-                chunks = await stack.enter_async_context(self._open(target, question))
-            stream = self.dialect.stream(self.call, served)
-            await self.out.start_stream(stream.headers)
-            await self._relay(chunks, stream)
-
-    def _unreadable(self, error: Exception) -> Broken:
-        """What `error` is that a dialect stumbled over in an answer: the deployment's failure, and told where."""
-        _log.warning("request %s: an answer that cannot be read\n%s", self.out.record.request_id, where(error))
-        return Broken("The deployment's answer makes no sense")
-
-    def _open(self, target: Target, body: Mapping[str, Any]) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        assert self.call.path is not None, "a stream needs an engine"
-        timeouts = self.snapshot.config.timeouts
-        request_id = self.out.upstream_id()
-        return self.board.upstream.stream(target, self.call.path, body, request_id=request_id, timeouts=timeouts)
+    def _open(self, target: Target, request: EngineRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        return self.state.upstream.stream(
+            target,
+            request.path,
+            request.body,
+            request_id=self.writer.upstream_id(),
+            timeouts=self.snapshot.config.timeouts,
+        )
 
     async def _relay(self, chunks: AsyncIterator[bytes], stream: Stream) -> None:
-        record = self.out.record
+        record = self.writer.record
         clock = asyncio.get_running_loop().time
         try:
-            async with Lively(self.snapshot.config.timeouts.idle_s, self.deadline) as lively:
-                async for chunk in chunks:
-                    if data := stream.feed(chunk):
-                        await self.out.chunk(data)
-                    lively.last = clock()
-            if end := stream.close():
-                self.out.failure = Incomplete("The deployment ended its answer before it was complete")
+            with self._malformed_answers():
+                async with IdleTimeout(self.snapshot.config.timeouts.idle_s, self.deadline) as idle:
+                    async for chunk in chunks:
+                        if data := stream.feed(chunk):
+                            await self.writer.send_chunk(data)
+                        idle.last = clock()
+                if end := stream.close():
+                    self.writer.failure = Incomplete(ENDED_EARLY)
         except SwitchyardError as error:
-            end, self.out.failure = stream.fail(error), error
-        except _NONSENSE as error:
-            self.out.failure = self._unreadable(error)
-            end = stream.fail(self.out.failure)
+            end, self.writer.failure = stream.fail(error), error
         record.usage = stream.usage
-        if self.out.failure is not None:
-            record.error = self.out.failure.kind
+        if self.writer.failure is not None:
+            record.error = self.writer.failure.kind
             if stream.aborts:
-                raise _Abort
-        await self.out.end_stream(end)
+                raise StreamAborted
+        await self.writer.end_stream(end)
+
+    @contextmanager
+    def _malformed_answers(self) -> Iterator[None]:
+        """What a dialect stumbles over in an answer is the deployment's failure; the log has the place in the code."""
+        try:
+            yield
+        except MALFORMED_ANSWER_ERRORS as error:
+            id = self.writer.record.request_id
+            _log.warning("request %s: malformed response from the deployment\n%s", id, where(error))
+            raise Broken("The deployment returned a malformed response") from error
 
 
-def _sticky_key(sticky: Sticky, call: Call, headers: Mapping[str, str]) -> str | None:
-    if sticky.by == "header":
-        return headers.get((sticky.name or "").lower())
-    return call.user if sticky.by == "user" else next(iter(credentials(headers)), None)
+_Step = Sequence[EngineRequest] | EngineRequest | Reply
+
+
+def _first_step(flow: Flow) -> _Step:
+    try:
+        return next(flow)
+    except StopIteration as end:
+        result: EngineRequest | Reply = end.value
+        return result
+
+
+def _next_step(flow: Flow, answers: Sequence[Any]) -> _Step:
+    try:
+        return flow.send(answers)
+    except StopIteration as end:
+        result: EngineRequest | Reply = end.value
+        return result

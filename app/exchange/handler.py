@@ -1,93 +1,95 @@
 """READ THIS FIRST. One request's journey, top to bottom:
 
-    bytes in -> dialect.parse -> traffic.assign -> upstream -> dialect.render / stream -> bytes out
+    read -> authenticate -> parse -> route -> reserve, queue -> forward -> write
 
-`handle` is the journey; everything else in this file is one of its steps. The promises kept here:
+`handle` is the journey. `forward.py` calls the deployment, `failures.py` renders errors. What they guarantee:
 
 - an error before the first byte is a real HTTP status in the dialect's own form; after it, the stream ends with the
   dialect's error event, never in silence;
 - a deployment that fails before the first byte is replaced once: by another of the endpoint, else by another of its own
   replicas, as long as retries make no more than a tenth of the load;
-- the client going away ends the engine's work;
-- every answer names the deployment that gave it, and the request's id.
+- a client that disconnects ends the engine's work;
+- every response names the deployment that produced it, and the request's id.
 """
 
 import asyncio
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qsl
 
-from app.access.caller import VISITOR, visible
-from app.config.schema import Config, Timeouts
-from app.dialects.base import Call, Context, Dialect, Request, Route
-from app.errors import BadRequest, InternalError, SwitchyardError, Unavailable
-from app.exchange.deadlines import ClientGone, Receive, while_connected
-from app.exchange.forward import _Abort, _Errand
-from app.exchange.request import GONE, check_headers, check_length, headers_of, read_body, request_id
-from app.exchange.response import Answer, Send
-from app.exchange.state import Board
-from app.telemetry.access_log import Record, where
+from app.access.caller import UNAUTHENTICATED, Caller, credentials
+from app.config.schema import Config, Sticky, Timeouts
+from app.dialects import legacy
+from app.dialects.base import Call, Dialect, ParseContext, Request, Route
+from app.errors import BadRequest, Unavailable
+from app.exchange.deadlines import Receive, while_connected
+from app.exchange.failures import errors_rendered
+from app.exchange.forward import Forwarder
+from app.exchange.request import check_headers, check_length, headers_of, read_body, request_id
+from app.exchange.response import ResponseWriter, Send
+from app.exchange.state import RouterState, Snapshot
+from app.routing.content_filter import refuse_hits
+from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, assign
+from app.telemetry.access_log import Record
 
 TIMEOUT_HEADER = "x-request-timeout-s"
 """How long the client will wait for the whole answer, in seconds."""
-
-_log = logging.getLogger("switchyard")
 
 Candidates = Sequence[tuple[Dialect, Route]]
 """The dialects that share a method and path. The first that claims a request has it; the last takes what is left."""
 
 
-async def handle(board: Board, candidates: Candidates, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-    """Serves one HTTP request (ASGI)."""
+async def handle(
+    state: RouterState, candidates: Candidates, scope: Mapping[str, Any], receive: Receive, send: Send
+) -> None:
+    """Serves one HTTP request (ASGI): read, authenticate, parse, route, reserve and queue, forward, write."""
     headers = headers_of(scope)
     dialect, route = candidates[-1]
-    record = Record(dialect.name, route.operation, request_id(headers))
-    request = Request(
+    request = _request(scope, headers)
+    record = Record(dialect.name, route.operation, request.id)
+    writer = ResponseWriter(send, record)
+    try:
+        async with errors_rendered(writer, lambda error: dialect.render_error(error, route.operation, request)):
+            if (snapshot := state.snapshot) is None:
+                raise Unavailable("The router has no configuration yet", retry_after=1)
+            check_headers(scope, snapshot.config.max_header_bytes)
+            dialect, route = _claimed(candidates, request, record)
+            caller = UNAUTHENTICATED
+            if not route.open:  # before the body: a stranger makes nobody read one
+                caller = await state.access.caller(headers)
+                request = replace(request, body=await read_body(receive, snapshot.config))
+                dialect, route = _claimed(candidates, request, record)
+            record.caller = caller.name
+            if route.local:
+                await writer.send(dialect.answer(route.operation, request, snapshot.views.of(caller)))
+                return
+            record.endpoint = _addressed(route, request, snapshot.config)
+            call = dialect.parse(route.operation, request, ParseContext(snapshot.config, state.random))
+            if isinstance(call, legacy.Call):
+                call = call.modern(dialect)
+            check_length(call.body, snapshot.config.max_messages)
+            async with while_connected(receive):
+                deadline = asyncio.get_running_loop().time() + _time_allowed(snapshot.config.timeouts, call, headers)
+                assignment = _route(state, snapshot, caller, call, headers)
+                record.endpoint, record.reason = assignment.endpoint, assignment.reason
+                async with _reserved(state, snapshot, caller, call, assignment, writer):
+                    await Forwarder(state, snapshot, call, writer, deadline, len(request.body)).forward(assignment)
+    finally:
+        state.telemetry.finish(record)
+
+
+def _request(scope: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
+    """The request, without its body."""
+    return Request(
         method=scope["method"],
         path=scope["path"],
         params=scope.get("path_params", {}),
         query=_query(scope.get("query_string", b"")),
         headers=headers,
-        id=record.request_id,
+        id=request_id(headers),
     )
-    out = Answer(send, record)
-    try:
-        if (snapshot := board.snapshot) is None:
-            raise Unavailable("The router has no configuration yet", retry_after=1)
-        check_headers(scope, snapshot.config.max_header_bytes)
-        dialect, route = _claimed(candidates, request, record)
-        caller = VISITOR
-        if not route.open:  # before the body: a stranger makes nobody read one
-            caller = await board.access.caller(headers)
-            request = replace(request, body=await read_body(receive, snapshot.config))
-            dialect, route = _claimed(candidates, request, record)
-        record.caller = caller.name
-        if route.local:
-            await out.reply(dialect.answer(route.operation, request, visible(caller, snapshot.config)))
-            return
-        record.endpoint = _addressed(route, request, snapshot.config)
-        call = dialect.parse(route.operation, request, Context(snapshot.config, board.random))
-        check_length(call.body, snapshot.config.max_messages)
-        async with while_connected(receive):
-            deadline = asyncio.get_running_loop().time() + _time_allowed(snapshot.config.timeouts, call, headers)
-            await _Errand(board, snapshot, dialect, caller, call, out, deadline, len(request.body)).run(request)
-    except _Abort:
-        pass  # leaving the answer unfinished makes the server break the connection
-    except ClientGone:
-        record.status, record.error = GONE, "client_gone"
-    except asyncio.CancelledError:  # how Serve tells that the client left
-        record.status, record.error = GONE, "client_gone"
-        raise
-    except SwitchyardError as error:
-        await out.error(error, dialect.render_error(error, route.operation, request))
-    except Exception as error:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
-        _log.error("request %s failed in the router\n%s", record.request_id, where(error))
-        failure = InternalError("The router failed to serve the request")
-        await out.error(failure, dialect.render_error(failure, route.operation, request))
-    finally:
-        board.telemetry.finish(record)
 
 
 def _claimed(candidates: Candidates, request: Request, record: Record) -> tuple[Dialect, Route]:
@@ -101,6 +103,51 @@ def _addressed(route: Route, request: Request, config: Config) -> str:
     default = config.defaults.get(route.default) if route.default else None
     name = request.params.get("endpoint", default)
     return name if name in config.endpoints else ""
+
+
+def _route(
+    state: RouterState, snapshot: Snapshot, caller: Caller, call: Call, headers: Mapping[str, str]
+) -> Assignment:
+    """The deployment for the call. Raises Forbidden, NotFound, WrongTask and BadRequest."""
+    snapshot.views.require_access(caller, call.model or snapshot.config.defaults.get(call.task))
+    return assign(
+        snapshot.views.of(caller),
+        task=call.task,
+        model=call.model,
+        header=headers.get(DEPLOYMENT_HEADER) or call.deployment,
+        sticky_key=lambda sticky: _sticky_key(sticky, call, headers),
+        random=state.random,
+    )
+
+
+def _sticky_key(sticky: Sticky, call: Call, headers: Mapping[str, str]) -> str | None:
+    if sticky.by == "header":
+        return headers.get((sticky.name or "").lower())
+    return call.user if sticky.by == "user" else next(iter(credentials(headers)), None)
+
+
+@asynccontextmanager
+async def _reserved(
+    state: RouterState,
+    snapshot: Snapshot,
+    caller: Caller,
+    call: Call,
+    assignment: Assignment,
+    writer: ResponseWriter,
+) -> AsyncIterator[None]:
+    """Holds the caller's limits and a slot of the endpoint while the block runs, once its content filter has passed.
+
+    Raises BadRequest, LimitExceeded, TooLarge and Unavailable.
+    """
+    name = assignment.endpoint
+    endpoint = snapshot.config.endpoints.get(name)
+    if endpoint is not None:
+        refuse_hits(endpoint.content_filter, call.body)
+    async with (
+        state.access.admit(caller, name, call.body, writer),
+        state.queues[name].slot(name, endpoint.admission if endpoint is not None else None),
+    ):
+        yield
 
 
 def _time_allowed(timeouts: Timeouts, call: Call, headers: Mapping[str, str]) -> float:

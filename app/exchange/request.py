@@ -8,7 +8,7 @@ from typing import Any
 
 from app.config.schema import Config
 from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow
-from app.exchange.deadlines import ClientGone, Receive
+from app.exchange.deadlines import ClientDisconnected, Receive
 from app.exchange.response import REQUEST_ID_HEADER
 
 
@@ -23,7 +23,7 @@ def check_length(body: Mapping[str, Any], limit: int) -> None:
             raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)
 
 
-GONE = 499
+CLIENT_CLOSED_REQUEST = 499
 """nginx's code for a client that left; it is logged, never sent."""
 
 _USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -54,7 +54,7 @@ async def read_body(receive: Receive, config: Config) -> bytes:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise ClientGone
+                    raise ClientDisconnected
                 part = message.get("body", b"")
                 size += len(part)
                 if size > config.max_body_bytes:

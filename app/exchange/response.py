@@ -9,7 +9,7 @@ from typing import Any
 
 from app.dialects.base import EVENT_STREAM, Reply
 from app.errors import SwitchyardError, Unauthorized
-from app.limits.limiter import Claims
+from app.limits.limiter import Reservation
 from app.routing.traffic import DEPLOYMENT_HEADER
 from app.telemetry.access_log import Record
 
@@ -27,7 +27,7 @@ def told_by_headers(error: SwitchyardError) -> dict[str, str]:
     return told
 
 
-class Answer:
+class ResponseWriter:
     """The answer's way back: status and headers once, then bytes; it remembers what the record must tell."""
 
     def __init__(self, send: Send, record: Record) -> None:
@@ -36,14 +36,14 @@ class Answer:
         self.started = False
         self.finished = False
         self.failure: SwitchyardError | None = None
-        self.limits: Claims | None = None
+        self.limits: Reservation | None = None
         self._events = 0
 
     def upstream_id(self) -> str:
         """An id for the engine: the request's, made unique, since clients may send theirs twice at once."""
         return f"{self.record.request_id}-{uuid.uuid4().hex[:8]}"
 
-    def tokens(self, prompt: int) -> int:
+    def tokens_used(self, prompt: int) -> int:
         """What the request has cost: as the engine counted, or `prompt` and one for every event of its stream; nothing
         before a deployment was asked."""
         if self.record.attempts == 0:
@@ -51,7 +51,7 @@ class Answer:
         usage = self.record.usage
         return prompt + self._events if usage is None else usage.prompt_tokens + usage.completion_tokens
 
-    async def reply(self, reply: Reply) -> None:
+    async def send(self, reply: Reply) -> None:
         """A whole response."""
         length = {"content-length": str(len(reply.body))}
         await self._start(reply.status, reply.media_type, {**reply.headers, **length})
@@ -63,14 +63,14 @@ class Answer:
         self.record.error = error.kind
         if self.started:
             return
-        await self.reply(replace(reply, headers={**reply.headers, **told_by_headers(error)}))
+        await self.send(replace(reply, headers={**reply.headers, **told_by_headers(error)}))
 
     async def start_stream(self, headers: Mapping[str, str]) -> None:
         """The head of an event stream."""
         self.record.streamed = True
         await self._start(200, EVENT_STREAM, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
 
-    async def chunk(self, data: bytes) -> None:
+    async def send_chunk(self, data: bytes) -> None:
         """Some whole events."""
         self._events += data.count(b"\n\n")
         await self._send({"type": "http.response.body", "body": data, "more_body": True})

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Protocol
 
+from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.config.schema import Config, Timeouts
 from app.engine.model import Model
-from app.routing.admission import Gate
+from app.routing.admission import AdmissionQueue
 from app.routing.circuit_breaker import Breakers
 from app.routing.retry_budget import RetryBudget
 from app.telemetry.metrics import Telemetry
@@ -38,10 +39,11 @@ class Snapshot:
 
     config: Config
     targets: Mapping[str, Target]
+    views: ConfigViews
 
 
 @dataclass(slots=True)
-class Board:
+class RouterState:
     """What all exchanges share. `snapshot` is replaced by reference, never changed; None before the first one."""
 
     upstream: Calls
@@ -51,4 +53,4 @@ class Board:
     snapshot: Snapshot | None = None
     breakers: Breakers = field(default_factory=lambda: Breakers(time.monotonic))
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
-    gates: defaultdict[str, Gate] = field(default_factory=lambda: defaultdict(Gate))
+    queues: defaultdict[str, AdmissionQueue] = field(default_factory=lambda: defaultdict(AdmissionQueue))

@@ -25,17 +25,17 @@ _PAUSE_S = 1.0
 _log = logging.getLogger("switchyard")
 
 
-class Answer(Protocol):
+class UsageSource(Protocol):
     """What a limit has to do with an answer."""
 
-    limits: "Claims | None"
+    limits: "Reservation | None"
     """Who tells the headers about limits that go with it."""
 
-    def tokens(self, prompt: int) -> int:
+    def tokens_used(self, prompt: int) -> int:
         """What the request has cost so far; `prompt` is what its prompt was estimated at."""
 
 
-class Watch(Protocol):
+class LimitObserver(Protocol):
     """Who wants to know what happens here."""
 
     def limited(self, endpoint: str, limit: str) -> None:
@@ -46,7 +46,7 @@ class Watch(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class LimitSubject:
     """Whose limits they are: the name for messages, the id under which is counted, the key's own limits if it has."""
 
     name: str
@@ -64,7 +64,7 @@ _TITLES: Mapping[Kind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
+class _Charge:
     kind: Kind
     key: str
     limit: int
@@ -74,27 +74,29 @@ class _Claim:
 class Limiter:
     """The limits of one configuration, counted in `store`. `clock` is in seconds."""
 
-    def __init__(self, limiting: Limiting, store: Store, watch: Watch, clock: Callable[[], float]) -> None:
+    def __init__(self, limiting: Limiting, store: Store, observer: LimitObserver, clock: Callable[[], float]) -> None:
         self.limiting, self.store = limiting, store
-        self._watch, self._clock = watch, clock
+        self._observer, self._clock = observer, clock
         self._down_until = float("-inf")
 
-    def admit(self, subject: Subject, endpoint: str, body: Mapping[str, Any], answer: Answer) -> "Claims":
+    def admit(
+        self, subject: LimitSubject, endpoint: str, body: Mapping[str, Any], answer: UsageSource
+    ) -> "Reservation":
         """A context in which the request runs; entering it raises what keeps the request from that.
 
         That is LimitExceeded; TooLarge where the prompt alone exceeds the limit, so that no waiting helps; Unavailable
         where the store does not answer and the configuration wants no requests then.
         """
         limits = self.limiting.of(subject.name, endpoint, subject.own)
-        claims: list[_Claim] = []
+        claims: list[_Charge] = []
         if limits.requests_per_minute is not None:
-            claims.append(_Claim("requests", f"{subject.id}:{endpoint}:requests", limits.requests_per_minute))
+            claims.append(_Charge("requests", f"{subject.id}:{endpoint}:requests", limits.requests_per_minute))
         if limits.tokens_per_minute is not None:
             key = f"{subject.id}:{endpoint}:tokens"
-            claims.append(_Claim("tokens", key, limits.tokens_per_minute, estimate(body)))
+            claims.append(_Charge("tokens", key, limits.tokens_per_minute, estimate(body)))
         if limits.concurrent_requests is not None:
-            claims.append(_Claim("concurrent", f"{subject.id}:{endpoint}", limits.concurrent_requests))
-        return Claims(self, f"'{subject.name}' on '{endpoint}'", endpoint, claims, answer)
+            claims.append(_Charge("concurrent", f"{subject.id}:{endpoint}", limits.concurrent_requests))
+        return Reservation(self, f"'{subject.name}' on '{endpoint}'", endpoint, claims, answer)
 
     @property
     def is_down(self) -> bool:
@@ -106,7 +108,7 @@ class Limiter:
         if not self.is_down:
             _log.warning("the store of limits does not answer: %s", error)
         self._down_until = self._clock() + _PAUSE_S
-        self._watch.store_failed()
+        self._observer.store_failed()
 
     @contextmanager
     def failures_noted(self) -> Iterator[None]:
@@ -116,20 +118,22 @@ class Limiter:
         except StoreFailed as error:
             self.failed(error)
 
-    def refused(self, endpoint: str, claims: Sequence[_Claim]) -> None:
+    def refused(self, endpoint: str, claims: Sequence[_Charge]) -> None:
         """Notes that a request was refused for these."""
         for claim in claims:
-            self._watch.limited(endpoint, claim.kind)
+            self._observer.limited(endpoint, claim.kind)
 
 
-class Claims:
+class Reservation:
     """One request's claims, held while it runs."""
 
-    def __init__(self, limiter: Limiter, who: str, endpoint: str, claims: Sequence[_Claim], answer: Answer) -> None:
+    def __init__(
+        self, limiter: Limiter, who: str, endpoint: str, claims: Sequence[_Charge], answer: UsageSource
+    ) -> None:
         self._limiter, self._store = limiter, limiter.store
         self._who, self._endpoint, self._claims, self._answer = who, endpoint, claims, answer
         self._holder = uuid.uuid4().hex
-        self._taken: list[_Claim] = []
+        self._taken: list[_Charge] = []
         self._windows: asyncio.Task[Mapping[Kind, Window]] | None = None
 
     async def __aenter__(self) -> Self:
@@ -165,11 +169,11 @@ class Claims:
         if self._windows is not None:
             await asyncio.wait([self._windows])
 
-    def _spent(self, claim: _Claim, error: BaseException | None) -> int:
+    def _spent(self, claim: _Charge, error: BaseException | None) -> int:
         """What no deployment has answered costs nothing; what a client did not wait for does, by leaving or by asking
         for little time."""
         failed = isinstance(error, SwitchyardError) and not isinstance(error, DeadlinePassed)
-        return 0 if failed else self._answer.tokens(claim.cost)
+        return 0 if failed else self._answer.tokens_used(claim.cost)
 
     async def headers(self) -> Mapping[str, str]:
         """What the answer says about the limits, by OpenAI's names."""
@@ -202,7 +206,7 @@ class Claims:
                 raise outcome
         return True
 
-    async def _take(self, claim: _Claim) -> None:
+    async def _take(self, claim: _Charge) -> None:
         if claim.kind == "concurrent":
             fits = await self._store.acquire(claim.key, claim.limit, self._holder)
         else:
@@ -226,7 +230,7 @@ class Claims:
             windows = await asyncio.gather(*(self._store.window(claim.key) for claim in counted))
         return {claim.kind: window for claim, window in zip(counted, windows, strict=False)}
 
-    def _refusal(self, lacking: Sequence[_Claim], windows: Mapping[Kind, Window]) -> LimitExceeded:
+    def _refusal(self, lacking: Sequence[_Charge], windows: Mapping[Kind, Window]) -> LimitExceeded:
         waits: list[int] = []
         reasons: list[str] = []
         for claim in lacking:

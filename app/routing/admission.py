@@ -16,7 +16,7 @@ RETRY_AFTER_S = 1.0
 
 
 @dataclass(slots=True)
-class Gate:
+class AdmissionQueue:
     """One endpoint's. First come, first served; limits may change from one request to the next."""
 
     running: int = 0
@@ -28,7 +28,7 @@ class Gate:
         return len(self._waiting)
 
     @asynccontextmanager
-    async def turn(self, endpoint: str, limits: Admission | None) -> AsyncIterator[None]:
+    async def slot(self, endpoint: str, limits: Admission | None) -> AsyncIterator[None]:
         """Holds a place while the block runs; raises Unavailable where the queue is full or the wait too long."""
         if limits is None:
             yield

@@ -20,22 +20,22 @@ class Breaker:
     faults: int = 0
     openings: int = 0
     open_until: float | None = None
-    probe: "Asked | None" = None
+    probe: "Attempt | None" = None
 
     def admits(self, now: float) -> bool:
         """Whether a request may go there: closed, or open for long enough and no probe on its way."""
         return self.open_until is None or (now >= self.open_until and self.probe is None)
 
-    def asked(self) -> "Asked":
+    def attempt(self) -> "Attempt":
         """A request goes there; with an open breaker it is the probe, unless there is one."""
-        request = Asked(self)
+        request = Attempt(self)
         if self.open_until is not None and self.probe is None:
             self.probe = request
         return request
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class Attempt:
     """One request to a breaker's deployment; exactly one of the methods tells how it ended.
 
     Requests that went there before the breaker opened, or although it is open, end while another one probes: the probe

@@ -1,6 +1,6 @@
 """The router as an ASGI application, built from values.
 
-A `Router` takes a configuration and its surroundings; whoever hosts its `app` (uvicorn, a Serve deployment, a test)
+A `Router` takes a configuration and its environment; whoever hosts its `app` (uvicorn, a Serve deployment, a test)
 delivers later configurations through `reconfigure`.
 """
 
@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.access.caller import must_use, names, visible
+from app.access.caller import ConfigViews, names
 from app.access.guard import Access
 from app.config.base import ConfigError
 from app.config.schema import Config, parse
@@ -31,15 +31,15 @@ from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange.handler import Candidates, handle
 from app.exchange.request import headers_of
 from app.exchange.response import told_by_headers
-from app.exchange.state import Board, Snapshot
-from app.server.asgi import _AtOnce, _endpoints, _OneSlashOrNone
+from app.exchange.state import RouterState, Snapshot
+from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.databricks_management import Management
 from app.server.openapi import Operation, document, operations
 from app.telemetry import tgi_exposition as tgi_metrics
-from app.telemetry.event_loop import pulse
+from app.telemetry.event_loop import monitor_event_loop
 from app.telemetry.metrics import CONTENT_TYPE, Telemetry
 from app.upstream.client import Upstream
-from app.upstream.target import Surroundings, targets
+from app.upstream.target import RuntimeEnvironment, targets
 
 _PROBE_TIMEOUT_S = 2.0
 _PROBE_CACHE_S = 1.0
@@ -52,55 +52,55 @@ class Router:
     """
 
     def __init__(
-        self, surroundings: Surroundings, *, random: Random | None = None, control: ControlPlane | None = None
+        self, environment: RuntimeEnvironment, *, random: Random | None = None, control: ControlPlane | None = None
     ) -> None:
-        self._surroundings = surroundings
+        self._environment = environment
         self._upstream = Upstream()
         telemetry = Telemetry()
-        self._access = Access(telemetry, loopback=surroundings.loopback, several_routers=surroundings.several_routers)
-        self._board = Board(self._upstream, telemetry, self._access, random or Random())
+        self._access = Access(telemetry, loopback=environment.loopback, several_routers=environment.several_routers)
+        self._state = RouterState(self._upstream, telemetry, self._access, random or Random())
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
-        self._management = Management(self._serving, self._all_healthy, telemetry, self._access, control)
-        endpoints = _endpoints(self._exchange)
+        self._management = Management(self._views, self._all_healthy, telemetry, self._access, control)
+        endpoints = route_apps(self._exchange)
         starlette = Starlette(
             routes=[
                 *self._operations(),
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
-            exception_handlers={HTTPException: _unrouted, SwitchyardError: _refused},
+            exception_handlers={HTTPException: _not_found, SwitchyardError: _forbidden},
             lifespan=self._lifespan,
         )
         starlette.router.redirect_slashes = False
-        self.app: ASGIApp = _OneSlashOrNone(_AtOnce(endpoints, starlette))
+        self.app: ASGIApp = StripTrailingSlash(ExactPathRouter(endpoints, starlette))
 
     def reconfigure(self, config: object) -> None:
         """Serves by `config` (a Config, or plain data) from the next request on.
 
         Raises ConfigError on one that cannot be served; the one before stays in force.
         """
-        reloads = self._board.telemetry.reloads
+        reloads = self._state.telemetry.reloads
         try:
             wanted = config if isinstance(config, Config) else parse(config)
-            snapshot = Snapshot(wanted, targets(wanted, self._surroundings))
+            snapshot = Snapshot(wanted, targets(wanted, self._environment), ConfigViews(wanted))
             self._access.reconfigure(wanted)
-            self._board.snapshot = snapshot
+            self._state.snapshot = snapshot
         except ConfigError:
             reloads.labels("refused").inc()
             raise
         self._management.since_ms = int(time.time() * 1000)
         reloads.labels("applied").inc()
 
-    def _serving(self) -> Config | None:
-        return self._board.snapshot.config if self._board.snapshot is not None else None
+    def _views(self) -> ConfigViews | None:
+        return self._state.snapshot.views if self._state.snapshot is not None else None
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        async with self._upstream, self._access.running(), pulse(self._board.telemetry):
+        async with self._upstream, self._access.running(), monitor_event_loop(self._state.telemetry):
             yield
 
     async def _exchange(self, candidates: Candidates, scope: Scope, receive: Receive, send: Send) -> None:
-        await handle(self._board, candidates, scope, receive, send)
+        await handle(self._state, candidates, scope, receive, send)
 
     def _operations(self) -> list[Path]:
         return [
@@ -118,7 +118,7 @@ class Router:
 
     async def _ready(self, request: HTTPRequest) -> Response:
         """Every endpoint has a healthy deployment among those that get traffic."""
-        snapshot = self._board.snapshot
+        snapshot = self._state.snapshot
         if snapshot is None:
             return JSONResponse({"status": "not configured"}, status_code=503)
         healthy = await self._all_healthy()
@@ -132,7 +132,7 @@ class Router:
 
     async def _all_healthy(self) -> Mapping[str, bool]:
         """Which deployments are healthy; asked at most once a second, however many probes come."""
-        asked = list(self._board.snapshot.targets.values()) if self._board.snapshot is not None else []
+        asked = list(self._state.snapshot.targets.values()) if self._state.snapshot is not None else []
         when, known = self._readiness
         if time.monotonic() - when < _PROBE_CACHE_S and all(target.name in known for target in asked):
             return known
@@ -157,23 +157,23 @@ class Router:
 
     async def _metrics(self, request: HTTPRequest) -> Response:
         """Those of all endpoints, or of the reader's where the configuration asks for credentials."""
-        config = self._serving()
+        views = self._views()
         reader = await self._access.reader(headers_of(request.scope))
-        seen = None if config is None or reader.endpoints is None else names(visible(reader, config))
-        return Response(self._board.telemetry.expose(seen), media_type=CONTENT_TYPE)
+        seen = None if views is None or reader.endpoints is None else names(views.of(reader))
+        return Response(self._state.telemetry.expose(seen), media_type=CONTENT_TYPE)
 
     async def _tgi_metrics(self, request: HTTPRequest) -> Response:
         """One endpoint's, under TGI's names; without a name the default's."""
-        config = self._serving()
+        views = self._views()
         reader = await self._access.reader(headers_of(request.scope))
-        endpoint = request.path_params.get("endpoint") or (config.defaults.get("completions") if config else None)
-        if config is None or endpoint not in config.endpoints:
+        endpoint = request.path_params.get("endpoint") or (views.config.defaults.get("completions") if views else None)
+        if views is None or endpoint not in views.config.endpoints:
             raise HTTPException(404)
-        must_use(reader, config, endpoint)
-        return Response(tgi_metrics.exposition(self._board.telemetry.of([endpoint])), media_type=CONTENT_TYPE)
+        views.require_access(reader, endpoint)
+        return Response(tgi_metrics.exposition(self._state.telemetry.of([endpoint])), media_type=CONTENT_TYPE)
 
 
-async def _unrouted(request: HTTPRequest, raised: Exception) -> Response:
+async def _not_found(request: HTTPRequest, raised: Exception) -> Response:
     """No such path or method: told in the dialect that most clients speak."""
     assert isinstance(raised, HTTPException)
     error: SwitchyardError = (
@@ -181,15 +181,15 @@ async def _unrouted(request: HTTPRequest, raised: Exception) -> Response:
         if raised.status_code == 405
         else NotFound(f"There is nothing at {request.method} {request.url.path}")
     )
-    return _told(error, request, raised.headers or {})
+    return _error_response(error, request, raised.headers or {})
 
 
-async def _refused(request: HTTPRequest, raised: Exception) -> Response:
+async def _forbidden(request: HTTPRequest, raised: Exception) -> Response:
     """One of the router's own operations is not for who asks."""
     assert isinstance(raised, SwitchyardError)
-    return _told(raised, request, told_by_headers(raised))
+    return _error_response(raised, request, told_by_headers(raised))
 
 
-def _told(error: SwitchyardError, request: HTTPRequest, headers: Mapping[str, str]) -> Response:
+def _error_response(error: SwitchyardError, request: HTTPRequest, headers: Mapping[str, str]) -> Response:
     reply = OpenAI().render_error(error, "none", Request(request.method, request.url.path))
     return Response(reply.body, reply.status, {**reply.headers, **headers}, media_type=reply.media_type)

@@ -9,7 +9,7 @@ from app.exchange.handler import Candidates
 Exchange = Callable[[Candidates, Scope, Receive, Send], Awaitable[None]]
 
 
-class _Endpoint:
+class RouteApp:
     """One method and path, with the dialects that have it, as an ASGI application."""
 
     def __init__(self, exchange: Exchange, candidates: Candidates) -> None:
@@ -19,22 +19,22 @@ class _Endpoint:
         await self._exchange(self._candidates, scope, receive, send)
 
 
-Endpoints = Mapping[tuple[str, str], _Endpoint]
+RouteApps = Mapping[tuple[str, str], RouteApp]
 """By method and path."""
 
 
-def _endpoints(exchange: Exchange) -> Endpoints:
+def route_apps(exchange: Exchange) -> RouteApps:
     shared: dict[tuple[str, str], list[tuple[Dialect, Route]]] = {}
     for dialect in DIALECTS:
         for route in dialect.routes:
             shared.setdefault((route.method, route.path), []).append((dialect, route))
-    return {where: _Endpoint(exchange, candidates) for where, candidates in shared.items()}
+    return {where: RouteApp(exchange, candidates) for where, candidates in shared.items()}
 
 
-class _AtOnce:
+class ExactPathRouter:
     """Paths without parameters are looked up; Starlette tries its routes one by one, and wraps every chunk twice."""
 
-    def __init__(self, endpoints: Endpoints, otherwise: ASGIApp) -> None:
+    def __init__(self, endpoints: RouteApps, otherwise: ASGIApp) -> None:
         self._endpoints = {where: endpoint for where, endpoint in endpoints.items() if "{" not in where[1]}
         self._otherwise = otherwise
 
@@ -43,7 +43,7 @@ class _AtOnce:
         await (known or self._otherwise)(scope, receive, send)
 
 
-class _OneSlashOrNone:
+class StripTrailingSlash:
     """`/v1/models/` is `/v1/models`: a redirect would cost POSTs their body in some clients."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 from starlette.routing import Route as Path
 from starlette.types import Receive, Scope, Send
 
-from app.access.caller import VISITOR, Caller, must_use, visible
+from app.access.caller import UNAUTHENTICATED, Caller, ConfigViews
 from app.access.guard import Access
 from app.config.schema import Config
 from app.control_plane import Applied, ControlPlane, Delivery, change_traffic, delivery_seen
@@ -26,19 +26,19 @@ from app.dialects.databricks.management.openapi import openapi
 from app.dialects.databricks.management.traffic_update import Update, traffic_asked
 from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body
-from app.errors import InternalError, NotFound, SwitchyardError, Unavailable, UpstreamError
-from app.exchange.deadlines import ClientGone
-from app.exchange.request import GONE, check_headers, headers_of, read_body, request_id
-from app.exchange.response import Answer
+from app.errors import NotFound, Unavailable, UpstreamError
+from app.exchange.failures import errors_rendered
+from app.exchange.request import check_headers, headers_of, read_body, request_id
+from app.exchange.response import ResponseWriter
 from app.server.openapi import Operation
-from app.telemetry.access_log import Record, where
+from app.telemetry.access_log import Record
 from app.telemetry.metrics import CONTENT_TYPE, Telemetry
 
-Handler = Callable[[HTTPRequest, "Asked"], Awaitable[Reply]]
+Handler = Callable[[HTTPRequest, "OperationContext"], Awaitable[Reply]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OperationContext:
     """Who asks, and what the log is told of it."""
 
     caller: Caller
@@ -60,19 +60,19 @@ _log = logging.getLogger("switchyard")
 class Management:
     """The management routes.
 
-    `serving` tells the configuration in force (None before the first), `healthy` which deployments are healthy;
+    `views` gives the configuration in force (None before the first), `healthy` which deployments are healthy;
     `since_ms` is when this router was given its configuration.
     """
 
     def __init__(
         self,
-        serving: Callable[[], Config | None],
+        views: Callable[[], ConfigViews | None],
         healthy: Callable[[], Awaitable[Mapping[str, bool]]],
         telemetry: Telemetry,
         access: Access,
         control: ControlPlane | None,
     ) -> None:
-        self._serving_or_none, self._healthy, self._telemetry, self._control = serving, healthy, telemetry, control
+        self._views_or_none, self._healthy, self._telemetry, self._control = views, healthy, telemetry, control
         self._access = access
         self.since_ms = 0
 
@@ -87,7 +87,7 @@ class Management:
         return [
             Path(
                 path,
-                _Operation(operation, handler, self._telemetry, self._access, self._serving_or_none),
+                _Operation(operation, handler, self._telemetry, self._access, self._views_or_none),
                 methods=[method],
             )
             for method, path, operation, handler in self._table()
@@ -106,28 +106,28 @@ class Management:
             *((method, "/api/2.0/{path:path}", "unknown", self._unknown) for method in _METHODS),
         ]
 
-    async def _probe(self, request: HTTPRequest, asked: Asked) -> Reply:
+    async def _probe(self, request: HTTPRequest, asked: OperationContext) -> Reply:
         """The SDK asks it without credentials, whenever it is configured: an empty object tells it nothing new."""
         return Reply(b"{}")
 
-    async def _list(self, request: HTTPRequest, asked: Asked) -> Reply:
+    async def _list(self, request: HTTPRequest, asked: OperationContext) -> Reply:
         return Reply(dump(listed(await self._view(request, asked))))
 
-    async def _get(self, request: HTTPRequest, asked: Asked) -> Reply:
+    async def _get(self, request: HTTPRequest, asked: OperationContext) -> Reply:
         name, _ = self._asked(request, asked)
         return Reply(dump(detailed(name, await self._view(request, asked))))
 
-    async def _openapi(self, request: HTTPRequest, asked: Asked) -> Reply:
+    async def _openapi(self, request: HTTPRequest, asked: OperationContext) -> Reply:
         name, config = self._asked(request, asked)
         return Reply(dump(openapi(name, config.endpoints[name], str(request.base_url))))
 
-    async def _metrics(self, request: HTTPRequest, asked: Asked) -> Reply:
+    async def _metrics(self, request: HTTPRequest, asked: OperationContext) -> Reply:
         name, _ = self._asked(request, asked)
         return Reply(self._telemetry.expose([name]), media_type=CONTENT_TYPE)
 
-    async def _update_config(self, request: HTTPRequest, asked: Asked) -> Reply:
+    async def _update_config(self, request: HTTPRequest, asked: OperationContext) -> Reply:
         """Changes the traffic everywhere. The reply tells the endpoint as it is a moment later."""
-        self._access.must_manage(asked.caller)
+        self._access.require_manager(asked.caller)
         name, config = self._asked(request, asked)
         if self._control is None:
             raise not_offered(_IN_THE_FILE)
@@ -138,38 +138,38 @@ class Management:
         _log.info("request %s: '%s' moved '%s' from %s to %s", asked.record.request_id, who, name, seen, wanted)
         return Reply(dump(detailed(name, await self._view(request, asked))))
 
-    async def _refuse(self, why: str, request: HTTPRequest, asked: Asked) -> Reply:
+    async def _refuse(self, why: str, request: HTTPRequest, asked: OperationContext) -> Reply:
         if "name" in request.path_params:
             self._asked(request, asked)
         raise not_offered(why)
 
-    async def _unknown(self, request: HTTPRequest, asked: Asked) -> Reply:
+    async def _unknown(self, request: HTTPRequest, asked: OperationContext) -> Reply:
         raise NotFound(f"No API found for '{request.method} {request.url.path}'")
 
-    def _asked(self, request: HTTPRequest, asked: Asked) -> tuple[str, Config]:
+    def _asked(self, request: HTTPRequest, asked: OperationContext) -> tuple[str, Config]:
         """The endpoint in the path, and the configuration that has it. Raises NotFound, and Forbidden."""
-        name, config = request.path_params["name"], self._serving()
-        find(name, config)
-        must_use(asked.caller, config, name)
+        name, views = request.path_params["name"], self._views()
+        find(name, views.config)
+        views.require_access(asked.caller, name)
         asked.record.endpoint = name
-        return name, config
+        return name, views.config
 
-    def _serving(self) -> Config:
-        if (config := self._serving_or_none()) is None:
+    def _views(self) -> ConfigViews:
+        if (views := self._views_or_none()) is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
-        return config
+        return views
 
-    async def _view(self, request: HTTPRequest, asked: Asked) -> View:
-        before = self._serving()
+    async def _view(self, request: HTTPRequest, asked: OperationContext) -> View:
+        before = self._views().config
         healthy, applied = await asyncio.gather(self._healthy(), self._applied())
-        after = self._serving()
-        seen, may_manage = visible(asked.caller, after), self._access.may_manage(asked.caller)
+        views = self._views()
+        seen, may_manage = views.of(asked.caller), self._access.may_manage(asked.caller)
         view = partial(View, seen, healthy, url=str(request.base_url), may_manage=may_manage)
         if self._control is None:
             return view(since_ms=self.since_ms)
         if applied is None:
             return view(since_ms=self.since_ms, delivery=Delivery.UNSETTLED)
-        delivery = delivery_seen(applied, before, after)
+        delivery = delivery_seen(applied, before, views.config)
         return view(since_ms=applied.since_ms, delivery=delivery, pending=applied.parsed())
 
     async def _applied(self) -> Applied | None:
@@ -194,30 +194,20 @@ class _Operation:
     handler: Handler
     telemetry: Telemetry
     access: Access
-    serving: Callable[[], Config | None]
+    views: Callable[[], ConfigViews | None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = HTTPRequest(scope, receive)
         record = Record("databricks", self.name, request_id(request.headers))
-        out = Answer(send, record)
+        writer = ResponseWriter(send, record)
         try:
-            if (config := self.serving()) is not None:
-                check_headers(scope, config.max_header_bytes)
-            # Before the first configuration nobody is known yet; all that can be said then is that there is none.
-            guarded = config is not None and self.name not in _OPEN
-            caller = await self.access.caller(headers_of(scope)) if guarded else VISITOR
-            record.caller = caller.name
-            await out.reply(await self.handler(request, Asked(caller, record)))
-        except ClientGone:
-            record.status, record.error = GONE, "client_gone"
-        except asyncio.CancelledError:  # how Serve tells that the client left
-            record.status, record.error = GONE, "client_gone"
-            raise
-        except SwitchyardError as error:
-            await out.error(error, error_reply(error, request_id=record.request_id))
-        except Exception as error:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
-            _log.error("request %s failed in the router\n%s", record.request_id, where(error))
-            failure = InternalError("The router failed to serve the request")
-            await out.error(failure, error_reply(failure, request_id=record.request_id))
+            async with errors_rendered(writer, partial(error_reply, request_id=record.request_id)):
+                if (views := self.views()) is not None:
+                    check_headers(scope, views.config.max_header_bytes)
+                # Before the first configuration nobody is known yet; all that can be said then is that there is none.
+                guarded = views is not None and self.name not in _OPEN
+                caller = await self.access.caller(headers_of(scope)) if guarded else UNAUTHENTICATED
+                record.caller = caller.name
+                await writer.send(await self.handler(request, OperationContext(caller, record)))
         finally:
             self.telemetry.finish(record)

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager, suppress
 
 from app.telemetry.metrics import Telemetry
 
-BEAT_S = 1.0
+SAMPLE_EVERY_S = 1.0
 
 
 @asynccontextmanager
-async def pulse(telemetry: Telemetry) -> AsyncIterator[None]:
+async def monitor_event_loop(telemetry: Telemetry) -> AsyncIterator[None]:
     """Tells `telemetry` about the running loop while the block runs."""
-    task = asyncio.create_task(_beat(telemetry))
+    task = asyncio.create_task(_sample(telemetry))
     try:
         yield
     finally:
@@ -21,10 +21,10 @@ async def pulse(telemetry: Telemetry) -> AsyncIterator[None]:
             await task
 
 
-async def _beat(telemetry: Telemetry) -> None:
+async def _sample(telemetry: Telemetry) -> None:
     clock = asyncio.get_running_loop().time
     while True:
-        due = clock() + BEAT_S
-        await asyncio.sleep(BEAT_S)
+        due = clock() + SAMPLE_EVERY_S
+        await asyncio.sleep(SAMPLE_EVERY_S)
         telemetry.loop_lag.set(clock() - due)
         telemetry.tasks.set(len(asyncio.all_tasks()))

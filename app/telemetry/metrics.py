@@ -140,11 +140,11 @@ class Telemetry:
     def expose(self, endpoints: Collection[str] | None = None) -> bytes:
         """The metrics in Prometheus' text format, or those of some endpoints."""
         source = self._source()
-        return generate_latest(source if endpoints is None else _Of(endpoints, source))
+        return generate_latest(source if endpoints is None else _ForEndpoints(endpoints, source))
 
     def of(self, endpoints: Collection[str]) -> Iterator[Metric]:
         """Some endpoints' metrics."""
-        return _Of(endpoints, self._source()).collect()
+        return _ForEndpoints(endpoints, self._source()).collect()
 
     def _source(self) -> CollectorRegistry:
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
@@ -155,7 +155,7 @@ class Telemetry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Of(Collector):
+class _ForEndpoints(Collector):
     """The samples with one of some endpoints' labels."""
 
     endpoints: Collection[str]

@@ -16,7 +16,7 @@ from app.config.schema import Timeouts
 from app.engine.errors import engine_error, refusal_in
 from app.engine.model import Model
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable
-from app.upstream.model_cache import ModelCards, Told
+from app.upstream.model_cache import CardResponse, ModelCache
 from app.upstream.target import Target
 
 _MAX_ERROR_BYTES = 64 * 1024
@@ -31,7 +31,7 @@ class Upstream:
 
     def __init__(self) -> None:
         self._open: aiohttp.ClientSession | None = None
-        self._models = ModelCards(self._get)
+        self._models = ModelCache(self._get)
 
     async def __aenter__(self) -> Self:
         self._open = aiohttp.ClientSession(
@@ -109,7 +109,7 @@ class Upstream:
         """What `target` says of its model. Raises UpstreamError where it says nothing."""
         return await self._models.of(target, timeouts)
 
-    async def _get(self, target: Target, path: str, etag: str | None, timeouts: Timeouts) -> Told | None:
+    async def _get(self, target: Target, path: str, etag: str | None, timeouts: Timeouts) -> CardResponse | None:
         headers = {**target.headers, **({"if-none-match": etag} if etag else {})}
         with _translated(target):
             async with (
@@ -120,7 +120,7 @@ class Upstream:
                     return None
                 if response.status != 200:
                     raise await _refusal(response, target)
-                return Told(await response.read(), response.headers.get("etag"))
+                return CardResponse(await response.read(), response.headers.get("etag"))
 
     async def probe(self, target: Target, timeout_s: float) -> bool:
         """Whether the deployment says that it is healthy."""

@@ -18,14 +18,14 @@ _FRESH_S = 30.0
 _PATIENCE_S = 0.5
 
 
-class Told(NamedTuple):
+class CardResponse(NamedTuple):
     """A deployment's answer to a GET."""
 
     body: bytes
     etag: str | None
 
 
-Get = Callable[[Target, str, str | None, Timeouts], Awaitable[Told | None]]
+Get = Callable[[Target, str, str | None, Timeouts], Awaitable[CardResponse | None]]
 """Asks a deployment for a path; None where what carries the given ETag still holds. Raises SwitchyardError."""
 
 
@@ -37,7 +37,7 @@ class _Card:
     asking: asyncio.Task[Model] | None = None
 
 
-class ModelCards:
+class ModelCache:
     """The models of deployments, each asked for again every half a minute, since a rollout can change it.
 
     One question at a time goes to a deployment, whoever waits for it. Who knows an older answer waits for the new one

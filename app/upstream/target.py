@@ -1,4 +1,4 @@
-"""Where deployments are, and the keys that open them, from the configuration and the process's surroundings."""
+"""Where deployments are, and the keys that open them, from the configuration and the process's environment."""
 
 import os
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RuntimeEnvironment:
     """What a process knows beside its configuration: the Serve ingress's URL, and the key to model applications.
 
     `loopback`: only this machine reaches it. `several_routers`: others serve the same callers with it.
@@ -44,13 +44,13 @@ class Surroundings:
         return cls(serve_url, key, loopback=loopback, several_routers=several_routers)
 
 
-def targets(config: Config, surroundings: Surroundings) -> dict[str, Target]:
+def targets(config: Config, environment: RuntimeEnvironment) -> dict[str, Target]:
     """Every deployment's Target. Raises ConfigError where a key's variable or file cannot be read."""
     problems: list[str] = []
     found: dict[str, Target] = {}
     for name, deployment in config.deployments.items():
         try:
-            found[name] = _target(name, deployment, surroundings)
+            found[name] = _target(name, deployment, environment)
         except OSError as error:
             problems.append(f"deployments.{name}.api_key_file: {deployment.api_key_file}: {error.strerror}")
         except KeyError:
@@ -60,10 +60,10 @@ def targets(config: Config, surroundings: Surroundings) -> dict[str, Target]:
     return found
 
 
-def _target(name: str, deployment: Deployment, surroundings: Surroundings) -> Target:
+def _target(name: str, deployment: Deployment, environment: RuntimeEnvironment) -> Target:
     if deployment.url is None:
-        url = f"{surroundings.serve_url.rstrip('/')}{APP_PREFIX}{deployment.app}"
-        return Target(name, url, deployment.model, {INTERNAL_KEY_HEADER: surroundings.internal_key})
+        url = f"{environment.serve_url.rstrip('/')}{APP_PREFIX}{deployment.app}"
+        return Target(name, url, deployment.model, {INTERNAL_KEY_HEADER: environment.internal_key})
     key = None
     if deployment.api_key_env is not None:
         key = os.environ[deployment.api_key_env]

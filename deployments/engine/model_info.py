@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from deployments.engine.logits.registry import heeded
+from deployments.engine.logits.registry import supported_xargs
 
 
 def add_model_card(app: FastAPI, path: str) -> None:
@@ -46,5 +46,5 @@ def _card(engine: Any) -> Mapping[str, Any]:
         "hidden_size": model.get_hidden_size(),
         "vocab_size": model.get_vocab_size(),
         "logprobs_mode": str(model.logprobs_mode),
-        "processors": heeded(model.logits_processors or ()),
+        "processors": supported_xargs(model.logits_processors or ()),
     }

@@ -22,7 +22,7 @@ from deployments.draining import GRACE_S
 from deployments.engine.disconnect import DisconnectMiddleware
 from deployments.engine.internal_key import VARIABLE, InternalKeyMiddleware
 from deployments.engine.model_info import add_model_card
-from deployments.engine.watchdog import end_with
+from deployments.engine.watchdog import exit_when_engine_dies
 from deployments.weights import cache as weights
 
 DEPLOYMENT = "Engine"
@@ -52,7 +52,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
 
     async def _start_engine(self) -> None:
         await self.engine.start()  # and no more: Ray's would start a 400 MB actor for usage reports
-        self._vitals = asyncio.create_task(end_with(self.engine._engine_client))
+        self._vitals = asyncio.create_task(exit_when_engine_dies(self.engine._engine_client))
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
         # Here and not above: they import vLLM, which an application's build need not wait for.

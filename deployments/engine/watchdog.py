@@ -11,12 +11,12 @@ import os
 from typing import Any
 
 LOOK_EVERY_S = 0.02
-"""Shorter than the router waits before it asks a deployment again (`app.exchange.forward.AGAIN_AFTER_S`)."""
+"""Shorter than the router waits before it asks a deployment again (`app.exchange.forward.RETRY_SAME_AFTER_S`)."""
 
 _log = logging.getLogger("ray.serve")
 
 
-async def end_with(engine: Any) -> None:
+async def exit_when_engine_dies(engine: Any) -> None:
     """Ends this process once vLLM's `engine` (an `EngineClient`) has died. Never returns otherwise."""
     while not engine.errored:  # noqa: ASYNC110  vLLM has nothing to wait for
         await asyncio.sleep(LOOK_EVERY_S)

@@ -73,7 +73,7 @@ def exclusive(directory: Path) -> Iterator[None]:
         yield
 
 
-def marked(run_id: str) -> list[int]:
+def processes_of(run_id: str) -> list[int]:
     """The live processes of the run, this one left out."""
     needle = f"{MARKER}={run_id}".encode()
     found: list[int] = []
@@ -89,7 +89,7 @@ def sweep(run_id: str) -> int:
     """Ends every process of the run: asks, waits, then kills. Returns how many there were."""
     asked: set[int] = set()
     deadline = time.monotonic() + GRACE_S
-    while alive := marked(run_id):
+    while alive := processes_of(run_id):
         late = time.monotonic() > deadline
         for pid in alive:
             if late or pid not in asked:

@@ -41,7 +41,7 @@ class Cluster:
     def processes(self, title: str) -> list[psutil.Process]:
         """Its processes with this title, the oldest first."""
         found = []
-        for pid in leftovers.marked(self.launcher.run_id):
+        for pid in leftovers.processes_of(self.launcher.run_id):
             try:
                 process = psutil.Process(pid)
                 if title in " ".join(process.cmdline()):

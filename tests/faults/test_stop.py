@@ -24,4 +24,4 @@ def test_a_sigterm_finishes_what_is_under_way(cluster: Cluster) -> None:
     carried = [it for it in traffic.since(moment) if it.begun < moment]
     assert {it.lane.name for it in carried} == {lane.name for lane in streams}
     assert unexplained(carried) == []
-    assert leftovers.marked(cluster.launcher.run_id) == []
+    assert leftovers.processes_of(cluster.launcher.run_id) == []

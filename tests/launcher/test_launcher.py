@@ -50,7 +50,7 @@ def launch(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]
 
 
 def assert_nothing_is_left(launcher: Launcher) -> None:
-    assert leftovers.marked(launcher.run_id) == []
+    assert leftovers.processes_of(launcher.run_id) == []
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", launcher.port)) != 0
 
@@ -59,7 +59,7 @@ def assert_nothing_is_left(launcher: Launcher) -> None:
 def test_ctrl_c_stops_everything(launcher: Launcher) -> None:
     answer = httpx.post(f"{launcher.url}/v1/embeddings", json={"model": "embed", "input": "hello"}, timeout=60)
     assert len(answer.json()["data"][0]["embedding"]) == 384
-    assert len(leftovers.marked(launcher.run_id)) > 5
+    assert len(leftovers.processes_of(launcher.run_id)) > 5
     launcher.process.send_signal(signal.SIGINT)
     time.sleep(0.2)
     launcher.process.send_signal(signal.SIGINT)  # impatience changes nothing

@@ -50,7 +50,7 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applicatio
             yield Application(launcher.url, sdk, key, directory)
         launcher.process.send_signal(signal.SIGTERM)
         assert launcher.process.wait(120) == 0
-        assert leftovers.marked(launcher.run_id) == []
+        assert leftovers.processes_of(launcher.run_id) == []
 
 
 def eventually(condition: Callable[[], bool], *, within_s: float) -> bool:

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from app.server.application import Router
-from app.upstream.target import Surroundings
+from app.upstream.target import RuntimeEnvironment
 from tests.support.fake_engine import FakeEngine
 from tests.support.servers import serve
 
@@ -30,7 +30,7 @@ class Rig:
                 "mini": {"url": f"{engines_url}/mini", "model": "mini-model", "tasks": ["embeddings"]},
             },
         }
-        self.router = Router(Surroundings(), random=Random(7))
+        self.router = Router(RuntimeEnvironment(), random=Random(7))
         self.router.reconfigure(self.config)
         self.url = ""
 

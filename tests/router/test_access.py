@@ -21,7 +21,7 @@ from app.access.api_keys import create
 from app.access.key_file import append
 from app.config.base import ConfigError
 from app.server.application import Router
-from app.upstream.target import Surroundings
+from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.fake_control_plane import MemoryControl
 from tests.support.samples import tokenizer
@@ -416,7 +416,7 @@ def test_a_keys_file_that_is_not_there_refuses_the_configuration(rig: Rig, tmp_p
 
 
 def test_a_router_that_others_reach_refuses_to_serve_everyone(rig: Rig) -> None:
-    exposed = Router(Surroundings(loopback=False))
+    exposed = Router(RuntimeEnvironment(loopback=False))
     with pytest.raises(ConfigError, match="access: nothing says who may call"):
         exposed.reconfigure(rig.config)
     exposed.reconfigure({**rig.config, "access": {"allow_anonymous": True}})
@@ -435,7 +435,7 @@ class Managed:
         self.config = {**rig.config, "access": {"keys_file": str(keys.path), "managers": ["boss"]}}
         self.control = MemoryControl(self.config, self.reconfigure)
         self.control.delivers_at_once = True
-        self.router = Router(Surroundings(), control=self.control)
+        self.router = Router(RuntimeEnvironment(), control=self.control)
         self.router.reconfigure(self.config)
         self.url = ""
 

@@ -40,7 +40,7 @@ from app.control_plane import Delivery
 from app.dialects.databricks.management.objects import REFUSED
 from app.errors import TimedOut, Unavailable
 from app.server.application import Router
-from app.upstream.target import Surroundings
+from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.fake_control_plane import MemoryControl
 from tests.support.servers import serve
@@ -71,7 +71,7 @@ class Managed:
     """A router with a control plane that delivers to it, and the SDK on it."""
 
     def __init__(self, rig: Rig) -> None:
-        self.router = Router(Surroundings(), control=(control := MemoryControl(rig.config, self.take)))
+        self.router = Router(RuntimeEnvironment(), control=(control := MemoryControl(rig.config, self.take)))
         self.router.reconfigure(rig.config)
         self.control = control
         self.url = ""
@@ -177,7 +177,7 @@ def test_management_is_counted_and_logged(rig: Rig, caplog: pytest.LogCaptureFix
 
 
 def test_before_the_first_configuration_it_is_unavailable() -> None:
-    with serve(Router(Surroundings()).app) as url:
+    with serve(Router(RuntimeEnvironment()).app) as url:
         answer = httpx.get(f"{url}{ROOT}")
         assert httpx.get(f"{url}/.well-known/databricks-config").status_code == 200
     assert (answer.status_code, answer.json()["error_code"]) == (503, "TEMPORARILY_UNAVAILABLE")

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from app.server.application import Router
-from app.upstream.target import Surroundings
+from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.servers import serve
 
@@ -37,7 +37,7 @@ def test_an_endpoint_whose_deployments_are_down_is_not_ready(rig: Rig) -> None:
 
 
 def test_a_router_without_a_configuration_says_so() -> None:
-    with serve(Router(Surroundings(), random=Random(1)).app) as url:
+    with serve(Router(RuntimeEnvironment(), random=Random(1)).app) as url:
         assert httpx.get(f"{url}/health").status_code == 200
         assert httpx.get(f"{url}/ready").status_code == 503
         answer = httpx.post(f"{url}/v1/chat/completions", json=CHAT)

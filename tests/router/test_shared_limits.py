@@ -14,7 +14,7 @@ from app.access.api_keys import create
 from app.config.access import Limits
 from app.config.base import ConfigError
 from app.server.application import Router
-from app.upstream.target import Surroundings
+from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.router.test_access import eventually
 from tests.support.fake_engine import chunk, stream
@@ -22,7 +22,7 @@ from tests.support.redis_server import RedisServer, redis_server
 from tests.support.servers import serve
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "x" * 396}]}  # estimated at 100 tokens
-SEVERAL = Surroundings(several_routers=True)
+SEVERAL = RuntimeEnvironment(several_routers=True)
 
 
 @pytest.fixture

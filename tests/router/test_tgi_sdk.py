@@ -18,7 +18,7 @@ from text_generation import AsyncClient, Client
 
 from app.engine.model import Model
 from app.server.application import Router
-from app.upstream.target import Surroundings
+from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.fake_engine import CONTEXT, FakeEngine, chat, refuse, speaks, stream
 from tests.support.samples import PROCESSORS, tokenizer
@@ -438,7 +438,7 @@ def fuzzed(files: Path, model: Model) -> Iterator[httpx.Client]:
     """A client of a router in front of a deployment that answers."""
     engine = FakeEngine(answer=speaks(model, TEXT))
     with serve(engine.app) as upstream:
-        router = Router(Surroundings(), random=Random(7))
+        router = Router(RuntimeEnvironment(), random=Random(7))
         deployment = {"url": upstream, "model": "blue-model", "tokenizer_dir": str(files)}
         endpoint = {"tasks": ["chat", "completions"], "traffic": {"blue": 100}}
         defaults = {"chat": "chat", "completions": "chat"}

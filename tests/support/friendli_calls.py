@@ -4,14 +4,15 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from app.dialects.base import Call, Request, Served
+from app.dialects.base import Request, ServingContext
 from app.dialects.friendli.dialect import Friendli
+from app.dialects.legacy import Call
 from tests.support import samples as given
 from tests.support.samples import CONTEXT, MODEL, SERVED
 
 EXTENDED = replace(given.EXTENDED, hidden_size=4)
-DEPLOYED = Served("blue", SERVED.settings, EXTENDED)
-PLAIN = Served("blue", SERVED.settings, MODEL)
+DEPLOYED = ServingContext("blue", SERVED.settings, EXTENDED)
+PLAIN = ServingContext("blue", SERVED.settings, MODEL)
 
 SDK = {"user-agent": "speakeasy-sdk/python 0.16.3 2.950.2 0.1.0 friendli-core"}
 CLASSIC: dict[str, str] = {}
@@ -40,7 +41,7 @@ def parse(operation: str, headers: dict[str, str] = CLASSIC, **fields: Any) -> C
 
 
 def question(
-    operation: str = "completions", headers: dict[str, str] = CLASSIC, served: Served = DEPLOYED, **fields: Any
+    operation: str = "completions", headers: dict[str, str] = CLASSIC, served: ServingContext = DEPLOYED, **fields: Any
 ) -> dict[str, Any]:
     """What the engine is asked."""
     call = parse(operation, headers, **fields)

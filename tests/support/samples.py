@@ -10,7 +10,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from app.config.schema import parse
-from app.dialects.base import Context, Request, Served
+from app.dialects.base import ParseContext, Request, ServingContext
 from app.engine.model import Model
 from deployments.engine.logits import registry as registration
 
@@ -20,8 +20,8 @@ CONFIG = parse(
         "deployments": {"blue": {"url": "http://blue", "model": "m"}},
     }
 )
-CONTEXT = Context(CONFIG, Random(0))
-SERVED = Served("blue", CONFIG.deployments["blue"])
+CONTEXT = ParseContext(CONFIG, Random(0))
+SERVED = ServingContext("blue", CONFIG.deployments["blue"])
 REQUEST = Request("POST", "/x")
 
 EOS = "<|end|>"

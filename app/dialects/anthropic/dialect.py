@@ -10,9 +10,10 @@ from typing import ClassVar
 from app.config.schema import Config
 from app.dialects.anthropic.errors import MESSAGES, error_body
 from app.dialects.anthropic.fields import _MODELS, TAKEN, _check
-from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream
-from app.dialects.common.passthrough import Relay
+from app.dialects.base import ParseContext, Reply, Request, Route, ServingContext, Stream
+from app.dialects.common.passthrough import PassthroughStream
 from app.dialects.json_body import dump, json_object
+from app.dialects.legacy import Call
 from app.dialects.mounts import MOUNTS, addressed, is_below
 from app.dialects.openapi_schemas import Body
 from app.errors import NotFound, SwitchyardError
@@ -34,7 +35,7 @@ class Anthropic:
     def claims(self, route: Route, request: Request) -> bool:
         return True
 
-    def parse(self, operation: str, request: Request, context: Context) -> Call:
+    def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         body = json_object(request.body)
         _check(body, _MODELS[operation])
         body = {name: value for name, value in body.items() if name not in TAKEN}
@@ -49,11 +50,11 @@ class Anthropic:
         )
         return addressed(call, request) if is_below(request) else call
 
-    def render(self, call: Call, body: bytes, served: Served) -> Reply:
+    def render(self, call: Call, body: bytes, served: ServingContext) -> Reply:
         return Reply(body)
 
-    def stream(self, call: Call, served: Served) -> Stream:
-        return Relay(MESSAGES)
+    def stream(self, call: Call, served: ServingContext) -> Stream:
+        return PassthroughStream(MESSAGES)
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         return Reply(dump(error_body(error)), error.status)

@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.dialects.common.passthrough import Ending
+from app.dialects.common.passthrough import StreamFormat
 from app.dialects.json_body import dump
 from app.errors import SwitchyardError
 from app.sse import encode
@@ -28,7 +28,7 @@ def error_body(error: SwitchyardError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-MESSAGES = Ending(
+MESSAGES = StreamFormat(
     is_terminal=lambda frames: frames[:-2].rpartition(b"\n\n")[2].startswith(_LAST_EVENTS),
     error_frames=lambda error: encode(dump(error_body(error)), type="error"),
 )

@@ -1,7 +1,7 @@
 """How each field of Anthropic's requests is honoured. What is not named here is vLLM's."""
 
 from app.dialects.anthropic.fields import ENGINE, ENGINE_COUNT
-from app.dialects.common.support import MODEL, RECORDS, REFUSED_BY_NAME, Honoured, each
+from app.dialects.common.support import MODEL, RECORDS, REFUSED_BY_NAME, FieldSupport, each
 
 OTHERS = REFUSED_BY_NAME
 
@@ -11,7 +11,7 @@ _TAKEN = {
     "model thinks is up to its chat template (`chat_template_kwargs`)",
 }
 
-HONOURED: Honoured = {
+HONOURED: FieldSupport = {
     "messages": {
         **each(ENGINE),
         **_TAKEN,

@@ -13,10 +13,11 @@ from app.config.schema import Config
 from app.dialects.azure import fields
 from app.dialects.azure.embeddings import embeddings
 from app.dialects.azure.errors import error_reply
-from app.dialects.base import Call, Context, Lookup, Reply, Request, Route, Served, Stream
+from app.dialects.base import ParseContext, Reply, Request, Route, ServingContext, Stream
 from app.dialects.common.engine_request import ask_for_usage, greedy
-from app.dialects.common.last_usage import UsageOnTheLastChoice
+from app.dialects.common.last_usage import LastChoiceUsageStream
 from app.dialects.json_body import dump, json_object
+from app.dialects.legacy import Call, Lookup
 from app.dialects.mounts import AZURE_MOUNTS
 from app.dialects.openapi_schemas import Body
 from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unprocessable, WrongTask
@@ -58,7 +59,7 @@ class Azure:
         below_a_mount = not route.path.startswith(("/chat", "/completions", "/embeddings", "/info"))
         return below_a_mount or "api-version" in request.query or _is_the_sdk(request)
 
-    def parse(self, operation: str, request: Request, context: Context) -> Call:
+    def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         _check_version(request)
         body = _without_extras(json_object(request.body), operation, request.headers.get("extra-parameters"))
         passed = {name: value for name, value in body.items() if name not in fields.KNOWN[operation]}
@@ -75,14 +76,14 @@ class Azure:
             return call
         return replace(call, model=endpoint, deployment=None if call.model == endpoint else call.model)
 
-    def render(self, call: Call, body: bytes, served: Served) -> Reply:
+    def render(self, call: Call, body: bytes, served: ServingContext) -> Reply:
         if call.task == "embeddings":
             return Reply(embeddings(body, call.note))
         return Reply(body)
 
-    def stream(self, call: Call, served: Served) -> Stream:
+    def stream(self, call: Call, served: ServingContext) -> Stream:
         # LangChain's Azure class loses a usage without a choice; the SDK skips an `error` object in silence.
-        return UsageOnTheLastChoice()
+        return LastChoiceUsageStream()
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         # The engine takes what the API allows and refuses what this model cannot do: Azure's 422.

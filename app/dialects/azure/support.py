@@ -9,7 +9,7 @@ from app.dialects.common.support import (
     NO_NEED,
     REST_OF_THE_CONTEXT,
     TOOL_CHOICE,
-    Honoured,
+    FieldSupport,
     each,
 )
 
@@ -25,7 +25,7 @@ _GENERATION = {
     "top_p": GREEDY_TOP_P,
 }
 
-HONOURED: Honoured = {
+HONOURED: FieldSupport = {
     "chat": {
         **each(KNOWN["chat"]),
         **_GENERATION,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.dialects.base import Served
+from app.dialects.base import ServingContext
 from app.routing.traffic import Random
 
 LARGEST_SEED = 2**64 - 1
@@ -16,7 +16,7 @@ def draw_seed(random: Random) -> int:
     return 1 + int(random.random() * (_LARGEST_DRAWN_SEED - 1))
 
 
-def folded(seed: int) -> int:
+def to_int64_seed(seed: int) -> int:
     """An unsigned seed as vLLM's signed one. -1 would mean none there; it shares its sequence with the smallest."""
     signed = seed if seed < 2**63 else seed - 2**64
     return -(2**63) if signed == -1 else signed
@@ -32,7 +32,7 @@ def temperature(wanted: float) -> dict[str, Any]:
 _ROUTES = ("seeds", "beam", "replace_embeddings")  # fields of a completion that vLLM's own route does not have
 
 
-def extras(question: Mapping[str, Any]) -> list[str]:
+def engine_extensions(question: Mapping[str, Any]) -> list[str]:
     """What a question asks of this project's model applications alone.
 
     A plain vLLM server would leave it out without a word: it must not be asked.
@@ -40,10 +40,10 @@ def extras(question: Mapping[str, Any]) -> list[str]:
     return [*question.get("vllm_xargs", {}), *(name for name in _ROUTES if name in question)]
 
 
-def lacking(question: Mapping[str, Any], served: Served) -> tuple[str, str] | None:
-    """The first of a question's `extras` that the deployment does not have, and why not."""
+def missing_capability(question: Mapping[str, Any], served: ServingContext) -> tuple[str, str] | None:
+    """The first of a question's `engine_extensions` that the deployment does not have, and why not."""
     model = served.known_model
-    for name in extras(question):
+    for name in engine_extensions(question):
         if not model.is_extended:
             return name, f"deployment '{served.deployment}' is a plain vLLM server, which cannot do this"
         if name not in _ROUTES and name not in model.processors:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from app.dialects.common.passthrough import NO_CHOICES
-from app.dialects.common.terminating import EndedOnce, ErrorFrames, error_in
+from app.dialects.common.terminating import ErrorFrames, TerminatingStream, error_in
 from app.dialects.json_body import dump
 from app.engine.usage import Usage, find_usage
 from app.errors import Broken, SwitchyardError
@@ -31,7 +31,7 @@ def read_chunk(frame: bytes) -> dict[str, Any]:
     return value
 
 
-class UsageOnTheLastChoice(EndedOnce):
+class LastChoiceUsageStream(TerminatingStream):
     """A `Stream` that holds back finished choices until it knows the usage.
 
     `error_frames` tells a failure; without it the format has no words for one, and the connection must break. `counts`

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.dialects.common.terminating import EndedOnce, ErrorFrames, error_in
+from app.dialects.common.terminating import ErrorFrames, TerminatingStream, error_in
 from app.engine.usage import Usage, find_usage
 from app.errors import SwitchyardError
 from app.sse import Framer, split
@@ -20,21 +20,21 @@ _USAGE = re.compile(rb'"usage": ?\{')
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class StreamFormat:
     """How a stream ends in this format: what marks the last frame, and how a failure is told."""
 
     is_terminal: Callable[[bytes], bool]
     error_frames: ErrorFrames
 
 
-class Relay(EndedOnce):
+class PassthroughStream(TerminatingStream):
     """A `Stream` that passes on what it gets. `hide_usage`: the client did not ask for the usage chunk.
 
     `edit` is what becomes of each frame; it raises SwitchyardError on nonsense.
     """
 
     def __init__(
-        self, ending: Ending, *, hide_usage: bool = False, edit: Callable[[bytes], bytes] | None = None
+        self, ending: StreamFormat, *, hide_usage: bool = False, edit: Callable[[bytes], bytes] | None = None
     ) -> None:
         super().__init__(ending.error_frames)
         self._is_terminal = ending.is_terminal

@@ -3,26 +3,27 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.dialects.base import Call, Reply, Served, Stream
+from app.dialects.base import Reply, ServingContext, Stream
+from app.dialects.legacy import Call
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is made of the deployment's answer, and of its stream where the call may be one."""
 
-    render: Callable[[bytes, Served], Reply]
-    stream: Callable[[Served], Stream] | None = None
+    render: Callable[[bytes, ServingContext], Reply]
+    stream: Callable[[ServingContext], Stream] | None = None
 
 
 class Planned:
     """A dialect's `render` and `stream`, for calls whose note is a Plan."""
 
-    def render(self, call: Call, body: bytes, served: Served) -> Reply:
+    def render(self, call: Call, body: bytes, served: ServingContext) -> Reply:
         """The answer in the client's words."""
         plan: Plan = call.note
         return plan.render(body, served)
 
-    def stream(self, call: Call, served: Served) -> Stream:
+    def stream(self, call: Call, served: ServingContext) -> Stream:
         """The stream in the client's words."""
         plan: Plan = call.note
         assert plan.stream is not None, "the call said stream"

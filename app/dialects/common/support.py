@@ -7,7 +7,7 @@ of them, and `tests/unit/app/dialects/test_honoured.py` holds them to what the d
 from collections.abc import Iterable, Mapping
 
 Lines = Mapping[str, str]
-Honoured = Mapping[str, Lines]
+FieldSupport = Mapping[str, Lines]
 VLLMS = "vLLM's"
 MODEL = "an endpoint or a deployment"
 RECORDS = "taken for your records; changes nothing"

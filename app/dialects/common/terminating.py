@@ -16,7 +16,7 @@ def error_in(frame: bytes) -> SwitchyardError | None:
     return engine_error(found[1], status=500) if found else None
 
 
-class EndedOnce:
+class TerminatingStream:
     """The end of a `Stream`. A subclass that has told the end in order sets `_ended`.
 
     `error_frames` words a failure. None: the format has no words for one, and the connection must break (`aborts`).

@@ -2,13 +2,13 @@
 
 from abc import ABC, abstractmethod
 
-from app.dialects.common.terminating import EndedOnce, ErrorFrames
+from app.dialects.common.terminating import ErrorFrames, TerminatingStream
 from app.engine.token_reader import Step
 from app.engine.token_stream import TokenStream
 from app.engine.usage import Usage
 
 
-class TokenEvents(EndedOnce, ABC):
+class TokenEvents(TerminatingStream, ABC):
     """A `Stream` that tells each of `tokens` by an event of its dialect's."""
 
     def __init__(self, tokens: TokenStream, error_frames: ErrorFrames | None) -> None:

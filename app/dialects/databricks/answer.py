@@ -7,7 +7,7 @@ from app.dialects.base import Stream
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestContext:
     """Where a request came from, as far as it shapes the answer.
 
     `native` is `/invocations`: there `databricks-sdk` reads why a choice ended as `finishReason`, and a choice's index

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from app.dialects.base import Call, Stream
+from app.dialects.base import Stream
 from app.dialects.common.engine_request import ask_for_usage, greedy
-from app.dialects.common.last_usage import UsageOnTheLastChoice
-from app.dialects.databricks.answer import Asked, counts, with_finish_reason
+from app.dialects.common.last_usage import LastChoiceUsageStream
+from app.dialects.databricks.answer import RequestContext, counts, with_finish_reason
 from app.dialects.databricks.errors import error_frames
 from app.dialects.databricks.fields import RECORDS, Chat, checked
+from app.dialects.legacy import Call
 
 # Prompt caching is the engine's own affair, and a call's place in a stream is no part of the conversation.
 _NOT_SENT = frozenset({"cache_control", "index"})
@@ -19,7 +20,7 @@ _NOT_SENT = frozenset({"cache_control", "index"})
 class ChatAnswer:
     """The answer to a chat. `usage_apart`: the client asked for its stream's usage in a chunk of its own."""
 
-    asked: Asked
+    asked: RequestContext
     usage_apart: bool
 
     def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
@@ -30,10 +31,10 @@ class ChatAnswer:
 
     def stream(self) -> Stream:
         tell = partial(error_frames, request_id=self.asked.request_id)
-        return UsageOnTheLastChoice(tell, counts=counts, apart=self.usage_apart)
+        return LastChoiceUsageStream(tell, counts=counts, apart=self.usage_apart)
 
 
-def chat(body: dict[str, Any], asked: Asked) -> Call:
+def chat(body: dict[str, Any], asked: RequestContext) -> Call:
     """A chat request as vLLM reads it. Raises BadRequest.
 
     Without `max_tokens` vLLM generates up to the end of the context. `reasoning_effort` goes to the chat template; a

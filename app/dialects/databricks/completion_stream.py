@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from app.dialects.common.last_usage import UsageOnTheLastChoice, read_chunk
+from app.dialects.common.last_usage import LastChoiceUsageStream, read_chunk
 from app.dialects.databricks.answer import counts
 from app.dialects.json_body import dump
 from app.engine.completion_collector import Tally
@@ -14,7 +14,7 @@ from app.sse import DONE, encode
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class TextAffixes:
     """What stands around the text of the choices, of which each of `prompts` has `n`.
 
     `truncate`: what there is when time is up is the answer.
@@ -27,7 +27,7 @@ class Surroundings:
     truncate: bool
 
     @property
-    def leave_the_text_alone(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether the engine's chunks are the answer's."""
         return not (self.echo or self.suffix or self.truncate)
 
@@ -41,11 +41,11 @@ class Surroundings:
         return self.prompts[index // self.n] if self.echo else ""
 
 
-class CompletionStream(UsageOnTheLastChoice):
+class CompletionStream(LastChoiceUsageStream):
     """Edits every chunk. Indices stay the engine's running ones, as the OpenAI SDK expects of a stream."""
 
     def __init__(
-        self, error_frames: Callable[[SwitchyardError], bytes], surroundings: Surroundings, *, usage_apart: bool
+        self, error_frames: Callable[[SwitchyardError], bytes], surroundings: TextAffixes, *, usage_apart: bool
     ) -> None:
         super().__init__(error_frames, counts=counts, apart=usage_apart)
         self._around = surroundings

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from app.dialects.base import Call, Lookup, Stream
+from app.dialects.base import Stream
 from app.dialects.common.best_of import BestOf
 from app.dialects.common.engine_request import ask_for_usage, greedy
-from app.dialects.common.last_usage import UsageOnTheLastChoice
-from app.dialects.databricks.answer import Asked, counts, with_finish_reason
-from app.dialects.databricks.completion_stream import CompletionStream, Surroundings
+from app.dialects.common.last_usage import LastChoiceUsageStream
+from app.dialects.databricks.answer import RequestContext, counts, with_finish_reason
+from app.dialects.databricks.completion_stream import CompletionStream, TextAffixes
 from app.dialects.databricks.errors import error_frames
 from app.dialects.databricks.fields import RECORDS, Completions, checked
+from app.dialects.legacy import Call, Lookup
 from app.engine.completion_collector import STREAM_OPTIONS
 from app.errors import BadRequest, Broken
 
@@ -23,8 +24,8 @@ _NOT_SENT = RECORDS | {"echo", "error_behavior", "suffix", "use_raw_prompt"}
 class CompletionAnswer:
     """The answer to a completion request. `usage_apart`: a stream's usage goes into a chunk of its own."""
 
-    asked: Asked
-    surroundings: Surroundings
+    asked: RequestContext
+    surroundings: TextAffixes
     best_of: BestOf | None
     usage_apart: bool
 
@@ -35,8 +36,8 @@ class CompletionAnswer:
 
     def stream(self) -> Stream:
         tell = partial(error_frames, request_id=self.asked.request_id)
-        if self.surroundings.leave_the_text_alone:
-            return UsageOnTheLastChoice(tell, counts=counts, apart=self.usage_apart)
+        if self.surroundings.is_plain:
+            return LastChoiceUsageStream(tell, counts=counts, apart=self.usage_apart)
         return CompletionStream(tell, self.surroundings, usage_apart=self.usage_apart)
 
     def _told(self, choice: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +46,7 @@ class CompletionAnswer:
         return with_finish_reason({**told, "index": index // around.n}) if self.asked.native else told
 
 
-def completions(body: dict[str, Any], asked: Asked) -> Call:
+def completions(body: dict[str, Any], asked: RequestContext) -> Call:
     """A completion request as vLLM reads it. Raises BadRequest.
 
     Echo and suffix are put around the text here: the engine sees the prompt in the chat template, which the client did
@@ -60,7 +61,7 @@ def completions(body: dict[str, Any], asked: Asked) -> Call:
     truncate = fields.error_behavior == "truncate"
     if truncate and fields.stream:
         sent["stream_options"] = dict(STREAM_OPTIONS)
-    surroundings = Surroundings(prompts, fields.n, fields.echo, fields.suffix, truncate)
+    surroundings = TextAffixes(prompts, fields.n, fields.echo, fields.suffix, truncate)
     return Call(
         "completions",
         "/v1/completions",

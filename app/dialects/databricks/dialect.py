@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from pydantic_core import from_json
 
 from app.config.schema import Config, Task
-from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream
-from app.dialects.databricks.answer import Asked
+from app.dialects.base import ParseContext, Reply, Request, Route, ServingContext, Stream
+from app.dialects.databricks.answer import RequestContext
 from app.dialects.databricks.chat import chat
 from app.dialects.databricks.completions import completions
 from app.dialects.databricks.embeddings import embeddings
@@ -21,6 +21,7 @@ from app.dialects.databricks.fields import Chat, Completions, Embeddings, merged
 from app.dialects.databricks.responses.fields import Responses
 from app.dialects.databricks.responses.translate import responses
 from app.dialects.json_body import dump, json_object
+from app.dialects.legacy import Call
 from app.dialects.openapi_schemas import Body
 from app.errors import Broken, NotFound, Rejected, SwitchyardError, WrongTask
 
@@ -32,7 +33,7 @@ TASKS: Mapping[Task, tuple[str, str]] = {
 }
 """Each task's name at Databricks, and the field by which its requests are known."""
 
-_BUILDERS: Mapping[str, Callable[[dict[str, Any], Asked], Call]] = {
+_BUILDERS: Mapping[str, Callable[[dict[str, Any], RequestContext], Call]] = {
     "chat": chat,
     "completions": completions,
     "embeddings": embeddings,
@@ -75,11 +76,11 @@ class Databricks:
     def claims(self, route: Route, request: Request) -> bool:
         return True  # nobody else has these paths
 
-    def parse(self, operation: str, request: Request, context: Context) -> Call:
+    def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         name = request.params.get("name")
         tasks = () if name is None else _tasks_of(name, context.config)
         body = merged(json_object(request.body))
-        asked = Asked(native=name is not None, request_id=request.id)
+        asked = RequestContext(native=name is not None, request_id=request.id)
         call = _BUILDERS[operation if name is None else _task(name, tasks, body)](body, asked)
         call = replace(call, model=body.get("model"), user=body.get("user") or body.get("safety_identifier"))
         if name is None:
@@ -87,14 +88,14 @@ class Databricks:
         chosen = request.params.get("deployment") or (call.model if call.model != name else None)
         return replace(call, model=name, deployment=chosen)
 
-    def render(self, call: Call, body: bytes, served: Served) -> Reply:
+    def render(self, call: Call, body: bytes, served: ServingContext) -> Reply:
         try:
             told = call.note.whole(from_json(body))
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise Broken("The deployment's answer is not what it was asked for") from error
         return Reply(dump(told), headers=_served_by(served))
 
-    def stream(self, call: Call, served: Served) -> Stream:
+    def stream(self, call: Call, served: ServingContext) -> Stream:
         stream: Stream = call.note.stream()
         stream.headers = _served_by(served)
         return stream
@@ -109,7 +110,7 @@ class Databricks:
         raise NotFound(f"There is nothing at {request.path}")
 
 
-def _served_by(served: Served) -> dict[str, str]:
+def _served_by(served: ServingContext) -> dict[str, str]:
     return {"served-model-name": served.deployment}
 
 

@@ -4,9 +4,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from app.dialects.base import Call, Served, Stream
-from app.dialects.databricks.answer import Asked
+from app.dialects.base import ServingContext, Stream
+from app.dialects.databricks.answer import RequestContext
 from app.dialects.databricks.fields import RECORDS, Embeddings, checked
+from app.dialects.legacy import Call
 
 _PLACEHOLDER = re.compile(r"\{(instruction|input)\}")
 
@@ -23,7 +24,7 @@ class EmbeddingsAnswer:
         raise AssertionError("embeddings are not streamed")
 
 
-def embeddings(body: dict[str, Any], asked: Asked) -> Call:
+def embeddings(body: dict[str, Any], asked: RequestContext) -> Call:
     """An embedding request as vLLM reads it. Raises BadRequest."""
     checked(Embeddings, body)
     sent = {name: value for name, value in body.items() if name not in RECORDS}
@@ -31,7 +32,7 @@ def embeddings(body: dict[str, Any], asked: Asked) -> Call:
     return Call("embeddings", "/v1/embeddings", sent, note=EmbeddingsAnswer(), fit=fit)
 
 
-def _with_instruction(body: dict[str, Any], served: Served) -> dict[str, Any]:
+def _with_instruction(body: dict[str, Any], served: ServingContext) -> dict[str, Any]:
     """`body` with the instruction in each text, as the deployment's `instruction_template` puts them together."""
     rest = {name: value for name, value in body.items() if name != "instruction"}
     texts = body["input"] if isinstance(body["input"], list) else [body["input"]]

@@ -14,7 +14,7 @@ from app.dialects.common.support import (
     TOLD_USER,
     TOOL_CHOICE,
     USER,
-    Honoured,
+    FieldSupport,
     each,
     refused,
 )
@@ -52,7 +52,7 @@ _GENERATION = {
 
 _FLAT = "vLLM's, in the documented nested form or in OpenAI's flat one"
 
-HONOURED: Honoured = {
+HONOURED: FieldSupport = {
     "chat": {
         **each(Chat.model_fields),
         **_GENERATION,

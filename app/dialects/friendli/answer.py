@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.dialects.base import Reply, Served
+from app.dialects.base import Reply, ServingContext
 from app.dialects.friendli.generation import Completion
 from app.dialects.json_body import dump
-from app.engine.token_reader import Ending, Reader, Step, Token, parsed
+from app.engine.token_reader import Finish, Reader, Step, Token, parsed
 from app.errors import Broken, Incomplete
 
 _FINISH_REASONS: Mapping[str, str] = {"stop": "stop", "repetition": "stop", "length": "length"}
 
 
-def answer(completion: Completion, body: bytes, served: Served) -> Reply:
+def answer(completion: Completion, body: bytes, served: ServingContext) -> Reply:
     """The whole answer, with all that both SDKs and OpenAI's look for. Raises Broken on nonsense."""
     engines = parsed(body)
     if [told["index"] for told in engines["choices"]] != list(range(len(completion.seeds))):
@@ -56,7 +56,7 @@ class Choice:
     def __init__(self, completion: Completion, index: int) -> None:
         self._completion = completion
         self._tokens: list[Token] = []
-        self._ending: Ending | None = None
+        self._ending: Finish | None = None
         self.index = index
         self.text = ""
 

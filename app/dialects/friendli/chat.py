@@ -3,17 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from app.dialects.base import Lookup, Reply
-from app.dialects.common.engine_request import folded
-from app.dialects.common.passthrough import Ending, Relay
+from app.dialects.base import Reply
+from app.dialects.common.engine_request import to_int64_seed
+from app.dialects.common.passthrough import PassthroughStream, StreamFormat
 from app.dialects.friendli.chat_fields import Chat, _counts_up
 from app.dialects.friendli.errors import error_frames
 from app.dialects.friendli.sampling import sampling, seeded
+from app.dialects.legacy import Lookup
 from app.errors import Broken
 from app.sse import DONE
 
 PATH = "/v1/chat/completions"
-ENDING = Ending(is_terminal=lambda frames: frames.endswith(DONE), error_frames=error_frames)
+ENDING = StreamFormat(is_terminal=lambda frames: frames.endswith(DONE), error_frames=error_frames)
 
 
 # What goes on as it is.
@@ -51,7 +52,7 @@ def one_by_one(fields: Chat) -> Callable[[dict[str, Any]], Lookup] | None:
         return None
 
     def lookup(asked: dict[str, Any]) -> Lookup:
-        questions = [(PATH, {**asked, "n": 1, "seed": folded(seed)}) for seed in fields.seeds]
+        questions = [(PATH, {**asked, "n": 1, "seed": to_int64_seed(seed)}) for seed in fields.seeds]
         return Lookup(questions, lambda _, answers: _joined(answers))
 
     return lookup
@@ -74,14 +75,14 @@ def reply(fields: Chat, body: bytes) -> Reply:
     return Reply(_named(body) if fields.parse_reasoning else body)
 
 
-def stream(fields: Chat) -> Relay:
+def stream(fields: Chat) -> PassthroughStream:
     """The answer's chunks, likewise. The usage is told where it was asked for."""
-    kind = _Reasoning if fields.parse_reasoning else Relay
+    kind = _Reasoning if fields.parse_reasoning else PassthroughStream
     return kind(ENDING, hide_usage=not fields.shows_usage)
 
 
-class _Reasoning(Relay):
-    """A `Relay` that tells reasoning under Friendli's name."""
+class _Reasoning(PassthroughStream):
+    """A `PassthroughStream` that tells reasoning under Friendli's name."""
 
     def feed(self, chunk: bytes) -> bytes:
         return _named(super().feed(chunk))

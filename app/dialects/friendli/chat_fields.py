@@ -3,7 +3,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.dialects.friendli.fields import MAX_STOP_STRINGS, Generation, Phrase, Strict, checked
+from app.dialects.friendli.fields import MAX_STOP_STRINGS, GenerationFields, Phrase, Strict, checked
 from app.dialects.friendli.rules import GENERATION_RULES, Rule, obeyed
 from app.dialects.friendli.sampling import counts_up
 
@@ -34,7 +34,7 @@ class Tool(_Open):
     function: Function
 
 
-class Chat(Generation):
+class Chat(GenerationFields):
     """POST …/v1/chat/completions."""
 
     chat_template_kwargs: dict[str, Any] | None = None

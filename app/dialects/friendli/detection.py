@@ -43,7 +43,7 @@ def form(headers: Mapping[str, str]) -> Form:
     return "modern" if is_modern else "classic"
 
 
-def asks_for_completions(request: Request) -> bool:
+def is_friendli_completion(request: Request) -> bool:
     """Whether a request at `/v1/completions` is Friendli's."""
     headers = request.headers
     if _SDK in headers.get("user-agent", ""):
@@ -55,7 +55,7 @@ def asks_for_completions(request: Request) -> bool:
     return _MAY_BE_FRIENDLIS.search(request.body) is not None and _has_friendlis_fields(peek(request.body))
 
 
-def asks_for_chat(request: Request) -> bool:
+def is_friendli_chat(request: Request) -> bool:
     """Whether a request at `/v1/chat/completions` is Friendli's; its answer has OpenAI's form in any case."""
     headers = request.headers
     if "x-friendli-team" in headers or _SDK in headers.get("user-agent", ""):

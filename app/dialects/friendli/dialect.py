@@ -12,15 +12,15 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from app.config.schema import Config
-from app.dialects.base import Call, Context, Reply, Request, Route, Served
-from app.dialects.common.engine_request import extras
+from app.dialects.base import ParseContext, Reply, Request, Route, ServingContext
+from app.dialects.common.engine_request import engine_extensions
 from app.dialects.common.plans import Plan, Planned
 from app.dialects.friendli import chat as chats
 from app.dialects.friendli import tokens as others
 from app.dialects.friendli.answer import answer
 from app.dialects.friendli.chat_fields import Chat
 from app.dialects.friendli.chat_fields import read as chats_read
-from app.dialects.friendli.detection import asks_for_chat, asks_for_completions, form
+from app.dialects.friendli.detection import form, is_friendli_chat, is_friendli_completion
 from app.dialects.friendli.embeddings import Embeddings, embedded
 from app.dialects.friendli.embeddings import embeddings as others_embeddings
 from app.dialects.friendli.errors import error_reply, timeout_reply
@@ -31,6 +31,7 @@ from app.dialects.friendli.prepare import fit, refuse_extras
 from app.dialects.friendli.rules import read
 from app.dialects.friendli.stream import ClassicEvents, ModernChunks
 from app.dialects.json_body import dump, json_object, peek
+from app.dialects.legacy import Call
 from app.dialects.mounts import MOUNTS, addressed
 from app.dialects.openapi_schemas import Body
 from app.errors import DeadlinePassed, SwitchyardError
@@ -69,12 +70,12 @@ class Friendli(Planned):
     def claims(self, route: Route, request: Request) -> bool:
         """OpenAI's dialect has two of the container's paths too, and TGI's one of them."""
         if route.path == f"{_CONTAINER}/completions":
-            return asks_for_completions(request)
+            return is_friendli_completion(request)
         if route.path == f"{_CONTAINER}/chat/completions":
-            return asks_for_chat(request)
+            return is_friendli_chat(request)
         return True
 
-    def parse(self, operation: str, request: Request, context: Context) -> Call:
+    def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         body = json_object(request.body)
         call = _PARSERS[operation](body, request, context)
         return addressed(replace(call, model=body.get("model"), user=body.get("user")), request)
@@ -91,7 +92,7 @@ class Friendli(Planned):
         return Reply(dump(models(config)))
 
 
-def _completions(body: dict[str, Any], request: Request, context: Context) -> Call:
+def _completions(body: dict[str, Any], request: Request, context: ParseContext) -> Call:
     wanted = form(request.headers)
     completion = Completion.of(read(body, wanted), context.random)
     events = ModernChunks if wanted == "modern" else ClassicEvents
@@ -110,7 +111,7 @@ def _completions(body: dict[str, Any], request: Request, context: Context) -> Ca
     )
 
 
-def _chat(body: dict[str, Any], request: Request, context: Context) -> Call:
+def _chat(body: dict[str, Any], request: Request, context: ParseContext) -> Call:
     fields = chats_read(body)
     question = chats.question(fields, body)
     one_by_one = chats.one_by_one(fields)
@@ -121,45 +122,45 @@ def _chat(body: dict[str, Any], request: Request, context: Context) -> Call:
         stream=fields.stream,
         timeout_s=fields.timeout_s,
         note=Plan(lambda told, served: chats.reply(fields, told), lambda served: chats.stream(fields)),
-        needs_model=bool(extras(question)),
-        fit=_checked_extras if extras(question) else None,
+        needs_model=bool(engine_extensions(question)),
+        fit=_checked_extras if engine_extensions(question) else None,
         fan_out=one_by_one,
     )
 
 
-def _checked_extras(question: dict[str, Any], served: Served) -> dict[str, Any]:
+def _checked_extras(question: dict[str, Any], served: ServingContext) -> dict[str, Any]:
     refuse_extras(question, served)
     return question
 
 
-def _render(body: dict[str, Any], request: Request, context: Context) -> Call:
+def _render(body: dict[str, Any], request: Request, context: ParseContext) -> Call:
     checked(body, others.Render)
     question = {name: value for name, value in body.items() if name != "model" and value != []}
     return Call("chat", f"{chats.PATH}/render", question, note=Plan(others.rendered), needs_model=True)
 
 
-def _tokenize(body: dict[str, Any], request: Request, context: Context) -> Call:
+def _tokenize(body: dict[str, Any], request: Request, context: ParseContext) -> Call:
     prompt = checked(body, others.Tokenize).prompt
     return _computed({"prompt": prompt}, lambda _, served: others.tokens(prompt, served))
 
 
-def _detokenize(body: dict[str, Any], request: Request, context: Context) -> Call:
+def _detokenize(body: dict[str, Any], request: Request, context: ParseContext) -> Call:
     ids = checked(body, others.Detokenize).tokens
     return _computed({}, lambda _, served: others.text(ids, served))
 
 
-def _computed(body: dict[str, Any], compute: Callable[[dict[str, Any], Served], dict[str, Any]]) -> Call:
+def _computed(body: dict[str, Any], compute: Callable[[dict[str, Any], ServingContext], dict[str, Any]]) -> Call:
     """A call that the router answers itself, from what it knows of the model."""
     plan = Plan(lambda told, served: Reply(told))
     return Call("completions", None, body, note=plan, needs_model=True, fit=compute)
 
 
-def _embeddings(body: dict[str, Any], request: Request, context: Context) -> Call:
+def _embeddings(body: dict[str, Any], request: Request, context: ParseContext) -> Call:
     plan = Plan(lambda told, served: embedded(told))
     return Call("embeddings", "/v1/embeddings", others_embeddings(body), note=plan)
 
 
-_PARSERS: Mapping[str, Callable[[dict[str, Any], Request, Context], Call]] = {
+_PARSERS: Mapping[str, Callable[[dict[str, Any], Request, ParseContext], Call]] = {
     "completions": _completions,
     "chat": _chat,
     "render": _render,

@@ -63,7 +63,7 @@ class StreamOptions(Strict):
     include_usage: bool = False
 
 
-class Generation(Strict):
+class GenerationFields(Strict):
     """What completions and chat have in common."""
 
     eos_token: list[TokenId] = []
@@ -110,7 +110,7 @@ class Generation(Strict):
         return None if wanted is None else wanted / 1e6
 
 
-class Completions(Generation):
+class Completions(GenerationFields):
     """POST …/v1/completions."""
 
     bad_word_tokens: list[TokenSequence] = Field(default=[])

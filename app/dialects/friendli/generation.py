@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from app.dialects.common.engine_request import LARGEST_SEED, draw_seed, folded
+from app.dialects.common.engine_request import LARGEST_SEED, draw_seed, to_int64_seed
 from app.dialects.friendli.fields import Completions, TokenSequence
 from app.dialects.friendli.sampling import counts_up, sampling, seeded
 from app.internal_api import EXTENDED_PATH
@@ -64,7 +64,11 @@ class Completion:
     def _sampled(self) -> dict[str, Any]:
         fields, one_request = self.fields, counts_up(self.seeds)
         asked = sampling(fields, several=fields.n > 1 and one_request)
-        asked |= seeded(self.seeds) if one_request else {"seeds": [folded(s) % (LARGEST_SEED + 1) for s in self.seeds]}
+        asked |= (
+            seeded(self.seeds)
+            if one_request
+            else {"seeds": [to_int64_seed(s) % (LARGEST_SEED + 1) for s in self.seeds]}
+        )
         if extras := {**asked.get("vllm_xargs", {}), **self._processors()}:
             asked["vllm_xargs"] = extras
         if fields.stop:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.dialects.base import Served
-from app.dialects.common.engine_request import lacking
+from app.dialects.base import ServingContext
+from app.dialects.common.engine_request import missing_capability
 from app.dialects.friendli.fields import Completions
 from app.dialects.friendli.generation import ids_in
 from app.engine.model import Model
@@ -14,7 +14,7 @@ _SEPARATOR = -1  # between two sequences of `bad_word_tokens`, which come in a r
 _FIELDS: Mapping[str, str] = {"beam": "num_beams", "replace_embeddings": "token_index_to_replace", "seeds": "seed"}
 
 
-def fit(fields: Completions, question: dict[str, Any], served: Served) -> dict[str, Any]:
+def fit(fields: Completions, question: dict[str, Any], served: ServingContext) -> dict[str, Any]:
     """The question as the deployment's engine takes it. Raises BadRequest, naming the field."""
     model = served.known_model
     _check_ids(fields, model)
@@ -27,9 +27,9 @@ def fit(fields: Completions, question: dict[str, Any], served: Served) -> dict[s
     return question
 
 
-def refuse_extras(question: Mapping[str, Any], served: Served, bad_words: str = "bad_word_tokens") -> None:
+def refuse_extras(question: Mapping[str, Any], served: ServingContext, bad_words: str = "bad_word_tokens") -> None:
     """Raises BadRequest where the question asks the deployment for what it does not have."""
-    if (lack := lacking(question, served)) is not None:
+    if (lack := missing_capability(question, served)) is not None:
         name, why = lack
         raise _wrong(bad_words if name == "bad_word_tokens" else _FIELDS.get(name, name), why)
 
@@ -91,7 +91,7 @@ def _longest(fields: Completions, prompt: int, rest: int) -> tuple[str, int]:
     return name, min(most, len(fields.forced_output_tokens) or most)
 
 
-def _check_logprobs(fields: Completions, served: Served) -> None:
+def _check_logprobs(fields: Completions, served: ServingContext) -> None:
     logits, name = served.known_model.gives_logits, "include_output_logits"
     if fields.include_output_logits and not logits:
         raise _wrong(name, f"deployment '{served.deployment}' gives none: it needs logprobs_mode raw_logits")

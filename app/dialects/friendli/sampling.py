@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from app.dialects.common.engine_request import folded, temperature
-from app.dialects.friendli.fields import Generation
+from app.dialects.common.engine_request import temperature, to_int64_seed
+from app.dialects.friendli.fields import GenerationFields
 from app.dialects.friendli.response_format import structured
 
 
-def sampling(fields: Generation, *, several: bool) -> dict[str, Any]:
+def sampling(fields: GenerationFields, *, several: bool) -> dict[str, Any]:
     """Temperature, processors and the answer's shape. `several`: vLLM gives more than one choice.
 
     Raises BadRequest.
     """
-    asked = _heat(fields, several=several)
+    asked = _temperature_fields(fields, several=several)
     if fields.xtc_threshold and fields.xtc_probability and not fields.is_greedy:
         xtc = {"xtc_threshold": fields.xtc_threshold, "xtc_probability": fields.xtc_probability}
         asked["vllm_xargs"] = {**asked.get("vllm_xargs", {}), **xtc}
@@ -22,7 +22,7 @@ def sampling(fields: Generation, *, several: bool) -> dict[str, Any]:
     return asked
 
 
-def _heat(fields: Generation, *, several: bool) -> dict[str, Any]:
+def _temperature_fields(fields: GenerationFields, *, several: bool) -> dict[str, Any]:
     if not fields.is_greedy:
         return temperature(1.0 if fields.temperature is None else fields.temperature)
     if several:
@@ -33,10 +33,10 @@ def _heat(fields: Generation, *, several: bool) -> dict[str, Any]:
 
 def counts_up(seeds: Sequence[int]) -> bool:
     """Whether the seeds are those that vLLM makes of the first one, for each choice the next."""
-    first, *others = map(folded, seeds)
+    first, *others = map(to_int64_seed, seeds)
     return others == [first + index for index in range(1, len(seeds))]
 
 
 def seeded(seeds: Sequence[int]) -> dict[str, Any]:
     """As many choices as seeds, which count up."""
-    return {"seed": folded(seeds[0]), **({"n": len(seeds)} if len(seeds) > 1 else {})}
+    return {"seed": to_int64_seed(seeds[0]), **({"n": len(seeds)} if len(seeds) > 1 else {})}

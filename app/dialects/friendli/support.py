@@ -8,7 +8,7 @@ from app.dialects.common.support import (
     REST_OF_THE_CONTEXT,
     USER,
     VLLMS,
-    Honoured,
+    FieldSupport,
     Lines,
     refused,
 )
@@ -41,7 +41,7 @@ _GENERATION: Lines = {
     "xtc_threshold": "a logits processor",
 }
 
-HONOURED: Honoured = {
+HONOURED: FieldSupport = {
     "completions": {
         **_GENERATION,
         "bad_word_tokens": "a logits processor; in a beam search the search itself",

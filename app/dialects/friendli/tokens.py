@@ -5,7 +5,7 @@ from typing import Any
 from pydantic import Field
 from pydantic_core import from_json
 
-from app.dialects.base import Reply, Served
+from app.dialects.base import Reply, ServingContext
 from app.dialects.friendli.chat_fields import Message, Tool
 from app.dialects.friendli.fields import Strict, TokenId
 from app.dialects.json_body import dump
@@ -35,12 +35,12 @@ class Render(Strict):
     tools: list[Tool] = Field(default=[])
 
 
-def tokens(prompt: str, served: Served) -> dict[str, Any]:
+def tokens(prompt: str, served: ServingContext) -> dict[str, Any]:
     """`/tokenize`."""
     return {"tokens": served.known_model.encode(prompt)}
 
 
-def text(ids: list[int], served: Served) -> dict[str, Any]:
+def text(ids: list[int], served: ServingContext) -> dict[str, Any]:
     """`/detokenize`. Raises BadRequest for an id that is none."""
     model = served.known_model
     if ids and max(ids) >= model.vocab_size:
@@ -48,7 +48,7 @@ def text(ids: list[int], served: Served) -> dict[str, Any]:
     return {"text": model.decode(ids, special=True)}
 
 
-def rendered(body: bytes, served: Served) -> Reply:
+def rendered(body: bytes, served: ServingContext) -> Reply:
     """`/chat/render`: the prompt that the engine makes of a conversation. Raises Broken."""
     try:
         ids = from_json(body)["token_ids"]

@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ValidationError
 
 from app.config.schema import Config, Task
-from app.dialects.base import Call, Context, Reply, Request, Route, Served, Stream
+from app.dialects.base import ParseContext, Reply, Request, Route, ServingContext, Stream
 from app.dialects.common.best_of import BestOf
 from app.dialects.common.engine_request import ask_for_usage, greedy
 from app.dialects.common.fields import BOOKKEEPING
-from app.dialects.common.passthrough import Relay
+from app.dialects.common.passthrough import PassthroughStream
 from app.dialects.common.single_tool_call import OneCall, answer_with_one_call
 from app.dialects.json_body import dump, json_object
+from app.dialects.legacy import Call
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below
 from app.dialects.openai import fields
 from app.dialects.openai.errors import CHUNKS, EVENTS, error_body
@@ -94,7 +95,7 @@ class OpenAI:
     def claims(self, route: Route, request: Request) -> bool:
         return True  # asked last: what no other dialect recognises is OpenAI's
 
-    def parse(self, operation: str, request: Request, context: Context) -> Call:
+    def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         body = json_object(request.body)
         call = _PARSERS[operation](body)
         if (deployment := request.params.get("deployment")) is not None:
@@ -104,15 +105,15 @@ class OpenAI:
             return replace(call, model=endpoint, deployment=chosen)
         return addressed(call, request) if is_below(request) else call
 
-    def render(self, call: Call, body: bytes, served: Served) -> Reply:
+    def render(self, call: Call, body: bytes, served: ServingContext) -> Reply:
         if isinstance(call.note, BestOf):
             return Reply(call.note.choose(body))
         return Reply(answer_with_one_call(body) if call.note == _ONE_CALL else body)
 
-    def stream(self, call: Call, served: Served) -> Stream:
+    def stream(self, call: Call, served: ServingContext) -> Stream:
         if call.task == "responses":
-            return Relay(EVENTS, edit=OneCall().frame if call.note == _ONE_CALL else None)
-        return Relay(CHUNKS, hide_usage=call.note == _HIDE_USAGE)
+            return PassthroughStream(EVENTS, edit=OneCall().frame if call.note == _ONE_CALL else None)
+        return PassthroughStream(CHUNKS, hide_usage=call.note == _HIDE_USAGE)
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         headers = {"x-should-retry": "false"} if error.kind in ("broken", "internal") else {}

@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.dialects.common.passthrough import Ending
+from app.dialects.common.passthrough import StreamFormat
 from app.dialects.json_body import dump
 from app.errors import SwitchyardError
 from app.sse import DONE, encode
@@ -48,7 +48,7 @@ def _responses_error_frames(error: SwitchyardError) -> bytes:
     return encode(dump(event), type="error")
 
 
-CHUNKS = Ending(is_terminal=lambda frames: frames.endswith(DONE), error_frames=_error_frames)
+CHUNKS = StreamFormat(is_terminal=lambda frames: frames.endswith(DONE), error_frames=_error_frames)
 _LAST_EVENTS = (b"event: response.completed\n", b"event: response.incomplete\n", b"event: response.failed\n")
 
 
@@ -56,4 +56,4 @@ def _ends_a_response(frames: bytes) -> bool:
     return frames[:-2].rpartition(b"\n\n")[2].startswith(_LAST_EVENTS)
 
 
-EVENTS = Ending(is_terminal=_ends_a_response, error_frames=_responses_error_frames)
+EVENTS = StreamFormat(is_terminal=_ends_a_response, error_frames=_responses_error_frames)

@@ -14,7 +14,7 @@ from app.dialects.common.support import (
     TOLD_BACK,
     TOLD_USER,
     USER,
-    Honoured,
+    FieldSupport,
     each,
     refused,
 )
@@ -40,7 +40,7 @@ _GENERATION = {
     "top_p": GREEDY_TOP_P,
 }
 
-HONOURED: Honoured = {
+HONOURED: FieldSupport = {
     "chat": {**each(CHAT), **_GENERATION, **_REFUSED},
     "completions": {
         **each(COMPLETIONS),

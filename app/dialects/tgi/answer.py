@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.dialects.base import Reply, Served
+from app.dialects.base import Reply, ServingContext
 from app.dialects.json_body import dump
 from app.dialects.tgi.generation import Generation
 from app.engine import token_reader as tokens
 from app.engine.model import Model
-from app.engine.token_reader import Ending, Reader, Token
+from app.engine.token_reader import Finish, Reader, Token
 from app.errors import Broken, Incomplete
 
 _COMPUTE_TYPE = "gpu+optimized"  # what TGI always says
 
 
-def answer(generation: Generation, body: bytes, served: Served) -> Reply:
+def answer(generation: Generation, body: bytes, served: ServingContext) -> Reply:
     """The whole answer. Raises Broken on nonsense."""
     best, *others = _sequences(generation, body, served.known_model)
     answer: dict[str, Any] = {"generated_text": best.text}
@@ -28,7 +28,7 @@ def answer(generation: Generation, body: bytes, served: Served) -> Reply:
     return Reply(dump([answer] if generation.as_list else answer), headers=headers)
 
 
-def generated_text(generation: Generation, body: bytes, served: Served) -> str:
+def generated_text(generation: Generation, body: bytes, served: ServingContext) -> str:
     """The text alone. Raises Broken on nonsense."""
     return _sequences(generation, body, served.known_model)[0].text
 
@@ -42,9 +42,9 @@ class _Sequence:
         if not steps or steps[-1].ending is None:
             raise Incomplete("The deployment's answer has no end")
         self.tokens: Sequence[Token] = [step.token for step in steps if step.token is not None]
-        self.ending: Ending = steps[-1].ending
+        self.ending: Finish = steps[-1].ending
         self.text = whole_text(generation, self.ending)
-        self.merit = tokens.merit(self.tokens)
+        self.merit = tokens.mean_logprob(self.tokens)
 
     def details(self) -> dict[str, Any]:
         """`details`, and the same of another sequence."""
@@ -72,7 +72,7 @@ def _sequences(generation: Generation, body: bytes, model: Model) -> list[_Seque
     return [best, *(sequence for sequence in found if sequence is not best)]
 
 
-def whole_text(generation: Generation, ending: Ending) -> str:
+def whole_text(generation: Generation, ending: Finish) -> str:
     """`generated_text`: the answer, after the whole prompt where that was asked for."""
     return generation.inputs + ending.text if generation.return_full_text else ending.text
 
@@ -81,7 +81,7 @@ def _token(token: Token) -> dict[str, Any]:
     return {"id": token.id, "text": token.text, "logprob": token.logprob, "special": token.special}
 
 
-def _ended(generation: Generation, ending: Ending, model: Model) -> dict[str, Any]:
+def _ended(generation: Generation, ending: Finish, model: Model) -> dict[str, Any]:
     """What `details` tells with a stream and without. Both names of the prompt's length are in use."""
     return {
         "finish_reason": _finish_reason(generation, ending, model),
@@ -91,7 +91,7 @@ def _ended(generation: Generation, ending: Ending, model: Model) -> dict[str, An
     }
 
 
-def _finish_reason(generation: Generation, ending: Ending, model: Model) -> str:
+def _finish_reason(generation: Generation, ending: Finish, model: Model) -> str:
     """In TGI's words, and by its order: an end at the very last token that was allowed is its length."""
     allowed = generation.max_new_tokens or model.max_len
     allowed = min(allowed, model.max_len - ending.prompt_tokens)
@@ -108,7 +108,7 @@ def compute_headers(generation: Generation) -> dict[str, str]:
     return {"x-compute-type": _COMPUTE_TYPE, "x-compute-characters": str(len(generation.inputs))}
 
 
-def _timing(generation: Generation, served: Served, ending: Ending) -> dict[str, str]:
+def _timing(generation: Generation, served: ServingContext, ending: Finish) -> dict[str, str]:
     """TGI's headers of a whole answer: `x-compute-time` in seconds, the other times in milliseconds.
 
     The router keeps no queue; the engine's own is part of `x-inference-time`.

@@ -16,11 +16,12 @@ from typing import Any, ClassVar
 from pydantic_core import from_json
 
 from app.config.schema import Config, Task
-from app.dialects.base import Call, Context, Reply, Request, Route
-from app.dialects.common.engine_request import extras
-from app.dialects.common.passthrough import Relay
+from app.dialects.base import ParseContext, Reply, Request, Route
+from app.dialects.common.engine_request import engine_extensions
+from app.dialects.common.passthrough import PassthroughStream
 from app.dialects.common.plans import Plan, Planned
 from app.dialects.json_body import dump, json_object, peek
+from app.dialects.legacy import Call
 from app.dialects.openapi_schemas import Body
 from app.dialects.tgi import info
 from app.dialects.tgi.answer import answer
@@ -30,9 +31,9 @@ from app.dialects.tgi.chat.fields import NO_MODEL, Chat, Completions
 from app.dialects.tgi.errors import error_reply
 from app.dialects.tgi.fields import Question, read
 from app.dialects.tgi.generation import Generation
-from app.dialects.tgi.profile import PROFILES, Profile, manner
+from app.dialects.tgi.profile import PROFILES, Profile, request_style
 from app.dialects.tgi.rules import check_inputs
-from app.dialects.tgi.stream import TokenEvents
+from app.dialects.tgi.stream import TgiTokenEvents
 from app.dialects.tgi.vertex import Batch, Instances
 from app.errors import Rejected, SwitchyardError, Unavailable, Unprocessable, UpstreamError
 
@@ -95,7 +96,7 @@ class TGI(Planned):
             return "inputs" in body or not ("messages" in body or "prompt" in body)
         return True
 
-    def parse(self, operation: str, request: Request, context: Context) -> Call:
+    def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         call = _PARSERS[operation](request, context)
         endpoint = request.params.get("endpoint")
         return call if endpoint is None else replace(call, model=endpoint)
@@ -140,19 +141,19 @@ def _is_tgis_chat(body: bytes) -> bool:
     return bool(told) and (told.get("model") in NO_MODEL or (isinstance(wanted, dict) and "value" in wanted))
 
 
-def _profile(context: Context) -> Profile:
+def _profile(context: ParseContext) -> Profile:
     return PROFILES[context.config.tgi.profile]
 
 
-def _generate(request: Request, context: Context, *, stream: bool | None = None) -> Call:
+def _generate(request: Request, context: ParseContext, *, stream: bool | None = None) -> Call:
     """`stream` None: the body says."""
     body = json_object(request.body)
     inputs, parameters = read(body)
     streams = body.get("stream", False) if stream is None else stream
     agent = request.headers.get("user-agent", "")
-    how = manner(body, agent, _profile(context), stream=streams, at_root=stream is None)
+    how = request_style(body, agent, _profile(context), stream=streams, at_root=stream is None)
     generation, question = Generation.of(inputs, parameters, how, context.random)
-    plan = Plan(partial(answer, generation), lambda served: TokenEvents(generation, served.known_model))
+    plan = Plan(partial(answer, generation), lambda served: TgiTokenEvents(generation, served.known_model))
     return Call(
         "completions",
         "/v1/completions",
@@ -165,14 +166,14 @@ def _generate(request: Request, context: Context, *, stream: bool | None = None)
     )
 
 
-def _variants(request: Request, context: Context) -> Sequence[str]:
+def _variants(request: Request, context: ParseContext) -> Sequence[str]:
     """The deployments of the endpoint that is asked."""
     name = request.params.get("endpoint") or context.config.defaults.get("completions")
     endpoint = context.config.endpoints.get(name or "")
     return list(endpoint.traffic) if endpoint else []
 
 
-def _adapter(name: str | None, request: Request, context: Context) -> str | None:
+def _adapter(name: str | None, request: Request, context: ParseContext) -> str | None:
     """An adapter is a deployment of the endpoint: vLLM serves each under a model name of its own.
 
     Raises Unprocessable where there is none of that name.
@@ -182,7 +183,7 @@ def _adapter(name: str | None, request: Request, context: Context) -> str | None
     raise Unprocessable(f"`adapter_id` {name} is not available", param="parameters.adapter_id", value=name)
 
 
-def _invocations(request: Request, context: Context) -> Call:
+def _invocations(request: Request, context: ParseContext) -> Call:
     """SageMaker's one route for all three kinds of question."""
     body = peek(request.body)
     if "inputs" not in body and "messages" in body:
@@ -192,7 +193,7 @@ def _invocations(request: Request, context: Context) -> Call:
     return _generate(request, context)
 
 
-def _chat(request: Request, context: Context) -> Call:
+def _chat(request: Request, context: ParseContext) -> Call:
     body = json_object(request.body)
     question, hide_usage = openai_form.chat(body)
     plan = Plan(
@@ -200,24 +201,24 @@ def _chat(request: Request, context: Context) -> Call:
         lambda served: ChatEvents(hide_usage=hide_usage),
     )
     call = Call("chat", "/v1/chat/completions", question, note=plan)
-    if extras(question):
+    if engine_extensions(question):
         call = replace(call, needs_model=True, fit=openai_form.possible)
     return _named(call, body, request, context)
 
 
-def _completions(request: Request, context: Context) -> Call:
+def _completions(request: Request, context: ParseContext) -> Call:
     body = json_object(request.body)
     question, hide_usage = openai_form.completions(body)
     plan = Plan(
         lambda told, served: completed(told),
-        lambda served: Relay(COMPLETIONS, hide_usage=hide_usage),
+        lambda served: PassthroughStream(COMPLETIONS, hide_usage=hide_usage),
     )
     fit = partial(openai_form.limited, profile=_profile(context))
     call = Call("completions", "/v1/completions", question, note=plan, needs_model=True, fit=fit)
     return _named(call, body, request, context)
 
 
-def _named(call: Call, body: Mapping[str, Any], request: Request, context: Context) -> Call:
+def _named(call: Call, body: Mapping[str, Any], request: Request, context: ParseContext) -> Call:
     """The call, to the model that its body names where that means something.
 
     TGI serves one model and looks at no name but an adapter's. Only at the root, where OpenAI's clients call too, is a
@@ -232,7 +233,7 @@ def _named(call: Call, body: Mapping[str, Any], request: Request, context: Conte
     )
 
 
-def _vertex(request: Request, context: Context) -> Call:
+def _vertex(request: Request, context: ParseContext) -> Call:
     batch = Batch.of(json_object(request.body), _profile(context), context.random)
     return Call(
         batch.task,
@@ -245,7 +246,7 @@ def _vertex(request: Request, context: Context) -> Call:
     )
 
 
-def _tokenize(request: Request, context: Context) -> Call:
+def _tokenize(request: Request, context: ParseContext) -> Call:
     inputs, parameters = read(json_object(request.body))
     check_inputs(inputs)
     truncate = parameters.truncate if parameters else None
@@ -259,7 +260,7 @@ def _tokenize(request: Request, context: Context) -> Call:
     )
 
 
-def _chat_tokenize(request: Request, context: Context) -> Call:
+def _chat_tokenize(request: Request, context: ParseContext) -> Call:
     body = json_object(request.body)
     plan = Plan(tokens_of_the_template)
     question = openai_form.tokenized(body)
@@ -267,15 +268,15 @@ def _chat_tokenize(request: Request, context: Context) -> Call:
     return replace(_named(call, body, request, context), stream=False)
 
 
-def _info(request: Request, context: Context) -> Call:
+def _info(request: Request, context: ParseContext) -> Call:
     return Call("completions", None, {}, note=Plan(info.about), needs_model=True)
 
 
-def _health(request: Request, context: Context) -> Call:
+def _health(request: Request, context: ParseContext) -> Call:
     return Call("completions", "/ping", {}, note=Plan(lambda told, served: Reply(b"")))
 
 
-_PARSERS: Mapping[str, Callable[[Request, Context], Call]] = {
+_PARSERS: Mapping[str, Callable[[Request, ParseContext], Call]] = {
     "root": _generate,
     "generate": partial(_generate, stream=False),
     "generate_stream": partial(_generate, stream=True),

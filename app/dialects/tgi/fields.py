@@ -52,7 +52,7 @@ class Parameters(_Strict):
     watermark: bool = False
 
 
-class Body(_Strict):
+class RequestBody(_Strict):
     """A request, but for what is in `parameters`: `read` leaves the nulls out of these first."""
 
     inputs: str
@@ -78,7 +78,7 @@ def unreadable(error: ValidationError, prefix: str = "") -> BadRequest:
 def read(body: Mapping[str, Any]) -> tuple[str, Parameters | None]:
     """`inputs` and `parameters`. Raises BadRequest, naming the field, where a type is wrong."""
     try:
-        request = Body.model_validate(body)
+        request = RequestBody.model_validate(body)
     except ValidationError as error:
         raise unreadable(error) from None
     if request.parameters is None:

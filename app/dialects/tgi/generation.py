@@ -6,17 +6,17 @@ from typing import Any, Self
 
 from pydantic_core import from_json
 
-from app.dialects.base import Served
-from app.dialects.common.engine_request import draw_seed, folded, lacking, temperature
+from app.dialects.base import ServingContext
+from app.dialects.common.engine_request import draw_seed, missing_capability, temperature, to_int64_seed
 from app.dialects.tgi.fields import Grammar, Parameters
-from app.dialects.tgi.profile import Manner
+from app.dialects.tgi.profile import RequestStyle
 from app.dialects.tgi.rules import check, samples
 from app.engine.model import Model
 from app.errors import Unprocessable
 from app.routing.traffic import Random
 
 
-def sampling(parameters: Parameters, manner: Manner, seed: int) -> dict[str, Any]:
+def sampling(parameters: Parameters, manner: RequestStyle, seed: int) -> dict[str, Any]:
     """How vLLM is to choose tokens. Processors of the deployment do what its sampler lacks (`vllm_xargs`)."""
     extras: dict[str, Any] = {"watermark": True} if parameters.watermark else {}
     chosen: dict[str, Any] = {
@@ -29,7 +29,7 @@ def sampling(parameters: Parameters, manner: Manner, seed: int) -> dict[str, Any
     else:
         heat = temperature(1.0 if parameters.temperature is None else parameters.temperature)
         extras |= heat.pop("vllm_xargs", {})
-        chosen |= {**heat, "seed": folded(seed)}
+        chosen |= {**heat, "seed": to_int64_seed(seed)}
         chosen |= {name: value for name in ("top_k", "top_p") if (value := getattr(parameters, name)) is not None}
         if parameters.typical_p is not None and parameters.typical_p < 1:
             extras["typical_p"] = parameters.typical_p
@@ -76,7 +76,9 @@ class Generation:
     seed: int | None
 
     @classmethod
-    def of(cls, inputs: str, given: Parameters | None, manner: Manner, random: Random) -> tuple[Self, dict[str, Any]]:
+    def of(
+        cls, inputs: str, given: Parameters | None, manner: RequestStyle, random: Random
+    ) -> tuple[Self, dict[str, Any]]:
         """The generation, and vLLM's request for it, whose prompt is text as yet. Raises Unprocessable."""
         profile = manner.profile
         parameters = given or Parameters(do_sample=profile.samples_without_parameters)
@@ -119,7 +121,7 @@ class Generation:
             question["structured_outputs"] = structured(parameters.grammar)
         return question
 
-    def fit(self, question: dict[str, Any], served: Served) -> dict[str, Any]:
+    def fit(self, question: dict[str, Any], served: ServingContext) -> dict[str, Any]:
         """The question with ids for a prompt, counted as the engine counts them. Raises Unprocessable."""
         refuse_extras(question, served, "parameters.")
         model = served.known_model
@@ -140,12 +142,12 @@ class Generation:
         return {**question, "prompt": ids, "max_tokens": min(wanted, rest)}
 
 
-def refuse_extras(question: Mapping[str, Any], served: Served, prefix: str = "") -> None:
+def refuse_extras(question: Mapping[str, Any], served: ServingContext, prefix: str = "") -> None:
     """Raises Unprocessable where the question asks the deployment for what it does not have.
 
     `prefix` is where the fields are in the request.
     """
-    if (lack := lacking(question, served)) is not None:
+    if (lack := missing_capability(question, served)) is not None:
         name, why = lack
         raise Unprocessable(f"`{name}`: {why}", param=prefix + name, value=question["vllm_xargs"][name])
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.config.schema import Config
-from app.dialects.base import Reply, Served
+from app.dialects.base import Reply, ServingContext
 from app.dialects.json_body import dump
 from app.dialects.tgi.chat.fields import MAX_PROMPTS
 from app.dialects.tgi.generation import truncated
@@ -14,7 +14,7 @@ MAX_CONCURRENT_REQUESTS = 128
 _VERSION = "3.3.6"  # of TGI's interface, which is what clients want to know
 
 
-def about(body: bytes, served: Served) -> Reply:
+def about(body: bytes, served: ServingContext) -> Reply:
     """`/info`, with the names that MindIE adds. What the router does not know is null."""
     name, longest = served.settings.model, served.known_model.max_len
     return Reply(
@@ -64,7 +64,7 @@ def models(config: Config, endpoint: str | None) -> dict[str, Any]:
     return {"object": "list", "data": cards}
 
 
-def tokens(inputs: str, truncate: int | None, served: Served) -> list[dict[str, Any]]:
+def tokens(inputs: str, truncate: int | None, served: ServingContext) -> list[dict[str, Any]]:
     """`/tokenize`: each token with the characters that it is made from. Raises Unprocessable."""
     model = served.known_model
     encoding = model.tokenizer.encode(inputs)

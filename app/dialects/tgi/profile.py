@@ -22,7 +22,7 @@ PROFILES: Mapping[str, Profile] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class RequestStyle:
     """How a request came, as far as its fields mean other things by it.
 
     `at_root`: at `POST /` and its synonyms, where the descriptions differ most. `is_tgis`: the route is TGI's, or what
@@ -47,9 +47,11 @@ _EVERY_FIELD = frozenset(
 _TGIS_OWN = frozenset({"adapter_id", "best_of", "frequency_penalty", "grammar", "stop", "top_n_tokens"})
 
 
-def manner(body: Mapping[str, Any], user_agent: str, profile: Profile, *, stream: bool, at_root: bool) -> Manner:
+def request_style(
+    body: Mapping[str, Any], user_agent: str, profile: Profile, *, stream: bool, at_root: bool
+) -> RequestStyle:
     """Reads off a request who speaks. `body` still has the nulls below `parameters`."""
     named = body.get("parameters")
     names = set(named) if isinstance(named, dict) else set()
     is_tgis = profile.answers_with_lists or not at_root or "hf_hub" in user_agent or bool(names & _TGIS_OWN)
-    return Manner(profile, stream, at_root, is_tgis, names >= _EVERY_FIELD)
+    return RequestStyle(profile, stream, at_root, is_tgis, names >= _EVERY_FIELD)

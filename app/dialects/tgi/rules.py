@@ -1,14 +1,14 @@
 from collections.abc import Callable, Sequence
 
 from app.dialects.tgi.fields import MAX_TOP_N_TOKENS, Parameters
-from app.dialects.tgi.profile import Manner
+from app.dialects.tgi.profile import RequestStyle
 from app.errors import Unprocessable
 
 MAX_BEST_OF = 2
 MAX_STOP_SEQUENCES = 4
 MAX_INPUT_CHARACTERS = 512 * 1024
 _MAX_I32, _MAX_U32, _MAX_U64 = 2**31 - 1, 2**32 - 1, 2**64 - 1
-_Rule = tuple[str, Callable[[Parameters, Manner], bool], str]
+_Rule = tuple[str, Callable[[Parameters, RequestStyle], bool], str]
 
 
 def _within(low: float, high: float, value: float | None) -> bool:
@@ -70,7 +70,7 @@ _RULES: Sequence[_Rule] = (
 )
 
 
-def check(inputs: str, parameters: Parameters, manner: Manner) -> None:
+def check(inputs: str, parameters: Parameters, manner: RequestStyle) -> None:
     """Raises Unprocessable with TGI's text for the first rule that is broken."""
     for name, is_kept, text in _RULES:
         if not is_kept(parameters, manner):
@@ -90,7 +90,7 @@ def check_inputs(inputs: str) -> None:
         )
 
 
-def samples(parameters: Parameters, manner: Manner) -> bool:
+def samples(parameters: Parameters, manner: RequestStyle) -> bool:
     """Whether tokens are drawn, not the likeliest taken.
 
     `do_sample` decides where its user set it: false is greedy, whatever else is set. Where it is absent other fields

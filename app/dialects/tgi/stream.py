@@ -6,12 +6,12 @@ from app.dialects.tgi.answer import _ended, _token, compute_headers, whole_text
 from app.dialects.tgi.errors import error_event
 from app.dialects.tgi.generation import Generation
 from app.engine.model import Model
-from app.engine.token_reader import Ending, Step, Token
+from app.engine.token_reader import Finish, Step, Token
 from app.engine.token_stream import TokenStream
 from app.sse import encode
 
 
-class TokenEvents(token_events.TokenEvents):
+class TgiTokenEvents(token_events.TokenEvents):
     """TGI's: the last has the whole text, and the details where they were asked for."""
 
     def __init__(self, generation: Generation, model: Model) -> None:
@@ -33,7 +33,7 @@ class TokenEvents(token_events.TokenEvents):
             self._close(event, step.ending)
         return encode(dump(event))
 
-    def _close(self, event: dict[str, Any], ending: Ending) -> None:
+    def _close(self, event: dict[str, Any], ending: Finish) -> None:
         ended = _ended(self._generation, ending, self._model)
         event["generated_text"] = whole_text(self._generation, ending)
         if self._generation.parameters.details:

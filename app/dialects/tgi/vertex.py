@@ -8,15 +8,16 @@ from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
 from app.config.schema import Task
-from app.dialects.base import Lookup, Reply, Served
+from app.dialects.base import Reply, ServingContext
 from app.dialects.json_body import dump
+from app.dialects.legacy import Lookup
 from app.dialects.tgi.answer import generated_text
 from app.dialects.tgi.chat import request as chat
 from app.dialects.tgi.chat.answer import text_of
 from app.dialects.tgi.chat.fields import Chat
 from app.dialects.tgi.fields import Question, read
 from app.dialects.tgi.generation import Generation
-from app.dialects.tgi.profile import Manner, Profile
+from app.dialects.tgi.profile import Profile, RequestStyle
 from app.errors import BadRequest, Unprocessable
 from app.routing.traffic import Random
 
@@ -52,7 +53,7 @@ class Batch:
         """What the deployment must be able to do."""
         return "chat" if None in self.generations else "completions"
 
-    def fit(self, body: dict[str, Any], served: Served) -> dict[str, Any]:
+    def fit(self, body: dict[str, Any], served: ServingContext) -> dict[str, Any]:
         """The questions with ids for prompts. Raises Unprocessable."""
         asked = zip(self.generations, self.questions, strict=True)
         return {**body, "input": [(one.fit if one else chat.possible)(question, served) for one, question in asked]}
@@ -62,7 +63,7 @@ class Batch:
         paths = ["/v1/completions" if one else "/v1/chat/completions" for one in self.generations]
         return Lookup(list(zip(paths, body["input"], strict=True)), lambda _, answers: {"answers": list(answers)})
 
-    def predictions(self, body: bytes, served: Served) -> Reply:
+    def predictions(self, body: bytes, served: ServingContext) -> Reply:
         """The texts, in order. Raises Broken."""
         answers = from_json(body)["answers"]
         texts = [
@@ -80,6 +81,6 @@ def _read(instance: Any, path: str, profile: Profile, random: Random) -> tuple[G
             question, _ = chat.chat({**instance, "stream": False})
             return None, question
         inputs, parameters = read({**instance, "stream": False})
-        return Generation.of(inputs, parameters, Manner(profile, is_tgis=True), random)
+        return Generation.of(inputs, parameters, RequestStyle(profile, is_tgis=True), random)
     except (BadRequest, Unprocessable) as error:
         raise type(error)(f"{path}: {error.message}", param=f"{path}.{error.param}", code=error.code) from None

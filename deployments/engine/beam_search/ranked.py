@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from deployments.engine.beam_search.scoring import Continuations, Floats, NextToken
-from deployments.engine.beam_search.search import Beam, Ending, Search, drawn_by_id
+from deployments.engine.beam_search.search import Beam, FinishReason, Search, drawn_by_id
 from deployments.engine.beam_search.settings import Kind
 
 
@@ -23,8 +23,8 @@ class RankedSearch(Search):
         width = self._settings.width
         is_last = len(self.live[0].tokens) + 1 == self._settings.max_tokens
         chosen = self._chosen(self._continuations(next_tokens), next_tokens)
-        self._finish([beam for beam in chosen[:width] if beam.ending is Ending.EOS or (beam.ending and is_last)])
-        active = [] if is_last else [beam for beam in chosen if beam.ending is not Ending.EOS]
+        self._finish([beam for beam in chosen[:width] if beam.ending is FinishReason.EOS or (beam.ending and is_last)])
+        active = [] if is_last else [beam for beam in chosen if beam.ending is not FinishReason.EOS]
         active = sorted(active, key=lambda beam: beam.score, reverse=True)[:width]
         self.live = [beam for beam in active if beam.ending is None]
         self._held = [beam for beam in active if beam.ending is not None]

@@ -11,7 +11,7 @@ from deployments.engine.beam_search.scoring import Continuations, NextToken, Sco
 from deployments.engine.beam_search.settings import Settings, Tokens
 
 
-class Ending(StrEnum):
+class FinishReason(StrEnum):
     """Why a beam does not go on."""
 
     EOS = "eos"
@@ -22,7 +22,7 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BeamStep:
     """What the model said where a token was chosen: its log-probability, and the favourites with theirs."""
 
     logprob: float
@@ -39,9 +39,9 @@ class Beam:
 
     tokens: Tokens = ()
     score: float = 0.0
-    steps: tuple[Step, ...] = ()
+    steps: tuple[BeamStep, ...] = ()
     perturbed: float = 0.0
-    ending: Ending | None = None
+    ending: FinishReason | None = None
     closing: int = 0
 
 
@@ -76,26 +76,26 @@ class Search(ABC):
         pairs = zip(self.live, next_tokens, strict=True)
         found = [self._scoring.continuations(beam.tokens, next_token) for beam, next_token in pairs]
         stuck = (beam for beam, continuations in zip(self.live, found, strict=True) if not len(continuations.ids))
-        self._held = [*self._held, *(replace(beam, ending=Ending.EXHAUSTED) for beam in stuck)]
+        self._held = [*self._held, *(replace(beam, ending=FinishReason.EXHAUSTED) for beam in stuck)]
         return found
 
-    def _extended(self, beam: Beam, token: int, score: float, step: Step, perturbed: float = 0.0) -> Beam:
+    def _extended(self, beam: Beam, token: int, score: float, step: BeamStep, perturbed: float = 0.0) -> Beam:
         tokens = (*beam.tokens, token)
         ending, closing = self._ending(tokens)
         return Beam(tokens, score, (*beam.steps, step), perturbed, ending, closing)
 
-    def _ending(self, tokens: Tokens) -> tuple[Ending | None, int]:
+    def _ending(self, tokens: Tokens) -> tuple[FinishReason | None, int]:
         if tokens[-1] in self._settings.eos:
-            return Ending.EOS, 1
+            return FinishReason.EOS, 1
         for stop in self._settings.stops:
             if tokens[-len(stop) :] == stop:
-                return Ending.STOP, len(stop)
-        return (Ending.LENGTH if len(tokens) == self._settings.max_tokens else None), 0
+                return FinishReason.STOP, len(stop)
+        return (FinishReason.LENGTH if len(tokens) == self._settings.max_tokens else None), 0
 
-    def _step(self, next_token: NextToken, logprob: float) -> Step:
+    def _step(self, next_token: NextToken, logprob: float) -> BeamStep:
         count = self._settings.top_logprobs or 0
         favourites = zip(next_token.ids[:count].tolist(), next_token.logprobs[:count].tolist(), strict=True)
-        return Step(logprob, tuple(favourites))
+        return BeamStep(logprob, tuple(favourites))
 
 
 def drawn_by_id(random: np.random.Generator, ids: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from deployments.engine.beam_search import start
 from deployments.engine.beam_search.scoring import NextToken
-from deployments.engine.beam_search.search import Beam, Ending, Search
+from deployments.engine.beam_search.search import Beam, FinishReason, Search
 from deployments.engine.beam_search.settings import Settings
 from deployments.engine.completions.engines import Engine, Outputs, require_tokens
 from deployments.engine.completions.request import BeamSearch
@@ -103,16 +103,16 @@ class BeamSearching(Engine):
         return NextToken(np.asarray(ids, dtype=np.int64), np.asarray(logprobs, dtype=np.float64))
 
     def _output(self, index: int, beam: Beam, prompt: Sequence[int], params: SamplingParams) -> CompletionOutput:
-        stopped = beam.ending in (Ending.EOS, Ending.STOP)
+        stopped = beam.ending in (FinishReason.EOS, FinishReason.STOP)
         shown = beam.tokens[: len(beam.tokens) - beam.closing]
-        is_usual_eos = beam.ending is Ending.EOS and beam.tokens[-1] == self._engine.get_tokenizer().eos_token_id
+        is_usual_eos = beam.ending is FinishReason.EOS and beam.tokens[-1] == self._engine.get_tokenizer().eos_token_id
         return CompletionOutput(
             index=index,
             text=_text(self._engine.get_tokenizer(), prompt, shown, params),
             token_ids=list(beam.tokens),
             cumulative_logprob=sum(step.logprob for step in beam.steps),
             logprobs=None if params.logprobs is None else _logprobs(beam),
-            finish_reason="length" if beam.ending is Ending.LENGTH else "stop",
+            finish_reason="length" if beam.ending is FinishReason.LENGTH else "stop",
             stop_reason=beam.tokens[-1] if stopped and not is_usual_eos else None,
         )
 

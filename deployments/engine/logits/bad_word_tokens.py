@@ -9,7 +9,7 @@ from typing import Self
 
 import torch
 
-from deployments.engine.logits.processor import Request, forbid, forbid_tensor
+from deployments.engine.logits.processor import SamplingRequest, forbid, forbid_tensor
 
 KEY = "bad_word_tokens"
 SEPARATOR = -1
@@ -27,7 +27,7 @@ class BadWordTokens:
                 self._by_second_last.setdefault(prefix[-1], []).append((prefix, last))
 
     @classmethod
-    def asked(cls, request: Request) -> Self | None:
+    def asked(cls, request: SamplingRequest) -> Self | None:
         ids = request.token_ids(KEY, separator=SEPARATOR)
         return cls(_split(ids)) if ids else None
 

@@ -9,7 +9,7 @@ from typing import Self
 
 import torch
 
-from deployments.engine.logits.processor import Request
+from deployments.engine.logits.processor import SamplingRequest
 
 KEY = "forced_output_tokens"
 
@@ -21,7 +21,7 @@ class ForcedOutputTokens:
         self._ids = ids
 
     @classmethod
-    def asked(cls, request: Request) -> Self | None:
+    def asked(cls, request: SamplingRequest) -> Self | None:
         ids = request.token_ids(KEY)
         if ids and request.is_structured:
             raise ValueError(f"{KEY} cannot be combined with a structured output: its grammar chooses the tokens")

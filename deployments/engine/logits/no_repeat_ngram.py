@@ -9,7 +9,7 @@ from typing import Self
 
 import torch
 
-from deployments.engine.logits.processor import Request, forbid
+from deployments.engine.logits.processor import SamplingRequest, forbid
 
 KEY = "no_repeat_ngram"
 MODULUS = 2**61 - 1
@@ -29,7 +29,7 @@ class NoRepeatNgram:
         self._forget()
 
     @classmethod
-    def asked(cls, request: Request) -> Self | None:
+    def asked(cls, request: SamplingRequest) -> Self | None:
         n = request.integer(KEY)
         if n is not None and n < 1:
             raise ValueError(f"{KEY} must be at least 1, got {n}")

@@ -22,7 +22,7 @@ class Processor(Protocol):
     """One request's processor."""
 
     @classmethod
-    def asked(cls, request: "Request") -> Self | None:
+    def asked(cls, request: "SamplingRequest") -> Self | None:
         """The processor that `request` asks for, if any. Raises ValueError, the message begins with the key."""
 
     def __call__(self, scores: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> None:
@@ -34,7 +34,7 @@ class Processor(Protocol):
 
 
 @dataclass(frozen=True)
-class Request:
+class SamplingRequest:
     """What processors read of a request, from vLLM's `SamplingParams`.
 
     `xargs` are its `extra_args`; `is_structured` tells whether a grammar chooses among the tokens as well;

@@ -28,6 +28,6 @@ def logits_processors(engine_kwargs: Mapping[str, Any]) -> list[str]:
     return [] if any(engine_kwargs.get(name) for name in SPECULATIVE) else list(PROCESSORS)
 
 
-def heeded(loaded: Container[object]) -> list[str]:
+def supported_xargs(loaded: Container[object]) -> list[str]:
     """The keys of `vllm_xargs` that an engine heeds which has these for `logits_processors`."""
     return [key for name, keys in PROCESSORS.items() if name in loaded for key in keys]

@@ -9,7 +9,7 @@ from typing import Self
 
 import torch
 
-from deployments.engine.logits.processor import Request
+from deployments.engine.logits.processor import SamplingRequest
 
 KEY = "temperature"
 LIMIT = 2.0
@@ -22,7 +22,7 @@ class Temperature:
         self._rest = temperature / LIMIT
 
     @classmethod
-    def asked(cls, request: Request) -> Self | None:
+    def asked(cls, request: SamplingRequest) -> Self | None:
         temperature = request.number(KEY)
         if temperature is None:
             return None

@@ -10,7 +10,7 @@ from typing import Self
 import torch
 from transformers import TypicalLogitsWarper
 
-from deployments.engine.logits.processor import Request
+from deployments.engine.logits.processor import SamplingRequest
 
 KEY = "typical_p"
 
@@ -22,7 +22,7 @@ class TypicalP:
         self._warp = TypicalLogitsWarper(mass)
 
     @classmethod
-    def asked(cls, request: Request) -> Self | None:
+    def asked(cls, request: SamplingRequest) -> Self | None:
         mass = request.number(KEY)
         if mass is not None and not 0 < mass <= 1:
             raise ValueError(f"{KEY} must be above 0 and at most 1, got {mass:g}")

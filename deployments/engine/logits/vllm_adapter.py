@@ -14,7 +14,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from deployments.engine.logits.bad_word_tokens import BadWordTokens
 from deployments.engine.logits.forced_output_tokens import ForcedOutputTokens
 from deployments.engine.logits.no_repeat_ngram import NoRepeatNgram
-from deployments.engine.logits.processor import Processor, Request
+from deployments.engine.logits.processor import Processor, SamplingRequest
 from deployments.engine.logits.temperature import Temperature
 from deployments.engine.logits.typical_p import TypicalP
 from deployments.engine.logits.watermark import Watermark
@@ -60,7 +60,7 @@ class BatchProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not foll
         if not params.extra_args:
             return []
         is_structured = params.structured_outputs is not None
-        request = Request(params.extra_args, params.temperature, params.seed, is_structured, vocabulary_size)
+        request = SamplingRequest(params.extra_args, params.temperature, params.seed, is_structured, vocabulary_size)
         return [asked for kind in cls.processors if (asked := kind.asked(request)) is not None]
 
 

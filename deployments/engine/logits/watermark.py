@@ -15,7 +15,7 @@ from typing import Self
 
 import torch
 
-from deployments.engine.logits.processor import Request
+from deployments.engine.logits.processor import SamplingRequest
 
 GAMMA = 0.5
 DELTA = 2.0
@@ -39,7 +39,7 @@ class Watermark:
     """Adds DELTA to the green tokens' scores."""
 
     @classmethod
-    def asked(cls, request: Request) -> Self | None:
+    def asked(cls, request: SamplingRequest) -> Self | None:
         return cls() if request.flag("watermark") else None
 
     def __call__(self, scores: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> None:

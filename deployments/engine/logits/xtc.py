@@ -10,7 +10,7 @@ from typing import Self
 
 import torch
 
-from deployments.engine.logits.processor import Request
+from deployments.engine.logits.processor import SamplingRequest
 
 THRESHOLD = "xtc_threshold"
 PROBABILITY = "xtc_probability"
@@ -25,7 +25,7 @@ class Xtc:
         self._seed = seed
 
     @classmethod
-    def asked(cls, request: Request) -> Self | None:
+    def asked(cls, request: SamplingRequest) -> Self | None:
         threshold, probability = (_fraction(request, key) for key in (THRESHOLD, PROBABILITY))
         if not threshold or not probability or request.is_greedy:
             return None
@@ -42,7 +42,7 @@ class Xtc:
         scores.masked_fill_(excluded, -torch.inf)
 
 
-def _fraction(request: Request, key: str) -> float:
+def _fraction(request: SamplingRequest, key: str) -> float:
     value = request.number(key) or 0.0
     if not 0 <= value <= 1:
         raise ValueError(f"{key} must be between 0 and 1, got {value:g}")

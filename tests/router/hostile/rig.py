@@ -15,7 +15,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.server.application import Router
-from app.upstream.target import Surroundings
+from app.upstream.target import RuntimeEnvironment
 from tests.router.hostile.client import Client, Reply
 from tests.router.hostile.engine import HostileEngine
 from tests.router.hostile.errors import dialects
@@ -73,7 +73,7 @@ class HostileRig:
         }
         control = MemoryControl(self.config, lambda config: self.router.reconfigure(config))
         control.delivers_at_once = True
-        self.router = Router(Surroundings(), random=Random(7), control=control)
+        self.router = Router(RuntimeEnvironment(), random=Random(7), control=control)
         self.router.reconfigure(self.config)
         self.app = _Loop(self.router.app)
         self.defects = Defects()

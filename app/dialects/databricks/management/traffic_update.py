@@ -15,33 +15,33 @@ from app.dialects.json_body import field_path, json_object
 from app.errors import BadRequest
 
 
-class _Asked(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Route(_Asked):
+class _Route(_StrictModel):
     traffic_percentage: Annotated[int, Field(ge=0, le=100)]
     served_entity_name: str | None = None
     served_model_name: str | None = None
 
 
-class _Traffic(_Asked):
+class _Traffic(_StrictModel):
     routes: Annotated[list[_Route], Field(min_length=1)]
 
 
-class _Entity(_Asked):
+class _Entity(_StrictModel):
     name: str
     entity_name: str | None = None
     entity_version: str | None = None
 
 
-class _Model(_Asked):
+class _Model(_StrictModel):
     name: str
     model_name: str | None = None
     model_version: str | None = None
 
 
-class Update(_Asked):
+class Update(_StrictModel):
     """The body."""
 
     name: str | None = None

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from app.dialects.common.single_tool_call import OneCall
-from app.dialects.common.terminating import EndedOnce, error_in
+from app.dialects.common.terminating import TerminatingStream, error_in
 from app.dialects.databricks.errors import error_reply
 from app.dialects.json_body import dump
 from app.engine.usage import Usage, find_usage
@@ -18,16 +18,16 @@ from app.errors import Broken, SwitchyardError
 from app.sse import Framer, encode, split
 
 _INTERESTING = re.compile(rb'^event: response\.(?:created|in_progress|completed|output_item\.added)$|"error"|^:', re.M)
-Words = Callable[[dict[str, Any]], dict[str, Any]]
+Reword = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class ResponseStream(EndedOnce):
+class ResponseStream(TerminatingStream):
     """A `Stream` that takes apart the few events that hold a response object, and passes the others.
 
     `words` rewords a response object. `one_call`: the events of every function call after the first are left out.
     """
 
-    def __init__(self, words: Words, *, request_id: str, one_call: bool) -> None:
+    def __init__(self, words: Reword, *, request_id: str, one_call: bool) -> None:
         super().__init__(self._failure)
         self._words = words
         self._request_id = request_id

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.dialects.base import Call, Stream
+from app.dialects.base import Stream
 from app.dialects.common.single_tool_call import with_one_call
-from app.dialects.databricks.answer import Asked
+from app.dialects.databricks.answer import RequestContext
 from app.dialects.databricks.fields import checked
 from app.dialects.databricks.responses import fields
 from app.dialects.databricks.responses.stream import ResponseStream
 from app.dialects.json_body import dump
+from app.dialects.legacy import Call
 from app.errors import BadRequest
 
 REFUSED: Mapping[str, str] = {
@@ -54,7 +55,7 @@ _ONLY_WHERE_GIVEN = ("prompt_cache_key", "prompt_cache_retention", "safety_ident
 class ResponseAnswer:
     """The answer to a Responses request. `echo` is what it says of the request, in the client's own form."""
 
-    asked: Asked
+    asked: RequestContext
     echo: Mapping[str, Any]
 
     def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class ResponseAnswer:
         return ResponseStream(self.whole, request_id=self.asked.request_id, one_call=one_call)
 
 
-def responses(body: dict[str, Any], asked: Asked) -> Call:
+def responses(body: dict[str, Any], asked: RequestContext) -> Call:
     """A Responses request as vLLM reads it. Raises BadRequest.
 
     `truncation` "auto" is taken and changes nothing, since the engine would cut off the end of the conversation; one

@@ -3,9 +3,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from app.dialects.base import Reply, Served
-from app.dialects.common.passthrough import Ending
-from app.dialects.common.terminating import EndedOnce
+from app.dialects.base import Reply, ServingContext
+from app.dialects.common.passthrough import StreamFormat
+from app.dialects.common.terminating import TerminatingStream
 from app.dialects.json_body import dump
 from app.dialects.tgi.errors import chat_error_events
 from app.engine.errors import engine_error
@@ -13,11 +13,11 @@ from app.engine.usage import Usage, find_usage
 from app.errors import Broken
 from app.sse import DONE, Decoder, encode
 
-COMPLETIONS = Ending(is_terminal=lambda frames: frames.endswith(DONE), error_frames=chat_error_events)
+COMPLETIONS = StreamFormat(is_terminal=lambda frames: frames.endswith(DONE), error_frames=chat_error_events)
 _FINGERPRINT = "3.3.6-native"  # where the engine tells none: a client needs a string
 
 
-def tokens_of_the_template(body: bytes, served: Served) -> Reply:
+def tokens_of_the_template(body: bytes, served: ServingContext) -> Reply:
     """`/chat_tokenize`: the tokens of a chat's prompt with their places in its text. Raises Broken."""
     try:
         told = from_json(body)
@@ -59,7 +59,7 @@ def _with_fingerprint(answer: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "system_fingerprint": answer.get("system_fingerprint") or _FINGERPRINT}
 
 
-class ChatEvents(EndedOnce):
+class ChatEvents(TerminatingStream):
     """A `Stream` of chat chunks, each with the role, the tool calls and the fingerprint that TGI's have."""
 
     def __init__(self, *, hide_usage: bool) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.dialects.base import Served
-from app.dialects.common.engine_request import ask_for_usage, folded, greedy, temperature
+from app.dialects.base import ServingContext
+from app.dialects.common.engine_request import ask_for_usage, greedy, temperature, to_int64_seed
 from app.dialects.tgi.chat.fields import MAX_PROMPTS, Chat, Completions, _checked
 from app.dialects.tgi.fields import Grammar
 from app.dialects.tgi.generation import refuse_extras, structured
@@ -21,7 +21,7 @@ from app.errors import Unprocessable
 def _for_the_sampler(body: dict[str, Any]) -> dict[str, Any]:
     """Rewrites what vLLM's own bounds exclude."""
     if "seed" in body:
-        body["seed"] = folded(body["seed"])
+        body["seed"] = to_int64_seed(body["seed"])
     greedy(body)
     if "temperature" in body:
         body |= temperature(body["temperature"])
@@ -101,13 +101,13 @@ def completions(body: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     return chosen, _counted(chosen)
 
 
-def possible(body: dict[str, Any], served: Served) -> dict[str, Any]:
+def possible(body: dict[str, Any], served: ServingContext) -> dict[str, Any]:
     """`body`, which the deployment can do. Raises Unprocessable."""
     refuse_extras(body, served)
     return body
 
 
-def limited(body: dict[str, Any], served: Served, profile: Profile) -> dict[str, Any]:
+def limited(body: dict[str, Any], served: ServingContext, profile: Profile) -> dict[str, Any]:
     """`body` with the profile's `max_tokens`; vLLM's own default would be 16. Raises Unprocessable."""
     refuse_extras(body, served)
     if "max_tokens" in body:

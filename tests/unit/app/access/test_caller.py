@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.access.caller import EVERYONE, Caller, credentials, must_use, visible
+from app.access.caller import ANONYMOUS_CALLER, Caller, ConfigViews, credentials, visible_config
 from app.config.schema import parse
 from app.errors import Forbidden
 
@@ -46,17 +46,17 @@ def test_a_credential_is_where_some_sdk_puts_it(headers: dict[str, str], found: 
 
 
 def test_a_caller_without_bounds_sees_everything() -> None:
-    assert visible(EVERYONE, CONFIG) is CONFIG
-    must_use(EVERYONE, CONFIG, "embed")
+    assert visible_config(ANONYMOUS_CALLER, CONFIG) is CONFIG
+    ConfigViews(CONFIG).require_access(ANONYMOUS_CALLER, "embed")
 
 
 def test_a_bounded_caller_sees_its_endpoints_and_what_is_behind_them() -> None:
-    seen = visible(Caller("team", "k", frozenset({"beta"})), CONFIG)
+    seen = visible_config(Caller("team", "k", frozenset({"beta"})), CONFIG)
     assert list(seen.endpoints) == ["beta"]
     assert set(seen.deployments) == {"green", "red"}
     assert seen.defaults == {}
-    assert visible(Caller("team", "k", frozenset({"embed"})), CONFIG).defaults == {"embeddings": "embed"}
-    assert set(visible(Caller("team", "k", frozenset({"blue", "gone"})), CONFIG).deployments) == {"blue"}
+    assert visible_config(Caller("team", "k", frozenset({"embed"})), CONFIG).defaults == {"embeddings": "embed"}
+    assert set(visible_config(Caller("team", "k", frozenset({"blue", "gone"})), CONFIG).deployments) == {"blue"}
 
 
 @pytest.mark.parametrize(
@@ -76,10 +76,17 @@ def test_a_bounded_caller_sees_its_endpoints_and_what_is_behind_them() -> None:
 def test_what_a_caller_may_use(allowed: set[str], named: str | None, may: bool) -> None:
     caller = Caller("team", "k", frozenset(allowed))
     if may:
-        must_use(caller, CONFIG, named)
+        ConfigViews(CONFIG).require_access(caller, named)
         return
     with pytest.raises(Forbidden) as raised:
-        must_use(caller, CONFIG, named)
+        ConfigViews(CONFIG).require_access(caller, named)
     assert raised.value.message.startswith(f"'team' may not use '{named}'; it may use: ")
     others = {"chat", "beta", "embed"} - allowed - {named}
     assert not any(other in raised.value.message.partition("it may use")[2] for other in others)
+
+
+def test_a_view_is_copied_once_per_set_of_endpoints() -> None:
+    views = ConfigViews(CONFIG)
+    view = views.of(Caller("team", "k", frozenset({"beta", "unknown"})))
+    assert views.of(Caller("another", "l", frozenset({"beta"}))) is view
+    assert views.of(ANONYMOUS_CALLER) is CONFIG

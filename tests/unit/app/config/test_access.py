@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.config.access import Limiting, Limits, Store
+from app.config.access import Limiting, Limits, StoreSettings
 from app.config.base import ConfigError
 from app.config.schema import parse
 from app.config.serve_file import check_file, runs_several
@@ -162,6 +162,6 @@ def test_the_stores_url_may_be_in_a_file_or_a_variable(tmp_path: Path, monkeypat
     file = tmp_path / "url"
     file.write_text("redis://:secret@cache\n")
     monkeypatch.setenv("REDIS_URL", "redis://other")
-    assert Store(url_file=file).read() == "redis://:secret@cache"
-    assert Store(url_env="REDIS_URL").read() == "redis://other"
-    assert Store(url="redis://plain").read() == "redis://plain"
+    assert StoreSettings(url_file=file).read() == "redis://:secret@cache"
+    assert StoreSettings(url_env="REDIS_URL").read() == "redis://other"
+    assert StoreSettings(url="redis://plain").read() == "redis://plain"

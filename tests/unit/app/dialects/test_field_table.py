@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.dialects.common.support import VLLMS
-from app.dialects.field_table import BEGIN, END, Dialect, main, rows, table, updated
+from app.dialects.field_table import BEGIN, END, DialectFields, main, rows, table, updated
 from tests.support.project import ROOT
 
 README = ROOT / "README.md"
@@ -22,7 +22,7 @@ def test_every_line_is_a_row_of_four_cells() -> None:
 
 def test_fields_of_which_the_same_holds_share_a_row() -> None:
     chat = {"b": VLLMS, "a": VLLMS, "c": "done here", "model": "an endpoint"}
-    dialect = Dialect("D", {"chat": chat, "text": {"b": VLLMS, "model": "an endpoint"}}, "refused")
+    dialect = DialectFields("D", {"chat": chat, "text": {"b": VLLMS, "model": "an endpoint"}}, "refused")
     assert [str(row) for row in rows(dialect)] == [
         "| D | chat | `a` | vLLM's |",
         "| D | all | `b` | vLLM's |",

@@ -9,7 +9,7 @@ import pytest
 from app.config.schema import parse as parse_config
 from app.dialects.anthropic.fields import FIELDS as anthropic_FIELDS
 from app.dialects.azure import fields as azure_fields
-from app.dialects.base import Context, Request, Served
+from app.dialects.base import ParseContext, Request, ServingContext
 from app.dialects.common.support import RECORDS, VLLMS
 from app.dialects.databricks import fields as databricks_fields
 from app.dialects.databricks.responses import fields as response_fields
@@ -31,10 +31,11 @@ from app.dialects.tgi import fields as tgi_fields
 from app.dialects.tgi.chat.fields import Chat as tgi_chat_Chat
 from app.dialects.tgi.chat.fields import Completions as tgi_chat_Completions
 from app.errors import ClientError
+from tests.support.dialect_calls import engine_body, parse
 from tests.support.samples import CONTEXT, MODEL, SERVED
 
 _UNSUPPORTED = openai_fields_UNSUPPORTED
-_GENERATE = {*tgi_fields.Body.model_fields, *tgi_fields.Parameters.model_fields}
+_GENERATE = {*tgi_fields.RequestBody.model_fields, *tgi_fields.Parameters.model_fields}
 _DATABRICKS = {*databricks_fields.NOT_FOR_LANGUAGE_MODELS, "extra_params"}
 
 KNOWN: Mapping[str, Mapping[str, Iterable[str]]] = {
@@ -204,8 +205,8 @@ def asked(dialect: str, operation: str, fields: Mapping[str, Any]) -> dict[str, 
         query={"api-version": "2024-05-01-preview"},
     )
     (speaks,) = (one for one in SERVED_DIALECTS if one.name == dialect)
-    call = speaks.parse(operation, request, Context(EVERY_TASK, CONTEXT.random))
-    return call.fit(call.body, Served("blue", SERVED.settings, MODEL)) if call.fit else call.body
+    call = parse(speaks, operation, request, ParseContext(EVERY_TASK, CONTEXT.random))
+    return dict(engine_body(call, ServingContext("blue", SERVED.settings, MODEL)))
 
 
 def lines(kind: str) -> list[tuple[str, str, str]]:

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from app.config.schema import parse as parse_config
-from app.dialects.base import Context, Dialect, Request, Route, Served
+from app.dialects.base import Dialect, ParseContext, Request, Route, ServingContext
 from app.dialects.registry import DIALECTS
 from app.dialects.tgi.fields import Parameters
 from app.errors import ClientError
+from tests.support.dialect_calls import engine_body, parse
 from tests.support.samples import CONTEXT, MODEL
 
 CONFIG = parse_config(
@@ -75,9 +76,8 @@ def ask(dialect: Dialect, route: Route, body: dict[str, Any]) -> None:
         {"api-version": "2024-05-01-preview"},
     )
     try:
-        call = dialect.parse(route.operation, request, Context(CONFIG, CONTEXT.random))
-        if call.fit is not None:
-            call.fit(call.body, Served("blue", CONFIG.deployments["blue"], MODEL))
+        call = parse(dialect, route.operation, request, ParseContext(CONFIG, CONTEXT.random))
+        engine_body(call, ServingContext("blue", CONFIG.deployments["blue"], MODEL))
     except ClientError as error:
         reply = dialect.render_error(error, route.operation, request)
         assert reply.status < 500

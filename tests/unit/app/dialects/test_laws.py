@@ -3,13 +3,15 @@
 import json
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.dialects import legacy
 from app.dialects.anthropic.dialect import Anthropic
-from app.dialects.base import Call, Context, Dialect, Request, Served, Stream
+from app.dialects.base import Call, Dialect, ParseContext, Request, ServingContext, Stream
 from app.dialects.databricks.dialect import Databricks
 from app.dialects.friendli.dialect import Friendli
 from app.dialects.openai.dialect import OpenAI
@@ -21,7 +23,7 @@ from tests.support import engine_answers as completions
 from tests.support.samples import CONFIG, CONTEXT, EOS, MODEL
 from tests.support.samples import SERVED as UNKNOWN
 
-SERVED = Served(UNKNOWN.deployment, UNKNOWN.settings, MODEL)
+SERVED = ServingContext(UNKNOWN.deployment, UNKNOWN.settings, MODEL)
 
 
 def chunk(delta: dict[str, object], finish_reason: str | None = None, **fields: object) -> bytes:
@@ -37,11 +39,11 @@ def typed(name: str, **fields: object) -> bytes:
     return encode(compact({"type": name, **fields}), type=name)
 
 
-CALL = Call("chat", "/v1/chat/completions", {}, stream=True)
-HIDDEN = Call("chat", "/v1/chat/completions", {}, stream=True, note="hide usage")
-RESPONSES = Call("responses", "/v1/responses", {}, stream=True)
-ONE_CALL = Call("responses", "/v1/responses", {}, stream=True, note="one call")
-MESSAGES = Call("chat", "/v1/messages", {}, stream=True)
+CALL = legacy.Call("chat", "/v1/chat/completions", {}, stream=True)
+HIDDEN = legacy.Call("chat", "/v1/chat/completions", {}, stream=True, note="hide usage")
+RESPONSES = legacy.Call("responses", "/v1/responses", {}, stream=True)
+ONE_CALL = legacy.Call("responses", "/v1/responses", {}, stream=True, note="one call")
+MESSAGES = legacy.Call("chat", "/v1/messages", {}, stream=True)
 
 DONE = b"data: [DONE]\n\n"
 TRICKY = 'a "choices":[] "usage":{ data: [DONE]\n\nevent: response.completed\n: \\ é😀'
@@ -56,7 +58,7 @@ MESSAGE_DELTA = typed("message_delta", delta={"stop_reason": "end_turn"}, usage=
 class Conversation:
     name: str
     dialect: Dialect
-    call: Call
+    call: Any
     upstream: bytes
     client: bytes
     usage: Usage | None = COUNTED
@@ -74,7 +76,7 @@ def databricks(name: str, asked: dict[str, object], upstream: bytes, client: byt
     """A stream at `/serving-endpoints/chat/invocations`."""
     body = compact({**asked, "stream": True}).encode()
     request = Request("POST", "/x", body, params={"name": "chat"})
-    call = Databricks().parse("invocations", request, Context(CONFIG, CONTEXT.random))
+    call = Databricks().parse("invocations", request, ParseContext(CONFIG, CONTEXT.random))
     return Conversation(f"databricks, {name}", Databricks(), call, upstream, client, refusal="BAD_REQUEST")
 
 
@@ -291,6 +293,12 @@ def events(data: bytes) -> list[Event]:
     return Decoder().feed(data)
 
 
+def open_stream(conversation: Conversation) -> Stream:
+    call = conversation.call
+    modern: Call = call.modern(conversation.dialect) if isinstance(call, legacy.Call) else call
+    return modern.translation.open_stream(SERVED)
+
+
 def is_last(event: Event) -> bool:
     finals = ("response.completed", "response.failed", "message_stop", "error")
     of_tgis = '"error_type":' in event.data or '"generated_text":"' in event.data
@@ -301,7 +309,7 @@ def is_last(event: Event) -> bool:
 @every
 @given(points=fractions)
 def test_any_chunking_gives_the_client_the_same_bytes(conversation: Conversation, points: list[float]) -> None:
-    stream = conversation.dialect.stream(conversation.call, SERVED)
+    stream = open_stream(conversation)
     told = b"".join(stream.feed(part) for part in parts(conversation.upstream, points)) + stream.close()
     assert told == conversation.client
     assert stream.usage == conversation.usage
@@ -314,7 +322,7 @@ def test_any_chunking_gives_the_client_the_same_bytes(conversation: Conversation
 def test_a_failure_after_any_prefix_is_well_formed_and_told_once(
     conversation: Conversation, point: float, points: list[float], how: str
 ) -> None:
-    stream = conversation.dialect.stream(conversation.call, SERVED)
+    stream = open_stream(conversation)
     prefix = conversation.upstream[: int(point * len(conversation.upstream))]
     told = b"".join(stream.feed(part) for part in parts(prefix, points))
     told += stream.fail(TimedOut("too slow")) if how == "fail" else stream.close()
@@ -331,7 +339,7 @@ def _after_the_end(stream: Stream) -> bytes:
 
 @each
 def test_the_engines_error_event_is_told_in_the_dialects_words(conversation: Conversation) -> None:
-    stream = conversation.dialect.stream(conversation.call, SERVED)
+    stream = open_stream(conversation)
     first = conversation.client.split(b"\n\n")[0] + b"\n\n"
     error = {"error": {"message": "too long", "type": "BadRequestError", "param": None, "code": 400}}
     told = stream.feed((conversation.first or first) + encode(compact(error)) + DONE) + stream.close()
@@ -344,7 +352,7 @@ def test_the_engines_error_event_is_told_in_the_dialects_words(conversation: Con
 
 @each
 def test_an_internal_error_event_keeps_the_engines_words_inside(conversation: Conversation) -> None:
-    stream = conversation.dialect.stream(conversation.call, SERVED)
+    stream = open_stream(conversation)
     error = {"error": {"message": "CUDA error at worker 3", "type": "InternalServerError", "code": 500}}
     told = stream.feed(encode(compact(error)) + DONE) + stream.close()
     assert b"CUDA" not in told

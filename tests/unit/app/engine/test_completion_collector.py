@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.completion_collector import Fold, choices_of
+from app.engine.completion_collector import CompletionCollector, choices_of
 from app.errors import Broken, Rejected
 
 BODY = {"prompt": ["a", "b"], "n": 2, "max_tokens": 5}
@@ -48,22 +48,22 @@ STREAM = (
 )
 
 
-def fed(*chunks: bytes, **body: Any) -> Fold:
-    fold = Fold({**BODY, **body})
+def fed(*chunks: bytes, **body: Any) -> CompletionCollector:
+    collector = CompletionCollector({**BODY, **body})
     for chunk in chunks:
-        fold.feed(chunk)
-    return fold
+        collector.feed(chunk)
+    return collector
 
 
 def test_the_question_is_the_same_as_a_stream_that_counts() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    assert Fold(BODY).question == {**BODY, "stream": True, "stream_options": options}
+    assert CompletionCollector(BODY).request == {**BODY, "stream": True, "stream_options": options}
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_a_stream_folds_into_the_whole_body_in_any_chunking(points: list[int]) -> None:
     edges = [0, *sorted(points), len(STREAM)]
-    body = json.loads(fed(*(STREAM[a:b] for a, b in pairwise(edges))).whole())
+    body = json.loads(fed(*(STREAM[a:b] for a, b in pairwise(edges))).complete())
     assert {name: body[name] for name in HEAD} == HEAD
     assert (body["usage"], body["system_fingerprint"]) == (SUMS, "f")
     told = [(c["index"], c["text"], c["finish_reason"], c["stop_reason"]) for c in body["choices"]]
@@ -73,8 +73,8 @@ def test_a_stream_folds_into_the_whole_body_in_any_chunking(points: list[int]) -
 
 
 def test_what_has_come_is_cut_for_its_length_and_counted() -> None:
-    fold = fed(*PARTS[:3])
-    body = json.loads(fold.so_far())
+    collector = fed(*PARTS[:3])
+    body = json.loads(collector.partial())
     assert [(c["text"], c["finish_reason"]) for c in body["choices"]] == [
         ("é1", "stop"),
         ("", "length"),
@@ -83,7 +83,7 @@ def test_what_has_come_is_cut_for_its_length_and_counted() -> None:
     ]
     assert body["usage"] == {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
     with pytest.raises(Broken, match="before it was complete"):
-        fold.whole()
+        collector.complete()
 
 
 def test_nothing_has_begun_before_the_first_choice() -> None:

@@ -72,8 +72,8 @@ def test_a_directory_without_a_tokenizer_is_an_error(tmp_path: Path) -> None:
 
 def test_ids_and_texts() -> None:
     assert MODEL.decode([*MODEL.encode("hello 日本 😀"), 0]) == "hello 日本 😀"
-    assert MODEL.piece(0) == EOS
-    assert MODEL.piece(MODEL.encode("😀")[0]) == "\ufffd"
+    assert MODEL.decode_one(0) == EOS
+    assert MODEL.decode_one(MODEL.encode("😀")[0]) == "\ufffd"
 
 
 def test_a_tokenizers_own_truncation_and_padding_do_not_count() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.token_reader import Detokenizer, Reader, Step, Token, choices, merit, prompt_tokens
+from app.engine.token_reader import Detokenizer, Reader, Step, Token, choices, mean_logprob, prompt_tokens
 from app.engine.token_stream import TokenStream
 from app.engine.usage import Usage
 from app.errors import Broken, Rejected
@@ -172,7 +172,7 @@ def test_the_likeliest_tokens_come_best_first_and_no_more_than_asked_for() -> No
     assert second is not None
     assert [(token.id, token.logprob) for token in first.top] == [(305, -0.5), (3, -2.0), (4, -3.0)]
     assert [token.id for token in second.top] == [310, 3, 4]
-    assert all(token.text == MODEL.piece(token.id) for token in second.top)
+    assert all(token.text == MODEL.decode_one(token.id) for token in second.top)
     taken_unlikely = {**choice["logprobs"], "top_logprobs": [{"token_id:9": -9.0, "token_id:3": -1.0}] * 2}
     (best, _) = Reader(MODEL, top=1).feed({**choice, "logprobs": taken_unlikely})
     assert best.token is not None
@@ -181,7 +181,7 @@ def test_the_likeliest_tokens_come_best_first_and_no_more_than_asked_for() -> No
 
 def test_without_logprobs_there_are_none() -> None:
     (step,) = Reader(MODEL, top=2).feed(completions.choice(MODEL, [300], [5], top=None))
-    assert step.token == Token(5, MODEL.piece(5), None, False)
+    assert step.token == Token(5, MODEL.decode_one(5), None, False)
 
 
 def test_the_prompts_tokens_are_spelt_one_by_one_and_the_first_has_no_logprob() -> None:
@@ -262,9 +262,9 @@ def test_the_best_of_several_is_the_likeliest_per_token() -> None:
     def tokens(*logprobs: float | None) -> list[Token]:
         return [Token(1, "", logprob, False) for logprob in logprobs]
 
-    assert merit(tokens(-1.0, -1.0, -1.0)) > merit(tokens(-2.0))
-    assert merit(tokens(None, -1.0)) == -1.0
-    assert merit([]) == float("-inf")
+    assert mean_logprob(tokens(-1.0, -1.0, -1.0)) > mean_logprob(tokens(-2.0))
+    assert mean_logprob(tokens(None, -1.0)) == -1.0
+    assert mean_logprob([]) == float("-inf")
 
 
 def test_choices_come_in_order() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from app.config.access import Limiting, Limits
 from app.errors import DeadlinePassed, LimitExceeded, SwitchyardError, TooLarge, Unavailable
-from app.limits.limiter import Claims, Limiter, Subject
+from app.limits.limiter import Limiter, LimitSubject, Reservation
 from app.limits.sliding_window import Window
 from app.limits.store import Store, StoreFailed
 
-TEAM = Subject("team", "key-1")
+TEAM = LimitSubject("team", "key-1")
 BODY = {"prompt": "x" * 400}  # 100 tokens
 
 
@@ -31,14 +31,14 @@ class Watch:
         self.told.append("store failed")
 
 
-class Answer:
+class Usage:
     """An answer that has cost `spent` tokens."""
 
     def __init__(self, spent: int | None = None) -> None:
-        self.limits: Claims | None = None
+        self.limits: Reservation | None = None
         self._spent = spent
 
-    def tokens(self, prompt: int) -> int:
+    def tokens_used(self, prompt: int) -> int:
         return prompt if self._spent is None else self._spent
 
 
@@ -52,15 +52,17 @@ class Desk:
 
     @asynccontextmanager
     async def running(
-        self, subject: Subject = TEAM, endpoint: str = "chat", answer: Answer | None = None
-    ) -> AsyncIterator[Answer]:
-        answer = answer or Answer()
+        self, subject: LimitSubject = TEAM, endpoint: str = "chat", answer: Usage | None = None
+    ) -> AsyncIterator[Usage]:
+        answer = answer or Usage()
         async with self.limiter.admit(subject, endpoint, BODY, answer):
             yield answer
 
-    async def run(self, subject: Subject = TEAM, endpoint: str = "chat", spent: int | None = None) -> dict[str, str]:
+    async def run(
+        self, subject: LimitSubject = TEAM, endpoint: str = "chat", spent: int | None = None
+    ) -> dict[str, str]:
         """The headers of a request that is served."""
-        async with self.running(subject, endpoint, Answer(spent)) as answer:
+        async with self.running(subject, endpoint, Usage(spent)) as answer:
             return dict(await answer.limits.headers()) if answer.limits else {}
 
     async def refused(self, **where: Any) -> LimitExceeded:
@@ -102,8 +104,8 @@ async def test_every_caller_and_endpoint_has_its_own() -> None:
     desk = Desk(requests_per_minute=1)
     await desk.run()
     await desk.run(endpoint="embed")
-    await desk.run(Subject("other", "key-2"))
-    await desk.run(Subject("more", "key-3", Limits(requests_per_minute=5)))
+    await desk.run(LimitSubject("other", "key-2"))
+    await desk.run(LimitSubject("more", "key-3", Limits(requests_per_minute=5)))
     await desk.refused()
 
 
@@ -159,7 +161,7 @@ async def test_a_request_that_failed_costs_no_tokens_and_one_that_was_left_does(
             raise SwitchyardError("the deployment failed")
     assert (await desk.run(spent=0))["x-ratelimit-remaining-tokens"] == "900"
     with pytest.raises(asyncio.CancelledError):
-        async with desk.running(answer=Answer(300)):
+        async with desk.running(answer=Usage(300)):
             raise asyncio.CancelledError
     assert (await desk.run(spent=0))["x-ratelimit-remaining-tokens"] == "600"
     with pytest.raises(DeadlinePassed):
@@ -268,7 +270,7 @@ async def test_while_the_store_is_down_requests_are_refused_if_the_configuration
 async def test_a_store_that_fails_at_the_end_harms_nobody() -> None:
     store = Flaky.in_memory()
     desk = Desk(store, tokens_per_minute=1000)
-    async with desk.running(answer=Answer(500)):
+    async with desk.running(answer=Usage(500)):
         store.fails = True
     assert set(desk.watch.told) == {"store failed"}
 

@@ -1,4 +1,4 @@
-"""The gate: never more than allowed at a time, first come first served, nobody forgotten."""
+"""The queue: never more than allowed at a time, first come first served, nobody forgotten."""
 
 import asyncio
 from random import Random
@@ -10,81 +10,81 @@ from hypothesis import strategies as st
 from app.config.schema import Admission
 from app.errors import BadRequest, Unavailable
 from app.exchange.request import check_length
-from app.routing.admission import Gate
+from app.routing.admission import AdmissionQueue
 
 
 async def test_the_queue_is_served_in_order() -> None:
-    gate, limits, served = Gate(), Admission(max_concurrent=1, max_queued=9), []
+    queue, limits, served = AdmissionQueue(), Admission(max_concurrent=1, max_queued=9), []
 
     async def visit(number: int) -> None:
-        async with gate.turn("chat", limits):
+        async with queue.slot("chat", limits):
             served.append(number)
             await asyncio.sleep(0)
 
     await asyncio.gather(*(visit(number) for number in range(10)))
     assert served == list(range(10))
-    assert (gate.running, gate.waiting) == (0, 0)
+    assert (queue.running, queue.waiting) == (0, 0)
 
 
 async def test_a_full_queue_refuses_at_once_and_says_so() -> None:
-    gate, limits = Gate(), Admission(max_concurrent=1, max_queued=0)
-    async with gate.turn("chat", limits):
+    queue, limits = AdmissionQueue(), Admission(max_concurrent=1, max_queued=0)
+    async with queue.slot("chat", limits):
         with pytest.raises(Unavailable, match="works on 1 requests and 0 wait") as refused:
-            async with gate.turn("chat", limits):
+            async with queue.slot("chat", limits):
                 raise AssertionError
     assert refused.value.retry_after == 1
     assert not refused.value.is_fault
 
 
 async def test_who_waits_too_long_is_refused_and_leaves_the_queue() -> None:
-    gate, limits = Gate(), Admission(max_concurrent=1, max_queued=1, max_wait_s=0.01)
-    async with gate.turn("chat", limits):
+    queue, limits = AdmissionQueue(), Admission(max_concurrent=1, max_queued=1, max_wait_s=0.01)
+    async with queue.slot("chat", limits):
         with pytest.raises(Unavailable, match=r"within 0\.01 s"):
-            async with gate.turn("chat", limits):
+            async with queue.slot("chat", limits):
                 raise AssertionError
-        assert gate.waiting == 0
-    assert gate.running == 0
+        assert queue.waiting == 0
+    assert queue.running == 0
 
 
 async def test_more_room_lets_several_in() -> None:
-    gate, inside = Gate(), 0
+    queue, inside = AdmissionQueue(), 0
     narrow, wide = Admission(max_concurrent=1, max_queued=9), Admission(max_concurrent=3, max_queued=9)
     leave = asyncio.Event()
 
     async def visit() -> None:
         nonlocal inside
-        async with gate.turn("chat", wide):
+        async with queue.slot("chat", wide):
             inside += 1
             await leave.wait()
 
-    async with gate.turn("chat", narrow):
+    async with queue.slot("chat", narrow):
         visits = [asyncio.create_task(visit()) for _ in range(2)]
         await asyncio.sleep(0)
-    async with gate.turn("chat", wide):
+    async with queue.slot("chat", wide):
         await asyncio.sleep(0)
         assert inside == 2
         leave.set()
     await asyncio.gather(*visits)
-    assert gate.running == 0
+    assert queue.running == 0
 
 
 @given(
     plan=st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["stay", "cancel", "raise"])), max_size=30),
     room=st.integers(1, 3),
-    queue=st.integers(0, 5),
+    most_queued=st.integers(0, 5),
     seed=st.integers(0, 99),
 )
 @settings(deadline=None, max_examples=100)
 def test_whatever_visitors_do_the_bound_holds_and_all_places_come_back(
-    plan: list[tuple[int, str]], room: int, queue: int, seed: int
+    plan: list[tuple[int, str]], room: int, most_queued: int, seed: int
 ) -> None:
-    gate, limits, random = Gate(), Admission(max_concurrent=room, max_queued=queue), Random(seed)
+    queue, limits, random = AdmissionQueue(), Admission(max_concurrent=room, max_queued=most_queued), Random(seed)
     most = 0
 
     async def visit(steps: int, how: str) -> None:
         nonlocal most
-        async with gate.turn("chat", limits):
-            most = max(most, gate.running)
+        async with queue.slot("chat", limits):
+            most = max(most, queue.running)
             for _ in range(steps):
                 await asyncio.sleep(0)
             if how == "raise":
@@ -99,13 +99,13 @@ def test_whatever_visitors_do_the_bound_holds_and_all_places_come_back(
             for task, what in tasks:
                 if what == "cancel" and random.random() < 0.5:
                     task.cancel()
-            assert gate.waiting <= queue
+            assert queue.waiting <= most_queued
         ends = await asyncio.gather(*(task for task, _ in tasks), return_exceptions=True)
         assert all(end is None or isinstance(end, Unavailable | KeyError | asyncio.CancelledError) for end in ends)
 
     asyncio.run(run())
     assert most <= room
-    assert (gate.running, gate.waiting) == (0, 0)
+    assert (queue.running, queue.waiting) == (0, 0)
 
 
 @pytest.mark.parametrize("name", ["messages", "input", "prompt"])

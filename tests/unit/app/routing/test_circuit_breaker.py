@@ -10,16 +10,16 @@ from app.routing.retry_budget import RESERVE, SHARE, RetryBudget
 def opened(now: float = 0.0) -> Breaker:
     breaker = Breaker()
     for _ in range(FAULTS_IN_A_ROW):
-        breaker.asked().failed(now)
+        breaker.attempt().failed(now)
     return breaker
 
 
 def test_faults_in_a_row_open_it_and_an_answer_between_them_does_not() -> None:
     breaker = Breaker()
     for _ in range(FAULTS_IN_A_ROW - 1):
-        breaker.asked().failed(0.0)
-    breaker.asked().succeeded()
-    breaker.asked().failed(0.0)
+        breaker.attempt().failed(0.0)
+    breaker.attempt().succeeded()
+    breaker.attempt().failed(0.0)
     assert breaker.admits(0.0)
     assert not opened().admits(0.0)
 
@@ -28,11 +28,11 @@ def test_after_a_while_one_request_probes_and_its_success_closes_it() -> None:
     breaker = opened()
     assert not breaker.admits(OPEN_S - 0.1)
     assert breaker.admits(OPEN_S)
-    probe = breaker.asked()
+    probe = breaker.attempt()
     assert not breaker.admits(OPEN_S)
     probe.succeeded()
     assert breaker.admits(OPEN_S)
-    breaker.asked().failed(OPEN_S)
+    breaker.attempt().failed(OPEN_S)
     assert breaker.admits(OPEN_S)
 
 
@@ -42,25 +42,25 @@ def test_each_failed_probe_doubles_the_time_up_to_a_bound() -> None:
         assert breaker.open_until is not None
         waits.append(breaker.open_until - now)
         now = breaker.open_until
-        breaker.asked().failed(now)
+        breaker.attempt().failed(now)
     assert waits == [min(OPEN_S * 2**i, LONGEST_OPEN_S) for i in range(8)]
 
 
 def test_a_probe_that_tells_nothing_leaves_room_for_another() -> None:
     breaker = opened()
-    breaker.asked().abandoned()
+    breaker.attempt().abandoned()
     assert breaker.admits(OPEN_S)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=8), st.booleans())
 def test_no_other_request_ends_the_probe(others: list[tuple[bool, bool]], probe_fails: bool) -> None:
     breaker = Breaker()
-    before = [breaker.asked() for _ in others]
+    before = [breaker.attempt() for _ in others]
     for _ in range(FAULTS_IN_A_ROW):
-        breaker.asked().failed(0.0)
-    probe = breaker.asked()
+        breaker.attempt().failed(0.0)
+    probe = breaker.attempt()
     for request, (is_later, fails) in zip(before, others, strict=True):
-        ended = breaker.asked() if is_later else request
+        ended = breaker.attempt() if is_later else request
         if fails:
             ended.failed(OPEN_S)
         else:
@@ -77,11 +77,11 @@ def test_no_other_request_ends_the_probe(others: list[tuple[bool, bool]], probe_
 
 def test_an_old_probe_does_not_end_the_next_one() -> None:
     breaker = opened()
-    old = breaker.asked()
-    breaker.asked().succeeded()
+    old = breaker.attempt()
+    breaker.attempt().succeeded()
     for _ in range(FAULTS_IN_A_ROW):
-        breaker.asked().failed(0.0)
-    probe = breaker.asked()
+        breaker.attempt().failed(0.0)
+    probe = breaker.attempt()
     old.abandoned()
     assert breaker.probe is probe
 
@@ -91,7 +91,7 @@ def test_open_ones_are_asked_last_and_nobody_is_left_out(candidates: list[str], 
     breakers = Breakers(clock=lambda: 0.0)
     for name in broken:
         for _ in range(FAULTS_IN_A_ROW):
-            breakers.of(name).asked().failed(0.0)
+            breakers.of(name).attempt().failed(0.0)
     order = list(breakers.order(candidates))
     assert sorted(order) == sorted(candidates)
     assert [name for name in order if name not in broken] == [name for name in candidates if name not in broken]

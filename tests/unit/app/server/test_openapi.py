@@ -9,12 +9,12 @@ from starlette.testclient import TestClient
 from app.dialects.registry import DIALECTS
 from app.server.application import Router
 from app.server.openapi import document, operations
-from app.upstream.target import Surroundings
+from app.upstream.target import RuntimeEnvironment
 
 
 def told() -> dict[str, Any]:
     """What a router without a configuration answers: the document does not depend on one."""
-    answer = TestClient(Router(Surroundings()).app).get("/openapi.json")
+    answer = TestClient(Router(RuntimeEnvironment()).app).get("/openapi.json")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
     described: dict[str, Any] = from_json(answer.content)
     return described

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from app.dialects.anthropic.dialect import Anthropic
 from app.dialects.anthropic.errors import error_body
-from app.dialects.base import Call, Request
+from app.dialects.base import Request
+from app.dialects.legacy import Call
 from app.errors import BadRequest, ClientError, NotFound, Unavailable
 from tests.support.samples import CONTEXT
 

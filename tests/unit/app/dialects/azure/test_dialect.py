@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from app.config.schema import parse as parse_config
 from app.dialects.azure.dialect import Azure
-from app.dialects.base import Call, Reply, Request
+from app.dialects.base import Reply, Request
+from app.dialects.legacy import Call
 from app.errors import (
     BadRequest,
     Broken,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.base import Call, Lookup
 from app.dialects.databricks.dialect import Databricks
+from app.dialects.legacy import Call, Lookup
 from app.engine.usage import Usage
 from app.errors import BadRequest, Broken, TimedOut, Unavailable
 from tests.support.samples import SERVED

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.schema import parse as parse_config
-from app.dialects.base import Call, Context, Request, Served
+from app.dialects.base import ParseContext, Request, ServingContext
 from app.dialects.databricks.dialect import Databricks
+from app.dialects.legacy import Call
 from app.errors import BadRequest, Broken, ClientError, NotFound, Rejected, SwitchyardError, TimedOut, WrongTask
 from tests.support.samples import CONTEXT
 
@@ -39,7 +40,7 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "embeddings": {"input": "hi"},
     "responses": {"input": "hi"},
 }
-BLUE, MINI = (Served(name, CONFIG.deployments[name]) for name in ("blue", "mini"))
+BLUE, MINI = (ServingContext(name, CONFIG.deployments[name]) for name in ("blue", "mini"))
 
 
 def parse(operation: str, **fields: Any) -> Call:
@@ -47,12 +48,14 @@ def parse(operation: str, **fields: Any) -> Call:
 
 
 def parse_bytes(operation: str, body: bytes) -> Call:
-    return Databricks().parse(operation, Request("POST", "/serving-endpoints/x", body), Context(CONFIG, CONTEXT.random))
+    return Databricks().parse(
+        operation, Request("POST", "/serving-endpoints/x", body), ParseContext(CONFIG, CONTEXT.random)
+    )
 
 
 def invoke(name: str, body: dict[str, Any], **params: str) -> Call:
     request = Request("POST", "/x", json.dumps(body).encode(), params={"name": name, **params}, id="r-1")
-    return Databricks().parse("invocations", request, Context(CONFIG, CONTEXT.random))
+    return Databricks().parse("invocations", request, ParseContext(CONFIG, CONTEXT.random))
 
 
 def function(properties: int = 1, **fields: Any) -> dict[str, Any]:
@@ -279,7 +282,7 @@ def test_any_json_is_taken_or_refused_as_the_clients_fault(operation: str, name:
     params = {"name": name} if operation == "invocations" else {}
     request = Request("POST", "/x", json.dumps(value).encode(), params=params)
     with suppress(ClientError):
-        assert isinstance(Databricks().parse(operation, request, Context(CONFIG, CONTEXT.random)), Call)
+        assert isinstance(Databricks().parse(operation, request, ParseContext(CONFIG, CONTEXT.random)), Call)
 
 
 @given(st.sampled_from(list(REQUIRED)), st.binary(max_size=64))
@@ -409,7 +412,7 @@ ANSWER = {
 }
 
 
-def told(call: Call, answer: dict[str, Any], served: Served = BLUE) -> dict[str, Any]:
+def told(call: Call, answer: dict[str, Any], served: ServingContext = BLUE) -> dict[str, Any]:
     reply = Databricks().render(call, json.dumps(answer).encode(), served)
     assert reply.headers == {"served-model-name": served.deployment}
     value: dict[str, Any] = json.loads(reply.body)
@@ -439,7 +442,7 @@ def test_the_usage_of_embeddings_has_no_completion_tokens() -> None:
 )
 @pytest.mark.parametrize("several", [False, True])
 def test_an_instruction_is_put_to_each_text_as_the_deployments_template_says(
-    served: Served, expected: str, several: bool
+    served: ServingContext, expected: str, several: bool
 ) -> None:
     call = parse("embeddings", input=["a text"] * 2 if several else "a text", instruction="Find {input}")
     assert call.fit is not None

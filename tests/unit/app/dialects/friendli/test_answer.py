@@ -11,8 +11,9 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 
-from app.dialects.base import Call, Served, Stream
+from app.dialects.base import ServingContext, Stream
 from app.dialects.friendli.dialect import Friendli
+from app.dialects.legacy import Call
 from app.engine.model import Model
 from app.engine.usage import Usage
 from app.errors import Broken, Incomplete, Rejected, SwitchyardError, TimedOut
@@ -25,12 +26,12 @@ HELLO = MODEL.encode("hello😀")
 FORMS = pytest.mark.parametrize("headers", [CLASSIC, SDK], ids=["classic", "modern"])
 
 
-def answered(call: Call, *choices: dict[str, Any], served: Served = DEPLOYED) -> Any:
+def answered(call: Call, *choices: dict[str, Any], served: ServingContext = DEPLOYED) -> Any:
     body = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m", "choices": choices}
     return json.loads(Friendli().render(call, json.dumps(body).encode(), served).body)
 
 
-def streamed(call: Call, *chunks: dict[str, Any], served: Served = DEPLOYED) -> bytes:
+def streamed(call: Call, *chunks: dict[str, Any], served: ServingContext = DEPLOYED) -> bytes:
     stream = Friendli().stream(call, served)
     return stream.feed(completions.stream(chunks)) + stream.close()
 
@@ -50,12 +51,12 @@ def events(data: bytes) -> list[Any]:
 NEWLINE, THIS = 3, 412
 
 
-def documented() -> Served:
+def documented() -> ServingContext:
     """A deployment whose model has the reference's tokens."""
     words = {NEWLINE: "\u010a", THIS: "This"}
     tokenizer = Tokenizer(BPE({words.get(id, f"<{id}>"): id for id in range(413)}, []))
     tokenizer.decoder = ByteLevelDecoder()
-    return Served("blue", SERVED.settings, Model.build(tokenizer.to_str(), eos_ids=[], max_len=100))
+    return ServingContext("blue", SERVED.settings, Model.build(tokenizer.to_str(), eos_ids=[], max_len=100))
 
 
 DOCUMENTED = documented()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.base import Request, Served
+from app.dialects.base import Request, ServingContext
 from app.dialects.friendli.chat_fields import Chat
 from app.dialects.friendli.dialect import Friendli
 from app.dialects.friendli.embeddings import Embeddings
@@ -506,7 +506,7 @@ def test_a_plain_server_is_not_asked_for_what_it_would_leave_out(
 
 
 def test_an_application_is_not_asked_for_a_processor_that_it_lacks() -> None:
-    without = Served("blue", SERVED.settings, replace(EXTENDED, processors=frozenset({"temperature"})))
+    without = ServingContext("blue", SERVED.settings, replace(EXTENDED, processors=frozenset({"temperature"})))
     assert question(served=without, temperature=2.5)["vllm_xargs"] == {"temperature": 2.5}
     assert "beam" in question(served=without, num_beams=2)
     with pytest.raises(BadRequest, match="no_repeat_ngram: deployment 'blue' runs without the logits processor"):

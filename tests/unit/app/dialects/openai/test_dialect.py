@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.base import Call, Request
+from app.dialects.base import Request
+from app.dialects.legacy import Call
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.openai.errors import error_body
 from app.errors import (

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.base import Call, Request, Served
+from app.dialects.base import Request, ServingContext
+from app.dialects.legacy import Call
 from app.dialects.tgi.dialect import TGI
 from app.errors import BadRequest, Broken, ClientError, Unprocessable
 from app.sse import Decoder
 from tests.support import engine_answers as completions
 from tests.support.samples import CONTEXT, EXTENDED, MODEL, SERVED
 
-DEPLOYED = Served("blue", SERVED.settings, EXTENDED)
+DEPLOYED = ServingContext("blue", SERVED.settings, EXTENDED)
 MESSAGES = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
@@ -340,7 +341,7 @@ def test_a_temperature_that_needs_a_processor_is_refused_where_there_is_none(ope
     assert call.needs_model
     assert call.fit is not None
     with pytest.raises(Unprocessable, match=r"^`temperature`: deployment 'blue' is a plain vLLM server") as raised:
-        call.fit(call.body, Served("blue", SERVED.settings, MODEL))
+        call.fit(call.body, ServingContext("blue", SERVED.settings, MODEL))
     assert raised.value.param == "temperature"
 
 
@@ -356,4 +357,4 @@ def test_vertex_refuses_it_too(instance: dict[str, Any]) -> None:
     call = vertex({"inputs": "hello"}, instance)
     assert call.fit is not None
     with pytest.raises(Unprocessable, match=r"^`temperature`: deployment 'blue' is a plain vLLM server"):
-        call.fit(call.body, Served("blue", SERVED.settings, MODEL))
+        call.fit(call.body, ServingContext("blue", SERVED.settings, MODEL))

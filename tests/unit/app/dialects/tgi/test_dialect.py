@@ -8,7 +8,8 @@ import pytest
 
 from app.config.schema import parse as parse_config
 from app.dialects.azure.dialect import Azure
-from app.dialects.base import EVENT_STREAM, Call, Context, Reply, Request, Served
+from app.dialects.base import EVENT_STREAM, ParseContext, Reply, Request, ServingContext
+from app.dialects.legacy import Call
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.tgi.dialect import TGI
 from app.errors import (
@@ -31,14 +32,14 @@ from app.sse import Decoder
 from tests.support import engine_answers as completions
 from tests.support.samples import CONFIG, CONTEXT, EOS, MODEL, SERVED
 
-DEPLOYED = Served("blue", SERVED.settings, MODEL, total_s=0.5, engine_s=0.4)
-TGI_3 = Context(parse_config({**CONFIG.model_dump(exclude_unset=True), "tgi": {"profile": "tgi"}}), Random(0))
+DEPLOYED = ServingContext("blue", SERVED.settings, MODEL, total_s=0.5, engine_s=0.4)
+TGI_3 = ParseContext(parse_config({**CONFIG.model_dump(exclude_unset=True), "tgi": {"profile": "tgi"}}), Random(0))
 PROMPT = MODEL.encode("say hello")
 HELLO = MODEL.encode("hello😀")
 
 
 def parse(
-    operation: str = "root", *, stream: bool = False, context: Context = CONTEXT, agent: str = "", **fields: Any
+    operation: str = "root", *, stream: bool = False, context: ParseContext = CONTEXT, agent: str = "", **fields: Any
 ) -> Call:
     body = json.dumps({"inputs": "say hello", "stream": stream, "parameters": fields}).encode()
     return TGI().parse(operation, Request("POST", "/", body, headers={"user-agent": agent}), context)
@@ -169,7 +170,7 @@ def test_the_prompt_comes_first_where_it_is_asked_for(wanted: bool) -> None:
     ("operation", "context", "prefixed"),
     [("root", TGI_3, True), ("generate", TGI_3, False), ("root", CONTEXT, False), ("generate", CONTEXT, False)],
 )
-def test_the_prompt_comes_first_by_profile(operation: str, context: Context, prefixed: bool) -> None:
+def test_the_prompt_comes_first_by_profile(operation: str, context: ParseContext, prefixed: bool) -> None:
     told = answered(parse(operation, context=context), completions.choice(MODEL, PROMPT, HELLO))
     text = (told[0] if isinstance(told, list) else told)["generated_text"]
     assert text == ("say hellohello😀" if prefixed else "hello😀")
@@ -191,7 +192,7 @@ def test_the_prompt_comes_first_by_profile(operation: str, context: Context, pre
     ],
 )
 def test_an_object_or_a_list(
-    operation: str, context: Context, agent: str, fields: dict[str, Any], is_list: bool
+    operation: str, context: ParseContext, agent: str, fields: dict[str, Any], is_list: bool
 ) -> None:
     call = parse(operation, context=context, agent=agent, **fields)
     assert isinstance(answered(call, completions.choice(MODEL, PROMPT, HELLO)), list) is is_list
@@ -207,7 +208,7 @@ def test_an_object_or_a_list(
         (CONTEXT, {"do_sample": True}, True),
     ],
 )
-def test_the_seed_is_told(context: Context, fields: dict[str, Any], told: bool) -> None:
+def test_the_seed_is_told(context: ParseContext, fields: dict[str, Any], told: bool) -> None:
     call = parse("generate", context=context, details=True, **fields)
     seed = answered(call, completions.choice(MODEL, PROMPT, HELLO))["details"]["seed"]
     assert (seed is not None) is told

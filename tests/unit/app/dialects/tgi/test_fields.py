@@ -10,18 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.schema import parse as parse_config
-from app.dialects.base import Call, Context, Request, Served
+from app.dialects.base import ParseContext, Request, ServingContext
+from app.dialects.legacy import Call
 from app.dialects.tgi.dialect import TGI
 from app.errors import BadRequest, ClientError, Unprocessable
 from tests.support.samples import CONFIG, CONTEXT, EXTENDED, MODEL, SERVED
 
-DEPLOYED = Served("blue", SERVED.settings, EXTENDED)
-TGI_3 = Context(parse_config({**CONFIG.model_dump(exclude_unset=True), "tgi": {"profile": "tgi"}}), Random(0))
+DEPLOYED = ServingContext("blue", SERVED.settings, EXTENDED)
+TGI_3 = ParseContext(parse_config({**CONFIG.model_dump(exclude_unset=True), "tgi": {"profile": "tgi"}}), Random(0))
 GRAMMAR: Any = {"type": "json", "value": {"properties": {"a": {"type": "integer"}}}}
 
 
 def parse(
-    operation: str = "generate", *, inputs: Any = "hello", context: Context = CONTEXT, agent: str = "", **fields: Any
+    operation: str = "generate",
+    *,
+    inputs: Any = "hello",
+    context: ParseContext = CONTEXT,
+    agent: str = "",
+    **fields: Any,
 ) -> Call:
     """`parameters` are the fields, or absent without any."""
     body = {"inputs": inputs, **({"parameters": fields} if fields else {})}
@@ -295,7 +301,7 @@ def test_absent_seeds_are_drawn() -> None:
     ],
 )
 def test_seed_0_is_refused_in_mindies_words_only(
-    operation: str, context: Context, agent: str, fields: dict[str, Any], fine: bool
+    operation: str, context: ParseContext, agent: str, fields: dict[str, Any], fine: bool
 ) -> None:
     if fine:
         assert question(operation, context=context, agent=agent, do_sample=True, seed=0, **fields)["seed"] == 0
@@ -324,8 +330,8 @@ def test_an_adapter_is_a_deployment_of_the_endpoint() -> None:
             "defaults": {"completions": "chat"},
         }
     )
-    assert parse(context=Context(config, Random(0)), adapter_id="mine").deployment == "mine"
-    assert parse(context=Context(config, Random(0))).deployment is None
+    assert parse(context=ParseContext(config, Random(0)), adapter_id="mine").deployment == "mine"
+    assert parse(context=ParseContext(config, Random(0))).deployment is None
 
 
 json_values = st.recursive(
@@ -359,8 +365,8 @@ def test_any_request_is_taken_or_refused_as_the_clients_fault(
     assert reply.status in (200, 400, 422)
 
 
-PLAIN = Served("blue", SERVED.settings, MODEL)
-WITHOUT = Served("blue", SERVED.settings, replace(EXTENDED, processors=frozenset({"watermark"})))
+PLAIN = ServingContext("blue", SERVED.settings, MODEL)
+WITHOUT = ServingContext("blue", SERVED.settings, replace(EXTENDED, processors=frozenset({"watermark"})))
 
 
 @pytest.mark.parametrize(
@@ -374,7 +380,7 @@ WITHOUT = Served("blue", SERVED.settings, replace(EXTENDED, processors=frozenset
     ],
 )
 def test_what_the_deployment_would_leave_out_is_refused_by_name(
-    served: Served, fields: dict[str, Any], name: str
+    served: ServingContext, fields: dict[str, Any], name: str
 ) -> None:
     call = parse(**fields)
     assert call.fit is not None
@@ -387,7 +393,7 @@ def test_what_the_deployment_would_leave_out_is_refused_by_name(
 @pytest.mark.parametrize(
     "fields", [{"watermark": False}, {"typical_p": 1}, {"temperature": 2}, {"do_sample": False, "typical_p": 0.5}]
 )
-def test_what_asks_for_no_processor_is_for_every_deployment(served: Served, fields: dict[str, Any]) -> None:
+def test_what_asks_for_no_processor_is_for_every_deployment(served: ServingContext, fields: dict[str, Any]) -> None:
     call = parse(**fields)
     assert call.fit is not None
     assert "vllm_xargs" not in call.fit(call.body, served)

@@ -11,7 +11,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from deployments.engine.beam_search.search import Beam, Ending
+from deployments.engine.beam_search.search import Beam, FinishReason
 from deployments.engine.beam_search.settings import Kind, Settings
 from tests.support.beam_answers import Model, answers, made_up_model, normalised, searched
 
@@ -73,16 +73,16 @@ def ends_as_it_says(beam: Beam, settings: Settings) -> None:
     assert not any(contains(before, stop) for stop in settings.stops)
     closing = tokens[len(tokens) - beam.closing :]
     match beam.ending:
-        case Ending.EOS:
+        case FinishReason.EOS:
             assert set(closing) <= settings.eos
             assert len(before) >= settings.min_tokens
-        case Ending.STOP:
+        case FinishReason.STOP:
             assert closing in settings.stops
             assert len(before) >= settings.min_tokens
-        case Ending.LENGTH:
+        case FinishReason.LENGTH:
             assert (len(tokens), beam.closing) == (settings.max_tokens, 0)
         case _:
-            assert (beam.ending, beam.closing) == (Ending.EXHAUSTED, 0)
+            assert (beam.ending, beam.closing) == (FinishReason.EXHAUSTED, 0)
 
 
 def says_nothing_forbidden(beam: Beam, settings: Settings, prompt: tuple[int, ...]) -> None:
@@ -119,14 +119,14 @@ def chain(*favourites: int, vocabulary: int = 6) -> Model:
 def test_a_deterministic_search_finds_the_best_answer() -> None:
     search = searched(chain(3, 4, 0), Settings(width=3, max_tokens=8, eos=frozenset({0})))
     assert search.results()[0].tokens == (3, 4, 0)
-    assert search.results()[0].ending is Ending.EOS
+    assert search.results()[0].ending is FinishReason.EOS
 
 
 @KINDS
 def test_a_stop_ends_the_search_once_all_beams_contain_it(kind: Kind) -> None:
     settings = Settings(width=2, max_tokens=9, kind=kind, stops=((4,), (5, 2)))
     found = searched(made_up_model(6, 3, spread=1), settings, seed=1).results()
-    assert [beam.ending for beam in found] == [Ending.STOP, Ending.STOP]
+    assert [beam.ending for beam in found] == [FinishReason.STOP, FinishReason.STOP]
 
 
 def test_a_stopped_beam_waits_for_the_others() -> None:
@@ -158,7 +158,7 @@ def test_early_stopping_ends_with_as_many_beams_as_its_width(early_stopping: boo
 def test_where_everything_is_ruled_out_the_answer_ends(kind: Kind) -> None:
     settings = Settings(width=2, max_tokens=9, kind=kind, no_repeat_ngram=2)
     found = searched(made_up_model(2, 0), settings).results()
-    assert {beam.ending for beam in found} == {Ending.EXHAUSTED}
+    assert {beam.ending for beam in found} == {FinishReason.EXHAUSTED}
     assert all(len(beam.tokens) <= 5 for beam in found)
     (nothing,) = searched(made_up_model(1, 0), replace(settings, forbidden=((0,),))).results()
     assert nothing.tokens == ()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from transformers import TypicalLogitsWarper
 
-from deployments.engine.logits.processor import Request
+from deployments.engine.logits.processor import SamplingRequest
 from deployments.engine.logits.temperature import Temperature
 from deployments.engine.logits.typical_p import TypicalP
 from deployments.engine.logits.xtc import Xtc
@@ -22,7 +22,7 @@ PROBABILITIES = [0.4, 0.3, 0.2, 0.1]
 @settings(deadline=None)
 @given(scores=SCORES, mass=st.floats(0.01, 0.99), temperature=st.floats(2.1, 50))
 def test_typical_p_is_transformers_at_any_temperature(scores: torch.Tensor, mass: float, temperature: float) -> None:
-    request = Request({"typical_p": mass, "temperature": temperature}, temperature=2)
+    request = SamplingRequest({"typical_p": mass, "temperature": temperature}, temperature=2)
     expected = TypicalLogitsWarper(mass)(None, (scores / temperature)[None])[0]
     processed = scores / 2  # as vLLM leaves them
     present(Temperature.asked(request))(processed, [], [])
@@ -49,19 +49,19 @@ def test_typical_p_keeps_the_fewest_of_the_most_typical(scores: torch.Tensor, ma
 @pytest.mark.parametrize(
     "request_",
     [
-        pytest.param(Request({"typical_p": 1}), id="all of the mass"),
-        pytest.param(Request({"typical_p": 0.5}, temperature=0), id="greedy"),
-        pytest.param(Request({}), id="not asked"),
+        pytest.param(SamplingRequest({"typical_p": 1}), id="all of the mass"),
+        pytest.param(SamplingRequest({"typical_p": 0.5}, temperature=0), id="greedy"),
+        pytest.param(SamplingRequest({}), id="not asked"),
     ],
 )
-def test_typical_p_is_off(request_: Request) -> None:
+def test_typical_p_is_off(request_: SamplingRequest) -> None:
     assert TypicalP.asked(request_) is None
 
 
 @pytest.mark.parametrize("value", [0, -0.1, 1.1, math.nan, math.inf, "0.5", True, [0.5]])
 def test_other_masses_are_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"^typical_p must be "):
-        TypicalP.asked(Request({"typical_p": value}))
+        TypicalP.asked(SamplingRequest({"typical_p": value}))
 
 
 def excluded(threshold: float, position: int = 0, probability: float = 1.0, seed: int = 0) -> set[int]:
@@ -100,14 +100,14 @@ def test_the_seed_and_the_position_decide() -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        pytest.param(Request({"xtc_threshold": 0.1}), id="no probability"),
-        pytest.param(Request({"xtc_probability": 0.1}), id="no threshold"),
-        pytest.param(Request({"xtc_threshold": 0, "xtc_probability": 1}), id="threshold 0"),
-        pytest.param(Request({"xtc_threshold": 0.1, "xtc_probability": 0}), id="probability 0"),
-        pytest.param(Request({"xtc_threshold": 0.1, "xtc_probability": 1}, temperature=0), id="greedy"),
+        pytest.param(SamplingRequest({"xtc_threshold": 0.1}), id="no probability"),
+        pytest.param(SamplingRequest({"xtc_probability": 0.1}), id="no threshold"),
+        pytest.param(SamplingRequest({"xtc_threshold": 0, "xtc_probability": 1}), id="threshold 0"),
+        pytest.param(SamplingRequest({"xtc_threshold": 0.1, "xtc_probability": 0}), id="probability 0"),
+        pytest.param(SamplingRequest({"xtc_threshold": 0.1, "xtc_probability": 1}, temperature=0), id="greedy"),
     ],
 )
-def test_xtc_is_off(request_: Request) -> None:
+def test_xtc_is_off(request_: SamplingRequest) -> None:
     assert Xtc.asked(request_) is None
 
 
@@ -115,16 +115,16 @@ def test_xtc_is_off(request_: Request) -> None:
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, "x", [0.1]])
 def test_other_fractions_are_refused(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"^{key} must be "):
-        Xtc.asked(Request({key: value}))
+        Xtc.asked(SamplingRequest({key: value}))
 
 
 @pytest.mark.parametrize("value", [2, 1, 0, -3, math.inf, "4"])
 def test_lower_temperatures_are_the_requests_own(value: object) -> None:
     with pytest.raises(ValueError, match=r"^temperature .*must be "):
-        Temperature.asked(Request({"temperature": value}, temperature=2))
+        Temperature.asked(SamplingRequest({"temperature": value}, temperature=2))
 
 
 @pytest.mark.parametrize("own", [0, 1, 1.9])
 def test_the_requests_own_temperature_must_be_at_the_limit(own: float) -> None:
     with pytest.raises(ValueError, match=f"^temperature among the vllm_xargs needs 2 .* got {own}"):
-        Temperature.asked(Request({"temperature": 4}, temperature=own))
+        Temperature.asked(SamplingRequest({"temperature": 4}, temperature=own))

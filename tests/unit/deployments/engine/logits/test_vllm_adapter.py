@@ -16,7 +16,7 @@ from vllm.v1.sample.logits_processor import (
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 
-from deployments.engine.logits.registry import PROCESSORS, heeded, logits_processors
+from deployments.engine.logits.registry import PROCESSORS, logits_processors, supported_xargs
 from deployments.engine.logits.vllm_adapter import BatchProcessor, RawScores, Sampling
 from deployments.engine.logits.watermark import green_list
 from tests.support.token_sampling import ruled_out
@@ -195,7 +195,7 @@ def test_all_keys_are_listed() -> None:
 
 @pytest.mark.parametrize("loaded", [(), ("some.other:Processor",), tuple(PROCESSORS), tuple(PROCESSORS)[1:]])
 def test_an_engine_heeds_the_keys_of_what_it_has_loaded(loaded: tuple[str, ...]) -> None:
-    assert heeded(loaded) == [key for name in loaded for key in PROCESSORS.get(name, ())]
+    assert supported_xargs(loaded) == [key for name in loaded for key in PROCESSORS.get(name, ())]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,40 @@
+"""The error ladder of every ASGI endpoint: what an exception becomes on the wire and in the access log."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from app.dialects.base import Reply
+from app.errors import InternalError, SwitchyardError
+from app.exchange.deadlines import ClientDisconnected
+from app.exchange.request import CLIENT_CLOSED_REQUEST
+from app.exchange.response import ResponseWriter
+from app.telemetry.access_log import where
+
+_log = logging.getLogger("switchyard")
+
+
+class StreamAborted(Exception):
+    """The stream failed, and its format has no way to say so: the connection must break."""
+
+
+@asynccontextmanager
+async def errors_rendered(writer: ResponseWriter, render: Callable[[SwitchyardError], Reply]) -> AsyncIterator[None]:
+    """Answers what the block raises: `render` words it, `writer` sends it if nothing was sent before."""
+    record = writer.record
+    try:
+        yield
+    except StreamAborted:
+        pass  # an unfinished response makes the server break the connection
+    except ClientDisconnected:
+        record.status, record.error = CLIENT_CLOSED_REQUEST, "client_gone"
+    except asyncio.CancelledError:  # how Serve reports that the client disconnected
+        record.status, record.error = CLIENT_CLOSED_REQUEST, "client_gone"
+        raise
+    except SwitchyardError as error:
+        await writer.error(error, render(error))
+    except Exception as error:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
+        _log.error("request %s failed in the router\n%s", record.request_id, where(error))
+        failure = InternalError("The router failed to serve the request")
+        await writer.error(failure, render(failure))
