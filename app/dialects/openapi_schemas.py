@@ -11,10 +11,17 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a request's body may be: a model's fields, and those beside them that go on unchecked."""
+    """What a request's body may be.
+
+    `model` checks it; its fields' descriptions say how each is supported (none: vLLM does what its API says), and its
+    class attribute `refused`, a mapping, names fields that no value makes acceptable, with the reason. `passed` are
+    fields beside the model's that go to vLLM unchecked. `used` are the fields that matter to this operation, for one
+    that checks more than it uses; None for all.
+    """
 
     model: type[BaseModel]
     passed: frozenset[str] = frozenset()
+    used: frozenset[str] | None = None
 
 
 class Schemas:

@@ -1,16 +1,24 @@
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+"""One way to check a body against a pydantic model, and to say what is wrong with it first."""
 
-from pydantic import ValidationError
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from app.dialects.json_body import field_path
+from app.errors import SwitchyardError
+
+Checked = TypeVar("Checked", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What pydantic found first: a `field_path`, a sentence that begins with it, and the kind of the two that have a
-    name of their own: the field is missing, or nobody knows it."""
+    """What is wrong with a body first: a `field_path`, and a sentence that begins with it.
+
+    `missing`: a required field is absent; `unknown`: the model has no such field.
+    """
 
     path: str
     message: str
@@ -36,3 +44,11 @@ def _fields(location: Sequence[int | str]) -> list[int | str]:
 
 
 _BRANCH = re.compile(r"(str|int|float|bool|dict)$|constrained-|[A-Z]|.*\[")
+
+
+def validated(model: type[Checked], body: Any, wrong: Callable[[Problem], SwitchyardError]) -> Checked:
+    """`body` as a `model`. Raises what `wrong` makes of the first problem."""
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise wrong(first_problem(error)) from None

@@ -1,0 +1,23 @@
+"""The tokens of prompts before they are sent: by the router's own copy of the tokenizer, else by the engine."""
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+from app.dialects.base import EngineRequest, ServingContext
+from app.engine.context import PromptTokens
+
+_PATH = "/tokenize"
+
+
+def tokenize(
+    prompts: Sequence[Mapping[str, Any]], serving: ServingContext
+) -> Generator[Sequence[EngineRequest], Sequence[Any], PromptTokens]:
+    """A part of a flow (``yield from``). `prompts` are bodies of vLLM's `/tokenize`: ``{"prompt"}`` or ``{"messages"}``.
+
+    Texts are tokenized here if the translation needs the model anyway; conversations need the engine's chat template.
+    """
+    model = serving.model
+    if model is not None and all(prompt.keys() == {"prompt"} for prompt in prompts):
+        return PromptTokens([model.encode(prompt["prompt"]) for prompt in prompts], model.max_len)
+    answers = yield [EngineRequest(_PATH, prompt) for prompt in prompts]
+    return PromptTokens([answer["tokens"] for answer in answers], answers[0]["max_model_len"])
