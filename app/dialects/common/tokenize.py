@@ -12,7 +12,7 @@ _PATH = "/tokenize"
 def tokenize(
     prompts: Sequence[Mapping[str, Any]], serving: ServingContext
 ) -> Generator[Sequence[EngineRequest], Sequence[Any], PromptTokens]:
-    """A part of a flow (``yield from``). `prompts` are bodies of vLLM's `/tokenize`: ``{"prompt"}`` or ``{"messages"}``.
+    """A part of a flow (``yield from``). `prompts` are bodies of `/tokenize`, with ``prompt`` or ``messages``.
 
     Texts are tokenized here if the translation needs the model anyway; conversations need the engine's chat template.
     """
