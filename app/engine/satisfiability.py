@@ -159,8 +159,8 @@ _GRAMMAR_TOKEN = re.compile(
 def grammar_admits_something(grammar: str) -> bool:
     """Whether the rule `root` of a GBNF grammar derives some text. Without such a rule it counts as satisfiable."""
     heads = list(_RULE.finditer(grammar))
-    ends = [head.start() for head in heads[1:]] + [len(grammar)]
-    rules = {head[1]: _tokens(grammar[head.end() : end]) for head, end in zip(heads, ends, strict=True)}
+    ends = [*(head.start() for head in heads[1:]), len(grammar)]
+    rules = {head[1]: _tokens(grammar[head.end() : end]) for head, end in zip(heads, ends, strict=False)}
     if "root" not in rules:
         return True
 
