@@ -51,12 +51,12 @@ def rows(support: FieldSupport, unknown_fields: str) -> Iterator[Row]:
     """First what vLLM does itself, then the other fields by name, then unknown ones."""
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for field in sorted({field for sentences in support.values() for field in sentences}):
-        for sentence, where in _operations(field, support).items():
-            found.setdefault((sentence, tuple(where)), []).append(field)
+        for sentence, same_in in _operations(field, support).items():
+            found.setdefault((sentence, tuple(same_in)), []).append(field)
     # Stable: rows of the same rank stay in the order of their first fields.
-    for (sentence, where), fields in sorted(found.items(), key=lambda item: item[0][0] != VLLM):
-        operations = "all" if len(where) == len(support) else ", ".join(where)
-        yield Row(operations, ", ".join(f"`{field}`" for field in fields), sentence)
+    for (sentence, operations), fields in sorted(found.items(), key=lambda item: item[0][0] != VLLM):
+        where = "all" if len(operations) == len(support) else ", ".join(operations)
+        yield Row(where, ", ".join(f"`{field}`" for field in fields), sentence)
     yield Row("all", "any other", unknown_fields)
 
 
