@@ -12,11 +12,13 @@
     │   ├── Conflict                409   somebody else changed it, or is about to
     │   ├── TooLarge                413
     │   │   └── HeadersTooLarge     431
+    │   ├── UnsupportedMediaType    415   a content coding that is not decoded here
     │   ├── Unprocessable           422   well formed, and beyond what this deployment can do
     │   ├── LimitExceeded           429   the caller's share is used up for now
     │   └── Rejected                4xx   the engine's own refusal of the request
     ├── UpstreamError               5xx   the deployment failed us
     │   ├── Unavailable             503   nobody answers there
+    │   │   └── Unreachable         503   no connection could be made
     │   ├── Broken                  502   an answer began and did not end, or makes no sense
     │   └── TimedOut                504   connect, first byte, idle or total
     └── InternalError               500   ours
@@ -132,6 +134,13 @@ class HeadersTooLarge(TooLarge):
     status = 431
 
 
+class UnsupportedMediaType(ClientError):
+    """The body's content coding is not decoded here."""
+
+    status = 415
+    kind = "unsupported_media_type"
+
+
 class Unprocessable(ClientError):
     """Well formed, and beyond what this deployment can do. `value` is what `param` was."""
 
@@ -177,6 +186,10 @@ class Unavailable(UpstreamError):
     @property
     def is_fault(self) -> bool:
         return self.retry_after is None
+
+
+class Unreachable(Unavailable):
+    """No connection could be made: true for every request, whatever is in it."""
 
 
 class Broken(UpstreamError):

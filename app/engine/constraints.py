@@ -1,11 +1,12 @@
 """Where a request constrains its answer: JSON Schemas, regular expressions and grammars in vLLM's request fields.
 
 vLLM accepts some that no answer satisfies and fails while it generates, with an internal error that does not mention
-the request. `unsatisfiable` recognises them before the engine is called. Contract: vLLM 0.29's
+the request. `unsatisfiable_field` recognises them before the engine is called. Contract: vLLM 0.29's
 `StructuredOutputsParams`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from app.engine.satisfiability import grammar_admits_something, regex_admits_something, schema_admits_something
@@ -13,44 +14,47 @@ from app.engine.satisfiability import grammar_admits_something, regex_admits_som
 Json = Any
 
 
-def unsatisfiable(body: Mapping[str, Any]) -> bool:
-    """Whether vLLM's request `body` has a constraint that no answer satisfies."""
-    return any(not satisfiable for satisfiable in _verdicts(body))
+def constrained_field(body: Mapping[str, Any]) -> str | None:
+    """The first field of vLLM's request `body` that constrains the answer."""
+    return next((name for name, _ in _constraints(body)), None)
 
 
-def is_constrained(body: Mapping[str, Any]) -> bool:
-    """Whether the engine follows a schema, expression or grammar for the answer to `body`."""
-    return any(True for _ in _verdicts(body))
+def unsatisfiable_field(body: Mapping[str, Any]) -> str | None:
+    """The first field whose constraint no answer satisfies."""
+    return next((name for name, admits_something in _constraints(body) if not admits_something()), None)
 
 
-def _verdicts(body: Mapping[str, Any]) -> Iterator[bool]:
-    for schema in _schemas(body):
-        yield schema_admits_something(schema)
-    structured = body.get("structured_outputs")
-    if not isinstance(structured, dict):
+def _constraints(body: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[], bool]]]:
+    """Each constraint's field, and whether it can be satisfied."""
+    for name, path in _SCHEMAS:
+        if (schema := _at(body, (name, *path))) is not None:
+            yield name, partial(schema_admits_something, schema)
+    for schema in _forced_parameters(body):
+        yield "tools", partial(schema_admits_something, schema)
+    if isinstance(expression := _at(body, ("structured_outputs", "regex")), str):
+        yield "structured_outputs", partial(regex_admits_something, expression)
+    if isinstance(grammar := _at(body, ("structured_outputs", "grammar")), str):
+        yield "structured_outputs", partial(grammar_admits_something, grammar)
+
+
+_SCHEMAS = (
+    ("response_format", ("json_schema", "schema")),
+    ("structured_outputs", ("json",)),
+    ("text", ("format", "schema")),
+    ("output_config", ("format", "schema")),
+)
+
+
+def _forced_parameters(body: Mapping[str, Any]) -> Iterator[Json]:
+    """The parameters' schemas of the tools that the model must choose from."""
+    choice, tools = body.get("tool_choice"), body.get("tools")
+    if not isinstance(tools, list) or choice in (None, "none", "auto") or _at(choice, ("type",)) in ("none", "auto"):
         return
-    if isinstance(expression := structured.get("regex"), str):
-        yield regex_admits_something(expression)
-    if isinstance(grammar := structured.get("grammar"), str):
-        yield grammar_admits_something(grammar)
-
-
-def _schemas(body: Mapping[str, Any]) -> Iterator[Json]:
-    for path in (
-        ("response_format", "json_schema", "schema"),
-        ("structured_outputs", "json"),
-        ("text", "format", "schema"),
-        ("output_config", "format", "schema"),
-    ):
-        if (schema := _at(body, path)) is not None:
-            yield schema
-    choice = body.get("tool_choice")
-    forced = choice in ("required", "any") or (isinstance(choice, dict) and choice.get("type") != "auto")
-    named = _at(body, ("tool_choice", "function", "name")) or _at(body, ("tool_choice", "name"))
-    for tool in body.get("tools") or [] if forced else []:
-        function = tool.get("function", tool) if isinstance(tool, dict) else {}
-        schema = function.get("parameters", function.get("input_schema"))
-        if schema is not None and named in (None, function.get("name")):
+    named = _at(choice, ("function", "name")) or _at(choice, ("name",))
+    for tool in tools:
+        function = _at(tool, ("function",)) or tool
+        schema = _at(function, ("parameters",)) or _at(function, ("input_schema",))
+        if schema is not None and named in (None, _at(function, ("name",))):
             yield schema
 
 

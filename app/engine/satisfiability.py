@@ -8,8 +8,8 @@ import re
 import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from re import _constants as sre  # type: ignore[attr-defined]  # not in typeshed
-from re import _parser  # type: ignore[attr-defined]
+from re import _constants as sre
+from re import _parser
 from typing import Any
 
 Json = Any

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.config.schema import Config
+from app.dialects.base import Call
+from app.engine.constraints import unsatisfiable_field
 from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow
+from app.exchange.content_coding import body_decoder
 from app.exchange.deadlines import ClientDisconnected, Receive
 from app.exchange.response import REQUEST_ID_HEADER
 
@@ -21,6 +24,18 @@ def check_length(body: Mapping[str, Any], limit: int) -> None:
         items = body.get(name)
         if isinstance(items, list) and len(items) > limit and not all(type(item) is int for item in items):
             raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)
+
+
+def check_constraints(call: Call) -> None:
+    """Raises BadRequest if a schema, expression or grammar in the request admits no answer."""
+    if (field := unsatisfiable_field(call.body)) is not None:
+        raise unsatisfiable(call, field)
+
+
+def unsatisfiable(call: Call, field: str) -> BadRequest:
+    """The error for a constraint in vLLM's `field` that no answer satisfies, under the client's name for it."""
+    name = call.field_names.get(field, field)
+    return BadRequest(f"{name}: no text satisfies this schema, expression or grammar", param=name)
 
 
 CLIENT_CLOSED_REQUEST = 499
@@ -45,10 +60,11 @@ def check_headers(scope: Mapping[str, Any], limit: int) -> None:
         raise HeadersTooLarge(f"The headers are larger than {limit} bytes")
 
 
-async def read_body(receive: Receive, config: Config) -> bytes:
-    """The whole body. Raises TooLarge, TooSlow, and ClientGone."""
+async def read_body(receive: Receive, headers: Mapping[str, str], config: Config) -> bytes:
+    """The whole body, decompressed. Raises TooLarge, TooSlow, UnsupportedMediaType, BadRequest, ClientDisconnected."""
     parts: list[bytes] = []
     size = 0
+    decoder = body_decoder(headers.get("content-encoding"), config.max_body_bytes)
     try:
         async with asyncio.timeout(config.timeouts.body_s):
             while True:
@@ -59,8 +75,9 @@ async def read_body(receive: Receive, config: Config) -> bytes:
                 size += len(part)
                 if size > config.max_body_bytes:
                     raise TooLarge(f"The body is larger than {config.max_body_bytes} bytes")
-                parts.append(part)
+                parts.append(decoder.feed(part))
                 if not message.get("more_body", False):
+                    decoder.close()
                     return b"".join(parts)
     except TimeoutError:
         raise TooSlow(f"The request did not arrive within {config.timeouts.body_s:g} s") from None

@@ -28,10 +28,13 @@ from app.dialects.json_body import dump
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.registry import DIALECTS
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
+from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.handler import Candidates, handle
 from app.exchange.request import headers_of
 from app.exchange.response import told_by_headers
-from app.exchange.state import RouterState, Snapshot
+from app.exchange.snapshot import Snapshot
+from app.exchange.state import RouterState
+from app.routing.circuit_breaker import Breakers
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.databricks_management import Management
 from app.server.openapi import Operation, document, operations
@@ -58,7 +61,8 @@ class Router:
         self._upstream = Upstream()
         telemetry = Telemetry()
         self._access = Access(telemetry, loopback=environment.loopback, several_routers=environment.several_routers)
-        self._state = RouterState(self._upstream, telemetry, self._access, random or Random())
+        self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
+        self._state = RouterState(self._upstream, telemetry, self._access, self._deployments, random or Random())
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control)
         endpoints = route_apps(self._exchange)
@@ -98,6 +102,7 @@ class Router:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         async with self._upstream, self._access.running(), monitor_event_loop(self._state.telemetry):
             yield
+            await self._deployments.close()
 
     async def _exchange(self, candidates: Candidates, scope: Scope, receive: Receive, send: Send) -> None:
         await handle(self._state, candidates, scope, receive, send)
@@ -127,7 +132,12 @@ class Router:
             for name, endpoint in snapshot.config.endpoints.items()
         }
         ready = all(endpoints.values())
-        body = {"status": "ready" if ready else "not ready", "endpoints": endpoints, "deployments": healthy}
+        body = {
+            "status": "ready" if ready else "not ready",
+            "endpoints": endpoints,
+            "deployments": healthy,
+            "open_breakers": list(self._deployments.open()),
+        }
         return JSONResponse(body, status_code=200 if ready else 503)
 
     async def _all_healthy(self) -> Mapping[str, bool]:
