@@ -21,6 +21,7 @@ from app.internal_api import APP_PREFIX
 
 Task = Literal["chat", "completions", "responses", "embeddings"]
 TASKS: tuple[Task, ...] = get_args(Task)
+Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -126,6 +127,15 @@ class Timeouts(_Model):
     total_s: Seconds = Field(default=3600.0, description="The whole exchange.")
 
 
+class Cors(_Model):
+    """Scripts of other origins, in browsers, that may call this server. Left out: none."""
+
+    origins: tuple[Origin, ...] = Field(
+        min_length=1, description='As browsers send them, like "https://app.example.com"; "*" for every origin.'
+    )
+    max_age_s: int = Field(default=600, ge=0, description="How long a browser may keep a preflight's answer.")
+
+
 class Tgi(_Model):
     """The TGI dialect, where its two descriptions differ."""
 
@@ -148,6 +158,7 @@ class Config(_Model):
     access: AccessSettings = AccessSettings()
     timeouts: Timeouts = Timeouts()
     tgi: Tgi = Tgi()
+    cors: Cors | None = None
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="A larger request gets a 413.")
     max_header_bytes: int = Field(default=32 * 1024, ge=1024, description="All headers together; more get a 431.")
     max_messages: int = Field(default=4096, ge=1, description="In one conversation or batch; more get a 400.")

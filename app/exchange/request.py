@@ -45,12 +45,12 @@ _USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
-    """The headers by their lower-case names. What came twice is joined (RFC 9110, 5.3): of two keys in one header
-    neither is taken, where a proxy in front may have looked at the other."""
+    """The headers by their lower-case names. Different values of one header are joined (RFC 9110, 5.3): of two keys in
+    one header neither is accepted, since a proxy in front may have checked the other. The same value twice is one."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        headers[name] = f"{headers[name]}, {value}" if headers.get(name, value) != value else value
     return headers
 
 

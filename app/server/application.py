@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.access.caller import ConfigViews, names
 from app.access.guard import Access
 from app.config.base import ConfigError
-from app.config.schema import Config, parse
+from app.config.schema import Config, Cors, parse
 from app.control_plane import ControlPlane
 from app.dialects.base import JSON, Request
 from app.dialects.json_body import dump
@@ -36,7 +36,9 @@ from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.routing.circuit_breaker import Breakers
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
+from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
+from app.server.http10 import HTTP10
 from app.server.openapi import Operation, document, operations
 from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
@@ -76,7 +78,7 @@ class Router:
             lifespan=self._lifespan,
         )
         starlette.router.redirect_slashes = False
-        self.app: ASGIApp = StripTrailingSlash(ExactPathRouter(endpoints, starlette))
+        self.app: ASGIApp = LiveCORS(HTTP10(StripTrailingSlash(ExactPathRouter(endpoints, starlette))), self._cors)
 
     def reconfigure(self, config: object) -> None:
         """Serves by `config` (a Config, or plain data) from the next request on.
@@ -97,6 +99,9 @@ class Router:
 
     def _views(self) -> ConfigViews | None:
         return self._state.snapshot.views if self._state.snapshot is not None else None
+
+    def _cors(self) -> Cors | None:
+        return self._state.snapshot.config.cors if self._state.snapshot is not None else None
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
