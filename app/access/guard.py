@@ -26,6 +26,7 @@ from app.config.schema import Config
 from app.errors import Forbidden, Unauthorized, Unavailable
 from app.limits.limiter import Limiter, LimitObserver, LimitSubject, Reservation, UsageSource
 from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
+from app.telemetry.logs import event, where
 
 _TICK_S = 1.0
 
@@ -79,7 +80,10 @@ class Access:
         if before is not None and before.limiter.store is not store:
             self._retired.append(before.limiter.store)
         if not settings.may_be_exposed and (before is None or before.settings.may_be_exposed):
-            _log.warning("`access` names no keys and no issuer: everyone on this machine may call, nobody else can")
+            _log.warning(
+                "No keys and no issuer in `access`: every process on this machine may call, other machines may not",
+                extra=event("access_open_on_loopback"),
+            )
 
     async def caller(self, headers: Mapping[str, str]) -> Caller:
         """Who sends a request with these headers. Raises Unauthorized, and Unavailable where that cannot be found out.
@@ -162,10 +166,13 @@ class Access:
         try:
             if await asyncio.to_thread(state.keys.reread, partial(self._check_sharing, state.settings)):
                 self._watch.keys_read("applied")
-                _log.info("keys read again")
+                _log.info("API keys reloaded", extra=event("keys_reloaded"))
         except ConfigError as error:
             self._watch.keys_read("refused")
-            _log.error("keys refused, the last good ones stay:\n%s", error)
+            _log.error(
+                "API keys file rejected, keeping the previous keys",
+                extra=event("keys_rejected", problems=error.problems),
+            )
 
     async def _refresh_issuer(self) -> None:
         if self._state is not None and self._state.issuer is not None:
@@ -176,7 +183,10 @@ class Access:
             try:
                 await store.renew()
             except StoreFailed as error:
-                _log.warning("requests at a time may be forgotten, their store does not answer: %s", error)
+                _log.warning(
+                    "Could not renew concurrency leases: the limit store does not answer",
+                    extra=event("leases_not_renewed", error=str(error)),
+                )
 
     @property
     def _stores(self) -> list[Store]:
@@ -189,8 +199,8 @@ async def _repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:
         await asyncio.sleep(every_s)
         try:
             await work()
-        except Exception:  # noqa: BLE001  a defect of one round must not end the rounds
-            _log.exception("access could not be kept fresh")
+        except Exception as error:  # noqa: BLE001  a defect of one round must not end the rounds
+            _log.error("Access refresh task failed", extra=event("access_refresh_failed", traceback=where(error)))
 
 
 def _only(shown: Sequence[str]) -> str | None:

@@ -10,6 +10,7 @@ import jwt
 from app.access.bearer_tokens import Keys, read_discovery, read_keys
 from app.config.access import Oidc
 from app.errors import Unauthorized, Unavailable
+from app.telemetry.logs import event
 
 Fetch = Callable[[str], Awaitable[bytes]]
 """The body at a URL. Raises OSError or TimeoutError."""
@@ -61,7 +62,8 @@ class Issuer:
                 self._answers = True
             except (OSError, TimeoutError, ValueError) as error:
                 self._answers = False
-                _log.warning("the keys of issuer %s cannot be read: %s", self.oidc.issuer, error)
+                failure = event("issuer_keys_unavailable", issuer=self.oidc.issuer, error=str(error))
+                _log.warning("The issuer's keys cannot be read", extra=failure)
 
     async def _url(self) -> str:
         if self.oidc.jwks_url is not None:

@@ -11,6 +11,9 @@ from pydantic_core import from_json
 
 from app.errors import Broken, Rejected, SwitchyardError
 
+MALFORMED_RESPONSE = "The deployment returned a malformed response"
+ENDED_EARLY = "The deployment ended its response before it was complete"
+
 _FAILED = b'data: {"error":'
 
 

@@ -18,6 +18,7 @@ from app.errors import DeadlinePassed, LimitExceeded, SwitchyardError, TooLarge,
 from app.limits.sliding_window import Window, duration
 from app.limits.store import Store, StoreFailed
 from app.limits.token_estimate import estimate
+from app.telemetry.logs import event
 
 _PAUSE_S = 1.0
 """How long a store that failed is left alone: or every request would wait for it in turn."""
@@ -106,7 +107,7 @@ class Limiter:
     def failed(self, error: StoreFailed) -> None:
         """Notes that the store did not answer."""
         if not self.is_down:
-            _log.warning("the store of limits does not answer: %s", error)
+            _log.warning("The limit store does not answer", extra=event("limit_store_failed", error=str(error)))
         self._down_until = self._clock() + _PAUSE_S
         self._observer.store_failed()
 

@@ -21,6 +21,7 @@ from app.access.api_keys import create
 from app.access.key_file import append
 from app.config.base import ConfigError
 from app.server.application import Router
+from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.fake_control_plane import MemoryControl
@@ -503,7 +504,7 @@ def every_log() -> Iterator[list[str]]:
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            lines.append(self.format(record))
+            lines.extend((self.format(record), JsonFormatter().format(record)))
 
     handler, root, ours = Keep(), logging.getLogger(), logging.getLogger("switchyard")
     before = root.level, ours.level, ours.propagate
@@ -543,5 +544,5 @@ def test_no_key_is_in_any_log_line_metric_error_or_call_to_a_deployment(
 def test_the_access_log_names_the_caller(rig: Rig, keys: Keys, every_log: list[str]) -> None:
     ask(rig, DIALECTS["openai"], keys.chat)
     ask(rig, DIALECTS["openai"], keys.wrong)
-    lines = [json.loads(line) for line in every_log if line.startswith('{"time"')]
+    lines = [json.loads(line) for line in every_log if '"event": "request"' in line]
     assert [(line["caller"], line["status"]) for line in lines] == [("chat team", 200), ("", 401)]

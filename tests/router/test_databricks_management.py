@@ -40,6 +40,7 @@ from app.control_plane import Delivery
 from app.dialects.databricks.management.objects import REFUSED
 from app.errors import TimedOut, Unavailable
 from app.server.application import Router
+from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.fake_control_plane import MemoryControl
@@ -168,7 +169,7 @@ def test_management_is_counted_and_logged(rig: Rig, caplog: pytest.LogCaptureFix
                 break
             time.sleep(0.05)
     assert answer.headers["x-request-id"] == "mine"
-    lines = [json.loads(record.message) for record in caplog.records]
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
     assert [(it["request_id"], it["operation"], it["endpoint"], it["status"]) for it in lines] == [
         ("mine", "get_endpoint", "chat", 200),
         (lines[1]["request_id"], "get_endpoint", "", 404),
