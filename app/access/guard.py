@@ -34,7 +34,7 @@ _NO_KEY = (
     "Credentials are required: send a key or token as `Authorization: Bearer …`, or a key in `api-key` or `x-api-key`"
 )
 
-_TWO_KEYS = "The request shows different credentials in several headers: send one"
+_TWO_KEYS = "The request has different credentials in several headers: send one"
 _log = logging.getLogger("switchyard")
 
 
@@ -100,7 +100,7 @@ class Access:
         if state.issuer is not None and looks_like_a_token(shown):
             return verify(shown, await state.issuer.key(key_id(shown)), state.issuer.oidc)
         if state.keys is None:
-            raise Unauthorized("The credential is no bearer token of the issuer that this server trusts")
+            raise Unauthorized("The credential is not a bearer token of this server's issuer")
         return state.keys.ring.caller(shown, time.time())
 
     def may_manage(self, caller: Caller) -> bool:
@@ -111,7 +111,7 @@ class Access:
     def require_manager(self, caller: Caller) -> None:
         """Raises Forbidden where `caller` may not change what is served."""
         if not self.may_manage(caller):
-            raise Forbidden(f"'{caller.name}' may not change traffic: `access.managers` names who may")
+            raise Forbidden(f"'{caller.name}' may not change traffic: it is not listed in `access.managers`")
 
     def admit(self, caller: Caller, endpoint: str, body: Mapping[str, Any], answer: UsageSource) -> Reservation:
         """A context in which a request of `caller` runs, as its limits let it: see `Limiter.admit`."""
@@ -237,4 +237,4 @@ def _store(wanted: StoreSettings | None, before: _State | None) -> Store:
     except KeyError:
         raise ConfigError([f"access.limits.store.url_env: the variable {wanted.url_env} is not set"]) from None
     except ValueError:
-        raise ConfigError(["access.limits.store: the URL is none that a Redis client understands"]) from None
+        raise ConfigError(["access.limits.store: the URL is not a Redis URL"]) from None

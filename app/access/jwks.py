@@ -48,8 +48,8 @@ class Issuer:
         if (key := self._keys.get(kid)) is not None:
             return key
         if not self._answers:
-            raise Unavailable("The issuer of bearer tokens cannot be asked for its keys", retry_after=FLOOR_S)
-        raise Unauthorized("The bearer token is signed with a key that its issuer does not have")
+            raise Unavailable("The bearer token cannot be verified: its issuer is unreachable", retry_after=FLOOR_S)
+        raise Unauthorized("The bearer token is signed with a key that its issuer does not publish")
 
     async def refresh(self, after_s: float = FRESH_S) -> None:
         """Fetches the keys, unless that was tried less than `after_s` ago. A failure leaves what is known."""

@@ -26,8 +26,8 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
     if isinstance(code, int) and 400 <= code <= 599:
         status = code
     if 400 <= status < 500 and status not in (401, 403):
-        return Rejected(message or "The engine refused the request", status=status, param=param)
-    return Broken("The deployment failed while it served the request")
+        return Rejected(message or "The engine rejected the request", status=status, param=param)
+    return Broken("The deployment failed while serving the request")
 
 
 def refusal_in(first: bytes) -> SwitchyardError | None:

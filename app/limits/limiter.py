@@ -145,12 +145,12 @@ class Reservation:
                 self._limiter.refused(self._endpoint, [claim])
                 raise TooLarge(
                     f"The request takes about {claim.cost} tokens, which the limit of {claim.limit} "
-                    f"{_TITLES[claim.kind]} of {self._who} can never hold; shorten it"
+                    f"{_TITLES[claim.kind]} for {self._who} can never admit; shorten it"
                 )
         if self._limiter.is_down or not await self._take_all():
             if self._limiter.limiting.on_store_failure == "refuse":
                 await self._give_back()
-                raise Unavailable("The limits of this server cannot be looked up at the moment", retry_after=_PAUSE_S)
+                raise Unavailable("Rate limits are temporarily unavailable", retry_after=_PAUSE_S)
             return self
         self._answer.limits = self
         self._windows = asyncio.create_task(self._look())

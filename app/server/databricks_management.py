@@ -52,7 +52,7 @@ _REFUSALS = ("not_offered", "unknown")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 _IN_THE_FILE = (
-    "Traffic cannot be changed over HTTP here: this router runs alone, on a file, and traffic is declared there"
+    "Traffic cannot be changed over HTTP: this router runs standalone and reads it from its configuration file"
 )
 
 _log = logging.getLogger("switchyard")

@@ -356,4 +356,4 @@ def test_an_internal_error_event_keeps_the_engines_words_inside(conversation: Co
     error = {"error": {"message": "CUDA error at worker 3", "type": "InternalServerError", "code": 500}}
     told = stream.feed(encode(compact(error)) + DONE) + stream.close()
     assert b"CUDA" not in told
-    assert b"failed while it served the request" in told
+    assert b"failed while serving the request" in told
