@@ -11,7 +11,7 @@ from starlette.routing import Mount
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.fake_engine import FakeEngine
-from tests.support.servers import serve
+from tests.support.servers import ServerPool, serve
 
 
 class Rig:
@@ -53,6 +53,14 @@ class Rig:
 
 
 @pytest.fixture(scope="session")
+def servers() -> Iterator[ServerPool]:
+    """Running servers for the routers of the tests."""
+    pool = ServerPool()
+    yield pool
+    pool.close()
+
+
+@pytest.fixture(scope="session")
 def engines() -> Iterator[tuple[dict[str, FakeEngine], str]]:
     """The fake deployments, each below its name at one URL, for the whole run."""
     fakes = {name: FakeEngine() for name in ("blue", "green", "mini")}
@@ -61,11 +69,11 @@ def engines() -> Iterator[tuple[dict[str, FakeEngine], str]]:
 
 
 @pytest.fixture
-def rig(engines: tuple[dict[str, FakeEngine], str]) -> Iterator[Rig]:
+def rig(engines: tuple[dict[str, FakeEngine], str], servers: ServerPool) -> Iterator[Rig]:
     """A fresh router in front of freshly reset deployments."""
     fakes, url = engines
     for fake in fakes.values():
         fake.reset()
     rig = Rig(fakes, url)
-    with serve(rig.router.app) as rig.url:
+    with servers.host(rig.router.app) as rig.url:
         yield rig
