@@ -10,6 +10,7 @@ from starlette.routing import Mount
 
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
+from tests.support.certificates import self_signed_certificate
 from tests.support.fake_engine import FakeEngine
 from tests.support.servers import ServerPool, serve
 
@@ -50,6 +51,16 @@ class Rig:
         """Adds a deployment at `url` that gets all the chat traffic."""
         self.change(deployments={name: {"url": url, "model": f"{name}-model"}})
         self.chat_endpoint(traffic={name: 100})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One trusted certificate: each HTTP client loads all of them, and the usual 140 take 20 to 70 ms of CPU."""
+    file = tmp_path_factory.mktemp("tls") / "certificates.pem"
+    file.write_text(self_signed_certificate())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(file))
+        yield
 
 
 @pytest.fixture(scope="session")
