@@ -10,7 +10,15 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream
+from app.dialects.base import (
+    MALFORMED_ANSWER_ERRORS,
+    Call,
+    EngineRequest,
+    Flow,
+    Reply,
+    ServingContext,
+    Stream,
+)
 from app.dialects.json_body import value_at
 from app.engine.completion_collector import CompletionCollector
 from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, field_named_in
@@ -38,9 +46,6 @@ RETRY_SAME_AFTER_S = 0.1
 
 MAX_CONCURRENT_LOOKUPS = 64
 """Lookups in flight per client request: a batch of thousands must not take every connection."""
-
-MALFORMED_ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What a dialect raises on an answer that is not what the engine promises (`Translation.reply`, `Stream.feed`)."""
 
 _log = logging.getLogger("switchyard")
 _LONG_BODY = 16 * 1024

@@ -11,8 +11,9 @@ from starlette.routing import Mount
 from app.access.guard import AccessTiming
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
+from tests.support.certificates import self_signed_certificate
 from tests.support.fake_engine import FakeEngine
-from tests.support.servers import serve
+from tests.support.servers import ServerPool, serve
 
 
 class Rig:
@@ -53,6 +54,24 @@ class Rig:
         self.chat_endpoint(traffic={name: 100})
 
 
+@pytest.fixture(scope="session", autouse=True)
+def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One trusted certificate: each HTTP client loads all of them, and the usual 140 take 20 to 70 ms of CPU."""
+    file = tmp_path_factory.mktemp("tls") / "certificates.pem"
+    file.write_text(self_signed_certificate())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(file))
+        yield
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[ServerPool]:
+    """Running servers for the routers of the tests."""
+    pool = ServerPool()
+    yield pool
+    pool.close()
+
+
 @pytest.fixture(scope="session")
 def engines() -> Iterator[tuple[dict[str, FakeEngine], str]]:
     """The fake deployments, each below its name at one URL, for the whole run."""
@@ -68,11 +87,11 @@ def access_timing() -> AccessTiming:
 
 
 @pytest.fixture
-def rig(engines: tuple[dict[str, FakeEngine], str], access_timing: AccessTiming) -> Iterator[Rig]:
+def rig(engines: tuple[dict[str, FakeEngine], str], servers: ServerPool, access_timing: AccessTiming) -> Iterator[Rig]:
     """A fresh router in front of freshly reset deployments."""
     fakes, url = engines
     for fake in fakes.values():
         fake.reset()
     rig = Rig(fakes, url, access_timing)
-    with serve(rig.router.app) as rig.url:
+    with servers.host(rig.router.app) as rig.url:
         yield rig

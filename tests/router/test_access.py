@@ -26,7 +26,7 @@ from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.fake_control_plane import MemoryControl
 from tests.support.samples import tokenizer
-from tests.support.servers import serve
+from tests.support.servers import ServerPool
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
@@ -451,9 +451,9 @@ class Managed:
 
 
 @pytest.fixture
-def managed(rig: Rig, keys: Keys) -> Iterator[Managed]:
+def managed(rig: Rig, keys: Keys, servers: ServerPool) -> Iterator[Managed]:
     managed = Managed(rig, keys)
-    with serve(managed.router.app) as managed.url:
+    with servers.host(managed.router.app) as managed.url:
         yield managed
 
 

@@ -44,7 +44,7 @@ from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.fake_control_plane import MemoryControl
-from tests.support.servers import serve
+from tests.support.servers import ServerPool
 
 ROOT = "/api/2.0/serving-endpoints"
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -90,9 +90,9 @@ class Managed:
 
 
 @pytest.fixture
-def managed(rig: Rig) -> Iterator[Managed]:
+def managed(rig: Rig, servers: ServerPool) -> Iterator[Managed]:
     managed = Managed(rig)
-    with serve(managed.router.app) as managed.url:
+    with servers.host(managed.router.app) as managed.url:
         yield managed
 
 
@@ -177,8 +177,8 @@ def test_management_is_counted_and_logged(rig: Rig, caplog: pytest.LogCaptureFix
     assert lines[1]["request_id"] != "not mine"
 
 
-def test_before_the_first_configuration_it_is_unavailable() -> None:
-    with serve(Router(RuntimeEnvironment()).app) as url:
+def test_before_the_first_configuration_it_is_unavailable(servers: ServerPool) -> None:
+    with servers.host(Router(RuntimeEnvironment()).app) as url:
         answer = httpx.get(f"{url}{ROOT}")
         assert httpx.get(f"{url}/.well-known/databricks-config").status_code == 200
     assert (answer.status_code, answer.json()["error_code"]) == (503, "TEMPORARILY_UNAVAILABLE")

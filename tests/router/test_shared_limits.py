@@ -19,7 +19,7 @@ from tests.router.conftest import Rig
 from tests.router.test_access import eventually
 from tests.support.fake_engine import chunk, stream
 from tests.support.redis_server import RedisServer, redis_server
-from tests.support.servers import serve
+from tests.support.servers import ServerPool
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "x" * 396}]}  # estimated at 100 tokens
 SEVERAL = RuntimeEnvironment(several_routers=True)
@@ -53,11 +53,11 @@ class Pair:
 
 
 @pytest.fixture
-def pair(rig: Rig) -> Iterator[Pair]:
+def pair(rig: Rig, servers: ServerPool) -> Iterator[Pair]:
     routers = Router(SEVERAL, random=Random(1)), Router(SEVERAL, random=Random(2))
     for router in routers:
         router.reconfigure(rig.config)
-    with serve(routers[0].app) as first, serve(routers[1].app) as second:
+    with servers.host(routers[0].app) as first, servers.host(routers[1].app) as second:
         yield Pair(rig, (first, second), routers)
 
 
