@@ -1,17 +1,15 @@
-"""The fields of TGI's own requests: their types, and TGI's rules in TGI's words and order.
+"""The fields of TGI's own requests and their types; `rules` has the bounds.
 
-Two descriptions are served. TGI's router (v3) is one; MindIE's TGI interface, which describes TGI 0.9, is the other.
-Where they differ, a `Profile` has the difference; the configuration chooses it.
-
+Contract: TGI's router (v3) and MindIE's TGI interface, which describes TGI 0.9; `profile` has where they differ.
 Unknown fields are ignored, as both servers do: their clients send fields of later versions.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from app.dialects.validation import first_problem
+from app.dialects.validation import Problem, validated
 from app.errors import BadRequest
 
 MAX_TOP_N_TOKENS = 5
@@ -29,7 +27,7 @@ class Grammar(_Strict):
 
 
 class Parameters(_Strict):
-    """`parameters`: the types. `broken_rule` has the bounds."""
+    """`parameters`."""
 
     adapter_id: str | None = None
     best_of: int = 1
@@ -52,39 +50,25 @@ class Parameters(_Strict):
     watermark: bool = False
 
 
-class RequestBody(_Strict):
-    """A request, but for what is in `parameters`: `read` leaves the nulls out of these first."""
+def _without_nulls(parameters: Any) -> Any:
+    """`json_object` keeps these nulls: `request_style` looks at which fields were sent."""
+    if not isinstance(parameters, dict):
+        raise ValueError("Input should be a valid dictionary")
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+class GenerateRequest(_Strict):
+    """A request in TGI's own form."""
 
     inputs: str
-    parameters: dict[str, Any] | None = None
     stream: bool = False
+    parameters: Annotated[Parameters, BeforeValidator(_without_nulls)] | None = None
 
 
-class Question(_Strict):
-    """A request as a whole, for those who want to know what it may be."""
-
-    inputs: str
-    parameters: Parameters | None = None
-    stream: bool = False
+def read(body: Mapping[str, Any]) -> GenerateRequest:
+    """`body` with its types checked. Raises BadRequest, naming the field: TGI checks types before anything else."""
+    return validated(GenerateRequest, body, _wrong_type)
 
 
-def unreadable(error: ValidationError, prefix: str = "") -> BadRequest:
-    """A field of the wrong JSON type. TGI refuses these before it looks at anything else."""
-    problem = first_problem(error)
-    path = prefix + problem.path
-    return BadRequest(f"`{path}`{problem.message.removeprefix(problem.path)}", param=path)
-
-
-def read(body: Mapping[str, Any]) -> tuple[str, Parameters | None]:
-    """`inputs` and `parameters`. Raises BadRequest, naming the field, where a type is wrong."""
-    try:
-        request = RequestBody.model_validate(body)
-    except ValidationError as error:
-        raise unreadable(error) from None
-    if request.parameters is None:
-        return request.inputs, None
-    named = {name: value for name, value in request.parameters.items() if value is not None}
-    try:
-        return request.inputs, Parameters.model_validate(named)
-    except ValidationError as error:
-        raise unreadable(error, "parameters.") from None
+def _wrong_type(problem: Problem) -> BadRequest:
+    return BadRequest(f"`{problem.path}`{problem.message.removeprefix(problem.path)}", param=problem.path)

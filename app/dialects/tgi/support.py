@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from app.dialects.common.support import GREEDY_TOP_P, LEFT_OUT, NO_NEED, FieldSupport, each
 from app.dialects.tgi.chat.fields import MAX_PROMPTS, Chat, Completions
-from app.dialects.tgi.fields import MAX_TOP_N_TOKENS, Parameters, RequestBody
+from app.dialects.tgi.fields import MAX_TOP_N_TOKENS, GenerateRequest, Parameters
 from app.dialects.tgi.rules import MAX_BEST_OF, MAX_STOP_SEQUENCES
 from app.dialects.tgi.vertex import MAX_INSTANCES
 
@@ -44,7 +44,7 @@ def _used(names: Iterable[str], used: Iterable[str]) -> dict[str, str]:
 
 HONOURED: FieldSupport = {
     "generate": {
-        **each((*RequestBody.model_fields, *Parameters.model_fields)),
+        **each((*GenerateRequest.model_fields, *Parameters.model_fields)),
         "adapter_id": "the endpoint's deployment of that name; an error where there is none",
         "best_of": f"done here: up to {MAX_BEST_OF}, the likeliest is the answer, the other is in the details",
         "decoder_input_details": "the details with the prompt's tokens; not in streams",
@@ -79,7 +79,7 @@ HONOURED: FieldSupport = {
         "instances": f"1 to {MAX_INSTANCES} requests, each with `inputs` and `parameters` or a chat's fields",
     },
     "tokenize": {
-        **each((*RequestBody.model_fields, *Parameters.model_fields), NO_NEED),
+        **each((*GenerateRequest.model_fields, *Parameters.model_fields), NO_NEED),
         "inputs": "its tokens, with their places in the text",
         "parameters": _PARAMETERS,
         "truncate": "done here: keeps the last tokens",

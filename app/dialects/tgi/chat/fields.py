@@ -1,16 +1,9 @@
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.dialects.common.fields import Function, Penalty, StreamOptions
-from app.dialects.json_body import value_at
 from app.dialects.tgi.fields import MAX_TOP_N_TOKENS
-from app.dialects.validation import first_problem
-from app.errors import Unprocessable
-
-NO_MODEL = (None, "tgi", "dummy")
-"""What the clients put into `model` for "the one that is there"."""
 
 MAX_PROMPTS = 4
 
@@ -31,7 +24,9 @@ class _Tool(_Strict):
     function: Function
 
 
-class _Generation(_Strict):
+class GenerationFields(_Strict):
+    """What both requests in OpenAI's form have."""
+
     model: str | None = None
     frequency_penalty: Penalty | None = None
     max_tokens: int | None = Field(default=None, gt=0)
@@ -44,7 +39,7 @@ class _Generation(_Strict):
     top_p: float | None = Field(default=None, ge=0, le=1)
 
 
-class Chat(_Generation):
+class Chat(GenerationFields):
     messages: list[_Message] = Field(min_length=1)
     guideline: str | None = None
     logit_bias: dict[str, float] | None = None
@@ -59,17 +54,6 @@ class Chat(_Generation):
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_N_TOKENS)
 
 
-class Completions(_Generation):
+class Completions(GenerationFields):
     prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
     suffix: str | None = None
-
-
-def _checked(body: Mapping[str, Any], model: type[_Generation]) -> dict[str, Any]:
-    """The fields of `body` that are TGI's. Raises Unprocessable, naming the field."""
-    try:
-        model.model_validate(body)
-    except ValidationError as error:
-        problem = first_problem(error)
-        text = f"`{problem.path}`{problem.message.removeprefix(problem.path)}"
-        raise Unprocessable(text, param=problem.path, value=value_at(body, problem.path)) from None
-    return {name: body[name] for name in model.model_fields if name in body and name != "model"}

@@ -35,7 +35,7 @@ from tests.support.dialect_calls import engine_body, parse
 from tests.support.samples import CONTEXT, MODEL, SERVED
 
 _UNSUPPORTED = openai_fields_UNSUPPORTED
-_GENERATE = {*tgi_fields.RequestBody.model_fields, *tgi_fields.Parameters.model_fields}
+_GENERATE = {*tgi_fields.GenerateRequest.model_fields, *tgi_fields.Parameters.model_fields}
 _DATABRICKS = {*databricks_fields.NOT_FOR_LANGUAGE_MODELS, "extra_params"}
 
 KNOWN: Mapping[str, Mapping[str, Iterable[str]]] = {
