@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
-from app.dialects.common.engine_request import draw_seed, temperature, to_int64_seed
+from app.dialects.common.engine_request import draw_seed, temperature
 from app.dialects.tgi.fields import GenerateRequest, Parameters
 from app.dialects.tgi.grammar import structured_outputs
 from app.dialects.tgi.profile import RequestStyle
 from app.dialects.tgi.rules import check, samples
+from app.internal_api import to_int64_seed
 from app.routing.traffic import Random
 
 

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from app.dialects.common.engine_request import ask_for_usage, greedy, temperature, to_int64_seed
+from app.dialects.common.engine_request import ask_for_usage, greedy, temperature
 from app.dialects.json_body import value_at
 from app.dialects.tgi.chat.fields import GenerationFields
 from app.dialects.validation import Problem, validated
 from app.errors import Unprocessable
+from app.internal_api import to_int64_seed
 
 
 def engine_fields(body: Mapping[str, Any], model: type[GenerationFields]) -> tuple[dict[str, Any], bool]:
