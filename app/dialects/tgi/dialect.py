@@ -23,7 +23,7 @@ from app.dialects.tgi.chat.completions import Completion
 from app.dialects.tgi.chat.fields import Chat, Completions
 from app.dialects.tgi.chat.tokenize import ChatTokenize
 from app.dialects.tgi.errors import error_reply
-from app.dialects.tgi.fields import GenerateRequest
+from app.dialects.tgi.fields import GenerateRequest, Parameters
 from app.dialects.tgi.generate import Generate
 from app.dialects.tgi.health import Health, health_error
 from app.dialects.tgi.info import Info, models
@@ -63,7 +63,9 @@ def _routes(mount: str) -> tuple[Route, ...]:
     )
 
 
-_GENERATE, _CHAT, _COMPLETIONS = Body(GenerateRequest), Body(Chat), Body(Completions)
+_NESTED = {"parameters": Parameters}
+_GENERATE = Body(GenerateRequest, nested=_NESTED)
+_CHAT, _COMPLETIONS = Body(Chat), Body(Completions)
 
 
 class TGI:
@@ -72,16 +74,17 @@ class TGI:
     name: ClassVar[str] = "tgi"
     routes: ClassVar[Sequence[Route]] = tuple(route for mount in _MOUNTS for route in _routes(mount))
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
-        "root": [_GENERATE],
         "generate": [_GENERATE],
         "generate_stream": [_GENERATE],
-        "invocations": [_GENERATE, _CHAT, _COMPLETIONS],
-        "vertex": [Body(Instances)],
-        "tokenize": [_GENERATE],
-        "chat_tokenize": [_CHAT],
+        "root": [_GENERATE],
         "chat": [_CHAT],
         "completions": [_COMPLETIONS],
+        "invocations": [_GENERATE, _CHAT, _COMPLETIONS],
+        "vertex": [Body(Instances)],
+        "tokenize": [Body(GenerateRequest, used=frozenset({"inputs", "parameters", "truncate"}), nested=_NESTED)],
+        "chat_tokenize": [Body(Chat, used=frozenset({"guideline", "messages", "model", "tool_prompt", "tools"}))],
     }
+    unknown_fields: ClassVar[str] = "ignored, as in TGI"
 
     def claims(self, route: Route, request: Request) -> bool:
         """Three of the paths are the OpenAI dialect's too; the body decides."""

@@ -7,7 +7,7 @@ from app.config.schema import Config
 from app.dialects.base import Call, Flow, ParseContext, Reply, Request, ServingContext, Translation, no_lookups
 from app.dialects.json_body import dump
 from app.dialects.tgi.chat.fields import MAX_PROMPTS
-from app.dialects.tgi.rules import MAX_BEST_OF, MAX_STOP_SEQUENCES
+from app.dialects.tgi.fields import MAX_BEST_OF, MAX_STOP_SEQUENCES
 from app.errors import NotFound
 
 MAX_CONCURRENT_REQUESTS = 128

@@ -3,12 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from app.dialects.tgi.fields import MAX_TOP_N_TOKENS, Parameters
+from app.dialects.tgi.fields import MAX_BEST_OF, MAX_STOP_SEQUENCES, MAX_TOP_N_TOKENS, Parameters
 from app.dialects.tgi.profile import RequestStyle
 from app.errors import Unprocessable
 
-MAX_BEST_OF = 2
-MAX_STOP_SEQUENCES = 4
 MAX_INPUT_CHARACTERS = 512 * 1024
 _MAX_I32, _MAX_U32, _MAX_U64 = 2**31 - 1, 2**32 - 1, 2**64 - 1
 

@@ -22,7 +22,11 @@ MAX_INSTANCES = 128
 class Instances(BaseModel):
     """The request as OpenAPI describes it; `Vertex.parse` checks one instance after the other."""
 
-    instances: list[GenerateRequest | Chat] = Field(min_length=1, max_length=MAX_INSTANCES)
+    instances: list[GenerateRequest | Chat] = Field(
+        min_length=1,
+        max_length=MAX_INSTANCES,
+        description=f"1 to {MAX_INSTANCES} requests, each with `inputs` and `parameters` or a chat's fields",
+    )
 
 
 @dataclass(frozen=True, slots=True)
