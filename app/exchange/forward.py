@@ -10,7 +10,16 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream
+from app.dialects.base import (
+    MALFORMED_ANSWER,
+    MALFORMED_ANSWER_ERRORS,
+    Call,
+    EngineRequest,
+    Flow,
+    Reply,
+    ServingContext,
+    Stream,
+)
 from app.dialects.json_body import value_at
 from app.engine.completion_collector import CompletionCollector
 from app.engine.errors import field_named_in
@@ -40,9 +49,6 @@ MAX_CONCURRENT_LOOKUPS = 64
 """Lookups in flight per client request: a batch of thousands must not take every connection."""
 
 ENDED_EARLY = "The deployment ended its answer before it was complete"
-
-MALFORMED_ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What a dialect raises on an answer that is not what the engine promises (`Translation.reply`, `Stream.feed`)."""
 
 _log = logging.getLogger("switchyard")
 _LONG_BODY = 16 * 1024
@@ -244,7 +250,7 @@ class Forwarder:
         except MALFORMED_ANSWER_ERRORS as error:
             id = self.writer.record.request_id
             _log.warning("request %s: malformed response from the deployment\n%s", id, where(error))
-            raise Broken("The deployment returned a malformed response") from error
+            raise Broken(MALFORMED_ANSWER) from error
 
 
 _Step = Sequence[EngineRequest] | EngineRequest | Reply
