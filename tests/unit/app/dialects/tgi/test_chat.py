@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.base import Call, EngineRequest, Reply, Request, ServingContext
+from app.dialects.base import MALFORMED_ANSWER_ERRORS, Call, EngineRequest, Reply, Request, ServingContext
 from app.dialects.tgi.dialect import TGI
 from app.engine.usage import Usage
 from app.errors import BadRequest, ClientError, Unprocessable
-from app.exchange.forward import MALFORMED_ANSWER_ERRORS
 from app.sse import Decoder
 from tests.support import engine_answers as completions
 from tests.support.dialect_calls import engine_request, lookups, outcome
