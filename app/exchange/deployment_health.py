@@ -14,6 +14,7 @@ from app.dialects.base import EngineRequest
 from app.errors import ClientError, SwitchyardError, Unavailable, Unreachable, UpstreamError
 from app.exchange.snapshot import Calls, Snapshot
 from app.routing.circuit_breaker import Breakers, Fault
+from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 
 MAX_CHECK_S = 30.0
@@ -107,7 +108,8 @@ class DeploymentHealth:
         if is_open == was_open:
             return
         self._telemetry.breaker_open.labels(name).set(int(is_open))
-        _log.warning("breaker of '%s' %s (%s)", name, "opened" if is_open else "closed", cause)
+        change = event("breaker_opened" if is_open else "breaker_closed", deployment=name, cause=cause)
+        _log.warning("Circuit breaker opened" if is_open else "Circuit breaker closed", extra=change)
 
 
 def check_request(config: Config, name: str) -> EngineRequest:

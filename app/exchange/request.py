@@ -80,7 +80,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], config: Config
                     decoder.close()
                     return b"".join(parts)
     except TimeoutError:
-        raise TooSlow(f"The request did not arrive within {config.timeouts.body_s:g} s") from None
+        raise TooSlow(f"The request body did not arrive within {config.timeouts.body_s:g} s") from None
 
 
 def request_id(headers: Mapping[str, str]) -> str:

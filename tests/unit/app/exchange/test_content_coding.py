@@ -56,7 +56,11 @@ def test_the_limit_holds_after_decoding(coding: str) -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
-@pytest.mark.parametrize("body", [b"\x08 no such data", b"{}", CODERS["gzip"](b"x" * 500)[:-4], b"\x78\x9c"])
+@pytest.mark.parametrize(
+    "body",
+    [b"\x08 no such data", b"{}", gzip.compress(b"x" * 500, mtime=0)[:-4], b"\x78\x9c"],
+    ids=["noise", "plain", "cut", "head"],
+)
 def test_broken_data_is_rejected_naming_the_header(coding: str, body: bytes) -> None:
     with pytest.raises(BadRequest) as raised:
         decoded(coding, body)
