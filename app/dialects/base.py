@@ -28,8 +28,6 @@ EVENT_STREAM = "text/event-stream; charset=utf-8"
 MALFORMED_ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What translations may raise on an answer that is not what the engine promises."""
 
-MALFORMED_ANSWER = "The deployment returned a malformed response"
-
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 
-from app.dialects.base import MALFORMED_ANSWER, MALFORMED_ANSWER_ERRORS
+from app.dialects.base import MALFORMED_ANSWER_ERRORS
 from app.dialects.common.terminating import ErrorFrames, TerminatingStream, error_in
+from app.engine.errors import MALFORMED_RESPONSE
 from app.engine.usage import Usage
 from app.errors import Broken, SwitchyardError
 from app.sse import Framer, split
@@ -39,7 +40,7 @@ class FrameStream(TerminatingStream, ABC):
         except SwitchyardError as error:
             return self._end(error)
         except MALFORMED_ANSWER_ERRORS:
-            return self._end(Broken(MALFORMED_ANSWER))
+            return self._end(Broken(MALFORMED_RESPONSE))
 
     def _end(self, error: SwitchyardError) -> bytes:
         if self.aborts:

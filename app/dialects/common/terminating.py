@@ -32,7 +32,7 @@ class TerminatingStream:
     def close(self) -> bytes:
         if self._ended:
             return b""
-        error = Incomplete("The deployment ended its answer before it was complete")
+        error = Incomplete("The deployment ended its response before it was complete")
         if self.aborts:
             raise error
         return self.fail(error)

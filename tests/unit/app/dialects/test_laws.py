@@ -351,4 +351,4 @@ def test_an_internal_error_event_does_not_leak_the_engines_message(conversation:
     error = {"error": {"message": "CUDA error at worker 3", "type": "InternalServerError", "code": 500}}
     sent = stream.feed(encode(compact(error)) + DONE) + stream.close()
     assert b"CUDA" not in sent
-    assert b"failed while it served the request" in sent
+    assert b"failed while serving the request" in sent
