@@ -4,9 +4,10 @@ Beside Friendli's own requests there are OpenAI's Responses and Anthropic's Mess
 """
 
 from dataclasses import replace
+from typing import TypeVar
 
-from app.dialects.base import Request
-from app.dialects.legacy import Call
+from app.dialects import legacy
+from app.dialects.base import Call, Request
 
 AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
 """Where Azure's clients call; newer ones are the OpenAI SDK, so both dialects have these paths."""
@@ -19,7 +20,10 @@ def is_below(request: Request) -> bool:
     return request.path.startswith(tuple(f"{mount}/" for mount in MOUNTS))
 
 
-def addressed(call: Call, request: Request) -> Call:
+_Call = TypeVar("_Call", Call, legacy.Call)
+
+
+def addressed(call: _Call, request: Request) -> _Call:
     """The call, to whom Friendli's clients mean: an adapter, `endpoint:adapter`, is a deployment of the endpoint.
 
     Without a user the team is one.

@@ -1,7 +1,7 @@
-"""One completion of Friendli's: what its client asked for, and the same in vLLM's words.
+"""A completion request in vLLM's fields.
 
-What vLLM's own `/v1/completions` can do is asked there. `EXTENDED_PATH` is the model applications' own route, which has
-its fields and `seeds`, `beam` and `replace_embeddings` beside them; other extras are processors (`vllm_xargs`).
+vLLM's own `/v1/completions` gets what it can do. `EXTENDED_PATH` is the model applications' own route: the same fields,
+and `seeds`, `beam` and `replace_embeddings`. Other extensions are logits processors (`vllm_xargs`).
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from app.dialects.common.engine_request import LARGEST_SEED, draw_seed, to_int64_seed
 from app.dialects.friendli.fields import Completions, TokenSequence
-from app.dialects.friendli.sampling import counts_up, sampling, seeded
+from app.dialects.friendli.sampling import sampling, seed_fields, seeds_count_up
 from app.internal_api import EXTENDED_PATH
 from app.routing.traffic import Random
 
@@ -19,15 +19,15 @@ _PASSED_ON = ("frequency_penalty", "presence_penalty", "repetition_penalty", "mi
 
 
 @dataclass(frozen=True, slots=True)
-class Completion:
-    """One completion as its client asked for it. `seeds` are its choices'."""
+class CompletionRequest:
+    """The client's fields, and one seed per choice."""
 
     fields: Completions
     seeds: Sequence[int]
 
     @classmethod
     def of(cls, fields: Completions, random: Random) -> Self:
-        """With seeds drawn where the client gave none."""
+        """Draws a seed if the client gave none."""
         if isinstance(fields.seed, list) and fields.seed:
             return cls(fields, fields.seed)
         first = draw_seed(random) if isinstance(fields.seed, list) else fields.seed
@@ -35,49 +35,50 @@ class Completion:
 
     @property
     def path(self) -> str:
-        """Where it is asked."""
-        extended = self.fields.searches or self.fields.token_index_to_replace or not counts_up(self.seeds)
+        """The engine's route that can do it."""
+        extended = self.fields.searches or self.fields.token_index_to_replace or not seeds_count_up(self.seeds)
         return EXTENDED_PATH if extended else PATH
 
     @property
     def top_logprobs(self) -> int | None:
-        """How many log-probabilities each token tells beside its own; None for not even that."""
+        """How many of the likeliest tokens each token lists; None for no log-probabilities at all."""
         fields = self.fields
         return 0 if fields.include_output_logprobs or fields.include_output_logits else fields.logprobs
 
-    def question(self) -> dict[str, Any]:
-        """vLLM's request, but for what depends on its model. Raises BadRequest."""
+    @property
+    def gets_text_at_once(self) -> bool:
+        """Whether the engine sends each token's text with the token, and no log-probabilities."""
+        return self.top_logprobs is None and not self.fields.stop
+
+    def engine_body(self) -> dict[str, Any]:
+        """vLLM's request, except for what depends on its model. Raises BadRequest."""
         fields = self.fields
-        question: dict[str, Any] = {
+        body: dict[str, Any] = {
             "prompt": fields.tokens if fields.prompt is None else fields.prompt,
             "stream": fields.stream,
             "return_token_ids": True,
         }
         if self.top_logprobs is not None:
-            question |= {"logprobs": self.top_logprobs, "return_tokens_as_token_ids": True}
-        question |= {name: value for name in _PASSED_ON if (value := getattr(fields, name)) is not None}
+            body |= {"logprobs": self.top_logprobs, "return_tokens_as_token_ids": True}
+        body |= {name: value for name in _PASSED_ON if (value := getattr(fields, name)) is not None}
         if fields.token_index_to_replace:
             replaced = {"indices": fields.token_index_to_replace, "values": fields.embedding_to_replace}
-            question["replace_embeddings"] = replaced
-        return {**question, **(self._searched() if fields.searches else self._sampled())}
+            body["replace_embeddings"] = replaced
+        return {**body, **(self._beam_search() if fields.searches else self._sampling())}
 
-    def _sampled(self) -> dict[str, Any]:
-        fields, one_request = self.fields, counts_up(self.seeds)
-        asked = sampling(fields, several=fields.n > 1 and one_request)
-        asked |= (
-            seeded(self.seeds)
-            if one_request
-            else {"seeds": [to_int64_seed(s) % (LARGEST_SEED + 1) for s in self.seeds]}
-        )
-        if extras := {**asked.get("vllm_xargs", {}), **self._processors()}:
-            asked["vllm_xargs"] = extras
+    def _sampling(self) -> dict[str, Any]:
+        fields, count_up = self.fields, seeds_count_up(self.seeds)
+        body = sampling(fields, several=fields.n > 1 and count_up)
+        body |= seed_fields(self.seeds) if count_up else {"seeds": [_extended_seed(seed) for seed in self.seeds]}
+        if processors := {**body.get("vllm_xargs", {}), **self._processors()}:
+            body["vllm_xargs"] = processors
         if fields.stop:
-            asked["stop"] = fields.stop
+            body["stop"] = fields.stop
         if stop_ids := sorted({*ids_in(fields.stop_tokens), *fields.eos_token}):
-            asked["stop_token_ids"] = stop_ids
+            body["stop_token_ids"] = stop_ids
         if fields.eos_token or fields.forced_output_tokens:
-            asked["ignore_eos"] = True
-        return asked
+            body["ignore_eos"] = True
+        return body
 
     def _processors(self) -> dict[str, Any]:
         fields = self.fields
@@ -85,7 +86,7 @@ class Completion:
         forced = {"forced_output_tokens": fields.forced_output_tokens} if fields.forced_output_tokens else {}
         return {**repeats, **forced}
 
-    def _searched(self) -> dict[str, Any]:
+    def _beam_search(self) -> dict[str, Any]:
         fields = self.fields
         beam: dict[str, Any] = {"width": fields.num_beams, "type": fields.beam_search_type, "seed": self.seeds[0]}
         if fields.length_penalty is not None:
@@ -98,11 +99,16 @@ class Completion:
             beam["stop_tokens"] = [[id] for id in ids]
         if fields.no_repeat_ngram > 1:
             beam["no_repeat_ngram"] = fields.no_repeat_ngram
-        # A search that draws nothing ranks the same at any temperature.
-        drawn = fields.draws_beams and fields.temperature is not None
-        return {"beam": beam, **({"temperature": fields.temperature} if drawn else {})}
+        # A deterministic search ranks its beams the same at any temperature.
+        sampled = fields.draws_beams and fields.temperature is not None
+        return {"beam": beam, **({"temperature": fields.temperature} if sampled else {})}
+
+
+def _extended_seed(seed: int) -> int:
+    """A seed for the extended route, which takes unsigned ones: the one that gives the same tokens on vLLM's own."""
+    return to_int64_seed(seed) % (LARGEST_SEED + 1)
 
 
 def ids_in(sequences: Sequence[TokenSequence]) -> list[int]:
-    """Every id in any of the sequences, once."""
+    """The distinct ids in all sequences, sorted."""
     return sorted({id for sequence in sequences for id in sequence.tokens})

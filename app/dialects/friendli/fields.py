@@ -1,18 +1,17 @@
-"""The fields of Friendli's requests: types, bounds, and what excludes what. `HONOURED` says what becomes of each.
+"""The fields of Friendli's requests: types and bounds. `rules` has what excludes what.
 
 Contract: Friendli's API reference (`/v1/completions` of its model APIs, dedicated endpoints and containers), and what
 its two SDKs send. Null is absent, and so is an empty list. Where the two differ, the `Form` of the request decides.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.dialects.common.engine_request import LARGEST_SEED
 from app.dialects.json_body import value_at
-from app.dialects.validation import first_problem
+from app.dialects.validation import Problem, validated
 from app.errors import BadRequest, ClientError, Unprocessable
 
 MAX_CHOICES = 128
@@ -27,7 +26,7 @@ Microseconds = Annotated[int, Field(ge=1, lt=2**63)]
 
 
 class Strict(BaseModel):
-    """Fields of the exact JSON type, and no others."""
+    """Fields of the exact JSON type; unknown ones are rejected."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -42,7 +41,7 @@ class TokenSequence(Strict):
 
 
 class JsonSchema(Strict):
-    """The schema of type `json_schema`, as OpenAI nests it; OpenAI's other members change nothing."""
+    """The schema of type `json_schema`, nested as in OpenAI's API; OpenAI's other members have no effect."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -64,7 +63,7 @@ class StreamOptions(Strict):
 
 
 class GenerationFields(Strict):
-    """What completions and chat have in common."""
+    """The fields that completions and chat share."""
 
     eos_token: list[TokenId] = []
     frequency_penalty: Penalty | None = None
@@ -88,9 +87,14 @@ class GenerationFields(Strict):
     xtc_probability: Share | None = None
     xtc_threshold: Share | None = None
 
+    def is_given(self, name: str) -> bool:
+        """Whether a field says anything: an empty list and false say no more than its absence."""
+        value = getattr(self, name)
+        return value is not None and value is not False and value != []
+
     @property
     def is_formatted(self) -> bool:
-        """Whether a grammar shapes the answer."""
+        """Whether a grammar constrains the answer."""
         return self.response_format is not None and self.response_format.type != "text"
 
     @property
@@ -100,18 +104,22 @@ class GenerationFields(Strict):
 
     @property
     def shows_usage(self) -> bool:
-        """Whether a stream of OpenAI's chunks tells the counts."""
+        """Whether a stream of OpenAI's chunks ends with the token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
     def timeout_s(self) -> float | None:
-        """How long the client waits."""
+        """How long the client waits for the whole answer, in seconds."""
         wanted = self.timeout_microseconds or self.timeout
         return None if wanted is None else wanted / 1e6
 
 
 class Completions(GenerationFields):
     """POST …/v1/completions."""
+
+    refused: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("soft_prompts", "position_ids", "generation_offset"), "not supported"
+    )
 
     bad_word_tokens: list[TokenSequence] = Field(default=[])
     bad_words: list[Phrase] = Field(default=[])
@@ -142,33 +150,23 @@ class Completions(GenerationFields):
 
     @property
     def searches(self) -> bool:
-        """Whether a beam search finds the answer."""
+        """Whether the answer comes from a beam search."""
         return self.num_beams is not None
 
     @property
     def draws_beams(self) -> bool:
-        """Whether a beam search draws its beams."""
+        """Whether the answer comes from a beam search that samples its beams."""
         return self.searches and self.beam_search_type != "DETERMINISTIC"
 
 
 def checked(body: Mapping[str, Any], model: type[_Fields]) -> _Fields:
-    """`body` as `model`. Raises BadRequest for a value that is out of bounds or unknown, Unprocessable for a type."""
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        raise _wrong(error, body) from None
+    """`body` as `model`. Raises BadRequest for an unknown field or a value out of bounds, Unprocessable for a type."""
 
+    def wrong(problem: Problem) -> ClientError:
+        if problem.unknown:
+            return BadRequest(f"{problem.path}: unknown field", param=problem.path, code="unknown_parameter")
+        if problem.wrong_type:
+            return Unprocessable(problem.message, param=problem.path, value=value_at(body, problem.path))
+        return BadRequest(problem.message, param=problem.path)
 
-def _wrong(error: ValidationError, body: Mapping[str, Any]) -> ClientError:
-    problem = first_problem(error)
-    if problem.unknown:
-        return BadRequest(f"{problem.path}: unknown field", param=problem.path, code="unknown_parameter")
-    errors = error.errors(include_url=False)
-    if all(_is_of_type(item) for item in errors if item["loc"][:1] == errors[0]["loc"][:1]):
-        return Unprocessable(problem.message, param=problem.path, value=value_at(body, problem.path))
-    return BadRequest(problem.message, param=problem.path)
-
-
-def _is_of_type(found: ErrorDetails) -> bool:
-    """Whether a JSON type is wrong; pydantic tells a choice of words that is no word as a value out of bounds."""
-    return found["type"].endswith("_type") or (found["type"] == "literal_error" and not isinstance(found["input"], str))
+    return validated(model, body, wrong)
