@@ -1,7 +1,7 @@
 """Request bodies as OpenAPI 3.1 describes them, made of the models that check them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
@@ -16,12 +16,14 @@ class Body:
     `model` checks it; its fields' descriptions say how each is supported (none: vLLM does what its API says), and its
     class attribute `refused`, a mapping, names fields that no value makes acceptable, with the reason. `passed` are
     fields beside the model's that go to vLLM unchecked. `used` are the fields that matter to this operation, for one
-    that checks more than it uses; None for all.
+    that checks more than it uses; None for all. `nested` are models of fields whose own fields are documented beside
+    the model's: field to model, as ``{"parameters": Parameters}``.
     """
 
     model: type[BaseModel]
     passed: frozenset[str] = frozenset()
     used: frozenset[str] | None = None
+    nested: Mapping[str, type[BaseModel]] = field(default_factory=dict)
 
 
 class Schemas:
@@ -40,7 +42,7 @@ class Schemas:
             schema = body.model.model_json_schema(ref_template=_PLACE.format(f"{name}.{{model}}"))
             parts = schema.pop("$defs", {})
             if body.passed:
-                anything: dict[str, Schema] = {field: {} for field in sorted(body.passed - schema["properties"].keys())}
+                anything: dict[str, Schema] = {extra: {} for extra in sorted(body.passed - schema["properties"].keys())}
                 schema |= {"properties": {**schema["properties"], **anything}, "additionalProperties": False}
             self.components |= {name: schema, **{f"{name}.{part}": value for part, value in parts.items()}}
         return name

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.dialects.base import ServingContext
+from app.internal_api import Xarg
 from app.routing.traffic import Random
 
-LARGEST_SEED = 2**64 - 1
 _LARGEST_DRAWN_SEED = 2**53 - 2**10  # a number that JavaScript can hold, and some more for the choices after the first
 _MAX_TEMPERATURE = 2.0
 
@@ -16,17 +16,11 @@ def draw_seed(random: Random) -> int:
     return 1 + int(random.random() * (_LARGEST_DRAWN_SEED - 1))
 
 
-def to_int64_seed(seed: int) -> int:
-    """An unsigned seed as vLLM's signed one. -1 would mean none there; it shares its sequence with the smallest."""
-    signed = seed if seed < 2**63 else seed - 2**64
-    return -(2**63) if signed == -1 else signed
-
-
 def temperature(wanted: float) -> dict[str, Any]:
     """A temperature in vLLM's words: above its limit, a processor of the deployment does the rest (`vllm_xargs`)."""
     if wanted <= _MAX_TEMPERATURE:
         return {"temperature": wanted}
-    return {"temperature": _MAX_TEMPERATURE, "vllm_xargs": {"temperature": wanted}}
+    return {"temperature": _MAX_TEMPERATURE, "vllm_xargs": {Xarg.TEMPERATURE: wanted}}
 
 
 _ROUTES = ("seeds", "beam", "replace_embeddings")  # fields of a completion that vLLM's own route does not have

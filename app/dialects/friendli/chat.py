@@ -15,7 +15,7 @@ from app.dialects.base import (
     Stream,
     Translation,
 )
-from app.dialects.common.engine_request import engine_extensions, to_int64_seed
+from app.dialects.common.engine_request import engine_extensions
 from app.dialects.common.passthrough import PassthroughStream, StreamFormat
 from app.dialects.friendli.chat_fields import Chat, read
 from app.dialects.friendli.errors import error_frames
@@ -23,6 +23,7 @@ from app.dialects.friendli.prepare import check_extensions
 from app.dialects.friendli.sampling import sampling, seed_fields
 from app.dialects.json_body import dump
 from app.engine.usage import find_usage
+from app.internal_api import to_int64_seed
 from app.sse import DONE
 
 PATH = "/v1/chat/completions"

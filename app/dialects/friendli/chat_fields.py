@@ -3,10 +3,11 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.dialects.friendli.fields import MAX_STOP_STRINGS, GenerationFields, Phrase, Strict, checked
+from app.dialects.friendli.fields import GenerationFields, Phrase, Strict, checked
 from app.dialects.friendli.rule import Exclusive, OnlyWith, Rule, obeyed
 from app.dialects.friendli.rules import GENERATION_RULES
 from app.dialects.friendli.sampling import seeds_count_up
+from app.internal_api import MAX_STOP_STRINGS
 
 
 class _Open(Strict):

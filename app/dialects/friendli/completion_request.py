@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from app.dialects.common.engine_request import LARGEST_SEED, draw_seed, to_int64_seed
+from app.dialects.common.engine_request import draw_seed
 from app.dialects.friendli.fields import Completions, TokenSequence
 from app.dialects.friendli.sampling import sampling, seed_fields, seeds_count_up
-from app.internal_api import EXTENDED_PATH
+from app.internal_api import EXTENDED_PATH, LARGEST_SEED, Xarg
 from app.routing.traffic import Random
 
 PATH = "/v1/completions"
@@ -69,7 +69,7 @@ class CompletionRequest:
     def _sampling(self) -> dict[str, Any]:
         fields, count_up = self.fields, seeds_count_up(self.seeds)
         body = sampling(fields, several=fields.n > 1 and count_up)
-        body |= seed_fields(self.seeds) if count_up else {"seeds": [_extended_seed(seed) for seed in self.seeds]}
+        body |= seed_fields(self.seeds) if count_up else {"seeds": list(self.seeds)}
         if processors := {**body.get("vllm_xargs", {}), **self._processors()}:
             body["vllm_xargs"] = processors
         if fields.stop:
@@ -81,10 +81,12 @@ class CompletionRequest:
         return body
 
     def _processors(self) -> dict[str, Any]:
-        fields = self.fields
-        repeats = {"no_repeat_ngram": fields.no_repeat_ngram} if fields.no_repeat_ngram > 1 else {}
-        forced = {"forced_output_tokens": fields.forced_output_tokens} if fields.forced_output_tokens else {}
-        return {**repeats, **forced}
+        processors: dict[str, Any] = {}
+        if self.fields.no_repeat_ngram > 1:
+            processors[Xarg.NO_REPEAT_NGRAM] = self.fields.no_repeat_ngram
+        if self.fields.forced_output_tokens:
+            processors[Xarg.FORCED_OUTPUT_TOKENS] = self.fields.forced_output_tokens
+        return processors
 
     def _beam_search(self) -> dict[str, Any]:
         fields = self.fields
@@ -102,11 +104,6 @@ class CompletionRequest:
         # A deterministic search ranks its beams the same at any temperature.
         sampled = fields.draws_beams and fields.temperature is not None
         return {"beam": beam, **({"temperature": fields.temperature} if sampled else {})}
-
-
-def _extended_seed(seed: int) -> int:
-    """A seed for the extended route, which takes unsigned ones: the one that gives the same tokens on vLLM's own."""
-    return to_int64_seed(seed) % (LARGEST_SEED + 1)
 
 
 def ids_in(sequences: Sequence[TokenSequence]) -> list[int]:

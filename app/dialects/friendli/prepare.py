@@ -13,8 +13,8 @@ from app.dialects.friendli.fields import Completions
 from app.engine.context import PromptTokens
 from app.engine.model import Model
 from app.errors import BadRequest
+from app.internal_api import BAD_WORD_SEPARATOR, Xarg
 
-_SEPARATOR = -1  # between two sequences of `bad_word_tokens`, which the processor takes in one list
 _CLIENT_NAMES: Mapping[str, str] = {
     "beam": "num_beams",
     "replace_embeddings": "token_index_to_replace",
@@ -30,7 +30,7 @@ def check_extensions(body: Mapping[str, Any], serving: ServingContext, bad_words
     """Rejects a request for an extension that the deployment lacks. `bad_words`: the field that forbids words."""
     if (missing := missing_capability(body, serving)) is not None:
         name, why = missing
-        raise _wrong(bad_words if name == "bad_word_tokens" else _CLIENT_NAMES.get(name, name), why)
+        raise _wrong(bad_words if name == Xarg.BAD_WORD_TOKENS else _CLIENT_NAMES.get(name, name), why)
 
 
 def check_ids(fields: Completions, model: Model) -> None:
@@ -108,5 +108,5 @@ def with_bad_words(body: dict[str, Any], fields: Completions, model: Model) -> d
         return body
     if "beam" in body:
         return {**body, "beam": {**body["beam"], "bad_word_tokens": forbidden}}
-    joined = [id for ids in forbidden for id in (_SEPARATOR, *ids)][1:]
-    return {**body, "vllm_xargs": {**body.get("vllm_xargs", {}), "bad_word_tokens": joined}}
+    joined = [id for ids in forbidden for id in (BAD_WORD_SEPARATOR, *ids)][1:]
+    return {**body, "vllm_xargs": {**body.get("vllm_xargs", {}), Xarg.BAD_WORD_TOKENS: joined}}

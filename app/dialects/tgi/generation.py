@@ -7,18 +7,19 @@ from typing import Any, Self
 from pydantic_core import from_json
 
 from app.dialects.base import ServingContext
-from app.dialects.common.engine_request import draw_seed, missing_capability, temperature, to_int64_seed
+from app.dialects.common.engine_request import draw_seed, missing_capability, temperature
 from app.dialects.tgi.fields import Grammar, Parameters
 from app.dialects.tgi.profile import RequestStyle
 from app.dialects.tgi.rules import check, samples
 from app.engine.model import Model
 from app.errors import Unprocessable
+from app.internal_api import Xarg, to_int64_seed
 from app.routing.traffic import Random
 
 
 def sampling(parameters: Parameters, manner: RequestStyle, seed: int) -> dict[str, Any]:
     """How vLLM is to choose tokens. Processors of the deployment do what its sampler lacks (`vllm_xargs`)."""
-    extras: dict[str, Any] = {"watermark": True} if parameters.watermark else {}
+    extras: dict[str, Any] = {Xarg.WATERMARK: True} if parameters.watermark else {}
     chosen: dict[str, Any] = {
         name: value
         for name in ("repetition_penalty", "frequency_penalty")
@@ -32,7 +33,7 @@ def sampling(parameters: Parameters, manner: RequestStyle, seed: int) -> dict[st
         chosen |= {**heat, "seed": to_int64_seed(seed)}
         chosen |= {name: value for name in ("top_k", "top_p") if (value := getattr(parameters, name)) is not None}
         if parameters.typical_p is not None and parameters.typical_p < 1:
-            extras["typical_p"] = parameters.typical_p
+            extras[Xarg.TYPICAL_P] = parameters.typical_p
     return {**chosen, "vllm_xargs": extras} if extras else chosen
 
 

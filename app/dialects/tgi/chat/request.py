@@ -9,13 +9,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from app.dialects.base import ServingContext
-from app.dialects.common.engine_request import ask_for_usage, greedy, temperature, to_int64_seed
+from app.dialects.common.engine_request import ask_for_usage, greedy, temperature
 from app.dialects.tgi.chat.fields import MAX_PROMPTS, Chat, Completions, _checked
 from app.dialects.tgi.fields import Grammar
 from app.dialects.tgi.generation import refuse_extras, structured
 from app.dialects.tgi.profile import Profile
 from app.dialects.validation import first_problem
 from app.errors import Unprocessable
+from app.internal_api import to_int64_seed
 
 
 def _for_the_sampler(body: dict[str, Any]) -> dict[str, Any]:

@@ -191,8 +191,8 @@ SUPPORT: dict[str, dict[str, list[Sample]]] = {
         "seed": [
             *COMMON["seed"],
             ({"seed": [5, 7], "n": 2}, {"seeds": [5, 7]}),
-            ({"seed": [2**64 - 2, 2**64 - 1], "n": 2}, {"seeds": [2**64 - 2, 2**63]}),
-            ({"seed": 2**64 - 1, "n": 2}, {"seeds": [2**63, 0]}),
+            ({"seed": [2**64 - 2, 2**64 - 1], "n": 2}, {"seeds": [2**64 - 2, 2**64 - 1]}),
+            ({"seed": 2**64 - 1, "n": 2}, {"seeds": [2**64 - 1, 0]}),
             ({"seed": [5, 7], "n": 2, "temperature": 0}, {"seeds": [5, 7], "temperature": 0.0, "top_p": 1.0}),
         ],
         "soft_prompts": [({"soft_prompts": None}, {})],
