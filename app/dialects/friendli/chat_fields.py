@@ -3,7 +3,15 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.dialects.friendli.fields import GenerationFields, Phrase, Strict, checked
+from app.dialects.friendli.fields import (
+    EXCLUDED_STOP,
+    TOOLS,
+    GenerationFields,
+    Microseconds,
+    Phrase,
+    Strict,
+    checked,
+)
 from app.dialects.friendli.rule import Exclusive, OnlyWith, Rule, obeyed
 from app.dialects.friendli.rules import GENERATION_RULES
 from app.dialects.friendli.sampling import seeds_count_up
@@ -46,12 +54,20 @@ class Chat(GenerationFields):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     messages: list[Message] = Field(min_length=1)
     parallel_tool_calls: bool | None = None
-    parse_reasoning: bool | None = None
-    reasoning_budget: int | None = Field(default=None, ge=1)
+    parse_reasoning: bool | None = Field(
+        default=None, description="true sends reasoning as `reasoning_content`; false is an error"
+    )
+    reasoning_budget: int | None = Field(default=None, ge=1, description="vLLM's `thinking_token_budget`")
     reasoning_effort: str | None = None
-    stop: str | list[Phrase] = Field(default=[], max_length=MAX_STOP_STRINGS)
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
-    tools: list[Tool] = Field(default=[])
+    stop: str | list[Phrase] = Field(default=[], max_length=MAX_STOP_STRINGS, description=EXCLUDED_STOP)
+    timeout_microseconds: Microseconds | None = Field(
+        default=None,
+        description="the time for the whole answer, then 429; if the answer has begun, an error event",
+    )
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = Field(
+        default=None, description="vLLM's; `auto` and `none` are not sent without tools"
+    )
+    tools: list[Tool] = Field(default=[], description=TOOLS)
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
 
     @property

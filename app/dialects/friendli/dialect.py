@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from app.config.schema import Config
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
+from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.friendli.chat import parse_chat
 from app.dialects.friendli.chat_fields import Chat
 from app.dialects.friendli.completions import parse_completion
@@ -64,6 +65,7 @@ class Friendli:
 
     name: ClassVar[str] = "friendli"
     routes: ClassVar[Sequence[Route]] = tuple(route for mount in (*MOUNTS, _CONTAINER) for route in _routes(mount))
+    unknown_fields: ClassVar[str] = REJECTED_BY_NAME
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
         "completions": [Body(Completions)],
         "chat": [Body(Chat)],

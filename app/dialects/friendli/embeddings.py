@@ -16,7 +16,7 @@ from app.dialects.base import (
     Translation,
     no_lookups,
 )
-from app.dialects.friendli.fields import Phrase, Strict, TokenId, checked
+from app.dialects.friendli.fields import ModelName, Phrase, Strict, TokenId, checked
 from app.dialects.json_body import dump
 from app.errors import BadRequest
 
@@ -25,9 +25,11 @@ class Embeddings(Strict):
     """POST …/v1/embeddings."""
 
     encoding_format: Literal["float", "base64"] = "float"
-    input: Phrase | Annotated[list[Phrase], Field(min_length=1)] | None = None
-    model: str | None = None
-    tokens: list[TokenId] = Field(default=[])
+    input: Phrase | Annotated[list[Phrase], Field(min_length=1)] | None = Field(
+        default=None, description="vLLM's; exactly one of it and `tokens`"
+    )
+    model: ModelName = None
+    tokens: list[TokenId] = Field(default=[], description="the input as ids")
 
 
 def parse_embeddings(body: Mapping[str, Any], request: Request, context: ParseContext) -> Call:

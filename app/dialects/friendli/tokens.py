@@ -20,7 +20,7 @@ from app.dialects.base import (
 )
 from app.dialects.friendli import chat
 from app.dialects.friendli.chat_fields import Message, Tool
-from app.dialects.friendli.fields import Strict, TokenId, checked
+from app.dialects.friendli.fields import TOOLS, ModelName, Strict, TokenId, checked
 from app.dialects.json_body import dump
 from app.errors import BadRequest
 
@@ -28,15 +28,15 @@ from app.errors import BadRequest
 class Tokenize(Strict):
     """POST …/v1/tokenize."""
 
-    model: str | None = None
-    prompt: str
+    model: ModelName = None
+    prompt: str = Field(description="its ids, with special tokens as the engine adds them")
 
 
 class Detokenize(Strict):
     """POST …/v1/detokenize."""
 
-    model: str | None = None
-    tokens: list[TokenId]
+    model: ModelName = None
+    tokens: list[TokenId] = Field(description="their text, with special tokens spelt out")
 
 
 class Render(Strict):
@@ -44,8 +44,8 @@ class Render(Strict):
 
     chat_template_kwargs: dict[str, Any] | None = None
     messages: list[Message] = Field(min_length=1)
-    model: str | None = None
-    tools: list[Tool] = Field(default=[])
+    model: ModelName = None
+    tools: list[Tool] = Field(default=[], description=TOOLS)
 
 
 def parse_tokenize(body: Mapping[str, Any], request: Request, context: ParseContext) -> Call:

@@ -13,7 +13,6 @@ from app.dialects.friendli.chat_fields import Chat
 from app.dialects.friendli.dialect import Friendli
 from app.dialects.friendli.embeddings import Embeddings
 from app.dialects.friendli.fields import Completions, Strict
-from app.dialects.friendli.support import HONOURED
 from app.dialects.friendli.tokens import Detokenize, Render, Tokenize
 from app.errors import BadRequest, ClientError, Unprocessable
 from tests.support.dialect_calls import engine_body
@@ -272,9 +271,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("operation", HONOURED)
+@pytest.mark.parametrize("operation", MODELS)
 def test_every_field_has_samples(operation: str) -> None:
-    assert set(SUPPORT[operation]) == set(HONOURED[operation])
+    assert set(SUPPORT[operation]) == set(MODELS[operation].model_fields)
 
 
 @pytest.mark.parametrize(("operation", "fields", "engine_fields"), CASES)
