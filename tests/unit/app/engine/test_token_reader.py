@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.dialects.base import MALFORMED_ANSWER_ERRORS
 from app.engine.token_reader import Detokenizer, Reader, Step, Token, choices, mean_logprob, prompt_tokens
 from app.engine.token_stream import TokenStream
 from app.engine.usage import Usage
 from app.errors import Rejected
-from app.exchange.forward import MALFORMED_ANSWER_ERRORS
 from tests.support import engine_answers as completions
 from tests.support.samples import EOS, MODEL
 

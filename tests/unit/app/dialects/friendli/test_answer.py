@@ -11,11 +11,10 @@ from tokenizers import Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 
-from app.dialects.base import Call, ServingContext, Stream
+from app.dialects.base import MALFORMED_ANSWER_ERRORS, Call, ServingContext, Stream
 from app.engine.model import Model
 from app.engine.usage import Usage
 from app.errors import Broken, Incomplete, Rejected, SwitchyardError, TimedOut
-from app.exchange.forward import MALFORMED_ANSWER_ERRORS
 from tests.support import engine_answers as completions
 from tests.support.friendli_calls import CLASSIC, DEPLOYED, SDK, parse, reply
 from tests.support.samples import EOS, MODEL, SERVED

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 
-from app.dialects.base import EngineRequest, Reply, Request
+from app.dialects.base import MALFORMED_ANSWER_ERRORS, EngineRequest, Reply, Request
 from app.dialects.friendli.detection import form
 from app.dialects.friendli.dialect import Friendli
 from app.dialects.registry import DIALECTS
@@ -24,7 +24,6 @@ from app.errors import (
     Unauthorized,
     Unavailable,
 )
-from app.exchange.forward import MALFORMED_ANSWER_ERRORS
 from tests.support.dialect_calls import engine_request, lookups, outcome
 from tests.support.friendli_calls import DEPLOYED, MESSAGES, SDK, parse, reply, result
 from tests.support.samples import CONFIG, MODEL
