@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from app.server.application import Router
+from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.servers import ServerPool
@@ -66,7 +67,7 @@ def access_log() -> Iterator[list[str]]:
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
+            lines.append(JsonFormatter().format(record))
 
     logger = logging.getLogger("switchyard.access")
     handler = Keep()
