@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
@@ -82,8 +83,9 @@ def run_bash(code: str, application: Application, checkout: Path) -> str:
 
 
 def run_python(code: str, name: str) -> str:
-    """What `code` prints."""
-    with redirect_stdout(io.StringIO()) as output:
+    """What `code` prints. SDKs may warn about themselves."""
+    with redirect_stdout(io.StringIO()) as output, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
         exec(compile(code, name, "exec"), {"__name__": "__main__"})
     return output.getvalue()
 
