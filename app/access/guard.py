@@ -26,6 +26,7 @@ from app.config.schema import Config
 from app.errors import Forbidden, Unauthorized, Unavailable
 from app.limits.limiter import Limiter, LimitObserver, LimitSubject, Reservation, UsageSource
 from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
+from app.telemetry.logs import event, where
 
 _TICK_S = 1.0
 
@@ -33,7 +34,7 @@ _NO_KEY = (
     "Credentials are required: send a key or token as `Authorization: Bearer …`, or a key in `api-key` or `x-api-key`"
 )
 
-_TWO_KEYS = "The request shows different credentials in several headers: send one"
+_TWO_KEYS = "The request has different credentials in several headers: send one"
 _log = logging.getLogger("switchyard")
 
 
@@ -79,7 +80,10 @@ class Access:
         if before is not None and before.limiter.store is not store:
             self._retired.append(before.limiter.store)
         if not settings.may_be_exposed and (before is None or before.settings.may_be_exposed):
-            _log.warning("`access` names no keys and no issuer: everyone on this machine may call, nobody else can")
+            _log.warning(
+                "No keys and no issuer in `access`: every process on this machine may call, other machines may not",
+                extra=event("access_open_on_loopback"),
+            )
 
     async def caller(self, headers: Mapping[str, str]) -> Caller:
         """Who sends a request with these headers. Raises Unauthorized, and Unavailable where that cannot be found out.
@@ -96,7 +100,7 @@ class Access:
         if state.issuer is not None and looks_like_a_token(shown):
             return verify(shown, await state.issuer.key(key_id(shown)), state.issuer.oidc)
         if state.keys is None:
-            raise Unauthorized("The credential is no bearer token of the issuer that this server trusts")
+            raise Unauthorized("The credential is not a bearer token of this server's issuer")
         return state.keys.ring.caller(shown, time.time())
 
     def may_manage(self, caller: Caller) -> bool:
@@ -107,7 +111,7 @@ class Access:
     def require_manager(self, caller: Caller) -> None:
         """Raises Forbidden where `caller` may not change what is served."""
         if not self.may_manage(caller):
-            raise Forbidden(f"'{caller.name}' may not change traffic: `access.managers` names who may")
+            raise Forbidden(f"'{caller.name}' may not change traffic: it is not listed in `access.managers`")
 
     def admit(self, caller: Caller, endpoint: str, body: Mapping[str, Any], answer: UsageSource) -> Reservation:
         """A context in which a request of `caller` runs, as its limits let it: see `Limiter.admit`."""
@@ -162,10 +166,13 @@ class Access:
         try:
             if await asyncio.to_thread(state.keys.reread, partial(self._check_sharing, state.settings)):
                 self._watch.keys_read("applied")
-                _log.info("keys read again")
+                _log.info("API keys reloaded", extra=event("keys_reloaded"))
         except ConfigError as error:
             self._watch.keys_read("refused")
-            _log.error("keys refused, the last good ones stay:\n%s", error)
+            _log.error(
+                "API keys file rejected, keeping the previous keys",
+                extra=event("keys_rejected", problems=error.problems),
+            )
 
     async def _refresh_issuer(self) -> None:
         if self._state is not None and self._state.issuer is not None:
@@ -176,7 +183,10 @@ class Access:
             try:
                 await store.renew()
             except StoreFailed as error:
-                _log.warning("requests at a time may be forgotten, their store does not answer: %s", error)
+                _log.warning(
+                    "Could not renew concurrency leases: the limit store does not answer",
+                    extra=event("leases_not_renewed", error=str(error)),
+                )
 
     @property
     def _stores(self) -> list[Store]:
@@ -189,8 +199,8 @@ async def _repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:
         await asyncio.sleep(every_s)
         try:
             await work()
-        except Exception:  # noqa: BLE001  a defect of one round must not end the rounds
-            _log.exception("access could not be kept fresh")
+        except Exception as error:  # noqa: BLE001  a defect of one round must not end the rounds
+            _log.error("Access refresh task failed", extra=event("access_refresh_failed", traceback=where(error)))
 
 
 def _only(shown: Sequence[str]) -> str | None:
@@ -227,4 +237,4 @@ def _store(wanted: StoreSettings | None, before: _State | None) -> Store:
     except KeyError:
         raise ConfigError([f"access.limits.store.url_env: the variable {wanted.url_env} is not set"]) from None
     except ValueError:
-        raise ConfigError(["access.limits.store: the URL is none that a Redis client understands"]) from None
+        raise ConfigError(["access.limits.store: the URL is not a Redis URL"]) from None

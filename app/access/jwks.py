@@ -10,6 +10,7 @@ import jwt
 from app.access.bearer_tokens import Keys, read_discovery, read_keys
 from app.config.access import Oidc
 from app.errors import Unauthorized, Unavailable
+from app.telemetry.logs import event
 
 Fetch = Callable[[str], Awaitable[bytes]]
 """The body at a URL. Raises OSError or TimeoutError."""
@@ -47,8 +48,8 @@ class Issuer:
         if (key := self._keys.get(kid)) is not None:
             return key
         if not self._answers:
-            raise Unavailable("The issuer of bearer tokens cannot be asked for its keys", retry_after=FLOOR_S)
-        raise Unauthorized("The bearer token is signed with a key that its issuer does not have")
+            raise Unavailable("The bearer token cannot be verified: its issuer is unreachable", retry_after=FLOOR_S)
+        raise Unauthorized("The bearer token is signed with a key that its issuer does not publish")
 
     async def refresh(self, after_s: float = FRESH_S) -> None:
         """Fetches the keys, unless that was tried less than `after_s` ago. A failure leaves what is known."""
@@ -61,7 +62,8 @@ class Issuer:
                 self._answers = True
             except (OSError, TimeoutError, ValueError) as error:
                 self._answers = False
-                _log.warning("the keys of issuer %s cannot be read: %s", self.oidc.issuer, error)
+                failure = event("issuer_keys_unavailable", issuer=self.oidc.issuer, error=str(error))
+                _log.warning("The issuer's keys cannot be read", extra=failure)
 
     async def _url(self) -> str:
         if self.oidc.jwks_url is not None:

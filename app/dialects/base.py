@@ -25,6 +25,9 @@ from app.routing.traffic import Random
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
+MALFORMED_ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What translations may raise on an answer that is not what the engine promises."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -144,8 +147,7 @@ class Translation(ABC):
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
         """The main request's whole answer (status 200) in the client's format: unchanged, unless overridden.
 
-        An answer that is not what the engine promises may raise any of `ArithmeticError`, `AttributeError`,
-        `LookupError`, `TypeError` and `ValueError`; the exchange reports a malformed response.
+        May raise any of `MALFORMED_ANSWER_ERRORS`, which the exchange reports as the deployment's failure.
         """
         return Reply(answer)
 

@@ -1,4 +1,4 @@
-"""Request bodies as OpenAPI 3.1 describes them, made of the models that check them."""
+"""Request bodies in OpenAPI 3.1, generated from the models that check them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,8 +42,10 @@ class Schemas:
             schema = body.model.model_json_schema(ref_template=_PLACE.format(f"{name}.{{model}}"))
             parts = schema.pop("$defs", {})
             if body.passed:
-                anything: dict[str, Schema] = {extra: {} for extra in sorted(body.passed - schema["properties"].keys())}
-                schema |= {"properties": {**schema["properties"], **anything}, "additionalProperties": False}
+                refused: Mapping[str, str] = getattr(body.model, "refused", {})
+                unchecked = sorted(body.passed - schema["properties"].keys() - refused.keys())
+                properties = {**schema["properties"], **{extra: {} for extra in unchecked}}
+                schema |= {"properties": properties, "additionalProperties": False}
             self.components |= {name: schema, **{f"{name}.{part}": value for part, value in parts.items()}}
         return name
 

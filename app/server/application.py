@@ -179,7 +179,7 @@ async def _not_found(request: HTTPRequest, raised: Exception) -> Response:
     error: SwitchyardError = (
         MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}")
         if raised.status_code == 405
-        else NotFound(f"There is nothing at {request.method} {request.url.path}")
+        else NotFound(f"No route for {request.method} {request.url.path}")
     )
     return _error_response(error, request, raised.headers or {})
 

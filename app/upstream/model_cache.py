@@ -83,7 +83,7 @@ class ModelCache:
         try:
             told = await self._get(target, MODEL_PATH if elsewhere is None else "/v1/models", card.etag, timeouts)
         except Rejected as error:
-            raise Broken(f"Deployment '{target.name}' does not tell about its model") from error
+            raise Broken(f"Deployment '{target.name}' did not describe its model") from error
         if told is None:
             assert card.model is not None, "an ETag comes with a model"
             return card.model
@@ -106,4 +106,4 @@ def _max_len(models: bytes, target: Target) -> int:
         listed = from_json(models)["data"]
         return next(int(card["max_model_len"]) for card in listed if card["id"] == target.model)
     except (ValueError, KeyError, TypeError, StopIteration) as error:
-        raise Broken(f"Deployment '{target.name}' does not tell how long its context is") from error
+        raise Broken(f"Deployment '{target.name}' did not report its context length") from error

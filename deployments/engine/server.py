@@ -18,6 +18,7 @@ from ray.serve.llm import LLMConfig, build_llm_deployment
 from ray.serve.llm.deployment import LLMServer
 
 from app.internal_api import INTERNAL_KEY_VARIABLE, MAX_BEAMS, MAX_STOP_STRINGS, MODEL_PATH, PACKAGE_PREFIX
+from app.telemetry.logs import log_to_stderr
 from deployments.draining import GRACE_S
 from deployments.engine.disconnect import DisconnectMiddleware
 from deployments.engine.internal_key import InternalKeyMiddleware
@@ -48,6 +49,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
     """Ray's LLMServer behind the internal key."""
 
     async def _start_engine(self) -> None:
+        log_to_stderr()
         await self.engine.start()  # and no more: Ray's would start a 400 MB actor for usage reports
         self._vitals = asyncio.create_task(exit_when_engine_dies(self.engine._engine_client))
 

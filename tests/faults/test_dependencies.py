@@ -76,7 +76,7 @@ def test_an_answer_that_breaks_off_is_asked_elsewhere_or_ends_in_an_error(cluste
 @pytest.mark.parametrize("meanwhile", ["allow", "refuse"])
 def test_the_store_of_the_limits_goes_and_comes_back(cluster: Cluster, meanwhile: str) -> None:
     def is_refused(outcome: Outcome) -> bool:
-        said = b'"overloaded"' if outcome.lane.name == "tgi" else b"limits of this server cannot be looked up"
+        said = b'"overloaded"' if outcome.lane.name == "tgi" else b"Rate limits are temporarily unavailable"
         return meanwhile == "refuse" and said in outcome.body
 
     def failures() -> float:

@@ -36,7 +36,7 @@ async def test_a_full_endpoint_refuses_with_a_time_to_come_back_and_serves_who_w
     third = await ask(rig)
     assert third.status_code == 503
     assert third.headers["retry-after"] == "1"
-    assert "works on 1 requests and 1 wait" in third.json()["error"]["message"]
+    assert "Endpoint 'chat' is at capacity (1 running, 1 queued)" in third.json()["error"]["message"]
     assert (await first).status_code == 200
     assert (await second).status_code == 200
     assert len(rig.blue.requests) == 2

@@ -14,7 +14,7 @@ from app.access.jwks import FLOOR_S
 from tests.router.conftest import Rig
 from tests.router.test_access import Keys, eventually
 from tests.support.oidc_provider import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
-from tests.support.servers import serve
+from tests.support.servers import ServerPool
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -26,10 +26,10 @@ def signing_keys() -> dict[str, Any]:
 
 
 @pytest.fixture
-def issuer(rig: Rig, signing_keys: dict[str, Any]) -> Iterator[LocalIssuer]:
+def issuer(rig: Rig, servers: ServerPool, signing_keys: dict[str, Any]) -> Iterator[LocalIssuer]:
     """The rig trusts this issuer, which has its first key."""
     issuer = LocalIssuer(keys={"first": signing_keys["first"]})
-    with serve(issuer.app) as issuer.url:
+    with servers.host(issuer.app) as issuer.url:
         rig.change(access={"oidc": {"issuer": issuer.url, "audience": AUDIENCE, "endpoints_claim": "models"}})
         yield issuer
 

@@ -176,7 +176,7 @@ async def test_a_prompt_that_no_waiting_helps_is_a_413(rig: Rig) -> None:
     answer = await chat(rig)
     assert answer.status_code == 413
     assert "retry-after" not in answer.headers
-    assert "can never hold; shorten it" in answer.text
+    assert "can never admit; shorten it" in answer.text
 
 
 async def test_requests_at_a_time(rig: Rig) -> None:

@@ -97,7 +97,7 @@ class WithEmbeddings(Engine):
 def require_tokens(prompt: Any, parameter: str) -> None:
     """Raises VLLMValidationError for a prompt that is more than token ids."""
     if prompt["type"] != "token":
-        raise VLLMValidationError(f"{parameter} takes a prompt of tokens only", parameter=parameter)
+        raise VLLMValidationError(f"{parameter} needs a prompt of token ids only", parameter=parameter)
 
 
 def _with_seed(params: SamplingParams, seed: int) -> SamplingParams:

@@ -171,7 +171,7 @@ async def test_a_new_key_is_found_and_a_withdrawn_one_forgotten(net: Net) -> Non
 async def test_unknown_keys_do_not_make_it_ask_all_the_time(net: Net) -> None:
     await net.issuer.key("first")
     for _ in range(50):
-        with pytest.raises(Unauthorized, match="does not have"):
+        with pytest.raises(Unauthorized, match="does not publish"):
             await net.issuer.key("made up")
     assert len(net.fetched) == 2
     net.now += FLOOR_S

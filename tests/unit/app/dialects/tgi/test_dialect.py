@@ -288,7 +288,7 @@ def test_the_engines_error_ends_a_stream() -> None:
     told = events(stream.feed(completions.stream(first)[: -len(b"data: [DONE]\n\n")] + completions.frame(error)))
     assert told[0]["token"]["id"] == HELLO[0]
     assert told[1] == {
-        "error": "Request failed during generation: The deployment failed while it served the request",
+        "error": "Request failed during generation: The deployment failed while serving the request",
         "error_type": "generation",
     }
     assert stream.close() == b""
