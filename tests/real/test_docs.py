@@ -28,9 +28,9 @@ URL = "http://127.0.0.1:8000"
 
 PRELUDE = """set -euo pipefail
 export PATH=$PWD:$PATH
-make() { command make --silent --assume-old=.venv/.ready "$@"; }
+make() { command make --silent --assume-old=.venv/.ready BIN="$PWD" "$@"; }
 """
-"""`switchyard` is this checkout's. `make` leaves out the set-up: tests install nothing."""
+"""`switchyard` is this checkout's, for `make` too, which leaves out the set-up: tests install nothing."""
 
 
 def settled(application: Application) -> bool:
