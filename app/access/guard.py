@@ -18,7 +18,7 @@ import aiohttp
 from app.access.api_keys import KeyRing
 from app.access.bearer_tokens import key_id, looks_like_a_token, verify
 from app.access.caller import ANONYMOUS_CALLER, UNAUTHENTICATED, Caller, credentials
-from app.access.jwks import Issuer, fetch
+from app.access.jwks import RETRY_S, TIMEOUT_S, Issuer, fetch
 from app.access.key_file import KeyFile
 from app.config.access import AccessSettings, StoreSettings, exposure_problems, sharing_problems
 from app.config.base import ConfigError
@@ -46,6 +46,19 @@ class AccessObserver(LimitObserver, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class AccessTiming:
+    """Times in seconds. `issuer_retry_s` lies between two fetches of an issuer's keys, `issuer_timeout_s` bounds one;
+    `clock` is Unix time: keys expire and limits are counted by it."""
+
+    issuer_retry_s: float = RETRY_S
+    issuer_timeout_s: float = TIMEOUT_S
+    clock: Callable[[], float] = time.time
+
+
+DEFAULT_TIMING = AccessTiming()
+
+
+@dataclass(frozen=True, slots=True)
 class _State:
     """What one configuration made of it. Replaced whole."""
 
@@ -59,8 +72,15 @@ class Access:
     """Who may call this server, and how much. `loopback`: only this machine reaches it; `several_routers`: others
     like it serve the same callers."""
 
-    def __init__(self, watch: AccessObserver, *, loopback: bool, several_routers: bool) -> None:
-        self._watch, self._loopback, self._several = watch, loopback, several_routers
+    def __init__(
+        self,
+        observer: AccessObserver,
+        *,
+        loopback: bool,
+        several_routers: bool,
+        timing: AccessTiming = DEFAULT_TIMING,
+    ) -> None:
+        self._observer, self._loopback, self._several, self._timing = observer, loopback, several_routers, timing
         self._session: aiohttp.ClientSession | None = None
         self._retired: list[Store] = []  # of earlier configurations: requests that began under these end there
         self._state: _State | None = None
@@ -72,11 +92,11 @@ class Access:
             raise ConfigError(problems)
         keys = _key_file(settings, before)
         self._check_sharing(settings, keys.ring if keys is not None else KeyRing())
-        store = _store(settings.limits.store, before)
+        store = _store(settings.limits.store, before, self._timing.clock)
         issuer = before.issuer if before is not None and before.settings.oidc == settings.oidc else None
         if issuer is None and settings.oidc is not None:
-            issuer = Issuer(settings.oidc, self._fetch, time.monotonic)
-        self._state = _State(settings, keys, issuer, Limiter(settings.limits, store, self._watch, time.monotonic))
+            issuer = Issuer(settings.oidc, self._fetch, time.monotonic, self._timing.issuer_retry_s)
+        self._state = _State(settings, keys, issuer, Limiter(settings.limits, store, self._observer, time.monotonic))
         if before is not None and before.limiter.store is not store:
             self._retired.append(before.limiter.store)
         if not settings.may_be_exposed and (before is None or before.settings.may_be_exposed):
@@ -101,7 +121,7 @@ class Access:
             return verify(shown, await state.issuer.key(key_id(shown)), state.issuer.oidc)
         if state.keys is None:
             raise Unauthorized("The credential is not a bearer token of this server's issuer")
-        return state.keys.ring.caller(shown, time.time())
+        return state.keys.ring.caller(shown, self._timing.clock())
 
     def may_manage(self, caller: Caller) -> bool:
         """Whether `caller` may change what is served."""
@@ -153,7 +173,7 @@ class Access:
     async def _fetch(self, url: str) -> bytes:
         if self._session is None:
             raise OSError("not running")
-        return await fetch(self._session, url)
+        return await fetch(self._session, url, self._timing.issuer_timeout_s)
 
     def _check_sharing(self, settings: AccessSettings, ring: KeyRing) -> None:
         problems = sharing_problems(settings.limits, several_routers=self._several, keys_have_limits=ring.have_limits)
@@ -165,10 +185,10 @@ class Access:
             return
         try:
             if await asyncio.to_thread(state.keys.reread, partial(self._check_sharing, state.settings)):
-                self._watch.keys_read("applied")
+                self._observer.keys_read("applied")
                 _log.info("API keys reloaded", extra=event("keys_reloaded"))
         except ConfigError as error:
-            self._watch.keys_read("refused")
+            self._observer.keys_read("refused")
             _log.error(
                 "API keys file rejected, keeping the previous keys",
                 extra=event("keys_rejected", problems=error.problems),
@@ -222,11 +242,11 @@ def _key_file(settings: AccessSettings, before: _State | None) -> KeyFile | None
         raise ConfigError([f"access.keys_file: {problem}" for problem in error.problems]) from None
 
 
-def _store(wanted: StoreSettings | None, before: _State | None) -> Store:
+def _store(wanted: StoreSettings | None, before: _State | None, clock: Callable[[], float]) -> Store:
     if before is not None and before.settings.limits.store == wanted:
         return before.limiter.store
     if wanted is None:
-        return Store.in_memory()
+        return Store.in_memory(clock)
     # Redis's client takes as long to import as half of the router: those who do not share are spared that.
     from app.limits.redis_store import shared_store
 

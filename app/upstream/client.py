@@ -16,7 +16,7 @@ from app.config.schema import Timeouts
 from app.engine.errors import engine_error, refusal_in
 from app.engine.model import Model
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable
-from app.upstream.model_cache import CardResponse, ModelCache
+from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
 from app.upstream.target import Target
 
 _MAX_ERROR_BYTES = 64 * 1024
@@ -29,9 +29,10 @@ class Upstream:
     the request and UpstreamError where it fails, in both cases before the first byte of an answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, model_fresh_s: float = FRESH_S, model_max_wait_s: float = MAX_WAIT_S) -> None:
+        """See `ModelCache`; both in seconds."""
         self._open: aiohttp.ClientSession | None = None
-        self._models = ModelCache(self._get)
+        self._models = ModelCache(self._get, fresh_s=model_fresh_s, max_wait_s=model_max_wait_s)
 
     async def __aenter__(self) -> Self:
         self._open = aiohttp.ClientSession(

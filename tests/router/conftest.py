@@ -8,6 +8,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from app.access.guard import AccessTiming
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.certificates import self_signed_certificate
@@ -18,7 +19,7 @@ from tests.support.servers import ServerPool, serve
 class Rig:
     """A router and the deployments behind it."""
 
-    def __init__(self, engines: dict[str, FakeEngine], engines_url: str) -> None:
+    def __init__(self, engines: dict[str, FakeEngine], engines_url: str, access_timing: AccessTiming) -> None:
         self.blue, self.green, self.mini = engines["blue"], engines["green"], engines["mini"]
         self.config: dict[str, Any] = {
             "endpoints": {
@@ -31,7 +32,7 @@ class Rig:
                 "mini": {"url": f"{engines_url}/mini", "model": "mini-model", "tasks": ["embeddings"]},
             },
         }
-        self.router = Router(RuntimeEnvironment(), random=Random(7))
+        self.router = Router(RuntimeEnvironment(), random=Random(7), access_timing=access_timing)
         self.router.reconfigure(self.config)
         self.url = ""
 
@@ -80,11 +81,17 @@ def engines() -> Iterator[tuple[dict[str, FakeEngine], str]]:
 
 
 @pytest.fixture
-def rig(engines: tuple[dict[str, FakeEngine], str], servers: ServerPool) -> Iterator[Rig]:
+def access_timing() -> AccessTiming:
+    """The rig's clock and times. A test that needs others parametrizes this fixture."""
+    return AccessTiming()
+
+
+@pytest.fixture
+def rig(engines: tuple[dict[str, FakeEngine], str], servers: ServerPool, access_timing: AccessTiming) -> Iterator[Rig]:
     """A fresh router in front of freshly reset deployments."""
     fakes, url = engines
     for fake in fakes.values():
         fake.reset()
-    rig = Rig(fakes, url)
+    rig = Rig(fakes, url, access_timing)
     with servers.host(rig.router.app) as rig.url:
         yield rig

@@ -36,10 +36,6 @@ from app.errors import (
     Unprocessable,
     WrongTask,
 )
-<<<<<<< HEAD
-=======
-from app.dialects.base import MALFORMED_ANSWER_ERRORS
->>>>>>> tgi
 from app.sse import Decoder
 from tests.support import engine_answers as completions
 from tests.support.dialect_calls import outcome
@@ -299,25 +295,11 @@ def test_an_engine_error_ends_a_stream() -> None:
     stream = open_stream(parse(stream=True))
     first = completions.portions(MODEL, completions.choice(MODEL, PROMPT, HELLO), [1])[:1]
     error = {"error": {"message": "CUDA", "type": "InternalServerError", "code": 500}}
-<<<<<<< HEAD
-=======
-<<<<<<< HEAD
->>>>>>> tgi
     data = completions.stream(first)[: -len(b"data: [DONE]\n\n")] + completions.frame(error)
     token, failure = events(stream.feed(data))
     assert token["token"]["id"] == HELLO[0]
     assert failure == {
-<<<<<<< HEAD
         "error": "Request failed during generation: The deployment failed while serving the request",
-=======
-        "error": "Request failed during generation: The deployment failed while it served the request",
-=======
-    told = events(stream.feed(completions.stream(first)[: -len(b"data: [DONE]\n\n")] + completions.frame(error)))
-    assert told[0]["token"]["id"] == HELLO[0]
-    assert told[1] == {
-        "error": "Request failed during generation: The deployment failed while serving the request",
->>>>>>> main
->>>>>>> tgi
         "error_type": "generation",
     }
     assert stream.close() == b""
