@@ -1,4 +1,4 @@
-"""What is taken from a request before anybody knows whose it is: its id, its headers' size, its body."""
+"""Reads a request before authentication and routing: its id, header size, body."""
 
 import asyncio
 import re
@@ -15,17 +15,6 @@ from app.exchange.deadlines import ClientDisconnected, Receive
 from app.exchange.response import REQUEST_ID_HEADER
 
 
-def check_length(body: Mapping[str, Any], limit: int) -> None:
-    """Raises BadRequest where a conversation has more than `limit` messages, or a batch more texts.
-
-    The ids of one text's tokens are no batch: the engine knows how many it takes.
-    """
-    for name in ("messages", "input", "prompt"):
-        items = body.get(name)
-        if isinstance(items, list) and len(items) > limit and not all(type(item) is int for item in items):
-            raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)
-
-
 def check_constraints(call: Call) -> None:
     """Raises BadRequest if a schema, expression or grammar in the request admits no answer."""
     if (field := unsatisfiable_field(call.body)) is not None:
@@ -39,14 +28,14 @@ def unsatisfiable(call: Call, field: str) -> BadRequest:
 
 
 CLIENT_CLOSED_REQUEST = 499
-"""nginx's code for a client that left; it is logged, never sent."""
+"""nginx's status for a client that disconnected; logged, never sent."""
 
 _USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
-    """The headers by their lower-case names. Different values of one header are joined (RFC 9110, 5.3): of two keys in
-    one header neither is accepted, since a proxy in front may have checked the other. The same value twice is one."""
+    """The headers by lower-case name. Different values of one header are joined (RFC 9110, 5.3), so that of two keys
+    neither is valid: a proxy in front may have checked the other one. The same value twice is one."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
@@ -84,6 +73,17 @@ async def read_body(receive: Receive, headers: Mapping[str, str], config: Config
 
 
 def request_id(headers: Mapping[str, str]) -> str:
-    """The client's own id where it can stand in a header and a log line, else a new one."""
+    """The client's own id if it is safe in a header and a log line, else a new one."""
     given = headers.get(REQUEST_ID_HEADER, "")
     return given if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def check_length(body: Mapping[str, Any], limit: int) -> None:
+    """Raises BadRequest if a conversation has more than `limit` messages, or a batch more inputs.
+
+    A list of token ids is one input: its length is the engine's to check.
+    """
+    for name in ("messages", "input", "prompt"):
+        items = body.get(name)
+        if isinstance(items, list) and len(items) > limit and not all(type(item) is int for item in items):
+            raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)

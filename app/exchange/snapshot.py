@@ -27,7 +27,7 @@ class Calls(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The configuration at one moment; a request keeps the one it began with."""
+    """The configuration at one moment; a request keeps the one that it started with."""
 
     config: Config
     targets: Mapping[str, Target]

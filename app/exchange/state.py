@@ -1,4 +1,4 @@
-"""What all exchanges share."""
+"""What all requests share."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from app.telemetry.metrics import Telemetry
 
 @dataclass(slots=True)
 class RouterState:
-    """What all exchanges share. `snapshot` is replaced by reference, never changed; None before the first one."""
+    """What all requests share. `snapshot` is replaced, never modified; None before the first configuration."""
 
     upstream: Calls
     telemetry: Telemetry
