@@ -108,8 +108,10 @@ class DeploymentHealth:
         if is_open == was_open:
             return
         self._telemetry.breaker_open.labels(name).set(int(is_open))
-        change = event("breaker_opened" if is_open else "breaker_closed", deployment=name, cause=cause)
-        _log.warning("Circuit breaker opened" if is_open else "Circuit breaker closed", extra=change)
+        if is_open:
+            _log.warning("Circuit breaker opened", extra=event("breaker_opened", deployment=name, cause=cause))
+        else:
+            _log.warning("Circuit breaker closed", extra=event("breaker_closed", deployment=name, cause=cause))
 
 
 def check_request(config: Config, name: str) -> EngineRequest:
