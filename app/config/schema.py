@@ -1,9 +1,9 @@
-"""The router's configuration: what it may say, and every reason to refuse it.
+"""The router's configuration: its schema, and every reason to reject it.
 
 It is the `user_config` of the application `router` in `serve_config.yaml` (or a file of its own for `python -m app`).
-A `Config` that exists is right: whatever cannot be served is refused here, with the path and the fix.
+A constructed `Config` is always valid: what cannot be served is rejected here, with the path and the fix.
 
-    python -m app.config check FILE     says what is wrong with FILE, starting nothing; exit status 1 if anything is
+    python -m app.config check FILE     lists every problem of FILE; exit status 1 if there is any
     python -m app.config schema         prints the JSON Schema of `serve_config.yaml` for editors
 """
 
@@ -40,7 +40,7 @@ class Sticky(_Model):
 
 
 class ContentFilter(_Model):
-    """What an endpoint refuses to be asked."""
+    """Requests that an endpoint rejects."""
 
     patterns: tuple[re.Pattern[str], ...] = Field(
         min_length=1, description="Python regular expressions, searched in the texts of a request."
@@ -48,24 +48,24 @@ class ContentFilter(_Model):
 
 
 class Admission(_Model):
-    """How many requests at a time. Per router replica."""
+    """How many requests at a time, per router replica."""
 
-    max_concurrent: int = Field(ge=1, description="Requests that the deployments work on.")
-    max_queued: int = Field(default=0, ge=0, description="Requests that wait for a place; more are refused at once.")
-    max_wait_s: Seconds = Field(default=30.0, description="The longest wait; then the request is refused.")
+    max_concurrent: int = Field(ge=1, description="Requests that are being served.")
+    max_queued: int = Field(default=0, ge=0, description="Requests that wait for a slot; more are rejected at once.")
+    max_wait_s: Seconds = Field(default=30.0, description="The longest wait; then the request is rejected.")
 
 
 class Endpoint(_Model):
     """A public name that clients call, and the deployments behind it."""
 
-    tasks: tuple[Task, ...] = Field(min_length=1, description="What callers may ask; every deployment must do it.")
+    tasks: tuple[Task, ...] = Field(min_length=1, description="What callers may request; every deployment must do it.")
     traffic: dict[str, Percent] = Field(min_length=1, description="Percentage per deployment; sums to 100.")
     sticky: Sticky | None = None
     content_filter: ContentFilter | None = None
-    admission: Admission | None = Field(default=None, description="Left out: no bound but the deployments' own.")
+    admission: Admission | None = Field(default=None, description="Left out: no limit but the deployments' own.")
     fallback: tuple[str, ...] | None = Field(
         default=None,
-        description="Who is tried after a failure before the first byte, in order; [] for nobody. "
+        description="The deployments that are tried after a failure before the first byte, in order; [] for none. "
         "Left out: the other deployments that get traffic, the largest share first.",
     )
 
@@ -80,25 +80,25 @@ class Endpoint(_Model):
 
 
 class Deployment(_Model):
-    """One model variant: a Serve application of this cluster, or an OpenAI-compatible server elsewhere."""
+    """One model variant: a Serve application of this cluster, or an external OpenAI-compatible server."""
 
     app: Name | None = Field(default=None, description=f"The Serve application, at {APP_PREFIX}<app>.")
-    url: str | None = Field(default=None, description="Base URL of a server elsewhere, without /v1.")
-    model: str = Field(min_length=1, description="The name under which that server knows the model.")
+    url: str | None = Field(default=None, description="Base URL of an external server, without /v1.")
+    model: str = Field(min_length=1, description="The model's name on that server.")
     tasks: tuple[Task, ...] = Field(default=("chat", "completions", "responses"), min_length=1)
-    api_key_env: str | None = Field(default=None, description="The environment variable with the key for `url`.")
-    api_key_file: Path | None = Field(default=None, description="The file with the key for `url`.")
+    api_key_env: str | None = Field(default=None, description="The environment variable that holds the key for `url`.")
+    api_key_file: Path | None = Field(default=None, description="The file that holds the key for `url`.")
     tokenizer_dir: Path | None = Field(
         default=None,
-        description="For `url`: the directory with the model's tokenizer.json, for dialects that speak of tokens.",
+        description="For `url`: the directory with the model's tokenizer.json, for dialects that return tokens.",
     )
     instruction_template: str = Field(
         default="{instruction} {input}",
-        description="For embeddings: how the model's card puts an instruction and the text to embed together.",
+        description="For embeddings: how the model combines an instruction and the text.",
     )
 
     @model_validator(mode="after")
-    def _is_in_one_place(self) -> Self:
+    def _has_one_location(self) -> Self:
         if (self.app is None) == (self.url is None):
             raise ValueError("set either `app` (a Serve application of this cluster) or `url` (an external server)")
         if self.url is None and (self.api_key_env or self.api_key_file):
@@ -117,22 +117,22 @@ class Deployment(_Model):
 
 
 class Timeouts(_Model):
-    """In seconds; expiry ends the engine's work."""
+    """In seconds. A timeout also stops the engine."""
 
     body_s: Seconds = Field(default=60.0, description="For the client to send its whole request.")
     connect_s: Seconds = Field(default=5.0, description="To reach the deployment.")
-    first_byte_s: Seconds = Field(default=300.0, description="From the request to the answer's first byte.")
-    idle_s: Seconds = Field(default=120.0, description="Between two chunks of an answer.")
-    total_s: Seconds = Field(default=3600.0, description="The whole exchange.")
+    first_byte_s: Seconds = Field(default=300.0, description="From the request to the first byte of the response.")
+    idle_s: Seconds = Field(default=120.0, description="Between two chunks of a response.")
+    total_s: Seconds = Field(default=3600.0, description="The whole request.")
 
 
 class Tgi(_Model):
-    """The TGI dialect, where its two descriptions differ."""
+    """The TGI dialect, whose two descriptions differ."""
 
     profile: Literal["mindie", "tgi"] = Field(
         default="mindie",
-        description="Which description holds: MindIE's (and TGI 0.9's), or TGI 3's. It decides what a request that "
-        "says nothing gets: the output's length (20 tokens, or the rest of the context), the prompt in the text, a "
+        description="The description to follow: MindIE's (and TGI 0.9's), or TGI 3's. It decides the defaults: "
+        " the output's length (20 tokens, or the rest of the context), the prompt in the text, a "
         "list or an object at POST /, sampling, the seed of greedy answers.",
     )
 
@@ -143,7 +143,7 @@ class Config(_Model):
     endpoints: dict[Name, Endpoint] = Field(min_length=1)
     deployments: dict[Name, Deployment] = Field(min_length=1)
     defaults: dict[Task, str] = Field(
-        default_factory=dict, description="Task to endpoint, for clients that name no model."
+        default_factory=dict, description="The endpoint of each task for clients that name no model."
     )
     access: AccessSettings = AccessSettings()
     timeouts: Timeouts = Timeouts()
@@ -155,7 +155,7 @@ class Config(_Model):
     @model_validator(mode="after")
     def _names_refer_to_something(self) -> Self:
         problems = [
-            *self._ambiguous(),
+            *self._ambiguous_names(),
             *self._endpoint_problems(),
             *self._default_problems(),
             *self._access_problems(),
@@ -164,7 +164,7 @@ class Config(_Model):
             raise ConfigError(problems)
         return self
 
-    def _ambiguous(self) -> list[str]:
+    def _ambiguous_names(self) -> list[str]:
         both = sorted(set(self.endpoints) & set(self.deployments))
         return [
             f"endpoints.{name}: a deployment has the same name; rename one, `model` could mean either" for name in both

@@ -1,8 +1,8 @@
-"""Which deployments are worth asking, by how their last answers went: one circuit breaker each.
+"""Outlier ejection: one circuit breaker per deployment, which orders the candidates for a request.
 
-A breaker opens after some server faults in a row (a client's 4xx is no fault, nor is being busy), stays open for a
-while that doubles with each failed probe, then lets one request through to find out. As Envoy's outlier detection does
-it, but that the last deployment of an endpoint is never taken out: with all of them open, the first is asked.
+A breaker opens after several consecutive faults (a client's 4xx is not a fault, nor is being busy), stays open for a
+time that doubles with each failed probe, then admits one request as a probe. This is Envoy's outlier detection, except
+that the last deployment of an endpoint is never ejected: if all breakers are open, the first candidate is called.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ LONGEST_OPEN_S = 60.0
 
 @dataclass(slots=True)
 class Breaker:
-    """One deployment's. Times are those of the clock that is passed in, in seconds."""
+    """One deployment's breaker. Times are in seconds of the caller's clock."""
 
     faults: int = 0
     openings: int = 0
@@ -23,34 +23,34 @@ class Breaker:
     probe: "Attempt | None" = None
 
     def admits(self, now: float) -> bool:
-        """Whether a request may go there: closed, or open for long enough and no probe on its way."""
+        """Whether the deployment may be called: closed, or open for long enough and without a running probe."""
         return self.open_until is None or (now >= self.open_until and self.probe is None)
 
     def attempt(self) -> "Attempt":
-        """A request goes there; with an open breaker it is the probe, unless there is one."""
-        request = Attempt(self)
+        """Starts a request to the deployment; with an open breaker it is the probe, unless one is running."""
+        attempt = Attempt(self)
         if self.open_until is not None and self.probe is None:
-            self.probe = request
-        return request
+            self.probe = attempt
+        return attempt
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attempt:
-    """One request to a breaker's deployment; exactly one of the methods tells how it ended.
+    """One request to a breaker's deployment; exactly one of its methods reports how it ended.
 
-    Requests that went there before the breaker opened, or although it is open, end while another one probes: the probe
-    is its own request's alone.
+    Requests that started before the breaker opened, or although it was open, may end during a probe: only the probe's
+    own attempt decides it.
     """
 
     breaker: Breaker
 
     def succeeded(self) -> None:
-        """The deployment answered, if only to refuse."""
+        """The deployment responded, possibly with a rejection."""
         breaker = self.breaker
         breaker.faults, breaker.openings, breaker.open_until, breaker.probe = 0, 0, None, None
 
     def failed(self, now: float) -> None:
-        """A server fault."""
+        """A fault of the deployment."""
         breaker = self.breaker
         breaker.faults += 1
         opens = breaker.open_until is None and breaker.faults >= FAULTS_IN_A_ROW
@@ -60,14 +60,14 @@ class Attempt:
             breaker.probe = None
 
     def abandoned(self) -> None:
-        """It ended without telling anything: its client left, or its own deadline passed."""
+        """It says nothing about the deployment: its client disconnected, or its own deadline passed."""
         if self.breaker.probe is self:
             self.breaker.probe = None
 
 
 @dataclass(slots=True)
 class Breakers:
-    """Every deployment's breaker, kept over changes of the configuration."""
+    """Every deployment's breaker. They survive changes of the configuration."""
 
     clock: Callable[[], float]
     _of: dict[str, Breaker] = field(default_factory=dict)
