@@ -22,7 +22,7 @@ from app.dialects.base import (
 from app.dialects.json_body import value_at
 from app.engine.completion_collector import CompletionCollector
 from app.engine.constraints import constrained_field
-from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, field_named_in, refusal_in
+from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, field_named_in, error_in_first_chunk
 from app.engine.usage import find_usage
 from app.errors import (
     Broken,
@@ -287,8 +287,8 @@ async def _past_the_role(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         begun += chunk
         if begun.count(b"\n\n") > 1:
             break
-    if (refusal := refusal_in(begun.partition(b"\n\n")[2])) is not None:
-        raise refusal
+    if (error := error_in_first_chunk(begun.partition(b"\n\n")[2])) is not None:
+        raise error
     return _preceded(begun, chunks)
 
 

@@ -221,9 +221,9 @@ def test_content_that_a_check_refuses_is_not_taken(tmp_path: Path) -> None:
         looks(file, refuse)
     assert looks(file, refuse) == [False, False]
     assert file.ring.caller(KEY, 0).name == "team"
-    file.judge_again()
+    file.recheck()
     assert file.reread(check_nothing), "a check that has changed looks at it again"
-    file.judge_again()
+    file.recheck()
     assert looks(file) == [False, False], "what was taken is not taken again"
 
 
