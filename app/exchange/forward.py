@@ -22,7 +22,7 @@ from app.dialects.base import (
 from app.dialects.json_body import value_at
 from app.engine.completion_collector import CompletionCollector
 from app.engine.constraints import constrained_field
-from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, field_named_in, error_in_first_chunk
+from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in_first_chunk, field_named_in
 from app.engine.usage import find_usage
 from app.errors import (
     Broken,
