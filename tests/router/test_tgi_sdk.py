@@ -11,7 +11,7 @@ import huggingface_hub.errors as hub
 import pytest
 import text_generation.errors as tgi
 from huggingface_hub import AsyncInferenceClient, InferenceClient
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai import APIError, OpenAI
 from text_generation import AsyncClient, Client
@@ -447,7 +447,6 @@ def fuzzed(files: Path, model: Model, servers: ServerPool) -> Iterator[httpx.Cli
             yield client
 
 
-@settings(max_examples=300)
 @given(path=st.sampled_from(PATHS), body=bodies)
 def test_no_body_is_our_fault(fuzzed: httpx.Client, path: str, body: dict[str, Any]) -> None:
     if "messages" in body:  # this deployment only completes
@@ -461,7 +460,6 @@ def test_no_body_is_our_fault(fuzzed: httpx.Client, path: str, body: dict[str, A
         assert "error_type" in told or told["generated_text"] is not None
 
 
-@settings(max_examples=100)
 @given(path=st.sampled_from(PATHS), body=st.binary(max_size=40))
 def test_no_bytes_are_our_fault(fuzzed: httpx.Client, path: str, body: bytes) -> None:
     assert fuzzed.post(path, content=body).status_code in (400, 422)

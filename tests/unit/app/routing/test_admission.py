@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.schema import Admission
@@ -74,7 +74,6 @@ async def test_more_room_lets_several_in() -> None:
     most_queued=st.integers(0, 5),
     seed=st.integers(0, 99),
 )
-@settings(deadline=None, max_examples=100)
 def test_whatever_visitors_do_the_bound_holds_and_all_places_come_back(
     plan: list[tuple[int, str]], room: int, most_queued: int, seed: int
 ) -> None:
