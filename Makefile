@@ -55,8 +55,9 @@ stop:  ## stop what an earlier `make serve` left running
 check: $(VENV)/.ready  ## validate CONFIG without starting anything
 	@$(BIN)/python -m app.config check $(CONFIG)
 
-schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors
+schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its reference in docs/
 	@$(BIN)/python -m app.config schema > serve_config.schema.json
+	@$(BIN)/python -m app.config.reference docs/configuration.md
 
 fields: $(VENV)/.ready  ## the tables of fields in docs/dialects, from the code
 	@$(BIN)/python -m app.dialects.field_table docs/dialects

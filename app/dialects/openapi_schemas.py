@@ -11,7 +11,7 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a request's body may be.
+    """One kind of request body.
 
     `model` checks it; its fields' descriptions say how each is supported (none: vLLM does what its API says), and its
     class attribute `refused`, a mapping, names fields that no value makes acceptable, with the reason. `passed` are
@@ -27,13 +27,13 @@ class Body:
 
 
 class Schemas:
-    """A document's `components.schemas`, collected while its operations refer to them."""
+    """A document's `components.schemas`, collected from the references of its operations."""
 
     def __init__(self) -> None:
         self.components: dict[str, Schema] = {}
 
     def references(self, dialect: str, bodies: Sequence[Body]) -> list[Schema]:
-        """References to the schemas of `bodies`, which are added as ``dialect.Model``."""
+        """References to the schemas of `bodies`, which are added to the components as ``dialect.Model``."""
         return [{"$ref": _PLACE.format(self._add(dialect, body))} for body in bodies]
 
     def _add(self, dialect: str, body: Body) -> str:

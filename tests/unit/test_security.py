@@ -12,7 +12,7 @@ NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)))
 LINES = [
     line
     for line in TEXT.splitlines()
-    if line.startswith("| ") and not line.startswith(("| ---", "| whoever", "| threat"))
+    if line.startswith("| ") and not line.startswith(("| ---", "| who ", "| threat"))
 ]
 
 

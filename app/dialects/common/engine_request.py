@@ -64,3 +64,10 @@ def ask_for_usage(body: dict[str, Any]) -> bool:
     options = body.get("stream_options", {})
     body["stream_options"] = {**options, "include_usage": True}
     return bool(options.get("include_usage"))
+
+
+def drop_empty_tools(body: dict[str, Any]) -> None:
+    """Removes `tools` and `tool_choice` if there are no tools: vLLM rejects an empty list, and a choice without one."""
+    if not body.get("tools"):
+        body.pop("tools", None)
+        body.pop("tool_choice", None)

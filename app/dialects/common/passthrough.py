@@ -1,4 +1,4 @@
-"""The pass-through stream: the engine's events are already the client's.
+"""The pass-through stream: the engine's events already have the client's format.
 
 Chunks are forwarded as they came. A chunk is split into frames only if a substring search finds one of three things:
 an error event (it is reworded), a usage chunk that the client did not ask for (the router asks for it, to count

@@ -5,10 +5,11 @@ Contract: OpenAI's API reference, and what the official SDKs send and expect.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from app.config.schema import Config
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
+from app.dialects.common.model_list import model_card, model_list
 from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.json_body import dump, json_object
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, openai_routes
@@ -83,12 +84,12 @@ class OpenAI:
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
         if operation == "list_models":
-            return Reply(dump({"object": "list", "data": [_card(name) for name in _models(config)]}))
+            return Reply(dump(model_list(_models(config))))
         if operation == "retrieve_model":
             name = request.params["model"]
             if name not in _models(config):
                 raise NotFound(f"The model '{name}' does not exist", param="model")
-            return Reply(dump(_card(name)))
+            return Reply(dump(model_card(name)))
         raise NotFound(
             f"Response '{request.params['id']}' not found: this server stores no responses; "
             "send the conversation's items in `input`",
@@ -98,7 +99,3 @@ class OpenAI:
 
 def _models(config: Config) -> list[str]:
     return [*config.endpoints, *config.deployments]
-
-
-def _card(name: str) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "switchyard"}

@@ -5,6 +5,7 @@ from typing import Any
 
 from app.config.schema import Config
 from app.dialects.base import Call, Flow, ParseContext, Reply, Request, ServingContext, Translation, no_lookups
+from app.dialects.common.model_list import model_list
 from app.dialects.json_body import dump
 from app.dialects.tgi.chat.fields import MAX_PROMPTS
 from app.dialects.tgi.fields import MAX_BEST_OF, MAX_STOP_SEQUENCES
@@ -62,5 +63,4 @@ def models(config: Config, endpoint: str | None) -> Reply:
     names = list(config.endpoints) if endpoint is None else [endpoint]
     if endpoint is not None and endpoint not in {*config.endpoints, *config.deployments}:
         raise NotFound(f"There is no endpoint '{endpoint}'", param="model")
-    cards = [{"id": name, "object": "model", "created": 0, "owned_by": "switchyard"} for name in names]
-    return Reply(dump({"object": "list", "data": cards}))
+    return Reply(dump(model_list(names)))

@@ -18,7 +18,7 @@ from app.dialects.base import (
     Translation,
     no_lookups,
 )
-from app.dialects.common.engine_request import engine_extensions
+from app.dialects.common.engine_request import drop_empty_tools, engine_extensions
 from app.dialects.json_body import json_object
 from app.dialects.tgi.addressing import named_model
 from app.dialects.tgi.chat.answer import ChatEvents, completion_reply
@@ -96,12 +96,10 @@ def _apply_template_fields(fields: dict[str, Any]) -> None:
 
 def _apply_tool_choice(fields: dict[str, Any]) -> None:
     """`tool_choice` may be a function's bare name; without tools it is left out."""
-    choice, tools = fields.get("tool_choice"), fields.get("tools")
-    if not tools:
-        fields.pop("tools", None)
-        fields.pop("tool_choice", None)
-    elif isinstance(choice, str) and choice not in ("auto", "none", "required"):
-        if choice not in [tool["function"]["name"] for tool in tools]:
+    drop_empty_tools(fields)
+    choice = fields.get("tool_choice")
+    if isinstance(choice, str) and choice not in ("auto", "none", "required"):
+        if choice not in [tool["function"]["name"] for tool in fields["tools"]]:
             raise Unprocessable(f"Tool with name {choice} not found", param="tool_choice", code="tool_error")
         fields["tool_choice"] = {"type": "function", "function": {"name": choice}}
 

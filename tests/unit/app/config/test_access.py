@@ -36,9 +36,9 @@ def test_a_right_section_is_taken(access: dict[str, Any]) -> None:
     parse(with_access(**access))
 
 
-def test_the_readmes_section_is_right() -> None:
-    readme = (ROOT / "README.md").read_text()
-    section = readme.partition("```yaml\naccess:")[2].partition("```")[0]
+def test_the_section_in_the_docs_is_valid() -> None:
+    page = (ROOT / "docs/access.md").read_text()
+    section = page.partition("```yaml\naccess:")[2].partition("```")[0]
     access = parse({**GOOD, **yaml.safe_load(f"access:{section}")}).access
     assert access.limits.of("batch", "embed", None) == Limits(
         requests_per_minute=600, tokens_per_minute=2000000, concurrent_requests=4
