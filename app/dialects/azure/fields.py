@@ -1,24 +1,14 @@
-"""The fields of Azure's requests: which are documented, their bounds, and how they read in vLLM's words."""
+"""The documented fields of Azure's requests, their bounds, and their form for vLLM."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.dialects.common.fields import Function, Penalty, ResponseFormat, StreamOptions, ToolChoice, check_tool_choice
 from app.dialects.json_body import value_at
-from app.dialects.validation import first_problem
+from app.dialects.validation import Checked, Problem, validated
 from app.errors import Unprocessable
-
-_SAMPLING = frozenset("frequency_penalty max_tokens model presence_penalty seed stop stream temperature top_p".split())
-
-KNOWN: Mapping[str, frozenset[str]] = {
-    "chat": _SAMPLING
-    | frozenset({"messages", "modalities", "response_format", "stream_options", "tool_choice", "tools"}),
-    "completions": _SAMPLING | {"prompt"},
-    "embeddings": frozenset({"dimensions", "encoding_format", "input", "input_type", "model"}),
-}
-"""Operation to documented fields; any other is an extra parameter."""
 
 
 class _Fields(BaseModel):
@@ -127,35 +117,17 @@ class Embeddings(_Fields):
 MODELS: Mapping[str, type[_Fields]] = {"chat": Chat, "completions": Completions, "embeddings": Embeddings}
 
 
-def checked(operation: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The documented fields of `body`, as vLLM reads them. Raises Unprocessable, naming the field and its value."""
-    try:
-        request = MODELS[operation].model_validate(body)
-    except ValidationError as error:
-        problem = first_problem(error)
-        raise Unprocessable(problem.message, param=problem.path, value=value_at(body, problem.path)) from None
-    known = {name: body[name] for name in KNOWN[operation] if name in body and name not in ("modalities", "model")}
-    if isinstance(request, Chat):
-        known["messages"] = [message.openai() for message in request.messages]
-        if not request.tools:
-            known.pop("tools", None)
-            known.pop("tool_choice", None)
-    if known.get("max_tokens") == 0:
+KNOWN: Mapping[str, frozenset[str]] = {operation: frozenset(model.model_fields) for operation, model in MODELS.items()}
+"""Operation to documented fields; any other is an extra parameter."""
+
+
+def checked(model: type[Checked], body: dict[str, Any]) -> Checked:
+    """`body` as `model`. Raises Unprocessable, with the field's path and value."""
+
+    def wrong(problem: Problem) -> Unprocessable:
+        return Unprocessable(problem.message, param=problem.path, value=value_at(body, problem.path))
+
+    request = validated(model, body, wrong)
+    if isinstance(request, _Sampling) and request.max_tokens == 0:
         raise Unprocessable("max_tokens: must be at least 1", param="max_tokens", value=0)
-    if isinstance(request, Completions) and isinstance(request.prompt, list):
-        known["prompt"] = request.prompt[0]
-    return known
-
-
-def rest_of_the_context(body: dict[str, Any], answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`body` with the tokens that the prompt leaves as its `max_tokens`; `answers` is vLLM's one of `/tokenize`."""
-    (counted,) = answers
-    left = counted["max_model_len"] - counted["count"]
-    if left < 1:
-        longest = counted["max_model_len"] - 1
-        raise Unprocessable(
-            f"prompt: has {counted['count']} tokens, this model takes at most {longest}",
-            param="prompt",
-            value=body["prompt"],
-        )
-    return {**body, "max_tokens": left}
+    return request
