@@ -58,8 +58,8 @@ check: $(VENV)/.ready  ## validate CONFIG without starting anything
 schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors
 	@$(BIN)/python -m app.config schema > serve_config.schema.json
 
-fields: $(VENV)/.ready  ## the README's table of all dialects' fields, from the code
-	@$(BIN)/python -m app.dialects.field_table README.md
+fields: $(VENV)/.ready  ## the tables of fields in docs/dialects, from the code
+	@$(BIN)/python -m app.dialects.field_table docs/dialects
 
 setup: $(VENV)/.ready
 

@@ -14,7 +14,7 @@ from app.config.base import ConfigError
 from app.config.serve_file import load
 from app.config.urls import is_loopback
 from app.server.application import Router
-from app.telemetry.access_log import log_to_stderr
+from app.telemetry.logs import log_to_stderr
 from app.upstream.target import RuntimeEnvironment
 
 

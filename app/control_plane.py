@@ -56,7 +56,7 @@ class ControlPlane(Protocol):
         """
 
 
-CHANGED_MEANWHILE = "The configuration was changed by somebody else meanwhile; read the endpoint again"
+CHANGED_MEANWHILE = "The configuration has changed in the meantime; read the endpoint again"
 BEING_DELIVERED = "An update of the configuration is in progress; wait until it is complete"
 
 
@@ -70,7 +70,7 @@ async def change_traffic(
     """
     applied = await control.applied()
     if (config := applied.parsed()) is None:
-        raise Conflict("The configuration that was applied last is wrong, and nobody serves by it: apply a right one")
+        raise Conflict("The last applied configuration is invalid and not in use: apply a valid one")
     endpoint = config.endpoints.get(name)
     if endpoint is not None and endpoint.traffic == wanted:
         return
@@ -82,7 +82,7 @@ async def change_traffic(
     try:
         parse(changed)
     except ConfigError as error:
-        raise BadRequest(f"The configuration would be wrong: {error}", param="traffic_config") from None
+        raise BadRequest(f"The configuration would be invalid: {error}", param="traffic_config") from None
     await control.replace(applied.config, changed)
 
 

@@ -144,7 +144,7 @@ class Unprocessable(ClientError):
 
 
 class Rejected(ClientError):
-    """The engine refused the request; `status` is the engine's. `value` is what `param` was, where that is known."""
+    """The engine rejected the request; `status` is the engine's. `value` is what `param` was, where that is known."""
 
     kind = "rejected"
     value: Any = None

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stdout.write(f"{key}\n")
     if arguments.file is None:
         sys.stdout.write(record.line)
-        sys.stderr.write("The first line is the key, shown only here; the second belongs into the keys file.\n")
+        sys.stderr.write("The first line is the key; it is not shown again. Add the second line to the keys file.\n")
     else:
         sys.stderr.write(f"This key is shown only here; {arguments.file} has its hash, under the id {record.id}.\n")
     return 0

@@ -36,7 +36,7 @@ _ALPHABET = string.ascii_letters + string.digits
 _SECRET_LENGTH = 43  # 43 of 62 characters are 256 bits
 _KEY = re.compile(rf"([0-9a-f]{{12}})-[A-Za-z0-9]{{{_SECRET_LENGTH}}}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{0,32}")  # without dots: a key is not to look like a token
-_WRONG = "The API key is not valid here"
+_WRONG = "The API key is not valid"
 
 
 class KeyRecord(Section):
@@ -53,7 +53,7 @@ class KeyRecord(Section):
     @classmethod
     def _is_not_everyones(cls, name: str) -> str:
         if name == ANONYMOUS:
-            raise ValueError(f"'{ANONYMOUS}' is the name of callers without a key")
+            raise ValueError(f"'{ANONYMOUS}' is reserved for callers without a key")
         return name
 
     @property

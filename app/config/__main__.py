@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(json.dumps(schema(), indent=2) + "\n")
         return 0
     problems = check_file(arguments.file)
-    sys.stdout.write("\n".join(problems or [f"{arguments.file}: right"]) + "\n")
+    sys.stdout.write("\n".join(problems or [f"{arguments.file}: OK"]) + "\n")
     return 1 if problems else 0
 
 

@@ -1,4 +1,4 @@
-"""One way to check a body against a pydantic model, and to say what is wrong with it first."""
+"""Checks a body against a pydantic model, and describes the first problem."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ Checked = TypeVar("Checked", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with a body first: a `field_path`, and a sentence that begins with it.
+    """The first problem of a body: a `field_path`, and a sentence that begins with it.
 
     `missing`: a required field is absent; `unknown`: the model has no such field.
     """
@@ -27,7 +27,7 @@ class Problem:
 
 
 def first_problem(error: ValidationError) -> Problem:
-    """The first wrong field's problem: of a union's branches, the one that got furthest into the value."""
+    """The problem of the first invalid field; in a union, of the branch that got furthest into the value."""
     errors = error.errors(include_url=False)
     of_the_first = [item for item in errors if item["loc"][:1] == errors[0]["loc"][:1]]
     found = max(of_the_first, key=lambda item: len(_fields(item["loc"])))
@@ -47,7 +47,7 @@ _BRANCH = re.compile(r"(str|int|float|bool|dict)$|constrained-|[A-Z]|.*\[")
 
 
 def validated(model: type[Checked], body: Any, wrong: Callable[[Problem], SwitchyardError]) -> Checked:
-    """`body` as a `model`. Raises what `wrong` makes of the first problem."""
+    """`body` as a `model`. Raises the error that `wrong` returns for the first problem."""
     try:
         return model.model_validate(body)
     except ValidationError as error:

@@ -9,7 +9,7 @@ from app.errors import DeadlinePassed, TimedOut
 
 Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
-_TOO_LONG = "The answer took longer than this server allows"
+_TOO_LONG = "The response took longer than this server allows"
 
 
 class ClientDisconnected(Exception):
@@ -76,7 +76,7 @@ class IdleTimeout:
             await self._limit.__aexit__(*raised)
         except TimeoutError as error:
             if self._idle:
-                raise TimedOut("The deployment stopped answering") from error
+                raise TimedOut("The deployment stopped responding") from error
             raise DeadlinePassed(_TOO_LONG) from error
 
     def _look(self) -> None:

@@ -10,7 +10,7 @@ from app.errors import InternalError, SwitchyardError
 from app.exchange.deadlines import ClientDisconnected
 from app.exchange.request import CLIENT_CLOSED_REQUEST
 from app.exchange.response import ResponseWriter
-from app.telemetry.access_log import where
+from app.telemetry.logs import event, where
 
 _log = logging.getLogger("switchyard")
 
@@ -35,6 +35,7 @@ async def errors_rendered(writer: ResponseWriter, render: Callable[[SwitchyardEr
     except SwitchyardError as error:
         await writer.error(error, render(error))
     except Exception as error:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
-        _log.error("request %s failed in the router\n%s", record.request_id, where(error))
+        crash = event("request_failed", request_id=record.request_id, traceback=where(error))
+        _log.error("The router failed to serve a request", extra=crash)
         failure = InternalError("The router failed to serve the request")
         await writer.error(failure, render(failure))

@@ -10,10 +10,18 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream
+from app.dialects.base import (
+    MALFORMED_ANSWER_ERRORS,
+    Call,
+    EngineRequest,
+    Flow,
+    Reply,
+    ServingContext,
+    Stream,
+)
 from app.dialects.json_body import value_at
 from app.engine.completion_collector import CompletionCollector
-from app.engine.errors import field_named_in
+from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, field_named_in
 from app.engine.usage import find_usage
 from app.errors import (
     Broken,
@@ -30,7 +38,7 @@ from app.exchange.response import ResponseWriter
 from app.exchange.state import RouterState, Snapshot
 from app.routing.circuit_breaker import Attempt
 from app.routing.traffic import Assignment
-from app.telemetry.access_log import where
+from app.telemetry.logs import event, where
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
@@ -38,11 +46,6 @@ RETRY_SAME_AFTER_S = 0.1
 
 MAX_CONCURRENT_LOOKUPS = 64
 """Lookups in flight per client request: a batch of thousands must not take every connection."""
-
-ENDED_EARLY = "The deployment ended its answer before it was complete"
-
-MALFORMED_ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What a dialect raises on an answer that is not what the engine promises (`Translation.reply`, `Stream.feed`)."""
 
 _log = logging.getLogger("switchyard")
 _LONG_BODY = 16 * 1024
@@ -75,11 +78,23 @@ class Forwarder:
         except UpstreamError as error:
             if self.writer.started or not budget.take():
                 raise
-            id = self.writer.record.request_id
-            _log.warning("request %s: %s (%s); trying %s", id, error.message, error.kind, fallback)
+            self._log_retry(primary, fallback, error)
             if fallback == primary:
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
             await self._attempt(fallback)
+
+    def _log_retry(self, deployment: str, fallback: str, error: UpstreamError) -> None:
+        record = self.writer.record
+        retry = event(
+            "retry",
+            request_id=record.request_id,
+            endpoint=record.endpoint,
+            deployment=deployment,
+            fallback=fallback,
+            error=error.kind,
+            reason=error.message,
+        )
+        _log.warning("The deployment failed before the first byte; retrying", extra=retry)
 
     def _candidates(self, assignment: Assignment) -> tuple[str, str]:
         """The primary and the fallback deployment; without a fallback, the primary again (another replica)."""
@@ -242,9 +257,15 @@ class Forwarder:
         try:
             yield
         except MALFORMED_ANSWER_ERRORS as error:
-            id = self.writer.record.request_id
-            _log.warning("request %s: malformed response from the deployment\n%s", id, where(error))
-            raise Broken("The deployment returned a malformed response") from error
+            record = self.writer.record
+            malformed = event(
+                "malformed_response",
+                request_id=record.request_id,
+                deployment=record.deployment,
+                traceback=where(error),
+            )
+            _log.warning(MALFORMED_RESPONSE, extra=malformed)
+            raise Broken(MALFORMED_RESPONSE) from error
 
 
 _Step = Sequence[EngineRequest] | EngineRequest | Reply

@@ -63,7 +63,7 @@ async def read_body(receive: Receive, config: Config) -> bytes:
                 if not message.get("more_body", False):
                     return b"".join(parts)
     except TimeoutError:
-        raise TooSlow(f"The request did not arrive within {config.timeouts.body_s:g} s") from None
+        raise TooSlow(f"The request body did not arrive within {config.timeouts.body_s:g} s") from None
 
 
 def request_id(headers: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ from app.errors import DeadlinePassed, LimitExceeded, SwitchyardError, TooLarge,
 from app.limits.sliding_window import Window, duration
 from app.limits.store import Store, StoreFailed
 from app.limits.token_estimate import estimate
+from app.telemetry.logs import event
 
 _PAUSE_S = 1.0
 """How long a store that failed is left alone: or every request would wait for it in turn."""
@@ -106,7 +107,7 @@ class Limiter:
     def failed(self, error: StoreFailed) -> None:
         """Notes that the store did not answer."""
         if not self.is_down:
-            _log.warning("the store of limits does not answer: %s", error)
+            _log.warning("The limit store does not answer", extra=event("limit_store_failed", error=str(error)))
         self._down_until = self._clock() + _PAUSE_S
         self._observer.store_failed()
 
@@ -144,12 +145,12 @@ class Reservation:
                 self._limiter.refused(self._endpoint, [claim])
                 raise TooLarge(
                     f"The request takes about {claim.cost} tokens, which the limit of {claim.limit} "
-                    f"{_TITLES[claim.kind]} of {self._who} can never hold; shorten it"
+                    f"{_TITLES[claim.kind]} for {self._who} can never admit; shorten it"
                 )
         if self._limiter.is_down or not await self._take_all():
             if self._limiter.limiting.on_store_failure == "refuse":
                 await self._give_back()
-                raise Unavailable("The limits of this server cannot be looked up at the moment", retry_after=_PAUSE_S)
+                raise Unavailable("Rate limits are temporarily unavailable", retry_after=_PAUSE_S)
             return self
         self._answer.limits = self
         self._windows = asyncio.create_task(self._look())

@@ -19,7 +19,7 @@ def refuse_hits(content_filter: ContentFilter | None, body: Mapping[str, Any]) -
     for name in _FIELDS:
         if any(pattern.search(text) for text in _texts(body.get(name)) for pattern in content_filter.patterns):
             raise BadRequest(
-                f"{name}: the request was stopped by this endpoint's content filter", param=name, code="content_filter"
+                f"{name}: the request was blocked by this endpoint's content filter", param=name, code="content_filter"
             )
 
 

@@ -19,7 +19,7 @@ from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.access.caller import ConfigViews, names
-from app.access.guard import Access
+from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.config.base import ConfigError
 from app.config.schema import Config, parse
 from app.control_plane import ControlPlane
@@ -52,13 +52,23 @@ class Router:
     """
 
     def __init__(
-        self, environment: RuntimeEnvironment, *, random: Random | None = None, control: ControlPlane | None = None
+        self,
+        environment: RuntimeEnvironment,
+        *,
+        random: Random | None = None,
+        control: ControlPlane | None = None,
+        access_timing: AccessTiming = DEFAULT_TIMING,
     ) -> None:
         self._environment = environment
         self._upstream = Upstream()
         telemetry = Telemetry()
-        self._access = Access(telemetry, loopback=environment.loopback, several_routers=environment.several_routers)
-        self._state = RouterState(self._upstream, telemetry, self._access, random or Random())
+        self._access = Access(
+            telemetry,
+            loopback=environment.loopback,
+            several_routers=environment.several_routers,
+            timing=access_timing,
+        )
+        self.state = RouterState(self._upstream, telemetry, self._access, random or Random())
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control)
         endpoints = route_apps(self._exchange)
@@ -79,12 +89,12 @@ class Router:
 
         Raises ConfigError on one that cannot be served; the one before stays in force.
         """
-        reloads = self._state.telemetry.reloads
+        reloads = self.state.telemetry.reloads
         try:
             wanted = config if isinstance(config, Config) else parse(config)
             snapshot = Snapshot(wanted, targets(wanted, self._environment), ConfigViews(wanted))
             self._access.reconfigure(wanted)
-            self._state.snapshot = snapshot
+            self.state.snapshot = snapshot
         except ConfigError:
             reloads.labels("refused").inc()
             raise
@@ -92,15 +102,15 @@ class Router:
         reloads.labels("applied").inc()
 
     def _views(self) -> ConfigViews | None:
-        return self._state.snapshot.views if self._state.snapshot is not None else None
+        return self.state.snapshot.views if self.state.snapshot is not None else None
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        async with self._upstream, self._access.running(), monitor_event_loop(self._state.telemetry):
+        async with self._upstream, self._access.running(), monitor_event_loop(self.state.telemetry):
             yield
 
     async def _exchange(self, candidates: Candidates, scope: Scope, receive: Receive, send: Send) -> None:
-        await handle(self._state, candidates, scope, receive, send)
+        await handle(self.state, candidates, scope, receive, send)
 
     def _operations(self) -> list[Path]:
         return [
@@ -118,7 +128,7 @@ class Router:
 
     async def _ready(self, request: HTTPRequest) -> Response:
         """Every endpoint has a healthy deployment among those that get traffic."""
-        snapshot = self._state.snapshot
+        snapshot = self.state.snapshot
         if snapshot is None:
             return JSONResponse({"status": "not configured"}, status_code=503)
         healthy = await self._all_healthy()
@@ -132,7 +142,7 @@ class Router:
 
     async def _all_healthy(self) -> Mapping[str, bool]:
         """Which deployments are healthy; asked at most once a second, however many probes come."""
-        asked = list(self._state.snapshot.targets.values()) if self._state.snapshot is not None else []
+        asked = list(self.state.snapshot.targets.values()) if self.state.snapshot is not None else []
         when, known = self._readiness
         if time.monotonic() - when < _PROBE_CACHE_S and all(target.name in known for target in asked):
             return known
@@ -160,7 +170,7 @@ class Router:
         views = self._views()
         reader = await self._access.reader(headers_of(request.scope))
         seen = None if views is None or reader.endpoints is None else names(views.of(reader))
-        return Response(self._state.telemetry.expose(seen), media_type=CONTENT_TYPE)
+        return Response(self.state.telemetry.expose(seen), media_type=CONTENT_TYPE)
 
     async def _tgi_metrics(self, request: HTTPRequest) -> Response:
         """One endpoint's, under TGI's names; without a name the default's."""
@@ -170,7 +180,7 @@ class Router:
         if views is None or endpoint not in views.config.endpoints:
             raise HTTPException(404)
         views.require_access(reader, endpoint)
-        return Response(tgi_metrics.exposition(self._state.telemetry.of([endpoint])), media_type=CONTENT_TYPE)
+        return Response(tgi_metrics.exposition(self.state.telemetry.of([endpoint])), media_type=CONTENT_TYPE)
 
 
 async def _not_found(request: HTTPRequest, raised: Exception) -> Response:
@@ -179,7 +189,7 @@ async def _not_found(request: HTTPRequest, raised: Exception) -> Response:
     error: SwitchyardError = (
         MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}")
         if raised.status_code == 405
-        else NotFound(f"There is nothing at {request.method} {request.url.path}")
+        else NotFound(f"No route for {request.method} {request.url.path}")
     )
     return _error_response(error, request, raised.headers or {})
 

@@ -32,6 +32,7 @@ from app.exchange.request import check_headers, headers_of, read_body, request_i
 from app.exchange.response import ResponseWriter
 from app.server.openapi import Operation
 from app.telemetry.access_log import Record
+from app.telemetry.logs import event
 from app.telemetry.metrics import CONTENT_TYPE, Telemetry
 
 Handler = Callable[[HTTPRequest, "OperationContext"], Awaitable[Reply]]
@@ -51,7 +52,7 @@ _REFUSALS = ("not_offered", "unknown")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 _IN_THE_FILE = (
-    "Traffic cannot be changed over HTTP here: this router runs alone, on a file, and traffic is declared there"
+    "Traffic cannot be changed over HTTP: this router runs standalone and reads it from its configuration file"
 )
 
 _log = logging.getLogger("switchyard")
@@ -134,8 +135,10 @@ class Management:
         wanted = traffic_asked(name, await read_body(request.receive, config), config)
         seen = config.endpoints[name].traffic
         await change_traffic(self._control, name, seen=seen, wanted=wanted)
-        who = asked.caller.name
-        _log.info("request %s: '%s' moved '%s' from %s to %s", asked.record.request_id, who, name, seen, wanted)
+        before, after = dict(seen), dict(wanted)
+        id, caller = asked.record.request_id, asked.caller.name
+        change = event("traffic_changed", request_id=id, caller=caller, endpoint=name, before=before, after=after)
+        _log.info("Traffic changed", extra=change)
         return Reply(dump(detailed(name, await self._view(request, asked))))
 
     async def _refuse(self, why: str, request: HTTPRequest, asked: OperationContext) -> Reply:
@@ -179,7 +182,9 @@ class Management:
         try:
             return await self._control.applied()
         except UpstreamError as error:
-            _log.warning("the control plane cannot be read: %s", error.message)
+            _log.warning(
+                "The control plane does not answer", extra=event("control_plane_unavailable", error=error.message)
+            )
             return None
 
 

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.internal_api import LOOPBACK_VARIABLE
+from app.internal_api import INTERNAL_KEY_VARIABLE, LOOPBACK_VARIABLE, MODELS_VARIABLE
 from deployments import draining, haproxy
-from deployments.engine.internal_key import VARIABLE
 from deployments.local import processes as leftovers
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,8 +60,8 @@ def set_environment(run: leftovers.Run, ports: Ports, *, loopback: bool) -> None
     """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault(VARIABLE, secrets.token_urlsafe(32))
-    os.environ.setdefault("SWITCHYARD_MODELS", str(ROOT / ".models"))
+    os.environ.setdefault(INTERNAL_KEY_VARIABLE, secrets.token_urlsafe(32))
+    os.environ.setdefault(MODELS_VARIABLE, str(ROOT / ".models"))
     (Path(run.directory) / TOKEN).write_text(secrets.token_hex(32))
     authenticate(run)
     path = os.environ.get("PYTHONPATH")

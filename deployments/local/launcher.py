@@ -26,12 +26,11 @@ import yaml
 
 from app.config.serve_file import check_file, host_of
 from app.config.urls import is_loopback
+from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.draining import KEEP_ALIVE_S
-from deployments.engine.internal_key import HEADER, VARIABLE
 from deployments.local import processes as leftovers
 from deployments.local.environment import HOST, authenticate, free_ports, is_free, set_environment
 
-PACKAGE = "package:"
 T = TypeVar("T")
 
 READY_S = 900.0
@@ -163,7 +162,7 @@ def _prepare_weights(document: Mapping[str, Any], stop: threading.Event) -> None
     from deployments.weights.cache import prepare
     from deployments.weights.errors import WeightsError
 
-    cache = Path(os.environ["SWITCHYARD_MODELS"])
+    cache = Path(os.environ[MODELS_VARIABLE])
     for name in names:
         try:
             _in_background(partial(prepare, name, cache), stop)
@@ -189,8 +188,8 @@ def _packages(document: Mapping[str, Any]) -> Iterator[str]:
     for application in document.get("applications") or []:
         config = (application.get("args") or {}).get("llm_config") or {}
         source = (config.get("model_loading_config") or {}).get("model_source")
-        if isinstance(source, str) and source.startswith(PACKAGE):
-            yield source.removeprefix(PACKAGE)
+        if isinstance(source, str) and source.startswith(PACKAGE_PREFIX):
+            yield source.removeprefix(PACKAGE_PREFIX)
 
 
 def _start_ray(run: leftovers.Run, stop: threading.Event) -> None:
@@ -279,7 +278,7 @@ def _wait_until_answering(document: Mapping[str, Any], port: int, stop: threadin
 def _answers(port: int, path: str) -> bool:
     connection = http.client.HTTPConnection(HOST, port, timeout=5)
     try:
-        connection.request("GET", path, headers={HEADER: os.environ[VARIABLE]})
+        connection.request("GET", path, headers={INTERNAL_KEY_HEADER: os.environ[INTERNAL_KEY_VARIABLE]})
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False

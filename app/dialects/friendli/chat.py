@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.dialects.base import Reply
-from app.dialects.common.engine_request import to_int64_seed
 from app.dialects.common.passthrough import PassthroughStream, StreamFormat
 from app.dialects.friendli.chat_fields import Chat, _counts_up
 from app.dialects.friendli.errors import error_frames
 from app.dialects.friendli.sampling import sampling, seeded
 from app.dialects.legacy import Lookup
 from app.errors import Broken
+from app.internal_api import to_int64_seed
 from app.sse import DONE
 
 PATH = "/v1/chat/completions"

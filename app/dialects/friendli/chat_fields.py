@@ -3,9 +3,10 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.dialects.friendli.fields import MAX_STOP_STRINGS, GenerationFields, Phrase, Strict, checked
+from app.dialects.friendli.fields import GenerationFields, Phrase, Strict, checked
 from app.dialects.friendli.rules import GENERATION_RULES, Rule, obeyed
 from app.dialects.friendli.sampling import counts_up
+from app.internal_api import MAX_STOP_STRINGS
 
 
 class _Open(Strict):

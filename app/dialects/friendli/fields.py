@@ -10,14 +10,12 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from app.dialects.common.engine_request import LARGEST_SEED
 from app.dialects.json_body import value_at
 from app.dialects.validation import first_problem
 from app.errors import BadRequest, ClientError, Unprocessable
+from app.internal_api import LARGEST_SEED, MAX_BEAMS, MAX_STOP_STRINGS
 
 MAX_CHOICES = 128
-MAX_BEAMS = 31
-MAX_STOP_STRINGS = 64
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from app.dialects.common.engine_request import LARGEST_SEED, draw_seed, to_int64_seed
+from app.dialects.common.engine_request import draw_seed
 from app.dialects.friendli.fields import Completions, TokenSequence
 from app.dialects.friendli.sampling import counts_up, sampling, seeded
-from app.internal_api import EXTENDED_PATH
+from app.internal_api import EXTENDED_PATH, LARGEST_SEED, Xarg, to_int64_seed
 from app.routing.traffic import Random
 
 PATH = "/v1/completions"
@@ -81,8 +81,10 @@ class Completion:
 
     def _processors(self) -> dict[str, Any]:
         fields = self.fields
-        repeats = {"no_repeat_ngram": fields.no_repeat_ngram} if fields.no_repeat_ngram > 1 else {}
-        forced = {"forced_output_tokens": fields.forced_output_tokens} if fields.forced_output_tokens else {}
+        repeats: dict[str, Any] = {Xarg.NO_REPEAT_NGRAM: fields.no_repeat_ngram} if fields.no_repeat_ngram > 1 else {}
+        forced: dict[str, Any] = (
+            {Xarg.FORCED_OUTPUT_TOKENS: fields.forced_output_tokens} if fields.forced_output_tokens else {}
+        )
         return {**repeats, **forced}
 
     def _searched(self) -> dict[str, Any]:

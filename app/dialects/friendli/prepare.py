@@ -9,8 +9,8 @@ from app.dialects.friendli.fields import Completions
 from app.dialects.friendli.generation import ids_in
 from app.engine.model import Model
 from app.errors import BadRequest
+from app.internal_api import BAD_WORD_SEPARATOR, Xarg
 
-_SEPARATOR = -1  # between two sequences of `bad_word_tokens`, which come in a row
 _FIELDS: Mapping[str, str] = {"beam": "num_beams", "replace_embeddings": "token_index_to_replace", "seeds": "seed"}
 
 
@@ -107,5 +107,5 @@ def _without_bad_words(fields: Completions, question: dict[str, Any], model: Mod
         return question
     if "beam" in question:
         return {**question, "beam": {**question["beam"], "bad_word_tokens": forbidden}}
-    in_a_row = [id for ids in forbidden for id in (_SEPARATOR, *ids)][1:]
-    return {**question, "vllm_xargs": {**question.get("vllm_xargs", {}), "bad_word_tokens": in_a_row}}
+    in_a_row = [id for ids in forbidden for id in (BAD_WORD_SEPARATOR, *ids)][1:]
+    return {**question, "vllm_xargs": {**question.get("vllm_xargs", {}), Xarg.BAD_WORD_TOKENS: in_a_row}}

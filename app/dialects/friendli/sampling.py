@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from app.dialects.common.engine_request import temperature, to_int64_seed
+from app.dialects.common.engine_request import temperature
 from app.dialects.friendli.fields import GenerationFields
 from app.dialects.friendli.response_format import structured
+from app.internal_api import Xarg, to_int64_seed
 
 
 def sampling(fields: GenerationFields, *, several: bool) -> dict[str, Any]:
@@ -15,7 +16,7 @@ def sampling(fields: GenerationFields, *, several: bool) -> dict[str, Any]:
     """
     asked = _temperature_fields(fields, several=several)
     if fields.xtc_threshold and fields.xtc_probability and not fields.is_greedy:
-        xtc = {"xtc_threshold": fields.xtc_threshold, "xtc_probability": fields.xtc_probability}
+        xtc = {Xarg.XTC_THRESHOLD: fields.xtc_threshold, Xarg.XTC_PROBABILITY: fields.xtc_probability}
         asked["vllm_xargs"] = {**asked.get("vllm_xargs", {}), **xtc}
     if (shape := structured(fields.response_format)) is not None:
         asked["structured_outputs"] = shape

@@ -59,17 +59,17 @@ def test_a_right_configuration_is_taken() -> None:
         ("endpoints.chat.tasks", ["dance"], r"endpoints.chat.tasks.0: Input should be 'chat'"),
         ("endpoints.chat.weights", {}, "endpoints.chat.weights: unknown key; .*known: tasks, traffic, sticky"),
         ("endpoints.chat.sticky", {"by": "header"}, "endpoints.chat.sticky: `by: header` needs `name: <header>`"),
-        ("endpoints.chat.sticky", {"by": "user", "name": "x"}, "endpoints.chat.sticky: .*the others take none"),
+        ("endpoints.chat.sticky", {"by": "user", "name": "x"}, "endpoints.chat.sticky: .*the others take no name"),
         ("endpoints.chat.sticky", {"by": "user", "nam": "x"}, "endpoints.chat.sticky.nam: unknown key; .*by, name"),
         ("endpoints.chat.content_filter", {"patterns": ["("]}, "endpoints.chat.content_filter.patterns.0: .*regular"),
         ("endpoints.chat.content_filter", {"words": []}, "content_filter.words: unknown key; .*known: patterns"),
-        ("endpoints.blue", GOOD["endpoints"]["chat"], "endpoints.blue: a deployment has this name too; .*rename one"),
+        ("endpoints.blue", GOOD["endpoints"]["chat"], "endpoints.blue: a deployment has the same name; rename one"),
         ("endpoints.a b", GOOD["endpoints"]["chat"], "endpoints.a b: .*pattern"),
-        ("deployments.blue", {"model": "m"}, "deployments.blue: name either `app`"),
-        ("deployments.blue", {"app": "a", "url": "http://x", "model": "m"}, "deployments.blue: name either `app`"),
+        ("deployments.blue", {"model": "m"}, "deployments.blue: set either `app`"),
+        ("deployments.blue", {"app": "a", "url": "http://x", "model": "m"}, "deployments.blue: set either `app`"),
         ("deployments.blue", {"app": "a"}, "deployments.blue.model: Field required"),
-        ("deployments.blue.api_key_env", "K", "deployments.blue: `api_key_env` and `api_key_file` go with `url`"),
-        ("deployments.green.api_key_file", "k", "deployments.green: name either `api_key_env` or"),
+        ("deployments.blue.api_key_env", "K", "deployments.blue: `api_key_env` and `api_key_file` need `url`"),
+        ("deployments.green.api_key_file", "k", "deployments.green: set either `api_key_env` or"),
         ("deployments.green.url", "llm.example.com", "deployments.green: url .*must begin with http"),
         ("deployments.green.url", "http://x/v1/", "deployments.green: url .*leave out /v1"),
         ("deployments.green.port", 1, "deployments.green.port: unknown key"),
@@ -144,9 +144,9 @@ def broken(**change: Any) -> dict[str, Any]:
         ("- 1\n- 2\n", "expected a mapping"),
         ("a: [", "not YAML"),
         ("a: 2030-02-31", "not YAML: day is out of range"),
-        ("{[a]: b}", "line 1: a name must be plain text"),
+        ("{[a]: b}", "line 1: a key must be plain text"),
         ("[" * 5000, "not YAML"),
-        ("endpoints:\n  chat: 1\n  chat: 2\n", "line 3: duplicate name 'chat'"),
+        ("endpoints:\n  chat: 1\n  chat: 2\n", "line 3: duplicate key 'chat'"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, document: Any, said: str) -> None:
@@ -165,9 +165,9 @@ def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
     assert "No such file" in check_file(tmp_path / "gone.yaml")[0]
 
 
-def test_check_says_right_or_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_ok_or_every_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(write(tmp_path / "right.yaml", GOOD))]) == 0
-    assert "right" in capsys.readouterr().out
+    assert ": OK" in capsys.readouterr().out
     assert main(["check", str(write(tmp_path / "wrong.yaml", {}))]) == 1
     assert "endpoints: Field required" in capsys.readouterr().out
 

@@ -128,7 +128,9 @@ async def test_a_request_that_took_more_than_was_left_is_paid_for_by_the_next() 
 
 async def test_a_prompt_beyond_the_limit_is_told_so_and_not_to_wait() -> None:
     desk = Desk(tokens_per_minute=99)
-    with pytest.raises(TooLarge, match="about 100 tokens, which the limit of 99 tokens per minute of 'team'") as raised:
+    with pytest.raises(
+        TooLarge, match="about 100 tokens, which the limit of 99 tokens per minute for 'team'"
+    ) as raised:
         await desk.run()
     assert raised.value.retry_after is None
     assert desk.watch.told == ["chat tokens"]
@@ -260,7 +262,7 @@ async def test_while_the_store_is_down_requests_are_refused_if_the_configuration
     store.fails = True
     desk = Desk(store, on_store_failure="refuse", requests_per_minute=1, concurrent_requests=1)
     for _ in range(2):
-        with pytest.raises(Unavailable, match="limits of this server cannot be looked up") as raised:
+        with pytest.raises(Unavailable, match="Rate limits are temporarily unavailable") as raised:
             await desk.run()
         assert raised.value.retry_after == 1
     store.fails, desk.now = False, desk.now + 2
