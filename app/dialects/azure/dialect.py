@@ -5,27 +5,19 @@ Model Inference API reference, and what `azure-ai-inference` and its LangChain w
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from app.config.schema import Config
-from app.dialects.azure import fields
-from app.dialects.azure.chat import chat
-from app.dialects.azure.completions import completions
-from app.dialects.azure.embeddings import embeddings
 from app.dialects.azure.errors import error_reply
+from app.dialects.azure.fields import MODELS
+from app.dialects.azure.translations import PARSERS
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.json_body import dump, json_object
-from app.dialects.mounts import AZURE_MOUNTS
+from app.dialects.mounts import AZURE_MOUNTS, openai_routes
 from app.dialects.openapi_schemas import Body
 from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unprocessable, WrongTask
-
-_BUILDERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
-    "chat": chat,
-    "completions": completions,
-    "embeddings": embeddings,
-}
 
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
 
@@ -46,14 +38,16 @@ class Azure:
         route
         for prefix in AZURE_MOUNTS
         for route in (
-            Route("POST", f"{prefix}/chat/completions", "chat"),
-            Route("POST", f"{prefix}/completions", "completions"),
-            Route("POST", f"{prefix}/embeddings", "embeddings"),
+            *openai_routes(prefix),
             Route("POST", f"{prefix}/images/embeddings", "images", local=True),
             Route("GET", f"{prefix}/info", "info", local=True),
         )
     )
-    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {name: [Body(model)] for name, model in fields.MODELS.items()}
+    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {name: [Body(model)] for name, model in MODELS.items()}
+    unknown_fields: ClassVar[str] = (
+        "as the header `extra-parameters` says: rejected, dropped, or passed to vLLM; a `user` that is passed is the "
+        "sticky key if the endpoint is sticky by user"
+    )
 
     def claims(self, route: Route, request: Request) -> bool:
         """LangChain's newer Azure class is the OpenAI SDK on the same paths; that SDK's own headers identify it."""
@@ -67,10 +61,8 @@ class Azure:
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         _check_version(request)
         body = _without_extras(json_object(request.body), operation, request.headers.get("extra-parameters"))
-        user = body.get("user")
-        call = replace(
-            _BUILDERS[operation](body), model=body.get("model"), user=user if isinstance(user, str) else None
-        )
+        call, user = PARSERS[operation](body), body.get("user")
+        call = replace(call, user=user if isinstance(user, str) else None)
         if (endpoint := request.params.get("endpoint")) is None:
             return call
         return replace(call, model=endpoint, deployment=None if call.model == endpoint else call.model)
@@ -128,7 +120,7 @@ def _without_extras(body: dict[str, Any], operation: str, header: str | None) ->
             f"Unexpected EXTRA_PARAMETERS option {header}, expected options are ['error', 'drop', 'pass-through']",
             param="extra-parameters",
         )
-    extras = [name for name in body if name not in fields.KNOWN[operation]]
+    extras = [name for name in body if name not in MODELS[operation].model_fields]
     if extras and mode == "error":
         # Clients match this text.
         raise BadRequest(

@@ -1,43 +1,14 @@
-"""Azure's embeddings: six encodings, made here of the floats that vLLM returns."""
+"""The encodings of Azure's embeddings, made of the floats that vLLM returns."""
 
 import base64
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from pydantic_core import from_json
 
-from app.dialects.azure.fields import Embeddings, checked
-from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Translation, no_lookups
-from app.dialects.json_body import dump
-
-
-@dataclass(frozen=True)
-class EmbeddingTranslation(Translation):
-    """An embedding request; `body` is vLLM's, `encoding` is the client's `encoding_format`."""
-
-    body: Mapping[str, Any]
-    encoding: str
-
-    def engine_requests(self, serving: ServingContext) -> Flow:
-        return no_lookups(EngineRequest("/v1/embeddings", self.body))
-
-    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        """The vectors in the client's encoding, with the fields that the SDK requires."""
-        embeddings = from_json(answer)
-        for item in embeddings["data"]:
-            item["embedding"] = _ENCODERS[self.encoding](item["embedding"])
-        embeddings["usage"] = {name: embeddings["usage"][name] for name in ("prompt_tokens", "total_tokens")}
-        return Reply(dump(embeddings))
-
-
-def embeddings(body: dict[str, Any]) -> Call:
-    """The call for a body without extra parameters to drop. Raises Unprocessable."""
-    request = checked(Embeddings, body)
-    sent = {name: value for name, value in body.items() if name not in ("input_type", "model")}
-    sent["encoding_format"] = "float"
-    return Call("embeddings", sent, EmbeddingTranslation(sent, request.encoding_format))
+def encoded(vector: list[float], encoding: str) -> Any:
+    """A vector in an `encoding_format`. Raises as arithmetic does if it is not a list of numbers."""
+    return _ENCODERS[encoding](vector)
 
 
 def _base64(vector: list[float]) -> str:

@@ -6,6 +6,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.dialects.common.fields import Function, Penalty, ResponseFormat, StreamOptions, ToolChoice, check_tool_choice
+from app.dialects.common.support import (
+    GREEDY_TOP_P,
+    MODEL,
+    NEEDS_TOOLS,
+    REST_OF_THE_CONTEXT,
+    TOOL_CHOICE,
+    USAGE_ON_LAST_CHOICE,
+)
+from app.dialects.field_support import NOT_USED
 from app.dialects.json_body import value_at
 from app.dialects.validation import Checked, Problem, validated
 from app.errors import Unprocessable
@@ -14,7 +23,9 @@ from app.errors import Unprocessable
 class _Fields(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    model: str | None = None
+    model: str | None = Field(
+        default=None, description=f"{MODEL}; below `/endpoints/{{endpoint}}` one of its deployments"
+    )
 
 
 class Part(BaseModel):
@@ -73,23 +84,27 @@ class Tool(BaseModel):
 class _Sampling(_Fields):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    max_tokens: int | None = Field(default=None, ge=0)
+    max_tokens: int | None = Field(default=None, ge=0, description=REST_OF_THE_CONTEXT)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     stop: str | list[Annotated[str, Field(min_length=1)]] | None = None
-    stream: bool = False
+    stream: bool = Field(default=False, description=USAGE_ON_LAST_CHOICE)
     temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, ge=0, le=1)
+    top_p: float | None = Field(default=None, ge=0, le=1, description=GREEDY_TOP_P)
 
 
 class Chat(_Sampling):
     """POST /chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
-    modalities: list[Literal["text"]] | None = None
+    messages: list[Message] = Field(
+        min_length=1, description="vLLM's; the documented form of a part, with all in `content`, becomes OpenAI's"
+    )
+    modalities: list[Literal["text"]] | None = Field(default=None, description="only text; changes nothing")
     response_format: ResponseFormat | None = None
-    stream_options: StreamOptions | None = None
-    tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    stream_options: StreamOptions | None = Field(
+        default=None, description="checked; a stream has its usage in any case"
+    )
+    tools: list[Tool] | None = Field(default=None, description=NEEDS_TOOLS)
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = Field(default=None, description=TOOL_CHOICE)
 
     @model_validator(mode="after")
     def _companions(self) -> Self:
@@ -102,23 +117,24 @@ class Chat(_Sampling):
 class Completions(_Sampling):
     """POST /completions."""
 
-    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1, max_length=1)]
+    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1, max_length=1)] = Field(
+        description="vLLM's; one text, or a list of one"
+    )
 
 
 class Embeddings(_Fields):
-    """POST /embeddings. vLLM gives vectors of floats; the other encodings are made of them here."""
+    """POST /embeddings."""
 
     input: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
     dimensions: int | None = Field(default=None, ge=1)
-    encoding_format: Literal["float", "base64", "binary", "ubinary", "int8", "uint8"] = "float"
-    input_type: Literal["text", "query", "document"] | None = None
+    encoding_format: Literal["float", "base64", "binary", "ubinary", "int8", "uint8"] = Field(
+        default="float", description="all six are made here from vLLM's floats"
+    )
+    input_type: Literal["text", "query", "document"] | None = Field(default=None, description=NOT_USED)
 
 
 MODELS: Mapping[str, type[_Fields]] = {"chat": Chat, "completions": Completions, "embeddings": Embeddings}
-
-
-KNOWN: Mapping[str, frozenset[str]] = {operation: frozenset(model.model_fields) for operation, model in MODELS.items()}
-"""Operation to documented fields; any other is an extra parameter."""
+"""Operation to body. Any field that the model lacks is an extra parameter."""
 
 
 def checked(model: type[Checked], body: dict[str, Any]) -> Checked:
