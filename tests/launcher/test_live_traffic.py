@@ -21,7 +21,7 @@ from databricks.sdk.service.serving import Route, TrafficConfig
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from deployments.local import processes as leftovers
+from deployments.local import processes
 from deployments.local.environment import TOKEN
 from tests.support.fake_engine import FakeEngine
 from tests.support.launcher import Launcher, deliver, launched
@@ -64,7 +64,7 @@ class Cluster:
 
     def serve_says(self) -> Any:
         """What Serve keeps of the router's application, and runs."""
-        run = leftovers.record(self.launcher.directory)
+        run = processes.record(self.launcher.directory)
         assert run is not None
         headers = {"authorization": f"Bearer {(Path(run.directory) / TOKEN).read_text()}"}
         return httpx.get(f"{run.dashboard}/api/serve/applications/", headers=headers).json()["applications"]["router"]
