@@ -5,6 +5,7 @@ Contract: https://docs.databricks.com/api/workspace/servingendpoints; `app.serve
 
 import http.client
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -76,7 +77,7 @@ class RouterClient:
 
     def _error(self, status: int, content: Any) -> CommandError:
         message = content.get("message") if isinstance(content, dict) else None
-        text = str(message or f"{self.url} returned status {status}")
+        text = re.sub(r"^traffic_config\S*: ", "", str(message or f"{self.url} returned status {status}"))
         if status == 401:
             return CommandError(f"{text}. Name a key: --key KEY, or the variable SWITCHYARD_API_KEY", ExitCode.DENIED)
         if status == 403:
