@@ -37,8 +37,9 @@ status: $(VENV)/.ready  ## endpoints, split, replicas and health of what runs
 check: $(VENV)/.ready  ## validate CONFIG without starting anything
 	@$(BIN)/switchyard check $(CONFIG)
 
-schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors
+schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its reference in docs/
 	@$(BIN)/switchyard schema > serve_config.schema.json
+	@$(BIN)/python -m app.config.reference docs/configuration.md
 
 test: test-fast test-application  ## set up and run the whole suite
 
@@ -73,8 +74,8 @@ bench: $(VENV)/.ready  ## the router against the bare engine and Ray Serve LLM's
 	@$(BIN)/python -m benchmarks.serving
 	@$(BIN)/python -m benchmarks.friendli
 
-fields: $(VENV)/.ready  ## the README's table of all dialects' fields, from the code
-	@$(BIN)/python -m app.dialects.field_table README.md
+fields: $(VENV)/.ready  ## the tables of fields in docs/dialects, from the code
+	@$(BIN)/python -m app.dialects.field_table docs/dialects
 
 setup: $(VENV)/.ready
 

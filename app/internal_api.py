@@ -1,18 +1,68 @@
+"""The contract between the router and the model applications: each name and bound that both sides use, once."""
+
+from enum import StrEnum
+
 ROUTER = "router"
 """The name of the router's application in `serve_config.yaml`."""
 
-LOOPBACK_VARIABLE = "SWITCHYARD_LOOPBACK"
-"""Set to 1 where Serve listens on the loopback interface alone, which a router in a replica cannot see for itself."""
-
 APP_PREFIX = "/deployments/"
-"""A model application's route is this and its name: the router finds it there."""
-
-INTERNAL_KEY_HEADER = "x-switchyard-key"
-
-INTERNAL_KEY_VARIABLE = "SWITCHYARD_INTERNAL_KEY"
-"""The key that the router shows and model applications ask for, and where both processes find it."""
+"""A model application's `route_prefix` is this and its name."""
 
 EXTENDED_PATH = "/switchyard/completions"
+"""vLLM's `/v1/completions` with three more fields: `deployments.engine.completions.route` documents it."""
 
 MODEL_PATH = "/switchyard/model"
-"""Where a model application tells about its model."""
+"""`GET` returns what `app.engine.model.Model` reads: tokenizer, end-of-sequence ids, context length."""
+
+INTERNAL_KEY_HEADER = "x-switchyard-key"
+"""The header in which the router sends the internal key; a model application rejects requests without it."""
+
+INTERNAL_KEY_VARIABLE = "SWITCHYARD_INTERNAL_KEY"
+"""The environment variable that holds the internal key, on every node."""
+
+LOOPBACK_VARIABLE = "SWITCHYARD_LOOPBACK"
+"""Set to 1 if Serve listens on the loopback interface only, which a router in a replica cannot see for itself."""
+
+MODELS_VARIABLE = "SWITCHYARD_MODELS"
+"""The environment variable with the directory of prepared model weights."""
+
+PACKAGE_PREFIX = "package:"
+"""A `model_source` with this prefix is prepared from an installed package, on the node that needs it."""
+
+MAX_BEAMS = 31
+"""The widest beam search. It needs `max_logprobs` of at least twice as many."""
+
+MAX_STOP_STRINGS = 64
+"""Stop strings per request: what model applications are started with. vLLM's default is 4."""
+
+MAX_SEEDS = 128
+"""Seeds per request at `EXTENDED_PATH`."""
+
+LARGEST_SEED = 2**64 - 1
+
+
+class Xarg(StrEnum):
+    """The keys of `vllm_xargs` that this project's logits processors read (`deployments.engine.logits`)."""
+
+    BAD_WORD_TOKENS = "bad_word_tokens"
+    FORCED_OUTPUT_TOKENS = "forced_output_tokens"
+    NO_REPEAT_NGRAM = "no_repeat_ngram"
+    TEMPERATURE = "temperature"
+    TYPICAL_P = "typical_p"
+    WATERMARK = "watermark"
+    XTC_PROBABILITY = "xtc_probability"
+    XTC_THRESHOLD = "xtc_threshold"
+
+
+BAD_WORD_SEPARATOR = -1
+"""Stands between two sequences of `Xarg.BAD_WORD_TOKENS`, which is a flat list: vLLM takes no nested ones."""
+
+
+def to_int64_seed(seed: int) -> int:
+    """An unsigned 64-bit seed as vLLM's signed one: itself below 2**63, otherwise less 2**64.
+
+    vLLM reads -1 as no seed, so 2**64 - 1 draws what 2**63 draws.
+    """
+    if seed == LARGEST_SEED:
+        return -(2**63)
+    return seed if seed < 2**63 else seed - 2**64

@@ -46,8 +46,8 @@ import psutil
 import uvloop
 import yaml
 
+from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
 from benchmarks import shipped
-from deployments.engine.internal_key import HEADER, VARIABLE
 from deployments.local import processes
 from deployments.weights.cache import default_cache, prepare_tiny
 
@@ -159,7 +159,7 @@ def ours(llm_config: Mapping[str, Any], key: str, directory: Path) -> Iterator[p
     config = directory / "bench.yaml"
     config.write_text(yaml.safe_dump(configuration(llm_config)))
     command = [sys.executable, "-m", "deployments", "serve", str(config), "--port", str(PORT)]
-    environment = {**os.environ, VARIABLE: key, processes.RUN_DIRECTORY: str(directory)}
+    environment = {**os.environ, INTERNAL_KEY_VARIABLE: key, processes.RUN_DIRECTORY: str(directory)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -256,7 +256,7 @@ def request(way: Way, key: str, *, tokens: int = TOKENS) -> bytes:
         }
     )
     return (
-        f"POST {way.prefix}/v1/chat/completions HTTP/1.1\r\nhost: {HOST}\r\n{HEADER}: {key}\r\n"
+        f"POST {way.prefix}/v1/chat/completions HTTP/1.1\r\nhost: {HOST}\r\n{INTERNAL_KEY_HEADER}: {key}\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
     ).encode()
 

@@ -40,7 +40,7 @@ class ServeControl:
         try:
             config, application, deployment, since_s = await self._call(self._read)
         except TimeoutError as error:
-            raise Unavailable("The Serve controller does not answer in time", retry_after=1) from error
+            raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
         return Applied(config, _delivery(application, deployment), int(since_s * 1000))
 
     async def replace(self, expected: Any, wanted: Any) -> None:
@@ -48,7 +48,7 @@ class ServeControl:
         try:
             outcome = await self._call(self._replace, expected, wanted)
         except TimeoutError as error:
-            message = "The Serve controller did not answer in time; read the endpoint to see which traffic it has"
+            message = "The Serve controller did not respond in time; read the endpoint to see its traffic"
             raise TimedOut(message) from error
         if outcome != "replaced":
             raise Conflict(CHANGED_MEANWHILE if outcome == "changed" else BEING_DELIVERED)

@@ -23,7 +23,7 @@ from app.config.base import ConfigError
 from app.exchange.response import REQUEST_ID_HEADER
 from app.internal_api import LOOPBACK_VARIABLE
 from app.server.application import Router
-from app.telemetry.access_log import log_to_stderr
+from app.telemetry.logs import event, log_to_stderr
 from app.upstream.target import RuntimeEnvironment
 from deployments.control_plane import ServeControl
 from deployments.draining import GRACE_S
@@ -67,7 +67,10 @@ class RouterDeployment:
         except ConfigError as error:
             if not self._configured:
                 raise
-            _log.error("configuration refused, the last good one stays:\n%s", error)
+            _log.error(
+                "Configuration rejected, keeping the previous one",
+                extra=event("config_rejected", problems=error.problems),
+            )
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """What the replica serves."""

@@ -9,7 +9,7 @@ there is something to guess; against 256 random bits there is not, so a fast has
 microsecond per request. That is also why a key cannot be chosen: it would be a password. Digests are compared in
 constant time. That an id exists can be told from the time it takes, which says no more than the id itself does.
 
-The file is a YAML list with one record a line, so that `create-key` appends, and deleting a line revokes.
+The file is a YAML list with one record a line, so that `switchyard keys create` appends, and deleting a line revokes.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ _ALPHABET = string.ascii_letters + string.digits
 _SECRET_LENGTH = 43  # 43 of 62 characters are 256 bits
 _KEY = re.compile(rf"([0-9a-f]{{12}})-[A-Za-z0-9]{{{_SECRET_LENGTH}}}")
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{0,32}")  # without dots: a key is not to look like a token
-_WRONG = "The API key is not valid here"
+_WRONG = "The API key is not valid"
 
 
 class KeyRecord(Section):
@@ -53,7 +53,7 @@ class KeyRecord(Section):
     @classmethod
     def _is_not_everyones(cls, name: str) -> str:
         if name == ANONYMOUS:
-            raise ValueError(f"'{ANONYMOUS}' is the name of callers without a key")
+            raise ValueError(f"'{ANONYMOUS}' is reserved for callers without a key")
         return name
 
     @property

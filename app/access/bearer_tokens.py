@@ -69,9 +69,9 @@ def read_discovery(document: bytes, issuer: str) -> str:
     """Where the issuer's keys are, by its own account. Raises ValueError where that is not this issuer's."""
     told = _object(document)
     if told.get("issuer") != issuer:
-        raise ValueError("it tells of another issuer")
+        raise ValueError("it belongs to another issuer")
     if not isinstance(url := told.get("jwks_uri"), str) or not is_safe(url):
-        raise ValueError("it tells no jwks_uri, or one that is no https:// URL")
+        raise ValueError("its jwks_uri is missing or is not an https:// URL")
     return url
 
 

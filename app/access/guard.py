@@ -18,7 +18,7 @@ import aiohttp
 from app.access.api_keys import KeyRing
 from app.access.bearer_tokens import key_id, looks_like_a_token, verify
 from app.access.caller import ANONYMOUS_CALLER, UNAUTHENTICATED, Caller, credentials
-from app.access.jwks import Issuer, fetch
+from app.access.jwks import RETRY_S, TIMEOUT_S, Issuer, fetch
 from app.access.key_file import KeyFile
 from app.config.access import AccessSettings, StoreSettings, exposure_problems, sharing_problems
 from app.config.base import ConfigError
@@ -26,6 +26,7 @@ from app.config.schema import Config
 from app.errors import Forbidden, Unauthorized, Unavailable
 from app.limits.limiter import Limiter, LimitObserver, LimitSubject, Reservation, UsageSource
 from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
+from app.telemetry.logs import event, where
 
 _TICK_S = 1.0
 
@@ -33,7 +34,7 @@ _NO_KEY = (
     "Credentials are required: send a key or token as `Authorization: Bearer …`, or a key in `api-key` or `x-api-key`"
 )
 
-_TWO_KEYS = "The request shows different credentials in several headers: send one"
+_TWO_KEYS = "The request has different credentials in several headers: send one"
 _log = logging.getLogger("switchyard")
 
 
@@ -42,6 +43,19 @@ class AccessObserver(LimitObserver, Protocol):
 
     def keys_read(self, outcome: str) -> None:
         """The file with the keys was read again: ``applied`` or ``refused``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessTiming:
+    """Times in seconds. `issuer_retry_s` lies between two fetches of an issuer's keys, `issuer_timeout_s` bounds one;
+    `clock` is Unix time: keys expire and limits are counted by it."""
+
+    issuer_retry_s: float = RETRY_S
+    issuer_timeout_s: float = TIMEOUT_S
+    clock: Callable[[], float] = time.time
+
+
+DEFAULT_TIMING = AccessTiming()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +72,15 @@ class Access:
     """Who may call this server, and how much. `loopback`: only this machine reaches it; `several_routers`: others
     like it serve the same callers."""
 
-    def __init__(self, watch: AccessObserver, *, loopback: bool, several_routers: bool) -> None:
-        self._watch, self._loopback, self._several = watch, loopback, several_routers
+    def __init__(
+        self,
+        observer: AccessObserver,
+        *,
+        loopback: bool,
+        several_routers: bool,
+        timing: AccessTiming = DEFAULT_TIMING,
+    ) -> None:
+        self._observer, self._loopback, self._several, self._timing = observer, loopback, several_routers, timing
         self._session: aiohttp.ClientSession | None = None
         self._retired: list[Store] = []  # of earlier configurations: requests that began under these end there
         self._state: _State | None = None
@@ -71,15 +92,18 @@ class Access:
             raise ConfigError(problems)
         keys = _key_file(settings, before)
         self._check_sharing(settings, keys.ring if keys is not None else KeyRing())
-        store = _store(settings.limits.store, before)
+        store = _store(settings.limits.store, before, self._timing.clock)
         issuer = before.issuer if before is not None and before.settings.oidc == settings.oidc else None
         if issuer is None and settings.oidc is not None:
-            issuer = Issuer(settings.oidc, self._fetch, time.monotonic)
-        self._state = _State(settings, keys, issuer, Limiter(settings.limits, store, self._watch, time.monotonic))
+            issuer = Issuer(settings.oidc, self._fetch, time.monotonic, self._timing.issuer_retry_s)
+        self._state = _State(settings, keys, issuer, Limiter(settings.limits, store, self._observer, time.monotonic))
         if before is not None and before.limiter.store is not store:
             self._retired.append(before.limiter.store)
         if not settings.may_be_exposed and (before is None or before.settings.may_be_exposed):
-            _log.warning("`access` names no keys and no issuer: everyone on this machine may call, nobody else can")
+            _log.warning(
+                "No keys and no issuer in `access`: every process on this machine may call, other machines may not",
+                extra=event("access_open_on_loopback"),
+            )
 
     async def caller(self, headers: Mapping[str, str]) -> Caller:
         """Who sends a request with these headers. Raises Unauthorized, and Unavailable where that cannot be found out.
@@ -96,8 +120,8 @@ class Access:
         if state.issuer is not None and looks_like_a_token(shown):
             return verify(shown, await state.issuer.key(key_id(shown)), state.issuer.oidc)
         if state.keys is None:
-            raise Unauthorized("The credential is no bearer token of the issuer that this server trusts")
-        return state.keys.ring.caller(shown, time.time())
+            raise Unauthorized("The credential is not a bearer token of this server's issuer")
+        return state.keys.ring.caller(shown, self._timing.clock())
 
     def may_manage(self, caller: Caller) -> bool:
         """Whether `caller` may change what is served."""
@@ -107,7 +131,7 @@ class Access:
     def require_manager(self, caller: Caller) -> None:
         """Raises Forbidden where `caller` may not change what is served."""
         if not self.may_manage(caller):
-            raise Forbidden(f"'{caller.name}' may not change traffic: `access.managers` names who may")
+            raise Forbidden(f"'{caller.name}' may not change traffic: it is not listed in `access.managers`")
 
     def admit(self, caller: Caller, endpoint: str, body: Mapping[str, Any], answer: UsageSource) -> Reservation:
         """A context in which a request of `caller` runs, as its limits let it: see `Limiter.admit`."""
@@ -149,7 +173,7 @@ class Access:
     async def _fetch(self, url: str) -> bytes:
         if self._session is None:
             raise OSError("not running")
-        return await fetch(self._session, url)
+        return await fetch(self._session, url, self._timing.issuer_timeout_s)
 
     def _check_sharing(self, settings: AccessSettings, ring: KeyRing) -> None:
         problems = sharing_problems(settings.limits, several_routers=self._several, keys_have_limits=ring.have_limits)
@@ -161,11 +185,14 @@ class Access:
             return
         try:
             if await asyncio.to_thread(state.keys.reread, partial(self._check_sharing, state.settings)):
-                self._watch.keys_read("applied")
-                _log.info("keys read again")
+                self._observer.keys_read("applied")
+                _log.info("API keys reloaded", extra=event("keys_reloaded"))
         except ConfigError as error:
-            self._watch.keys_read("refused")
-            _log.error("keys refused, the last good ones stay:\n%s", error)
+            self._observer.keys_read("refused")
+            _log.error(
+                "API keys file rejected, keeping the previous keys",
+                extra=event("keys_rejected", problems=error.problems),
+            )
 
     async def _refresh_issuer(self) -> None:
         if self._state is not None and self._state.issuer is not None:
@@ -176,7 +203,10 @@ class Access:
             try:
                 await store.renew()
             except StoreFailed as error:
-                _log.warning("requests at a time may be forgotten, their store does not answer: %s", error)
+                _log.warning(
+                    "Could not renew concurrency leases: the limit store does not answer",
+                    extra=event("leases_not_renewed", error=str(error)),
+                )
 
     @property
     def _stores(self) -> list[Store]:
@@ -189,8 +219,8 @@ async def _repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:
         await asyncio.sleep(every_s)
         try:
             await work()
-        except Exception:  # noqa: BLE001  a defect of one round must not end the rounds
-            _log.exception("access could not be kept fresh")
+        except Exception as error:  # noqa: BLE001  a defect of one round must not end the rounds
+            _log.error("Access refresh task failed", extra=event("access_refresh_failed", traceback=where(error)))
 
 
 def _only(shown: Sequence[str]) -> str | None:
@@ -212,11 +242,11 @@ def _key_file(settings: AccessSettings, before: _State | None) -> KeyFile | None
         raise ConfigError([f"access.keys_file: {problem}" for problem in error.problems]) from None
 
 
-def _store(wanted: StoreSettings | None, before: _State | None) -> Store:
+def _store(wanted: StoreSettings | None, before: _State | None, clock: Callable[[], float]) -> Store:
     if before is not None and before.settings.limits.store == wanted:
         return before.limiter.store
     if wanted is None:
-        return Store.in_memory()
+        return Store.in_memory(clock)
     # Redis's client takes as long to import as half of the router: those who do not share are spared that.
     from app.limits.redis_store import shared_store
 
@@ -227,4 +257,4 @@ def _store(wanted: StoreSettings | None, before: _State | None) -> Store:
     except KeyError:
         raise ConfigError([f"access.limits.store.url_env: the variable {wanted.url_env} is not set"]) from None
     except ValueError:
-        raise ConfigError(["access.limits.store: the URL is none that a Redis client understands"]) from None
+        raise ConfigError(["access.limits.store: the URL is not a Redis URL"]) from None

@@ -10,69 +10,74 @@ import jwt
 from app.access.bearer_tokens import Keys, read_discovery, read_keys
 from app.config.access import Oidc
 from app.errors import Unauthorized, Unavailable
+from app.telemetry.logs import event
 
 Fetch = Callable[[str], Awaitable[bytes]]
 """The body at a URL. Raises OSError or TimeoutError."""
 
 FRESH_S = 300.0
-"""How long keys are kept before they are asked for again; a withdrawn one is honoured for about as long."""
+"""How long keys are kept before they are fetched again; a withdrawn key is accepted for about as long."""
 
-FLOOR_S = 10.0
-"""How long after one fetch the next may come, however many tokens name keys that nobody knows."""
+RETRY_S = 10.0
+"""The least time between two fetches, however many tokens name unknown keys."""
 
-_TIMEOUT_S = 5.0
+TIMEOUT_S = 5.0
+"""For one fetch."""
+
 _MAX_BYTES = 1024 * 1024
 _log = logging.getLogger("switchyard")
 
 
 class Issuer:
-    """The keys of one OpenID Connect issuer. `clock` is in seconds.
+    """The keys of one OpenID Connect issuer. `clock` is in seconds, `retry_s` the least time between two fetches.
 
-    While the issuer does not answer, the keys that it last told stay good: it being down must not take this server
-    down with it.
+    While the issuer is unreachable, its last known keys stay valid: an outage there must not take this server down.
     """
 
-    def __init__(self, oidc: Oidc, fetch: Fetch, clock: Callable[[], float]) -> None:
+    def __init__(self, oidc: Oidc, fetch: Fetch, clock: Callable[[], float], retry_s: float = RETRY_S) -> None:
         self.oidc = oidc
-        self._fetch, self._clock = fetch, clock
+        self._fetch, self._clock, self._retry_s = fetch, clock, retry_s
         self._keys: Keys = {}
         self._tried_at = float("-inf")
-        self._answers = False
-        self._turn = asyncio.Lock()
+        self._reachable = False
+        self._fetching = asyncio.Lock()
 
     async def key(self, kid: str | None) -> jwt.PyJWK:
-        """The key with this id. Raises Unauthorized where the issuer has none, Unavailable where it cannot be asked."""
+        """The key with this id. Raises Unauthorized if the issuer has none, Unavailable if it is unreachable."""
         if kid not in self._keys:
-            await self.refresh(FLOOR_S)
+            await self.refresh(self._retry_s)
         if (key := self._keys.get(kid)) is not None:
             return key
-        if not self._answers:
-            raise Unavailable("The issuer of bearer tokens cannot be asked for its keys", retry_after=FLOOR_S)
-        raise Unauthorized("The bearer token is signed with a key that its issuer does not have")
+        if not self._reachable:
+            raise Unavailable(
+                "The bearer token cannot be verified: its issuer is unreachable", retry_after=self._retry_s
+            )
+        raise Unauthorized("The bearer token is signed with a key that its issuer does not publish")
 
     async def refresh(self, after_s: float = FRESH_S) -> None:
-        """Fetches the keys, unless that was tried less than `after_s` ago. A failure leaves what is known."""
-        async with self._turn:  # those who wait here find the fetch of the first one done
-            if self._clock() - self._tried_at < (after_s if self._answers else FLOOR_S):
+        """Fetches the keys, unless that was tried less than `after_s` ago. After a failure the known keys stay."""
+        async with self._fetching:  # concurrent callers share the first one's fetch
+            if self._clock() - self._tried_at < (after_s if self._reachable else self._retry_s):
                 return
             self._tried_at = self._clock()
             try:
                 self._keys = read_keys(await self._fetch(await self._url()))
-                self._answers = True
+                self._reachable = True
             except (OSError, TimeoutError, ValueError) as error:
-                self._answers = False
-                _log.warning("the keys of issuer %s cannot be read: %s", self.oidc.issuer, error)
+                self._reachable = False
+                failure = event("issuer_keys_unavailable", issuer=self.oidc.issuer, error=str(error))
+                _log.warning("The issuer's keys cannot be read", extra=failure)
 
     async def _url(self) -> str:
         if self.oidc.jwks_url is not None:
             return self.oidc.jwks_url
-        about = await self._fetch(f"{self.oidc.issuer.rstrip('/')}/.well-known/openid-configuration")
-        return read_discovery(about, self.oidc.issuer)
+        document = await self._fetch(f"{self.oidc.issuer.rstrip('/')}/.well-known/openid-configuration")
+        return read_discovery(document, self.oidc.issuer)
 
 
-async def fetch(session: aiohttp.ClientSession, url: str) -> bytes:
-    """The real `Fetch`, on `session`. It follows no redirect: that could lead where anybody makes keys."""
-    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+async def fetch(session: aiohttp.ClientSession, url: str, timeout_s: float = TIMEOUT_S) -> bytes:
+    """The real `Fetch`, on `session`. It follows no redirects: one could lead to a server that forges keys."""
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
         async with session.get(url, timeout=timeout, allow_redirects=False) as response:
             if response.status != 200:

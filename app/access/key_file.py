@@ -68,6 +68,6 @@ def append(path: Path, line: str) -> None:
     try:
         KeyRing.parse(text + added)
     except ConfigError as error:
-        raise ConfigError([f"{path}: no keys file: {problem}" for problem in error.problems]) from None
+        raise ConfigError([f"{path}: not a keys file: {problem}" for problem in error.problems]) from None
     with path.open("a", encoding="utf-8") as file:
         file.write(added)

@@ -44,7 +44,7 @@ class StoreSettings(Section):
     @model_validator(mode="after")
     def _is_in_one_place(self) -> Self:
         if [self.url, self.url_env, self.url_file].count(None) != 2:
-            raise ValueError("name one of `url`, `url_env` and `url_file`")
+            raise ValueError("set exactly one of `url`, `url_env` and `url_file`")
         if self.url is not None:
             if urlsplit(self.url).scheme not in ("redis", "rediss", "valkey", "valkeys"):
                 raise ValueError("`url` must begin with redis://, rediss://, valkey:// or valkeys://")
@@ -111,7 +111,9 @@ class Oidc(Section):
     def _urls_are_safe(self) -> Self:
         for name, url in (("issuer", self.issuer), ("jwks_url", self.jwks_url)):
             if url is not None and not is_safe(url):
-                raise ValueError(f"`{name}` '{url}' must be an https:// URL; whoever could change it makes tokens")
+                raise ValueError(
+                    f"`{name}` '{url}' must be an https:// URL; whoever can alter its response can forge tokens"
+                )
         return self
 
 
@@ -140,9 +142,9 @@ class AccessSettings(Section):
     @model_validator(mode="after")
     def _somebody_can_be_meant(self) -> Self:
         if self.metrics == "restricted" and not self.knows_callers:
-            raise ValueError("`metrics: restricted` needs `keys_file` or `oidc`; nobody could read them")
+            raise ValueError("`metrics: restricted` needs `keys_file` or `oidc`; without them nobody can read metrics")
         if ANONYMOUS in self.managers:
-            raise ValueError(f"`managers` names '{ANONYMOUS}'; everybody who reaches the server could move traffic")
+            raise ValueError(f"`managers` names '{ANONYMOUS}'; anyone who reaches the server could change traffic")
         return self
 
     @property
@@ -160,8 +162,8 @@ def exposure_problems(access: AccessSettings, *, loopback: bool) -> Iterator[str
     """Why a server that is reachable from elsewhere may not take everyone."""
     if not loopback and not access.may_be_exposed:
         yield (
-            "access: nothing says who may call, and the server would be reachable from other machines; set "
-            "`keys_file` or `oidc`, or `allow_anonymous: true` if everyone may"
+            "access: the server would be reachable from other machines without authentication; set "
+            "`keys_file` or `oidc`, or `allow_anonymous: true` if everyone may call"
         )
 
 
@@ -169,6 +171,6 @@ def sharing_problems(limiting: Limiting, *, several_routers: bool, keys_have_lim
     """Why several routers cannot count in their memories: each would admit the whole limit."""
     if several_routers and limiting.store is None and (limiting.says_something or keys_have_limits):
         yield (
-            "access.limits: several routers cannot keep limits in memory, each would admit the whole of them; "
+            "access.limits: several routers cannot count limits in memory, each would admit the full limit; "
             "set `store`, or run one router"
         )

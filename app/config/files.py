@@ -23,11 +23,11 @@ def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     for key_node, _ in node.value:
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode):
-            raise ConfigError([f"line {line}: a name must be plain text"])
+            raise ConfigError([f"line {line}: a key must be plain text"])
         key = loader.construct_object(key_node, deep=True)
         if key in seen:
             name = f" '{key}'" if loader.quotes else ""
-            raise ConfigError([f"line {line}: duplicate name{name}; rename or remove one"])
+            raise ConfigError([f"line {line}: duplicate key{name}; rename or remove one"])
         seen.add(key)
     loader.flatten_mapping(node)
     return dict(loader.construct_pairs(node, deep=True))

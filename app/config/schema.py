@@ -35,7 +35,7 @@ class Sticky(_Model):
     @model_validator(mode="after")
     def _header_has_a_name(self) -> Self:
         if (self.by == "header") != (self.name is not None):
-            raise ValueError("`by: header` needs `name: <header>`, the others take none")
+            raise ValueError("`by: header` needs `name: <header>`; the others take no name")
         return self
 
 
@@ -100,13 +100,13 @@ class Deployment(_Model):
     @model_validator(mode="after")
     def _is_in_one_place(self) -> Self:
         if (self.app is None) == (self.url is None):
-            raise ValueError("name either `app` (a Serve application of this cluster) or `url` (a server elsewhere)")
+            raise ValueError("set either `app` (a Serve application of this cluster) or `url` (an external server)")
         if self.url is None and (self.api_key_env or self.api_key_file):
-            raise ValueError("`api_key_env` and `api_key_file` go with `url`; an `app` has the internal key")
+            raise ValueError("`api_key_env` and `api_key_file` need `url`; an `app` uses the internal key")
         if self.url is None and self.tokenizer_dir:
-            raise ValueError("`tokenizer_dir` goes with `url`; an `app` tells about its model itself")
+            raise ValueError("`tokenizer_dir` needs `url`; an `app` provides its own tokenizer")
         if self.api_key_env and self.api_key_file:
-            raise ValueError("name either `api_key_env` or `api_key_file`")
+            raise ValueError("set either `api_key_env` or `api_key_file`, not both")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
             raise ValueError(f"url '{self.url}' must begin with http:// or https://")
         if self.url is not None and self.url.rstrip("/").endswith("/v1"):
@@ -167,7 +167,7 @@ class Config(_Model):
     def _ambiguous(self) -> list[str]:
         both = sorted(set(self.endpoints) & set(self.deployments))
         return [
-            f"endpoints.{name}: a deployment has this name too; `model` could mean either, rename one" for name in both
+            f"endpoints.{name}: a deployment has the same name; rename one, `model` could mean either" for name in both
         ]
 
     def _endpoint_problems(self) -> list[str]:
@@ -205,7 +205,7 @@ class Config(_Model):
     def _access_problems(self) -> list[str]:
         known = {*self.endpoints, *self.deployments}
         return [
-            f"access.limits.endpoints.{name}: there is no such endpoint; known: {', '.join(self.endpoints)}"
+            f"access.limits.endpoints.{name}: unknown endpoint; known: {', '.join(self.endpoints)}"
             for name in self.access.limits.endpoints
             if name not in known
         ]

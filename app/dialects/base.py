@@ -1,4 +1,4 @@
-"""What a dialect is: pure functions and objects between a client's format and vLLM's. No I/O.
+"""What a dialect is: pure functions and objects that translate between a client's format and vLLM's. No I/O.
 
     Request ── parse ──► Call, which holds a Translation
     Translation.engine_requests ──► small requests, then the main one ──► (exchange, upstream)
@@ -25,6 +25,9 @@ from app.routing.traffic import Random
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
+MALFORMED_ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What translations may raise on an answer that is not what the engine promises."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -41,7 +44,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ParseContext:
-    """What `parse` may know beside the request: the configuration in force, and where seeds are drawn."""
+    """What `parse` may know beside the request: the configuration in force, and the source of random seeds."""
 
     config: Config
     random: Random
@@ -49,10 +52,10 @@ class ParseContext:
 
 @dataclass(frozen=True, slots=True)
 class ServingContext:
-    """The deployment that works on a call.
+    """The deployment that serves a call.
 
-    `model` is there when the call said `needs_model`. Times are in seconds: since the request's arrival, and of these
-    waiting for the deployment; 0 until the answer is there.
+    `model` is set if the translation `needs_model`. `total_s` are the seconds since the request's arrival, `engine_s`
+    those spent waiting for the deployment; both are 0 until the answer has arrived.
     """
 
     deployment: str
@@ -63,8 +66,8 @@ class ServingContext:
 
     @property
     def known_model(self) -> Model:
-        """The model of a call that needs it."""
-        assert self.model is not None, "the call said needs_model"
+        """The model, for translations that need it."""
+        assert self.model is not None, "the translation has needs_model"
         return self.model
 
 
@@ -85,25 +88,25 @@ class Reply:
     media_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
     usage: Usage | None = None
-    """For the replies of `Translation.engine_requests`, whose tokens no other answer tells."""
+    """For replies of `Translation.engine_requests`: no engine answer reports their tokens."""
 
 
 class Stream(Protocol):
-    """Turns the upstream's event stream into the client's, for one request.
+    """Translates the engine's event stream into the client's, for one request.
 
-    Legal calls: `feed` any number of times, then exactly one of `close` (the upstream ended in order) and `fail`
-    (it did not). What these return, joined, ends in exactly one terminal frame.
+    Legal calls: `feed` any number of times, then exactly one of `close` (the engine's stream ended) and `fail` (it
+    broke). The joined results end in exactly one terminal frame.
     """
 
     aborts: bool
-    """Whether a failure can only be told by breaking the connection: the format's clients skip error events."""
+    """Whether a failure must break the connection, because the format's clients ignore error events."""
 
     headers: Mapping[str, str]
-    """What the answer's head says beside what every stream's says."""
+    """Response headers beside those of every stream."""
 
     @property
     def usage(self) -> Usage | None:
-        """The counts, once the stream has told them."""
+        """The token counts, once the stream has reported them."""
 
     def feed(self, chunk: bytes) -> bytes: ...
 
@@ -114,7 +117,7 @@ class Stream(Protocol):
 
 Flow = Generator[Sequence[EngineRequest], Sequence[Any], EngineRequest | Reply]
 """The engine's side of one request. It may yield batches of small requests and is sent their JSON answers, in order; it
-returns the main request, or the finished reply where there is none."""
+returns the main request, or the finished reply if there is none."""
 
 
 def no_lookups(result: EngineRequest | Reply) -> Flow:
@@ -144,8 +147,7 @@ class Translation(ABC):
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
         """The main request's whole answer (status 200) in the client's format: unchanged, unless overridden.
 
-        An answer that is not what the engine promises may raise any of `ArithmeticError`, `AttributeError`,
-        `LookupError`, `TypeError` and `ValueError`; the exchange reports a malformed response.
+        May raise any of `MALFORMED_ANSWER_ERRORS`, which the exchange reports as the deployment's failure.
         """
         return Reply(answer)
 
@@ -177,9 +179,9 @@ class Call:
 class Route:
     """A method and path (Starlette's syntax), and the dialect's name for what it does.
 
-    `local` ones are answered from the configuration (`Dialect.answer`), the others by a deployment. `open` ones are
-    answered to everybody, and without their body. `default` is set where the body names no model: the task whose
-    default endpoint is asked, unless the path has an `{endpoint}`.
+    `local`: answered from the configuration (`Dialect.answer`), not by a deployment. `open`: answered without
+    authentication, and without reading the body. `default` is set if the body names no model: the task whose default
+    endpoint serves the request, unless the path has an `{endpoint}`.
     """
 
     method: str
@@ -196,19 +198,19 @@ class Dialect(Protocol):
     name: ClassVar[str]
     routes: ClassVar[Sequence[Route]]
     bodies: ClassVar[Mapping[str, Sequence[Body]]]
-    """What an operation's body may be; one that is not here takes none."""
+    """Operation to the bodies it accepts, in the order of the documentation's table; others have no body."""
 
     def claims(self, route: Route, request: Request) -> bool:
-        """Whether `request`, on a path that other dialects have too, is this one's.
+        """Whether `request`, on a path that several dialects have, belongs to this one.
 
-        Asked twice: before the body is read (it is empty then), for those that are refused unread, and after.
+        Called before the body is read (it is empty then), for requests that are rejected unread, and again after.
         """
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Any:
         """Raises ClientError, and nothing else, on any bytes."""
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
-        """The answer to a request that failed before its first byte; its body is empty if it could not be read."""
+        """The response to a request that failed before its first byte; its body is empty if it could not be read."""
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
-        """A local route's reply; `config` is what the caller may know of it. Raises ClientError."""
+        """A local route's reply; `config` is the part of it that the caller may see. Raises ClientError."""

@@ -1,11 +1,31 @@
 """How every field of a request is supported, read from the models that check it: for the docs and for tests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import BaseModel
 
 from app.dialects.openapi_schemas import Body
 
 VLLM = "vLLM's"
 NOT_USED = "checked; changes nothing here"
+REJECTED = "rejected: "
+
+FieldSupport = Mapping[str, Mapping[str, str]]
+"""Operation to field to sentence."""
+
+
+def dialect_support(bodies: Mapping[str, Sequence[Body]]) -> FieldSupport:
+    """The support of every field of a dialect's `bodies`.
+
+    An operation whose bodies all stand at an earlier one is another path to the same, and is left out.
+    """
+    support: dict[str, Mapping[str, str]] = {}
+    seen: list[Body] = []
+    for operation, alternatives in bodies.items():
+        if any(body not in seen for body in alternatives):
+            support[operation] = field_support(alternatives)
+            seen += alternatives
+    return support
 
 
 def field_support(bodies: Sequence[Body]) -> dict[str, str]:
@@ -15,8 +35,15 @@ def field_support(bodies: Sequence[Body]) -> dict[str, str]:
 
 def _of(body: Body) -> dict[str, str]:
     sentences = dict.fromkeys(sorted(body.passed), VLLM)
-    for name, field in body.model.model_fields.items():
-        used = body.used is None or name in body.used
-        sentences[field.alias or name] = (field.description or VLLM) if used else NOT_USED
-    refused: Mapping[str, str] = getattr(body.model, "refused", {})
-    return {**sentences, **{name: f"refused: {reason}" for name, reason in refused.items()}}
+    for model in (body.model, *body.nested.values()):
+        for name, description in _described(model):
+            used = body.used is None or name in body.used
+            sentences[name] = (description or VLLM) if used else NOT_USED
+        refused: Mapping[str, str] = getattr(model, "refused", {})
+        sentences |= {name: f"{REJECTED}{reason}" for name, reason in refused.items()}
+    return sentences
+
+
+def _described(model: type[BaseModel]) -> Iterator[tuple[str, str | None]]:
+    for name, field in model.model_fields.items():
+        yield field.alias or name, field.description

@@ -15,17 +15,17 @@ def json_object(body: bytes) -> dict[str, Any]:
         raise BadRequest(f"The body is not valid JSON: {error}") from None
     if not isinstance(value, dict):
         raise BadRequest("The body must be a JSON object")
-    # Most bodies hold no null: looking for the word is far cheaper than walking the tree.
+    # Most bodies have no null, and searching for the word is far cheaper than walking the tree.
     return without_nulls(value) if b"null" in body else value
 
 
 def peek(body: bytes) -> dict[str, Any]:
-    """The body as far as it is a JSON object, to see whose it is."""
+    """The body if it is a JSON object, else an empty one: to detect the dialect of a request."""
     try:
-        told = from_json(body)
+        value = from_json(body)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 # Below these keys JSON null is data, not absence: a JSON Schema's `const`, `default` or `enum`, template variables.
@@ -33,7 +33,7 @@ _VERBATIM = frozenset({"parameters", "schema", "json", "input_schema", "chat_tem
 
 
 def without_nulls(value: Any) -> Any:
-    """`value` with every null member of every object left out: null means absent, at every level."""
+    """`value` without the null members of its objects: null means absent, at every level."""
     if isinstance(value, dict):
         return {
             key: item if key in _VERBATIM else without_nulls(item) for key, item in value.items() if item is not None
@@ -44,7 +44,7 @@ def without_nulls(value: Any) -> Any:
 
 
 def field_path(location: Sequence[int | str]) -> str:
-    """A field's path as clients know it: ``messages[0].role``."""
+    """A field's path in the form of OpenAI's errors: ``messages[0].role``."""
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
@@ -52,7 +52,7 @@ def field_path(location: Sequence[int | str]) -> str:
 
 
 def value_at(body: Any, path: str | None) -> Any:
-    """What `body` holds at a `field_path`; None where there is nothing."""
+    """The value in `body` at a `field_path`; None if there is none."""
     for part in _STEPS.findall(path or ""):
         try:
             body = body[int(part) if isinstance(body, list) else part]

@@ -1,28 +1,41 @@
-"""Friendli's paths for serverless and dedicated endpoints, and how requests there name a model and a user.
+"""Paths that several dialects serve, and how requests below Friendli's paths name a model and a user.
 
-Beside Friendli's own requests there are OpenAI's Responses and Anthropic's Messages, which those dialects serve.
+Beside its own API, Friendli has OpenAI's Responses and Anthropic's Messages there, which those dialects serve.
 """
 
 from dataclasses import replace
+from typing import TypeVar
 
-from app.dialects.base import Request
-from app.dialects.legacy import Call
+from app.dialects import legacy
+from app.dialects.base import Call, Request, Route
 
 AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
-"""Where Azure's clients call; newer ones are the OpenAI SDK, so both dialects have these paths."""
+"""The base paths of Azure's clients. Newer ones are the OpenAI SDK, so OpenAI's dialect has these paths too."""
 
 MOUNTS = ("/serverless/v1", "/dedicated/v1")
+"""Friendli's base paths for serverless and dedicated endpoints."""
+
+AnyCall = TypeVar("AnyCall", Call, legacy.Call)
+
+
+def openai_routes(prefix: str) -> tuple[Route, ...]:
+    """OpenAI's chat, completions and embeddings below a base path."""
+    return (
+        Route("POST", f"{prefix}/chat/completions", "chat"),
+        Route("POST", f"{prefix}/completions", "completions"),
+        Route("POST", f"{prefix}/embeddings", "embeddings"),
+    )
 
 
 def is_below(request: Request) -> bool:
-    """Whether a request is at one of these paths."""
+    """Whether a request is below one of Friendli's base paths."""
     return request.path.startswith(tuple(f"{mount}/" for mount in MOUNTS))
 
 
-def addressed(call: Call, request: Request) -> Call:
-    """The call, to whom Friendli's clients mean: an adapter, `endpoint:adapter`, is a deployment of the endpoint.
+def addressed(call: AnyCall, request: Request) -> AnyCall:
+    """The call with Friendli's naming: the model ``endpoint:adapter`` is the endpoint's deployment of that name.
 
-    Without a user the team is one.
+    The team header stands in for an absent user.
     """
     call = replace(call, user=call.user or request.headers.get("x-friendli-team"))
     if call.model is None or ":" not in call.model:

@@ -1,7 +1,7 @@
-"""Request bodies as OpenAPI 3.1 describes them, made of the models that check them."""
+"""Request bodies in OpenAPI 3.1, generated from the models that check them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,27 +11,29 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a request's body may be.
+    """One kind of request body.
 
     `model` checks it; its fields' descriptions say how each is supported (none: vLLM does what its API says), and its
     class attribute `refused`, a mapping, names fields that no value makes acceptable, with the reason. `passed` are
     fields beside the model's that go to vLLM unchecked. `used` are the fields that matter to this operation, for one
-    that checks more than it uses; None for all.
+    that checks more than it uses; None for all. `nested` are models of fields whose own fields are documented beside
+    the model's: field to model, as ``{"parameters": Parameters}``.
     """
 
     model: type[BaseModel]
     passed: frozenset[str] = frozenset()
     used: frozenset[str] | None = None
+    nested: Mapping[str, type[BaseModel]] = field(default_factory=dict)
 
 
 class Schemas:
-    """A document's `components.schemas`, collected while its operations refer to them."""
+    """A document's `components.schemas`, collected from the references of its operations."""
 
     def __init__(self) -> None:
         self.components: dict[str, Schema] = {}
 
     def references(self, dialect: str, bodies: Sequence[Body]) -> list[Schema]:
-        """References to the schemas of `bodies`, which are added as ``dialect.Model``."""
+        """References to the schemas of `bodies`, which are added to the components as ``dialect.Model``."""
         return [{"$ref": _PLACE.format(self._add(dialect, body))} for body in bodies]
 
     def _add(self, dialect: str, body: Body) -> str:
@@ -40,8 +42,10 @@ class Schemas:
             schema = body.model.model_json_schema(ref_template=_PLACE.format(f"{name}.{{model}}"))
             parts = schema.pop("$defs", {})
             if body.passed:
-                anything: dict[str, Schema] = {field: {} for field in sorted(body.passed - schema["properties"].keys())}
-                schema |= {"properties": {**schema["properties"], **anything}, "additionalProperties": False}
+                refused: Mapping[str, str] = getattr(body.model, "refused", {})
+                unchecked = sorted(body.passed - schema["properties"].keys() - refused.keys())
+                properties = {**schema["properties"], **{extra: {} for extra in unchecked}}
+                schema |= {"properties": properties, "additionalProperties": False}
             self.components |= {name: schema, **{f"{name}.{part}": value for part, value in parts.items()}}
         return name
 

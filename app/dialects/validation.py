@@ -1,4 +1,4 @@
-"""One way to check a body against a pydantic model, and to say what is wrong with it first."""
+"""Checks a body against a pydantic model, and describes the first problem."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from app.dialects.json_body import field_path
 from app.errors import SwitchyardError
@@ -15,19 +16,21 @@ Checked = TypeVar("Checked", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with a body first: a `field_path`, and a sentence that begins with it.
+    """The first problem of a body: a `field_path`, and a sentence that begins with it.
 
-    `missing`: a required field is absent; `unknown`: the model has no such field.
+    `missing`: a required field is absent; `unknown`: the model has no such field; `wrong_type`: the value has the wrong
+    JSON type, in every branch of a union.
     """
 
     path: str
     message: str
     missing: bool
     unknown: bool
+    wrong_type: bool
 
 
 def first_problem(error: ValidationError) -> Problem:
-    """The first wrong field's problem: of a union's branches, the one that got furthest into the value."""
+    """The problem of the first invalid field; in a union, of the branch that got furthest into the value."""
     errors = error.errors(include_url=False)
     of_the_first = [item for item in errors if item["loc"][:1] == errors[0]["loc"][:1]]
     found = max(of_the_first, key=lambda item: len(_fields(item["loc"])))
@@ -35,7 +38,14 @@ def first_problem(error: ValidationError) -> Problem:
     if not path:  # a rule over several fields, whose message begins with the field's name
         path, _, message = message.partition(": ")
     kind = found["type"]
-    return Problem(path, f"{path}: {message}", kind == "missing", kind == "extra_forbidden")
+    wrong_type = all(map(_is_wrong_type, of_the_first))
+    return Problem(path, f"{path}: {message}", kind == "missing", kind == "extra_forbidden", wrong_type)
+
+
+def _is_wrong_type(error: ErrorDetails) -> bool:
+    # Pydantic reports a wrong type for a choice of words as a value out of bounds.
+    is_literal = error["type"] == "literal_error" and not isinstance(error["input"], str)
+    return error["type"].endswith("_type") or is_literal
 
 
 def _fields(location: Sequence[int | str]) -> list[int | str]:
@@ -47,7 +57,7 @@ _BRANCH = re.compile(r"(str|int|float|bool|dict)$|constrained-|[A-Z]|.*\[")
 
 
 def validated(model: type[Checked], body: Any, wrong: Callable[[Problem], SwitchyardError]) -> Checked:
-    """`body` as a `model`. Raises what `wrong` makes of the first problem."""
+    """`body` as a `model`. Raises the error that `wrong` returns for the first problem."""
     try:
         return model.model_validate(body)
     except ValidationError as error:

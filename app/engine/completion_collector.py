@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from app.engine.errors import engine_error
+from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, engine_error
 from app.errors import Broken
 from app.sse import Decoder
 
@@ -73,12 +73,12 @@ class CompletionCollector:
                 else:
                     self._add(from_json(event.data))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            raise Broken("The deployment's answer makes no sense") from error
+            raise Broken(MALFORMED_RESPONSE) from error
 
     def complete(self) -> bytes:
         """The body. Raises Broken where the stream did not end in order."""
         if not self._ended:
-            raise Broken("The deployment ended its answer before it was complete")
+            raise Broken(ENDED_EARLY)
         return self.partial()
 
     def partial(self) -> bytes:

@@ -11,6 +11,9 @@ from pydantic_core import from_json
 
 from app.errors import Broken, Rejected, SwitchyardError
 
+MALFORMED_RESPONSE = "The deployment returned a malformed response"
+ENDED_EARLY = "The deployment ended its response before it was complete"
+
 _FAILED = b'data: {"error":'
 
 
@@ -23,8 +26,8 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
     if isinstance(code, int) and 400 <= code <= 599:
         status = code
     if 400 <= status < 500 and status not in (401, 403):
-        return Rejected(message or "The engine refused the request", status=status, param=param)
-    return Broken("The deployment failed while it served the request")
+        return Rejected(message or "The engine rejected the request", status=status, param=param)
+    return Broken("The deployment failed while serving the request")
 
 
 def refusal_in(first: bytes) -> SwitchyardError | None:

@@ -86,7 +86,7 @@ class Model:
                 processors=told.get("processors", ()),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Broken("The deployment does not tell about its model") from error
+            raise Broken("The deployment did not describe its model") from error
 
     @classmethod
     def load(cls, directory: Path, max_len: int) -> Self:

@@ -10,18 +10,18 @@ from app.errors import InternalError, SwitchyardError
 from app.exchange.deadlines import ClientDisconnected
 from app.exchange.request import CLIENT_CLOSED_REQUEST
 from app.exchange.response import ResponseWriter
-from app.telemetry.access_log import where
+from app.telemetry.logs import event, where
 
 _log = logging.getLogger("switchyard")
 
 
 class StreamAborted(Exception):
-    """The stream failed, and its format has no way to say so: the connection must break."""
+    """The stream failed and its format has no error event: the connection must be broken off."""
 
 
 @asynccontextmanager
 async def errors_rendered(writer: ResponseWriter, render: Callable[[SwitchyardError], Reply]) -> AsyncIterator[None]:
-    """Answers what the block raises: `render` words it, `writer` sends it if nothing was sent before."""
+    """Sends what the block raises, as `render` words it, unless the response has started."""
     record = writer.record
     try:
         yield
@@ -34,7 +34,8 @@ async def errors_rendered(writer: ResponseWriter, render: Callable[[SwitchyardEr
         raise
     except SwitchyardError as error:
         await writer.error(error, render(error))
-    except Exception as error:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
-        _log.error("request %s failed in the router\n%s", record.request_id, where(error))
+    except Exception as error:  # noqa: BLE001  last resort: a bug must neither hang nor leak
+        crash = event("request_failed", request_id=record.request_id, traceback=where(error))
+        _log.error("The router failed to serve a request", extra=crash)
         failure = InternalError("The router failed to serve the request")
         await writer.error(failure, render(failure))

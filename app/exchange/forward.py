@@ -10,10 +10,18 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream
+from app.dialects.base import (
+    MALFORMED_ANSWER_ERRORS,
+    Call,
+    EngineRequest,
+    Flow,
+    Reply,
+    ServingContext,
+    Stream,
+)
 from app.dialects.json_body import value_at
 from app.engine.completion_collector import CompletionCollector
-from app.engine.errors import field_named_in
+from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, field_named_in
 from app.engine.usage import find_usage
 from app.errors import (
     Broken,
@@ -30,19 +38,14 @@ from app.exchange.response import ResponseWriter
 from app.exchange.state import RouterState, Snapshot
 from app.routing.circuit_breaker import Attempt
 from app.routing.traffic import Assignment
-from app.telemetry.access_log import where
+from app.telemetry.logs import event, where
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
-"""Before the same deployment is called again: by then the ingress knows which of its replicas has just died."""
+"""Pause before the same deployment is called again: by then the ingress knows which of its replicas has died."""
 
 MAX_CONCURRENT_LOOKUPS = 64
 """Lookups in flight per client request: a batch of thousands must not take every connection."""
-
-ENDED_EARLY = "The deployment ended its answer before it was complete"
-
-MALFORMED_ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What a dialect raises on an answer that is not what the engine promises (`Translation.reply`, `Stream.feed`)."""
 
 _log = logging.getLogger("switchyard")
 _LONG_BODY = 16 * 1024
@@ -75,11 +78,23 @@ class Forwarder:
         except UpstreamError as error:
             if self.writer.started or not budget.take():
                 raise
-            id = self.writer.record.request_id
-            _log.warning("request %s: %s (%s); trying %s", id, error.message, error.kind, fallback)
+            self._log_retry(primary, fallback, error)
             if fallback == primary:
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
             await self._attempt(fallback)
+
+    def _log_retry(self, deployment: str, fallback: str, error: UpstreamError) -> None:
+        record = self.writer.record
+        retry = event(
+            "retry",
+            request_id=record.request_id,
+            endpoint=record.endpoint,
+            deployment=deployment,
+            fallback=fallback,
+            error=error.kind,
+            reason=error.message,
+        )
+        _log.warning("The deployment failed before the first byte; retrying", extra=retry)
 
     def _candidates(self, assignment: Assignment) -> tuple[str, str]:
         """The primary and the fallback deployment; without a fallback, the primary again (another replica)."""
@@ -87,7 +102,7 @@ class Forwarder:
         return first, (others or [first])[0]
 
     async def _attempt(self, name: str) -> None:
-        """One deployment's attempt, counted, and judged for its circuit breaker."""
+        """Calls one deployment, counts the attempt, and reports its outcome to the circuit breaker."""
         record = self.writer.record
         record.deployment = name
         record.attempts += 1
@@ -134,7 +149,7 @@ class Forwarder:
                 await self.writer.start_stream(stream.headers)
                 await self._relay(chunks, stream)
             else:
-                await self._whole(target, request, serving)
+                await self._unary(target, request, serving)
 
     async def _serving(self, target: Target) -> ServingContext:
         settings = self.snapshot.config.deployments[target.name]
@@ -144,9 +159,9 @@ class Forwarder:
         return ServingContext(target.name, settings, model)
 
     async def _engine_request(self, target: Target, serving: ServingContext) -> EngineRequest | Reply:
-        """The main request, after the lookups that it depends on; or the reply, if they were all that it takes."""
+        """The main request, after the lookups that it needs; or the reply, if the lookups suffice."""
         flow = self.call.translation.engine_requests(serving)
-        # Tokenizing a long prompt takes tens of milliseconds, in which every other stream would stand still.
+        # Tokenizing a long prompt takes tens of milliseconds, in which the event loop would serve no other stream.
         in_thread = self.call.translation.needs_model and self.size > _LONG_BODY
         step = await asyncio.to_thread(_first_step, flow) if in_thread else _first_step(flow)
         while not isinstance(step, EngineRequest | Reply):
@@ -158,13 +173,13 @@ class Forwarder:
     async def _lookup(self, target: Target, requests: Sequence[EngineRequest]) -> Sequence[bytes]:
         slots = asyncio.Semaphore(MAX_CONCURRENT_LOOKUPS)
 
-        async def ask(request: EngineRequest) -> bytes:
+        async def post(request: EngineRequest) -> bytes:
             async with slots:
                 return await self._post(target, request)
 
-        return await asyncio.gather(*map(ask, requests))
+        return await asyncio.gather(*map(post, requests))
 
-    async def _whole(self, target: Target, request: EngineRequest, serving: ServingContext) -> None:
+    async def _unary(self, target: Target, request: EngineRequest, serving: ServingContext) -> None:
         record, sent_at = self.writer.record, time.perf_counter()
         if self.call.translation.truncate_on_timeout:
             answer = await self._collect(target, request)
@@ -179,7 +194,7 @@ class Forwarder:
         await self.writer.send(reply)
 
     async def _collect(self, target: Target, request: EngineRequest) -> bytes:
-        """The whole answer, collected from a stream; at the deadline, what has come of it."""
+        """The answer, collected from a stream; at the deadline, the part that has arrived."""
         collector = CompletionCollector(request.body)
         async with AsyncExitStack() as connection:
             async with until(self.deadline):
@@ -193,7 +208,7 @@ class Forwarder:
             except TimedOut as error:
                 if not collector.begun:
                     raise
-                self.writer.failure, self.writer.record.error = error, error.kind
+                self.writer.fail(error)
                 return collector.partial()
         return collector.complete()
 
@@ -216,7 +231,6 @@ class Forwarder:
         )
 
     async def _relay(self, chunks: AsyncIterator[bytes], stream: Stream) -> None:
-        record = self.writer.record
         clock = asyncio.get_running_loop().time
         try:
             with self._malformed_answers():
@@ -226,25 +240,30 @@ class Forwarder:
                             await self.writer.send_chunk(data)
                         idle.last = clock()
                 if end := stream.close():
-                    self.writer.failure = Incomplete(ENDED_EARLY)
+                    self.writer.fail(Incomplete(ENDED_EARLY))
         except SwitchyardError as error:
-            end, self.writer.failure = stream.fail(error), error
-        record.usage = stream.usage
-        if self.writer.failure is not None:
-            record.error = self.writer.failure.kind
-            if stream.aborts:
-                raise StreamAborted
+            end = stream.fail(error)
+            self.writer.fail(error)
+        self.writer.record.usage = stream.usage
+        if self.writer.failure is not None and stream.aborts:
+            raise StreamAborted
         await self.writer.end_stream(end)
 
     @contextmanager
     def _malformed_answers(self) -> Iterator[None]:
-        """What a dialect stumbles over in an answer is the deployment's failure; the log has the place in the code."""
+        """Turns what a dialect raises on a malformed answer into Broken, and logs the place in the code."""
         try:
             yield
         except MALFORMED_ANSWER_ERRORS as error:
-            id = self.writer.record.request_id
-            _log.warning("request %s: malformed response from the deployment\n%s", id, where(error))
-            raise Broken("The deployment returned a malformed response") from error
+            record = self.writer.record
+            malformed = event(
+                "malformed_response",
+                request_id=record.request_id,
+                deployment=record.deployment,
+                traceback=where(error),
+            )
+            _log.warning(MALFORMED_RESPONSE, extra=malformed)
+            raise Broken(MALFORMED_RESPONSE) from error
 
 
 _Step = Sequence[EngineRequest] | EngineRequest | Reply

@@ -1,4 +1,4 @@
-"""What all exchanges share, and the configuration that a request keeps."""
+"""What all requests share, and the configuration that one request keeps."""
 
 import time
 from collections import defaultdict
@@ -35,7 +35,7 @@ class Calls(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The configuration at one moment; a request keeps the one it began with."""
+    """The configuration at one moment; a request keeps the one that it started with."""
 
     config: Config
     targets: Mapping[str, Target]
@@ -44,7 +44,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class RouterState:
-    """What all exchanges share. `snapshot` is replaced by reference, never changed; None before the first one."""
+    """What all requests share. `snapshot` is replaced, never modified; None before the first configuration."""
 
     upstream: Calls
     telemetry: Telemetry

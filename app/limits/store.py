@@ -1,14 +1,16 @@
 """Where limits are counted: in this process, or (`redis_store`) in a Redis that several routers share.
 
-Windows are those of the library `limits`. It has nothing for requests at a time: these are leases, which a router
-renews while the request runs, so that those of a router that died end by themselves.
+The windows are those of the library `limits`, with a clock of our choice in memory. The library does not count
+concurrent requests: these are leases, which a router renews while the request runs, so that the leases of a router
+that died expire.
 """
 
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, Self
 
-from limits.aio.storage import MemoryStorage
 from limits.errors import StorageError
 
 from app.limits.sliding_window import PERIOD_S, Window
@@ -25,7 +27,7 @@ class StoreFailed(Exception):
 
 
 class Windows(Protocol):
-    """Counts per sliding window, as the storages of `limits` keep them."""
+    """Counts per sliding window: the part of the storages of `limits` that is used."""
 
     async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool: ...
 
@@ -33,7 +35,7 @@ class Windows(Protocol):
 
 
 class Leases(Protocol):
-    """Requests at a time, by key. A holder is one request."""
+    """Concurrent requests, by key. A holder is one request."""
 
     async def acquire(self, key: str, limit: int, holder: str) -> bool: ...
 
@@ -52,9 +54,9 @@ class Store:
         self._windows, self._leases, self.close = windows, leases, close
 
     @classmethod
-    def in_memory(cls) -> Self:
-        """This process's own."""
-        return cls(MemoryStorage(), _MemoryLeases())
+    def in_memory(cls, clock: Callable[[], float] = time.time) -> Self:
+        """This process's own. `clock` is in seconds; windows begin where it divides by 60."""
+        return cls(_MemoryWindows(clock), _MemoryLeases())
 
     async def take(self, key: str, limit: int, cost: int) -> bool:
         """Counts `cost` if it fits into `limit`."""
@@ -93,6 +95,28 @@ def _failures() -> Iterator[None]:
         yield
     except (StorageError, OSError, TimeoutError) as error:
         raise StoreFailed(type(error.__cause__ or error).__name__) from error
+
+
+class _MemoryWindows:
+    """Counts by window number: the current one and the one before."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._counts: dict[int, Counter[str]] = {}
+
+    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        if Window(*await self.get_sliding_window(key, expiry)).used + amount > limit:
+            return False
+        self._counts.setdefault(int(self._clock() // expiry), Counter())[key] += amount
+        return True
+
+    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        number, elapsed = divmod(self._clock(), expiry)
+        for old in [it for it in self._counts if it < number - 1]:
+            del self._counts[old]
+        previous, current = (self._counts.get(int(it), Counter())[key] for it in (number - 1, number))
+        left = expiry - elapsed
+        return previous, left if previous else 0.0, current, left + expiry
 
 
 class _MemoryLeases:

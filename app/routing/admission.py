@@ -45,7 +45,7 @@ class AdmissionQueue:
     async def _queue(self, endpoint: str, limits: Admission) -> None:
         if len(self._waiting) >= limits.max_queued:
             raise Unavailable(
-                f"Endpoint '{endpoint}' takes no more: it works on {self.running} requests and {self.waiting} wait",
+                f"Endpoint '{endpoint}' is at capacity ({self.running} running, {self.waiting} queued)",
                 retry_after=RETRY_AFTER_S,
             )
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -61,7 +61,7 @@ class AdmissionQueue:
             if not isinstance(error, TimeoutError):
                 raise
             raise Unavailable(
-                f"Endpoint '{endpoint}' had no place within {limits.max_wait_s:g} s", retry_after=RETRY_AFTER_S
+                f"Timed out after {limits.max_wait_s:g} s waiting for endpoint '{endpoint}'", retry_after=RETRY_AFTER_S
             ) from None
 
     def _leave(self, limits: Admission) -> None:

@@ -60,12 +60,14 @@ def assign(
             raise _no_such_deployment(header, name, [name])
         return Assignment(_endpoint_of(config, name), name, "model")
     known = ", ".join(sorted(config.endpoints))
-    raise NotFound(f"The model '{name}' does not exist; the endpoints here are: {known}", param="model")
+    raise NotFound(f"The model '{name}' does not exist; available endpoints: {known}", param="model")
 
 
 def _must_do(task: Task, tasks: Sequence[Task], what: str, name: str) -> None:
     if task not in tasks:
-        raise WrongTask(f"model: {what} '{name}' does not do {task}; it does {', '.join(tasks)}", param="model")
+        raise WrongTask(
+            f"model: {what} '{name}' does not support {task}; it supports {', '.join(tasks)}", param="model"
+        )
 
 
 def _endpoint_of(config: Config, deployment: str) -> str:
@@ -95,7 +97,7 @@ def _within(
 
 def _no_such_deployment(header: str, name: str, valid: Sequence[str]) -> NotFound:
     return NotFound(
-        f"No deployment '{header}' behind '{name}'; the valid ones are: {', '.join(valid)}",
+        f"No deployment '{header}' behind '{name}'; available deployments: {', '.join(valid)}",
         param=DEPLOYMENT_HEADER,
     )
 

@@ -7,7 +7,7 @@ import uvicorn
 from app.config.serve_file import load
 from app.config.urls import is_loopback
 from app.server.application import Router
-from app.telemetry.access_log import log_to_stderr
+from app.telemetry.logs import log_to_stderr
 from app.upstream.target import RuntimeEnvironment
 
 

@@ -1,17 +1,18 @@
+"""The access log: one line per request, written when its response has ended."""
+
 import logging
-import sys
 import time
-import traceback
 from dataclasses import dataclass, field
 
 from app.engine.usage import Usage
+from app.telemetry.logs import event
 
-_access = logging.getLogger("switchyard.access")
+_log = logging.getLogger("switchyard.access")
 
 
 @dataclass(slots=True)
 class Record:
-    """One exchange, as the metrics and the access log will tell it. Times are `time.perf_counter` seconds."""
+    """One request, for the metrics and the access log. Times are in seconds of `time.perf_counter`."""
 
     dialect: str
     operation: str
@@ -35,9 +36,14 @@ class Record:
         return self.endpoint, self.deployment, self.dialect, str(self.status)
 
 
-def _line(record: Record, elapsed: float) -> dict[str, object]:
+def log_request(record: Record, elapsed_s: float) -> None:
+    """Writes the request's line: the event ``request``."""
+    if _log.isEnabledFor(logging.INFO):
+        _log.info("", extra=event("request", **_fields(record, elapsed_s)))
+
+
+def _fields(record: Record, elapsed_s: float) -> dict[str, object]:
     line: dict[str, object] = {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "request_id": record.request_id,
         "dialect": record.dialect,
         "operation": record.operation,
@@ -47,7 +53,7 @@ def _line(record: Record, elapsed: float) -> dict[str, object]:
         "reason": record.reason,
         "status": record.status,
         "stream": record.streamed,
-        "duration_ms": round(elapsed * 1000, 1),
+        "duration_ms": round(elapsed_s * 1000, 1),
     }
     if record.attempts > 1:
         line["attempts"] = record.attempts
@@ -59,22 +65,3 @@ def _line(record: Record, elapsed: float) -> dict[str, object]:
     if record.error:
         line["error"] = record.error
     return line
-
-
-def where(error: BaseException) -> str:
-    """An exception's kind and traceback for the log, without its message: that may hold a client's words."""
-    return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__
-
-
-def log_to_stderr() -> None:
-    """Sends the access log (one JSON object a line) and the router's own messages to stderr.
-
-    For the process's entry point to call, once. It is the process's own stderr: what Serve puts in its place walks the
-    stack for every line and holds a thousand of them back.
-    """
-    handler = logging.StreamHandler(sys.__stderr__)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logger = logging.getLogger("switchyard")
-    logger.handlers = [handler]
-    logger.setLevel(logging.INFO)
-    logger.propagate = False

@@ -1,4 +1,4 @@
-"""How the event loop of the router fares: how late it is, and how much it has to do."""
+"""Samples event-loop lag and the number of tasks."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,9 +10,9 @@ SAMPLE_EVERY_S = 1.0
 
 
 @asynccontextmanager
-async def monitor_event_loop(telemetry: Telemetry) -> AsyncIterator[None]:
-    """Tells `telemetry` about the running loop while the block runs."""
-    task = asyncio.create_task(_sample(telemetry))
+async def monitor_event_loop(telemetry: Telemetry, every_s: float = SAMPLE_EVERY_S) -> AsyncIterator[None]:
+    """Samples the running loop into `telemetry` while the block runs."""
+    task = asyncio.create_task(_sample(telemetry, every_s))
     try:
         yield
     finally:
@@ -21,10 +21,10 @@ async def monitor_event_loop(telemetry: Telemetry) -> AsyncIterator[None]:
             await task
 
 
-async def _sample(telemetry: Telemetry) -> None:
+async def _sample(telemetry: Telemetry, every_s: float) -> None:
     clock = asyncio.get_running_loop().time
     while True:
-        due = clock() + SAMPLE_EVERY_S
-        await asyncio.sleep(SAMPLE_EVERY_S)
+        due = clock() + every_s
+        await asyncio.sleep(every_s)
         telemetry.loop_lag.set(clock() - due)
         telemetry.tasks.set(len(asyncio.all_tasks()))

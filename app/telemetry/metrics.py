@@ -1,11 +1,9 @@
-"""What the router tells about its work: metrics and an access log. Never prompt text, never keys.
+"""The router's metrics. They hold neither prompts nor keys.
 
 Metric names follow OpenTelemetry's GenAI conventions where one exists
 (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-metrics/), dots as underscores.
 """
 
-import json
-import logging
 import os
 import time
 from collections.abc import Collection, Iterator
@@ -16,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from app.telemetry.access_log import Record, _access, _line
+from app.telemetry.access_log import Record, log_request
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LABELS = ("endpoint", "deployment", "dialect", "status")
@@ -134,8 +132,7 @@ class Telemetry:
             self.tokens.labels(*labels, "output").observe(record.usage.completion_tokens)
         if record.max_tokens is not None:
             self.max_tokens.labels(*labels).observe(min(record.max_tokens, _MORE_THAN_ANY))
-        if _access.isEnabledFor(logging.INFO):
-            _access.info(json.dumps(_line(record, elapsed)))
+        log_request(record, elapsed)
 
     def expose(self, endpoints: Collection[str] | None = None) -> bytes:
         """The metrics in Prometheus' text format, or those of some endpoints."""

@@ -1,7 +1,7 @@
 """An endpoint's metrics under TGI's names, for dashboards and autoscalers that read TGI's.
 
-All is made of the router's own metrics: what only TGI's engine could tell (batches, its queue) is left out, and vLLM's
-own `/metrics` has it. TGI names its counters without Prometheus' `_total`, so the text is written here.
+Derived from the router's own metrics. The engine's (batches, queue) are left out: vLLM's own `/metrics` has them.
+prometheus_client would append `_total` to the counters, which TGI's lack, so the text is written here.
 """
 
 from collections import defaultdict
@@ -18,7 +18,7 @@ _HISTOGRAMS: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "tgi_request_generated_tokens": ("gen_ai_client_token_usage_tokens", {"gen_ai_token_type": "output"}),
     "tgi_request_max_new_tokens": ("gen_ai_request_max_tokens", {}),
 }
-"""TGI's name to ours, and the labels by which to choose. Times are in seconds, as TGI's are."""
+"""TGI's name to ours, and the labels of its samples. Times are in seconds, as in TGI."""
 
 _CAUSES = {
     "unavailable": "overloaded",
@@ -27,10 +27,11 @@ _CAUSES = {
     "internal": "generation",
     "client_gone": "cancelled",
 }
+"""Our error type to TGI's `err` label; all others are ``validation``."""
 
 
 def exposition(metrics: Iterable[Metric]) -> bytes:
-    """The text for `metrics`, which are all of one endpoint."""
+    """The text for `metrics`, all of one endpoint."""
     samples = [sample for metric in metrics for sample in metric.samples]
     return "".join(line + "\n" for line in _lines(samples)).encode()
 
@@ -44,13 +45,13 @@ def _lines(samples: list[Sample]) -> Iterator[str]:
 
 
 def _counters(samples: list[Sample]) -> Iterator[str]:
-    answered = sum(s.value for s in samples if s.name == "switchyard_requests_total")
+    total = sum(s.value for s in samples if s.name == "switchyard_requests_total")
     failures: defaultdict[str, float] = defaultdict(float)
     for sample in samples:
         if sample.name == "switchyard_errors_total":
             failures[_CAUSES.get(sample.labels["error_type"], "validation")] += sample.value
-    yield from ("# TYPE tgi_request_count counter", f"tgi_request_count {floatToGoString(answered)}")
-    success = answered - sum(failures.values())
+    yield from ("# TYPE tgi_request_count counter", f"tgi_request_count {floatToGoString(total)}")
+    success = total - sum(failures.values())
     yield from ("# TYPE tgi_request_success counter", f"tgi_request_success {floatToGoString(success)}")
     yield "# TYPE tgi_request_failure counter"
     for cause, count in sorted(failures.items()):
@@ -58,7 +59,7 @@ def _counters(samples: list[Sample]) -> Iterator[str]:
 
 
 def _histogram(name: str, samples: list[Sample]) -> Iterator[str]:
-    """The sum over deployments, dialects and statuses."""
+    """One histogram, summed over deployments, dialects and statuses."""
     buckets: defaultdict[float, float] = defaultdict(float)
     totals = {"sum": 0.0, "count": 0.0}
     for sample in samples:

@@ -16,7 +16,7 @@ from app.config.schema import Timeouts
 from app.engine.errors import engine_error, refusal_in
 from app.engine.model import Model
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable
-from app.upstream.model_cache import CardResponse, ModelCache
+from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
 from app.upstream.target import Target
 
 _MAX_ERROR_BYTES = 64 * 1024
@@ -29,9 +29,10 @@ class Upstream:
     the request and UpstreamError where it fails, in both cases before the first byte of an answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, model_fresh_s: float = FRESH_S, model_max_wait_s: float = MAX_WAIT_S) -> None:
+        """See `ModelCache`; both in seconds."""
         self._open: aiohttp.ClientSession | None = None
-        self._models = ModelCache(self._get)
+        self._models = ModelCache(self._get, fresh_s=model_fresh_s, max_wait_s=model_max_wait_s)
 
     async def __aenter__(self) -> Self:
         self._open = aiohttp.ClientSession(
@@ -65,7 +66,7 @@ class Upstream:
                     answer = await response.read()
         # A server in between can make an orderly end of a broken one.
         if response.content_type.endswith("json") and not answer.rstrip().endswith(b"}"):
-            raise Incomplete(f"Deployment '{target.name}' ended its answer before it was complete")
+            raise Incomplete(f"Deployment '{target.name}' ended its response before it was complete")
         return answer
 
     @asynccontextmanager
@@ -91,7 +92,7 @@ class Upstream:
                     raise
         try:
             if not first:
-                raise Incomplete(f"Deployment '{target.name}' gave an empty answer")
+                raise Incomplete(f"Deployment '{target.name}' returned an empty response")
             yield _chunks(response, first, target)
         finally:
             # After the body's end the connection is already back in the pool and this does nothing.
@@ -143,26 +144,26 @@ async def _refusal(response: aiohttp.ClientResponse, target: Target) -> Switchya
     body = await response.content.read(_MAX_ERROR_BYTES)
     status = response.status
     if status in (401, 403):
-        return Broken(f"Deployment '{target.name}' refused the router's own credentials")
+        return Broken(f"Deployment '{target.name}' rejected the router's credentials")
     if status >= 500 and not response.content_type.endswith("json"):
         # Not the engine's words: the ingress in front of it has nobody to ask.
         return Unavailable(f"Deployment '{target.name}' is not available")
     if status in (429, 503):
-        return Unavailable(f"Deployment '{target.name}' takes no more requests at the moment", retry_after=1)
+        return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
     return engine_error(body, status)
 
 
 @contextmanager
-def _translated(target: Target | None = None) -> Iterator[None]:
-    """Foreign exceptions as ours, the most specific first. What a client reads names no address."""
-    name = f"Deployment '{target.name}'" if target else "The deployment"
+def _translated(target: Target) -> Iterator[None]:
+    """aiohttp's exceptions as ours, the most specific first. The messages, which clients see, hold no address."""
+    name = f"Deployment '{target.name}'"
     try:
         yield
     except aiohttp.ConnectionTimeoutError as error:
-        raise TimedOut(f"{name} could not be reached in time") from error
+        raise TimedOut(f"Timed out connecting to deployment '{target.name}'") from error
     except (aiohttp.ServerTimeoutError, TimeoutError) as error:
-        raise TimedOut(f"{name} did not answer in time") from error
+        raise TimedOut(f"{name} did not respond in time") from error
     except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
         raise Unavailable(f"{name} is not available") from error
     except (aiohttp.ClientError, ValueError) as error:
-        raise Incomplete(f"{name} ended its answer before it was complete") from error
+        raise Incomplete(f"{name} ended its response before it was complete") from error

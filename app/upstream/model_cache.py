@@ -1,4 +1,4 @@
-"""What deployments tell of their models, kept: a tokenizer takes long to read, and a request should not wait for it."""
+"""Models as deployments describe them, cached: reading a tokenizer takes long, and a request should not wait for it."""
 
 import asyncio
 import time
@@ -14,88 +14,91 @@ from app.errors import Broken, Rejected, UpstreamError
 from app.internal_api import MODEL_PATH
 from app.upstream.target import Target
 
-_FRESH_S = 30.0
-_PATIENCE_S = 0.5
+FRESH_S = 30.0
+"""How long a model is used before its deployment is asked again: a rollout can change it."""
+
+MAX_WAIT_S = 0.5
+"""How long a request waits for a refresh if an older model is known."""
 
 
 class CardResponse(NamedTuple):
-    """A deployment's answer to a GET."""
+    """A deployment's response to a GET."""
 
     body: bytes
     etag: str | None
 
 
 Get = Callable[[Target, str, str | None, Timeouts], Awaitable[CardResponse | None]]
-"""Asks a deployment for a path; None where what carries the given ETag still holds. Raises SwitchyardError."""
+"""GETs a path of a deployment; None if what carries the given ETag still holds. Raises SwitchyardError."""
 
 
 @dataclass(slots=True)
-class _Card:
+class _Entry:
     model: Model | None = None
     etag: str | None = None
-    told: float = 0.0
-    asking: asyncio.Task[Model] | None = None
+    refreshed_at: float = 0.0
+    refresh: asyncio.Task[Model] | None = None
 
 
 class ModelCache:
-    """The models of deployments, each asked for again every half a minute, since a rollout can change it.
+    """The models of deployments, refreshed every `fresh_s` seconds.
 
-    One question at a time goes to a deployment, whoever waits for it. Who knows an older answer waits for the new one
-    only a moment: a deployment that hangs holds nobody up.
+    Requests share one refresh per deployment. A request that knows an older model waits at most `max_wait_s` for the
+    new one, so that a hanging deployment delays nobody.
     """
 
-    def __init__(self, get: Get) -> None:
-        self._get = get
-        self._cards: dict[object, _Card] = {}
+    def __init__(self, get: Get, *, fresh_s: float = FRESH_S, max_wait_s: float = MAX_WAIT_S) -> None:
+        self._get, self._fresh_s, self._max_wait_s = get, fresh_s, max_wait_s
+        self._entries: dict[object, _Entry] = {}
 
     async def of(self, target: Target, timeouts: Timeouts) -> Model:
-        """The model of `target`. Raises UpstreamError where it has never told."""
-        card = self._cards.setdefault((target.url, target.model, target.tokenizer_dir), _Card())
-        if card.model is not None and time.monotonic() - card.told <= _FRESH_S:
-            return card.model
-        if card.asking is None:
-            card.asking = asyncio.create_task(self._refresh(card, target, timeouts))
-        if card.model is None:
-            # Shielded: whoever leaves must not take the answer from those who stay.
-            return await asyncio.shield(card.asking)
-        await asyncio.wait({card.asking}, timeout=_PATIENCE_S)
-        return card.model
+        """The model of `target`. Raises UpstreamError if it never described one."""
+        entry = self._entries.setdefault((target.url, target.model, target.tokenizer_dir), _Entry())
+        if entry.model is not None and time.monotonic() - entry.refreshed_at <= self._fresh_s:
+            return entry.model
+        if entry.refresh is None:
+            entry.refresh = asyncio.create_task(self._refresh(entry, target, timeouts))
+        if entry.model is None:
+            # Shielded: a request that is cancelled must not cancel the refresh that others wait for.
+            return await asyncio.shield(entry.refresh)
+        await asyncio.wait({entry.refresh}, timeout=self._max_wait_s)
+        return entry.model
 
     async def close(self) -> None:
-        """Ends the questions that are open."""
-        asking = [card.asking for card in self._cards.values() if card.asking is not None]
-        for task in asking:
+        """Cancels the refreshes under way."""
+        tasks = [entry.refresh for entry in self._entries.values() if entry.refresh is not None]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _refresh(self, card: _Card, target: Target, timeouts: Timeouts) -> Model:
+    async def _refresh(self, entry: _Entry, target: Target, timeouts: Timeouts) -> Model:
         try:
-            card.model = await self._learn(card, target, timeouts)
+            entry.model = await self._load(entry, target, timeouts)
         except UpstreamError:
-            if card.model is None:
+            if entry.model is None:
                 raise
         finally:
-            card.told, card.asking = time.monotonic(), None
-        return card.model
+            entry.refreshed_at, entry.refresh = time.monotonic(), None
+        return entry.model
 
-    async def _learn(self, card: _Card, target: Target, timeouts: Timeouts) -> Model:
-        elsewhere = target.tokenizer_dir
+    async def _load(self, entry: _Entry, target: Target, timeouts: Timeouts) -> Model:
+        directory = target.tokenizer_dir
         try:
-            told = await self._get(target, MODEL_PATH if elsewhere is None else "/v1/models", card.etag, timeouts)
+            card = await self._get(target, MODEL_PATH if directory is None else "/v1/models", entry.etag, timeouts)
         except Rejected as error:
-            raise Broken(f"Deployment '{target.name}' does not tell about its model") from error
-        if told is None:
-            assert card.model is not None, "an ETag comes with a model"
-            return card.model
-        if elsewhere is None:
-            model = await asyncio.to_thread(Model.read, told.body)
-            card.etag = told.etag
+            raise Broken(f"Deployment '{target.name}' did not describe its model") from error
+        if card is None:
+            assert entry.model is not None, "an ETag comes with a model"
+            return entry.model
+        if directory is None:
+            model = await asyncio.to_thread(Model.read, card.body)
+            entry.etag = card.etag
             return model
-        max_len = _max_len(told.body, target)
-        if card.model is not None and card.model.max_len == max_len:
-            return card.model
+        max_len = _max_len(card.body, target)
+        if entry.model is not None and entry.model.max_len == max_len:
+            return entry.model
         try:
-            return await asyncio.to_thread(Model.load, elsewhere, max_len)
+            return await asyncio.to_thread(Model.load, directory, max_len)
         except OSError as error:
             raise Broken(f"The files of deployment '{target.name}' cannot be read") from error
 
@@ -106,4 +109,4 @@ def _max_len(models: bytes, target: Target) -> int:
         listed = from_json(models)["data"]
         return next(int(card["max_model_len"]) for card in listed if card["id"] == target.model)
     except (ValueError, KeyError, TypeError, StopIteration) as error:
-        raise Broken(f"Deployment '{target.name}' does not tell how long its context is") from error
+        raise Broken(f"Deployment '{target.name}' did not report its context length") from error

@@ -13,17 +13,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
 
-HEADER = INTERNAL_KEY_HEADER
-VARIABLE = INTERNAL_KEY_VARIABLE
-
 NOT_SET = (
     f"This deployment has no internal key, so it refuses every request. Set the environment variable "
-    f"{VARIABLE} to one secret value on every node of the cluster before Ray starts."
+    f"{INTERNAL_KEY_VARIABLE} to one secret value on every node of the cluster before Ray starts."
 )
 
 REFUSED = (
     f"This is a model deployment's own address; it answers the router only. Send the request to the "
-    f"router's /v1 instead, or the internal key in the header {HEADER}."
+    f"router's /v1 instead, or the internal key in the header {INTERNAL_KEY_HEADER}."
 )
 
 
@@ -45,7 +42,7 @@ class InternalKeyMiddleware:
     def _may_pass(self, scope: Scope) -> bool:
         if not self._key:
             return False
-        given = Headers(scope=scope).get(HEADER, "")
+        given = Headers(scope=scope).get(INTERNAL_KEY_HEADER, "")
         return hmac.compare_digest(given.encode("latin-1"), self._key)
 
     def _refusal(self) -> JSONResponse:

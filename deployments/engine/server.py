@@ -17,10 +17,11 @@ from ray.llm._internal.common.callbacks.base import CallbackBase
 from ray.serve.llm import LLMConfig, build_llm_deployment
 from ray.serve.llm.deployment import LLMServer
 
-from app.internal_api import MODEL_PATH
+from app.internal_api import INTERNAL_KEY_VARIABLE, MAX_BEAMS, MAX_STOP_STRINGS, MODEL_PATH, PACKAGE_PREFIX
+from app.telemetry.logs import log_to_stderr
 from deployments.draining import GRACE_S
 from deployments.engine.disconnect import DisconnectMiddleware
-from deployments.engine.internal_key import VARIABLE, InternalKeyMiddleware
+from deployments.engine.internal_key import InternalKeyMiddleware
 from deployments.engine.model_info import add_model_card
 from deployments.engine.watchdog import exit_when_engine_dies
 from deployments.weights import cache as weights
@@ -28,15 +29,12 @@ from deployments.weights import cache as weights
 DEPLOYMENT = "Engine"
 """The deployment's name in Serve, the same in every application: `deployments:` in the YAML overrides it."""
 
-PACKAGE = "package:"
-"""A `model_source` with this prefix is prepared from an installed package, on the node that needs it."""
-
 ENGINE_KWARGS: Mapping[str, Any] = {
     "generation_config": "vllm",  # defaults come from the dialect, never from the model's repository
-    "max_logprobs": 64,  # a beam search of 31 asks for 62
+    "max_logprobs": 2 * (MAX_BEAMS + 1),  # a beam search asks for twice its width
 }
 
-ENVIRONMENT: Mapping[str, str] = {"VLLM_MAX_STOP_STRINGS": "64"}  # vLLM's own limit is 4
+ENVIRONMENT: Mapping[str, str] = {"VLLM_MAX_STOP_STRINGS": str(MAX_STOP_STRINGS)}
 
 
 class EngineArgs(BaseModel):
@@ -51,6 +49,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
     """Ray's LLMServer behind the internal key."""
 
     async def _start_engine(self) -> None:
+        log_to_stderr()
         await self.engine.start()  # and no more: Ray's would start a 400 MB actor for usage reports
         self._vitals = asyncio.create_task(exit_when_engine_dies(self.engine._engine_client))
 
@@ -64,7 +63,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         add_model_card(app, MODEL_PATH)
         add_completions(app)
         app.add_middleware(DisconnectMiddleware)
-        app.add_middleware(InternalKeyMiddleware, key=os.environ.get(VARIABLE))
+        app.add_middleware(InternalKeyMiddleware, key=os.environ.get(INTERNAL_KEY_VARIABLE))
         return app
 
 
@@ -73,7 +72,7 @@ class PackagedWeights(CallbackBase):  # type: ignore[misc]
 
     async def on_before_node_init(self) -> None:
         loading = self.llm_config.model_loading_config
-        name = loading.model_source.removeprefix(PACKAGE)
+        name = loading.model_source.removeprefix(PACKAGE_PREFIX)
         path = await asyncio.to_thread(weights.prepare, name, models_directory())
         loading.model_source = str(path)
         self.llm_config.get_engine_config().hf_model_id = str(path)
@@ -105,6 +104,6 @@ def _with_defaults(given: Mapping[str, Any], engine_kwargs: Mapping[str, Any]) -
         "runtime_env": {**runtime_env, "env_vars": {**ENVIRONMENT, **(runtime_env.get("env_vars") or {})}},
     }
     source = (given.get("model_loading_config") or {}).get("model_source")
-    if isinstance(source, str) and source.startswith(PACKAGE):
+    if isinstance(source, str) and source.startswith(PACKAGE_PREFIX):
         config["callback_config"] = {"callback_class": f"{__name__}.{PackagedWeights.__name__}"}
     return config

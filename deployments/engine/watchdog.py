@@ -10,17 +10,20 @@ import logging
 import os
 from typing import Any
 
+from app.telemetry.logs import event
+
 LOOK_EVERY_S = 0.02
 """Shorter than the router waits before it asks a deployment again (`app.exchange.forward.RETRY_SAME_AFTER_S`)."""
 
-_log = logging.getLogger("ray.serve")
+_log = logging.getLogger("switchyard")
 
 
 async def exit_when_engine_dies(engine: Any) -> None:
     """Ends this process once vLLM's `engine` (an `EngineClient`) has died. Never returns otherwise."""
     while not engine.errored:  # noqa: ASYNC110  vLLM has nothing to wait for
         await asyncio.sleep(LOOK_EVERY_S)
-    _log.critical("The engine has died: this replica ends, so that its requests go to others and Serve starts another")
+    message = "The engine died: this replica exits, so that its requests go to others and Serve starts a new one"
+    _log.critical(message, extra=event("engine_died"))
     logging.shutdown()
     # First of all, what clients wait for: the kernel gives gigabytes of memory back before it closes anything.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))

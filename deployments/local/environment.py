@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.internal_api import LOOPBACK_VARIABLE
+from app.internal_api import INTERNAL_KEY_VARIABLE, LOOPBACK_VARIABLE, MODELS_VARIABLE
 from deployments import draining, haproxy
-from deployments.engine.internal_key import VARIABLE
 from deployments.local.directories import ROOT, models_directory
 from deployments.local.processes import MARKER, Run
 
@@ -61,8 +60,8 @@ def set_environment(run: Run, ports: Ports, *, loopback: bool) -> None:
     """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault(VARIABLE, secrets.token_urlsafe(32))
-    os.environ.setdefault("SWITCHYARD_MODELS", str(models_directory()))
+    os.environ.setdefault(INTERNAL_KEY_VARIABLE, secrets.token_urlsafe(32))
+    os.environ.setdefault(MODELS_VARIABLE, str(models_directory()))
     (Path(run.directory) / TOKEN).write_text(secrets.token_hex(32))
     authenticate(run)
     path = os.environ.get("PYTHONPATH")

@@ -22,6 +22,7 @@ import yaml
 
 from app.config.serve_file import check_file, host_of
 from app.config.urls import is_loopback
+from app.internal_api import MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.draining import KEEP_ALIVE_S
 from deployments.local import dashboard, processes
 from deployments.local.environment import HOST, free_ports, is_free, set_environment
@@ -29,8 +30,6 @@ from deployments.local.errors import LaunchError, NotRunning
 from deployments.local.readiness import wait_until_ready
 from deployments.local.signals import Stopped, handle_signals, raise_if_stopped, run_in_background, stop_event
 from deployments.local.terminal import announce, output_to, report
-
-PACKAGE = "package:"
 
 SHUTDOWN_S = 60.0
 """How long requests in progress and Serve may take to end by themselves; then every process is ended."""
@@ -147,7 +146,7 @@ def _prepare_weights(document: Mapping[str, Any], stop: threading.Event) -> None
     from deployments.weights.cache import prepare
     from deployments.weights.errors import WeightsError
 
-    cache = Path(os.environ["SWITCHYARD_MODELS"])
+    cache = Path(os.environ[MODELS_VARIABLE])
     for name in names:
         try:
             run_in_background(partial(prepare, name, cache), stop)
@@ -174,8 +173,8 @@ def _packages(document: Mapping[str, Any]) -> Iterator[str]:
     for application in document.get("applications") or []:
         config = (application.get("args") or {}).get("llm_config") or {}
         source = (config.get("model_loading_config") or {}).get("model_source")
-        if isinstance(source, str) and source.startswith(PACKAGE):
-            yield source.removeprefix(PACKAGE)
+        if isinstance(source, str) and source.startswith(PACKAGE_PREFIX):
+            yield source.removeprefix(PACKAGE_PREFIX)
 
 
 def _start_ray(run: processes.Run, stop: threading.Event) -> None:

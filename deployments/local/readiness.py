@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from deployments.engine.internal_key import HEADER, VARIABLE
+from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
 from deployments.local import dashboard
 from deployments.local.dashboard import Application
 from deployments.local.environment import HOST
@@ -89,7 +89,7 @@ def _wait_until_answering(document: Mapping[str, Any], port: int, stop: threadin
 def _answers(port: int, path: str) -> bool:
     connection = http.client.HTTPConnection(HOST, port, timeout=5)
     try:
-        connection.request("GET", path, headers={HEADER: os.environ[VARIABLE]})
+        connection.request("GET", path, headers={INTERNAL_KEY_HEADER: os.environ[INTERNAL_KEY_VARIABLE]})
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
         return False

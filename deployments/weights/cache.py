@@ -18,16 +18,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from app.internal_api import MODELS_VARIABLE
 from deployments.weights.errors import WeightsError
 from deployments.weights.recipes import RECIPES, TINY, Recipe
 
-VARIABLE = "SWITCHYARD_MODELS"
 MARKER = ".recipe.json"
 
 
 def default_cache() -> Path:
     """Where prepared models are kept: $SWITCHYARD_MODELS, or `.models` in the current directory."""
-    return Path(os.environ.get(VARIABLE) or ".models").absolute()
+    return Path(os.environ.get(MODELS_VARIABLE) or ".models").absolute()
 
 
 def prepare(name: str, cache: Path, recipes: Mapping[str, Recipe] = RECIPES) -> Path:

@@ -12,8 +12,8 @@ import psutil
 import pytest
 import yaml
 
+from app.internal_api import INTERNAL_KEY_VARIABLE
 from benchmarks.serving import engine
-from deployments.engine.internal_key import VARIABLE
 from deployments.local import processes as leftovers
 from deployments.local.environment import TOKEN
 from deployments.weights.cache import default_cache, prepare_tiny
@@ -139,7 +139,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("faults")
     config = directory / "serve_config.yaml"
     config.write_text(yaml.safe_dump(document()))
-    with launched(config, directory, {VARIABLE: KEY}) as launcher:
+    with launched(config, directory, {INTERNAL_KEY_VARIABLE: KEY}) as launcher:
         cluster = Cluster(launcher, document())
         cluster.whole_again()
         yield cluster

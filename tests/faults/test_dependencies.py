@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deployments.engine.internal_key import HEADER
+from app.internal_api import INTERNAL_KEY_HEADER
 from deployments.weights.cache import default_cache, prepare_tiny
 from tests.faults.breaking import WAYS, Breaking, breaking
 from tests.faults.conftest import KEY, Cluster, wait_until
@@ -45,7 +45,7 @@ def broke_off(outcome: Outcome) -> bool:
 @pytest.fixture
 def upstream(cluster: Cluster) -> Iterator[Breaking]:
     """Half of the traffic goes through an upstream that breaks some answers off."""
-    with breaking(f"{cluster.url}/deployments/tiny", {HEADER: KEY}) as (server, url):
+    with breaking(f"{cluster.url}/deployments/tiny", {INTERNAL_KEY_HEADER: KEY}) as (server, url):
         tokenizer = str(prepare_tiny(default_cache()))
         cluster.change(
             endpoints={"chat": {"tasks": ["chat", "completions"], "traffic": {"tiny": 50, "breaking": 50}}},
@@ -76,7 +76,7 @@ def test_an_answer_that_breaks_off_is_asked_elsewhere_or_ends_in_an_error(cluste
 @pytest.mark.parametrize("meanwhile", ["allow", "refuse"])
 def test_the_store_of_the_limits_goes_and_comes_back(cluster: Cluster, meanwhile: str) -> None:
     def is_refused(outcome: Outcome) -> bool:
-        said = b'"overloaded"' if outcome.lane.name == "tgi" else b"limits of this server cannot be looked up"
+        said = b'"overloaded"' if outcome.lane.name == "tgi" else b"Rate limits are temporarily unavailable"
         return meanwhile == "refuse" and said in outcome.body
 
     def failures() -> float:

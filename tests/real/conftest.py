@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from deployments.engine.internal_key import HEADER, VARIABLE
+from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
 from deployments.local import processes as leftovers
 from tests.support.launcher import launched
 from tests.support.project import ROOT
@@ -30,7 +30,7 @@ class Application:
 
     def engine_metric(self, deployment: str, name: str) -> float:
         """The sum of one of vLLM's own metrics."""
-        headers = {HEADER: self.internal_key}
+        headers = {INTERNAL_KEY_HEADER: self.internal_key}
         text = httpx.get(f"{self.url}/deployments/{deployment}/metrics", headers=headers).raise_for_status().text
         lines = [line for line in text.splitlines() if line.startswith((name + "{", name + " "))]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
@@ -45,7 +45,7 @@ class Application:
 def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
     """Started by the command that users run, stopped the way they stop it."""
     key, directory = secrets.token_urlsafe(16), tmp_path_factory.mktemp("run")
-    with launched(ROOT / "serve_config.yaml", directory, {VARIABLE: key}) as launcher:
+    with launched(ROOT / "serve_config.yaml", directory, {INTERNAL_KEY_VARIABLE: key}) as launcher:
         with openai.OpenAI(base_url=f"{launcher.url}/v1", api_key="unused", max_retries=0, timeout=120) as sdk:
             yield Application(launcher.url, sdk, key, directory)
         launcher.process.send_signal(signal.SIGTERM)

@@ -6,7 +6,7 @@ import httpx
 import numpy as np
 import pytest
 
-from deployments.engine.internal_key import HEADER
+from app.internal_api import INTERNAL_KEY_HEADER
 from tests.real.conftest import Application
 from tests.support import transformers_reference as reference
 
@@ -29,7 +29,7 @@ def test_a_search_finds_the_beams_of_transformers(application: Application, sett
     search = {"width": 4, "early_stopping": False, "length_penalty": 1.0, "no_repeat_ngram": 1, **settings}
     asked = {"model": MODEL, "prompt": STORY, "max_tokens": 12, "n": 4, "beam": search, "return_token_ids": True}
     url = f"{application.url}/deployments/{GREEN}/switchyard/completions"
-    told = httpx.post(url, json=asked, headers={HEADER: application.internal_key}, timeout=240)
+    told = httpx.post(url, json=asked, headers={INTERNAL_KEY_HEADER: application.internal_key}, timeout=240)
     assert told.status_code == 200, told.text
     choices = told.json()["choices"]
     expected = reference.beams(

@@ -14,7 +14,7 @@ from databricks.sdk.core import Config
 from databricks.sdk.errors import BadRequest, InvalidParameterValue, NotFound
 from databricks.sdk.service.serving import ChatMessage, ChatMessageRole
 
-from deployments.engine.internal_key import HEADER
+from app.internal_api import INTERNAL_KEY_HEADER
 from tests.real.conftest import Application, eventually
 from tests.support.conversations import ANSWER, QUESTION, TOOL
 from tests.support.conversations import ASKED as USER
@@ -43,7 +43,11 @@ def engine(application: Application, path: str, **body: Any) -> Any:
     """The engine's own answer, without the router."""
     url = f"{application.url}/deployments/{GREEN}{path}"
     body = {"model": "SmolLM2-135M-Instruct", "temperature": 0, **body}
-    return httpx.post(url, json=body, headers={HEADER: application.internal_key}, timeout=120).raise_for_status().json()
+    return (
+        httpx.post(url, json=body, headers={INTERNAL_KEY_HEADER: application.internal_key}, timeout=120)
+        .raise_for_status()
+        .json()
+    )
 
 
 def invoke(application: Application, **body: Any) -> httpx.Response:

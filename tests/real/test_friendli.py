@@ -398,7 +398,7 @@ FIELDS: dict[str, Any] = {
 }
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])  # each is a generation of the real engine
 @given(
     st.dictionaries(st.sampled_from(sorted(FIELDS)), st.none(), max_size=4).flatmap(
         lambda names: st.fixed_dictionaries({name: FIELDS[name] for name in names})

@@ -7,7 +7,7 @@ import httpx
 import openai
 import pytest
 
-from deployments.engine.internal_key import HEADER
+from app.internal_api import INTERNAL_KEY_HEADER
 from deployments.engine.logits.watermark import detect
 from deployments.weights.cache import default_cache, prepare
 from tests.real.conftest import Application
@@ -33,7 +33,7 @@ Text = tuple[list[int], list[int]]
 def post(application: Application, path: str, body: dict[str, Any]) -> httpx.Response:
     """To vLLM's own server in the deployment."""
     url = f"{application.url}/deployments/{DEPLOYMENT}{path}"
-    return httpx.post(url, json=body, headers={HEADER: application.internal_key}, timeout=240)
+    return httpx.post(url, json=body, headers={INTERNAL_KEY_HEADER: application.internal_key}, timeout=240)
 
 
 def complete(application: Application, xargs: dict[str, Any] | None, **fields: Any) -> list[Text]:

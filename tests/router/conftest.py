@@ -8,16 +8,18 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from app.access.guard import AccessTiming
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
+from tests.support.certificates import self_signed_certificate
 from tests.support.fake_engine import FakeEngine
-from tests.support.servers import serve
+from tests.support.servers import ServerPool, serve
 
 
 class Rig:
     """A router and the deployments behind it."""
 
-    def __init__(self, engines: dict[str, FakeEngine], engines_url: str) -> None:
+    def __init__(self, engines: dict[str, FakeEngine], engines_url: str, access_timing: AccessTiming) -> None:
         self.blue, self.green, self.mini = engines["blue"], engines["green"], engines["mini"]
         self.config: dict[str, Any] = {
             "endpoints": {
@@ -30,7 +32,7 @@ class Rig:
                 "mini": {"url": f"{engines_url}/mini", "model": "mini-model", "tasks": ["embeddings"]},
             },
         }
-        self.router = Router(RuntimeEnvironment(), random=Random(7))
+        self.router = Router(RuntimeEnvironment(), random=Random(7), access_timing=access_timing)
         self.router.reconfigure(self.config)
         self.url = ""
 
@@ -52,6 +54,24 @@ class Rig:
         self.chat_endpoint(traffic={name: 100})
 
 
+@pytest.fixture(scope="session", autouse=True)
+def few_certificates(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One trusted certificate: each HTTP client loads all of them, and the usual 140 take 20 to 70 ms of CPU."""
+    file = tmp_path_factory.mktemp("tls") / "certificates.pem"
+    file.write_text(self_signed_certificate())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(file))
+        yield
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[ServerPool]:
+    """Running servers for the routers of the tests."""
+    pool = ServerPool()
+    yield pool
+    pool.close()
+
+
 @pytest.fixture(scope="session")
 def engines() -> Iterator[tuple[dict[str, FakeEngine], str]]:
     """The fake deployments, each below its name at one URL, for the whole run."""
@@ -61,11 +81,17 @@ def engines() -> Iterator[tuple[dict[str, FakeEngine], str]]:
 
 
 @pytest.fixture
-def rig(engines: tuple[dict[str, FakeEngine], str]) -> Iterator[Rig]:
+def access_timing() -> AccessTiming:
+    """The rig's clock and times. A test that needs others parametrizes this fixture."""
+    return AccessTiming()
+
+
+@pytest.fixture
+def rig(engines: tuple[dict[str, FakeEngine], str], servers: ServerPool, access_timing: AccessTiming) -> Iterator[Rig]:
     """A fresh router in front of freshly reset deployments."""
     fakes, url = engines
     for fake in fakes.values():
         fake.reset()
-    rig = Rig(fakes, url)
-    with serve(rig.router.app) as rig.url:
+    rig = Rig(fakes, url, access_timing)
+    with servers.host(rig.router.app) as rig.url:
         yield rig

@@ -25,6 +25,15 @@ async def until_asked(rig: Rig, count: int) -> None:
     raise AssertionError("the deployment was not asked")
 
 
+async def until_queued(rig: Rig, count: int) -> None:
+    queue = rig.router.state.queues["chat"]
+    for _ in range(1000):
+        if queue.waiting == count:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{queue.waiting} requests are queued, not {count}")
+
+
 async def test_a_full_endpoint_refuses_with_a_time_to_come_back_and_serves_who_waited(rig: Rig) -> None:
     rig.chat_endpoint(admission={"max_concurrent": 1, "max_queued": 1, "max_wait_s": 20})
     rig.blue.answer = lambda body: stream([0.5, "data: [DONE]\n\n"])
@@ -32,11 +41,11 @@ async def test_a_full_endpoint_refuses_with_a_time_to_come_back_and_serves_who_w
     await until_asked(rig, 1)
     rig.blue.answer = chat
     second = asyncio.create_task(ask(rig))
-    await asyncio.sleep(0.1)
+    await until_queued(rig, 1)
     third = await ask(rig)
     assert third.status_code == 503
     assert third.headers["retry-after"] == "1"
-    assert "works on 1 requests and 1 wait" in third.json()["error"]["message"]
+    assert "Endpoint 'chat' is at capacity (1 running, 1 queued)" in third.json()["error"]["message"]
     assert (await first).status_code == 200
     assert (await second).status_code == 200
     assert len(rig.blue.requests) == 2
@@ -48,10 +57,10 @@ async def test_who_leaves_the_queue_makes_room(rig: Rig) -> None:
     first = asyncio.create_task(ask(rig, stream=True))
     await until_asked(rig, 1)
     second = asyncio.create_task(ask(rig))
-    await asyncio.sleep(0.1)
+    await until_queued(rig, 1)
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
-    await asyncio.sleep(0.1)
+    await until_queued(rig, 0)
     rig.blue.answer = chat
     third = asyncio.create_task(ask(rig))
     assert (await first).status_code == (await third).status_code == 200

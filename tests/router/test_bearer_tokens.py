@@ -10,11 +10,12 @@ import openai
 import pytest
 from starlette.responses import RedirectResponse, Response
 
-from app.access.jwks import FLOOR_S
+from app.access.guard import AccessTiming
+from app.access.jwks import RETRY_S
 from tests.router.conftest import Rig
 from tests.router.test_access import Keys, eventually
 from tests.support.oidc_provider import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
-from tests.support.servers import serve
+from tests.support.servers import ServerPool
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -26,10 +27,10 @@ def signing_keys() -> dict[str, Any]:
 
 
 @pytest.fixture
-def issuer(rig: Rig, signing_keys: dict[str, Any]) -> Iterator[LocalIssuer]:
+def issuer(rig: Rig, servers: ServerPool, signing_keys: dict[str, Any]) -> Iterator[LocalIssuer]:
     """The rig trusts this issuer, which has its first key."""
     issuer = LocalIssuer(keys={"first": signing_keys["first"]})
-    with serve(issuer.app) as issuer.url:
+    with servers.host(issuer.app) as issuer.url:
         rig.change(access={"oidc": {"issuer": issuer.url, "audience": AUDIENCE, "endpoints_claim": "models"}})
         yield issuer
 
@@ -61,10 +62,10 @@ def test_no_hostile_token_gets_through(rig: Rig, issuer: LocalIssuer) -> None:
     assert httpx.post(f"{rig.url}/v1/chat/completions", json=CHAT).status_code == 401
 
 
+@pytest.mark.parametrize("access_timing", [AccessTiming(issuer_retry_s=0)], ids=["no pause between fetches"])
 def test_a_rotated_key_is_found_and_the_old_one_ends(
-    rig: Rig, issuer: LocalIssuer, signing_keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    rig: Rig, issuer: LocalIssuer, signing_keys: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("app.access.jwks.FLOOR_S", 0.0)
     old = issuer.token(models=["chat"])
     assert ask(rig, old).status_code == 200
     issuer.keys = {"second": signing_keys["second"]}
@@ -77,7 +78,7 @@ def test_made_up_key_ids_do_not_make_the_router_ask_the_issuer_each_time(rig: Ri
     for number in range(10):
         assert ask(rig, issuer.token(headers={"kid": f"made-up-{number}"})).status_code == 401
     assert issuer.asked == 1
-    assert FLOOR_S > 5
+    assert RETRY_S > 5
 
 
 def test_an_issuer_that_is_down_keeps_nobody_out_who_was_known(rig: Rig, issuer: LocalIssuer) -> None:
@@ -116,10 +117,8 @@ def test_keys_and_tokens_go_together(rig: Rig, issuer: LocalIssuer, tmp_path: Pa
     assert ask(rig, issuer.token(models=["chat"])).status_code == 200
 
 
-def test_an_issuer_that_hangs_holds_up_no_revoked_key(
-    rig: Rig, issuer: LocalIssuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.access.jwks._TIMEOUT_S", 60.0)
+@pytest.mark.parametrize("access_timing", [AccessTiming(issuer_timeout_s=60)], ids=["a fetch may take a minute"])
+def test_a_hanging_issuer_does_not_delay_the_revocation_of_a_key(rig: Rig, issuer: LocalIssuer, tmp_path: Path) -> None:
     issuer.slow_s = 60
     keys = Keys(tmp_path / "keys.yaml")
     rig.change(access={"keys_file": str(keys.path)})

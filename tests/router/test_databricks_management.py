@@ -40,10 +40,11 @@ from app.control_plane import Delivery
 from app.dialects.databricks.management.objects import REFUSED
 from app.errors import TimedOut, Unavailable
 from app.server.application import Router
+from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.fake_control_plane import MemoryControl
-from tests.support.servers import serve
+from tests.support.servers import ServerPool
 
 ROOT = "/api/2.0/serving-endpoints"
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -89,9 +90,9 @@ class Managed:
 
 
 @pytest.fixture
-def managed(rig: Rig) -> Iterator[Managed]:
+def managed(rig: Rig, servers: ServerPool) -> Iterator[Managed]:
     managed = Managed(rig)
-    with serve(managed.router.app) as managed.url:
+    with servers.host(managed.router.app) as managed.url:
         yield managed
 
 
@@ -168,7 +169,7 @@ def test_management_is_counted_and_logged(rig: Rig, caplog: pytest.LogCaptureFix
                 break
             time.sleep(0.05)
     assert answer.headers["x-request-id"] == "mine"
-    lines = [json.loads(record.message) for record in caplog.records]
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records]
     assert [(it["request_id"], it["operation"], it["endpoint"], it["status"]) for it in lines] == [
         ("mine", "get_endpoint", "chat", 200),
         (lines[1]["request_id"], "get_endpoint", "", 404),
@@ -176,8 +177,8 @@ def test_management_is_counted_and_logged(rig: Rig, caplog: pytest.LogCaptureFix
     assert lines[1]["request_id"] != "not mine"
 
 
-def test_before_the_first_configuration_it_is_unavailable() -> None:
-    with serve(Router(RuntimeEnvironment()).app) as url:
+def test_before_the_first_configuration_it_is_unavailable(servers: ServerPool) -> None:
+    with servers.host(Router(RuntimeEnvironment()).app) as url:
         answer = httpx.get(f"{url}{ROOT}")
         assert httpx.get(f"{url}/.well-known/databricks-config").status_code == 200
     assert (answer.status_code, answer.json()["error_code"]) == (503, "TEMPORARILY_UNAVAILABLE")
@@ -236,7 +237,7 @@ def test_what_no_documentation_knows_is_told_in_databricks_words(rig: Rig) -> No
 
 
 def test_a_router_alone_says_that_its_file_declares_the_traffic(rig: Rig) -> None:
-    with pytest.raises(BadRequest, match="this router runs alone, on a file"):
+    with pytest.raises(BadRequest, match="this router runs standalone"):
         workspace(rig.url).serving_endpoints.update_config("chat", traffic_config=traffic(blue=0, green=100))
     assert shares(workspace(rig.url).serving_endpoints.get("chat")) == {"blue": 100, "green": 0}
 
@@ -298,7 +299,7 @@ def test_a_router_that_is_behind_cannot_overwrite(managed: Managed) -> None:
     moved = {**managed.control.config["endpoints"]["chat"], "traffic": {"blue": 50, "green": 50}}
     elsewhere = {**managed.control.config, "endpoints": {**managed.control.config["endpoints"], "chat": moved}}
     managed.control.config = elsewhere
-    with pytest.raises(ResourceConflict, match="changed by somebody else"):
+    with pytest.raises(ResourceConflict, match="has changed in the meantime"):
         managed.endpoints.update_config("chat", traffic_config=traffic(blue=0, green=100))
     assert managed.control.config is elsewhere
 
@@ -365,7 +366,7 @@ def test_a_configuration_that_the_router_refused_has_failed(managed: Managed) ->
     assert endpoint.state.config_update is EndpointStateConfigUpdate.UPDATE_FAILED
     with pytest.raises(OperationFailed):
         managed.endpoints.wait_get_serving_endpoint_not_updating("chat")
-    with pytest.raises(ResourceConflict, match="applied last is wrong"):
+    with pytest.raises(ResourceConflict, match="last applied configuration is invalid"):
         managed.endpoints.update_config("chat", traffic_config=traffic(blue=0, green=100))
 
 

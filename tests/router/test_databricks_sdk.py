@@ -141,7 +141,7 @@ def test_the_engines_refusal_and_failure_raise_the_sdks_exceptions(rig: Rig, end
     with pytest.raises(InvalidParameterValue, match="messages: The context length"):
         endpoints.query("chat", messages=ASKED)
     rig.blue.answer = refuse(500, "CUDA", kind="InternalServerError")
-    with pytest.raises(InternalError, match="failed while it served"):
+    with pytest.raises(InternalError, match="failed while serving"):
         endpoints.query("chat", messages=ASKED)
 
 
@@ -261,7 +261,7 @@ def test_errors_are_databricks_flat_body_for_the_openai_sdk_too(rig: Rig, sdk: A
     with pytest.raises(openai.BadRequestError) as wrong:
         sdk.chat.completions.create(model="embed", messages=USER)
     body = wrong.value.body
-    assert "does embeddings" in body["message"]
+    assert "supports embeddings" in body["message"]
     for field in ("background", "store"):
         with pytest.raises(openai.BadRequestError, match=field):
             sdk.responses.create(model="chat", input="hi", **{field: False})

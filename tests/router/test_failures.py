@@ -120,7 +120,7 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event(rig: Rig, parts
         answer = await ask(rig, stream=True)
     frames = answer.text.split("\n\n")
     assert frames[0] + "\n\n" == chunk("Hel")
-    assert "ended its answer before it was complete" in frames[1]
+    assert "ended its response before it was complete" in frames[1]
     assert frames[2:] == ["data: [DONE]", ""]
     assert rig.green.requests == []
 
@@ -166,7 +166,7 @@ async def test_a_stalling_stream_is_given_up_after_the_idle_timeout(rig: Rig) ->
     rig.blue.answer = lambda body: stream([chunk("Hel"), 5.0, chunk("lo")])
     answer = await ask(rig, stream=True)
     assert answer.text.startswith(chunk("Hel"))
-    assert "stopped answering" in answer.text
+    assert "stopped responding" in answer.text
     assert answer.text.endswith("data: [DONE]\n\n")
 
 

@@ -13,6 +13,7 @@ import openai
 import pytest
 from starlette.responses import JSONResponse
 
+from app.access.guard import AccessTiming
 from app.config.access import Limits
 from tests.router.conftest import Rig
 from tests.router.test_access import DIALECTS, Keys, Spoken, ask, every_dialect, tokenizers
@@ -29,11 +30,11 @@ REQUESTS = "x-ratelimit-remaining-requests"
 __all__ = ["tokenizers"]  # a fixture
 
 
-@pytest.fixture(autouse=True)
-def _away_from_a_boundary() -> None:
-    """Windows in memory begin with the clock's minutes: no test may straddle one."""
-    if (rest := 60 - time.time() % 60) < 10:
-        time.sleep(rest + 0.1)
+@pytest.fixture
+def access_timing() -> AccessTiming:
+    """Limits are counted at one moment, 30 s into a minute: a slow machine must not move the window on."""
+    now = time.time() // 60 * 60 + 30
+    return AccessTiming(clock=lambda: now)
 
 
 def limit(rig: Rig, **limits: int) -> None:
@@ -176,7 +177,7 @@ async def test_a_prompt_that_no_waiting_helps_is_a_413(rig: Rig) -> None:
     answer = await chat(rig)
     assert answer.status_code == 413
     assert "retry-after" not in answer.headers
-    assert "can never hold; shorten it" in answer.text
+    assert "can never admit; shorten it" in answer.text
 
 
 async def test_requests_at_a_time(rig: Rig) -> None:
@@ -206,7 +207,7 @@ def test_a_key_brings_its_own_limits_and_others_keep_theirs(rig: Rig, tmp_path: 
     assert [ask(rig, DIALECTS["openai"], key).status_code for key in answers] == [429, 200, 200]
 
 
-def test_naming_deployments_leads_around_no_limit(rig: Rig) -> None:
+def test_naming_a_deployment_does_not_bypass_limits(rig: Rig) -> None:
     rig.change(access={"limits": {"endpoints": {"chat": {"requests_per_minute": 2}}}})
     rig.chat_endpoint(traffic={"blue": 100}, fallback=["green"])
     statuses = [
@@ -216,7 +217,7 @@ def test_naming_deployments_leads_around_no_limit(rig: Rig) -> None:
     assert statuses == [200, 200, 429, 429, 429]
 
 
-async def test_little_patience_makes_no_request_cheap(rig: Rig) -> None:
+async def test_a_client_timeout_is_still_charged(rig: Rig) -> None:
     """The engine has worked for who asks for an answer within an instant."""
     limit(rig, tokens_per_minute=1000)
     rig.blue.answer = lambda body: stream([5.0])

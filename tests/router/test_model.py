@@ -46,8 +46,9 @@ class Teller:
 
 
 @pytest.fixture
-async def upstream() -> AsyncIterator[Upstream]:
-    async with Upstream() as upstream:
+async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[Upstream]:
+    """Parametrized indirectly with `Upstream`'s arguments."""
+    async with Upstream(**getattr(request, "param", {})) as upstream:
         yield upstream
 
 
@@ -64,10 +65,8 @@ async def test_a_card_is_asked_for_once_while_it_is_fresh(upstream: Upstream) ->
     assert teller.asked == [None]
 
 
-async def test_a_card_that_is_not_fresh_is_asked_for_by_its_tag(
-    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.upstream.model_cache._FRESH_S", -1.0)
+@pytest.mark.parametrize("upstream", [{"model_fresh_s": -1}], indirect=True, ids=["nothing stays fresh"])
+async def test_a_stale_card_is_requested_by_its_etag(upstream: Upstream) -> None:
     teller = Teller()
     with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
         first = await upstream.model(target(url), Timeouts())
@@ -92,11 +91,10 @@ async def test_a_deployment_that_says_nothing_has_failed(upstream: Upstream, sta
         assert (await upstream.model(target(url), Timeouts())).max_len == 100
 
 
-async def test_a_deployment_that_hangs_holds_up_nobody_who_knows_its_model(
-    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.upstream.model_cache._FRESH_S", -1.0)
-    monkeypatch.setattr("app.upstream.model_cache._PATIENCE_S", 0.01)
+@pytest.mark.parametrize(
+    "upstream", [{"model_fresh_s": -1, "model_max_wait_s": 0.01}], indirect=True, ids=["short waits"]
+)
+async def test_a_hanging_deployment_delays_no_request_that_knows_its_model(upstream: Upstream) -> None:
     teller = Teller()
     with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
         first = await upstream.model(target(url), Timeouts())

@@ -9,9 +9,10 @@ import httpx
 import pytest
 
 from app.server.application import Router
+from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
-from tests.support.servers import serve
+from tests.support.servers import ServerPool
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "a secret prompt"}]}
 
@@ -36,8 +37,8 @@ def test_an_endpoint_whose_deployments_are_down_is_not_ready(rig: Rig) -> None:
     }
 
 
-def test_a_router_without_a_configuration_says_so() -> None:
-    with serve(Router(RuntimeEnvironment(), random=Random(1)).app) as url:
+def test_a_router_without_a_configuration_says_so(servers: ServerPool) -> None:
+    with servers.host(Router(RuntimeEnvironment(), random=Random(1)).app) as url:
         assert httpx.get(f"{url}/health").status_code == 200
         assert httpx.get(f"{url}/ready").status_code == 503
         answer = httpx.post(f"{url}/v1/chat/completions", json=CHAT)
@@ -66,7 +67,7 @@ def access_log() -> Iterator[list[str]]:
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            lines.append(record.getMessage())
+            lines.append(JsonFormatter().format(record))
 
     logger = logging.getLogger("switchyard.access")
     handler = Keep()

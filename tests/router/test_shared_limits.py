@@ -19,7 +19,7 @@ from tests.router.conftest import Rig
 from tests.router.test_access import eventually
 from tests.support.fake_engine import chunk, stream
 from tests.support.redis_server import RedisServer, redis_server
-from tests.support.servers import serve
+from tests.support.servers import ServerPool
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "x" * 396}]}  # estimated at 100 tokens
 SEVERAL = RuntimeEnvironment(several_routers=True)
@@ -53,11 +53,11 @@ class Pair:
 
 
 @pytest.fixture
-def pair(rig: Rig) -> Iterator[Pair]:
+def pair(rig: Rig, servers: ServerPool) -> Iterator[Pair]:
     routers = Router(SEVERAL, random=Random(1)), Router(SEVERAL, random=Random(2))
     for router in routers:
         router.reconfigure(rig.config)
-    with serve(routers[0].app) as first, serve(routers[1].app) as second:
+    with servers.host(routers[0].app) as first, servers.host(routers[1].app) as second:
         yield Pair(rig, (first, second), routers)
 
 
@@ -116,7 +116,7 @@ async def test_without_the_store_requests_are_refused_if_the_configuration_says_
     redis.stop()
     answer = await pair.ask(0)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-    assert "limits of this server cannot be looked up" in answer.text
+    assert "Rate limits are temporarily unavailable" in answer.text
     assert str(redis.port) not in answer.text
     redis.start()
     assert await _soon(pair, 200)
@@ -134,7 +134,7 @@ async def test_a_stream_outlives_its_store(pair: Pair, redis: RedisServer) -> No
 def test_several_routers_refuse_limits_in_memory(rig: Rig, tmp_path: Path) -> None:
     router = Router(SEVERAL)
     limited = {"limits": {"default": {"requests_per_minute": 1}}}
-    with pytest.raises(ConfigError, match=r"access\.limits: several routers cannot keep limits in memory"):
+    with pytest.raises(ConfigError, match=r"access\.limits: several routers cannot count limits in memory"):
         router.reconfigure({**rig.config, "access": limited})
     keys = tmp_path / "keys.yaml"
     keys.write_text(create("small", limits=Limits(requests_per_minute=1))[1].line)
@@ -159,7 +159,7 @@ def test_keys_that_bring_limits_are_not_taken_by_several_routers_without_a_store
     [
         ({"url_env": "SWITCHYARD_NO_SUCH"}, r"store\.url_env: the variable SWITCHYARD_NO_SUCH is not set"),
         ({"url_file": "/no/such/file"}, r"store\.url_file: /no/such/file: No such file"),
-        ({"url_file": "/dev/null"}, r"store: the URL is none that"),
+        ({"url_file": "/dev/null"}, r"store: the URL is not a Redis URL"),
     ],
 )
 def test_a_store_that_cannot_be_found_refuses_the_configuration(rig: Rig, store: dict[str, str], said: str) -> None:

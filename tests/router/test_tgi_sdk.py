@@ -11,7 +11,7 @@ import huggingface_hub.errors as hub
 import pytest
 import text_generation.errors as tgi
 from huggingface_hub import AsyncInferenceClient, InferenceClient
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai import APIError, OpenAI
 from text_generation import AsyncClient, Client
@@ -22,7 +22,7 @@ from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.fake_engine import CONTEXT, FakeEngine, chat, refuse, speaks, stream
 from tests.support.samples import PROCESSORS, tokenizer
-from tests.support.servers import serve
+from tests.support.servers import ServerPool
 
 # TGI's own client calls its pydantic models in an old way.
 pytestmark = pytest.mark.filterwarnings("ignore:The `dict` method is deprecated")
@@ -434,20 +434,19 @@ PATHS = ["/", "/generate", "/generate_stream", "/tokenize", "/invocations", "/ve
 
 
 @pytest.fixture(scope="module")
-def fuzzed(files: Path, model: Model) -> Iterator[httpx.Client]:
+def fuzzed(files: Path, model: Model, servers: ServerPool) -> Iterator[httpx.Client]:
     """A client of a router in front of a deployment that answers."""
     engine = FakeEngine(answer=speaks(model, TEXT))
-    with serve(engine.app) as upstream:
+    with servers.host(engine.app) as upstream:
         router = Router(RuntimeEnvironment(), random=Random(7))
         deployment = {"url": upstream, "model": "blue-model", "tokenizer_dir": str(files)}
         endpoint = {"tasks": ["chat", "completions"], "traffic": {"blue": 100}}
         defaults = {"chat": "chat", "completions": "chat"}
         router.reconfigure({"endpoints": {"chat": endpoint}, "deployments": {"blue": deployment}, "defaults": defaults})
-        with serve(router.app) as url, httpx.Client(base_url=url, timeout=20) as client:
+        with servers.host(router.app) as url, httpx.Client(base_url=url, timeout=20) as client:
             yield client
 
 
-@settings(max_examples=300)
 @given(path=st.sampled_from(PATHS), body=bodies)
 def test_no_body_is_our_fault(fuzzed: httpx.Client, path: str, body: dict[str, Any]) -> None:
     if "messages" in body:  # this deployment only completes
@@ -461,7 +460,6 @@ def test_no_body_is_our_fault(fuzzed: httpx.Client, path: str, body: dict[str, A
         assert "error_type" in told or told["generated_text"] is not None
 
 
-@settings(max_examples=100)
 @given(path=st.sampled_from(PATHS), body=st.binary(max_size=40))
 def test_no_bytes_are_our_fault(fuzzed: httpx.Client, path: str, body: bytes) -> None:
     assert fuzzed.post(path, content=body).status_code in (400, 422)

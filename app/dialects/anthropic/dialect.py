@@ -1,19 +1,19 @@
-"""Anthropic's Messages API, which vLLM speaks itself: passed through, with errors in Anthropic's form.
+"""Anthropic's Messages API, which vLLM has too: passed through, with errors in Anthropic's form.
 
-Contract: Anthropic's API reference, as far as vLLM 0.29 models it (`entrypoints/anthropic`). vLLM makes a chat request
-of it inside, so its errors arrive in OpenAI's form or Anthropic's; both hold an `error` object.
+Contract: Anthropic's API reference, as far as vLLM 0.29 models it (`entrypoints/anthropic`). Internally vLLM turns it
+into a chat request, so its errors have OpenAI's form or Anthropic's; both have an `error` object.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from app.config.schema import Config
-from app.dialects.anthropic.errors import MESSAGES, error_body
-from app.dialects.anthropic.fields import _MODELS, TAKEN, _check
-from app.dialects.base import ParseContext, Reply, Request, Route, ServingContext, Stream
-from app.dialects.common.passthrough import PassthroughStream
+from app.dialects.anthropic.errors import error_body
+from app.dialects.anthropic.fields import CountTokens, Messages
+from app.dialects.anthropic.translations import PARSERS
+from app.dialects.base import Call, ParseContext, Reply, Request, Route
+from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.json_body import dump, json_object
-from app.dialects.legacy import Call
 from app.dialects.mounts import MOUNTS, addressed, is_below
 from app.dialects.openapi_schemas import Body
 from app.errors import NotFound, SwitchyardError
@@ -30,31 +30,15 @@ class Anthropic:
         for prefix in ("", *(mount.removesuffix("/v1") for mount in MOUNTS))
         for operation, path in _PATHS.items()
     )
-    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {name: [Body(model)] for name, model in _MODELS.items()}
+    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {"messages": [Body(Messages)], "count_tokens": [Body(CountTokens)]}
+    unknown_fields: ClassVar[str] = REJECTED_BY_NAME
 
     def claims(self, route: Route, request: Request) -> bool:
         return True
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
-        body = json_object(request.body)
-        _check(body, _MODELS[operation])
-        body = {name: value for name, value in body.items() if name not in TAKEN}
-        user = body.get("metadata", {}).get("user_id")
-        call = Call(
-            task="chat",
-            path=_PATHS[operation],
-            body=body,
-            model=body["model"],
-            stream=body.get("stream", False),
-            user=user if isinstance(user, str) else None,
-        )
+        call = PARSERS[operation](json_object(request.body))
         return addressed(call, request) if is_below(request) else call
-
-    def render(self, call: Call, body: bytes, served: ServingContext) -> Reply:
-        return Reply(body)
-
-    def stream(self, call: Call, served: ServingContext) -> Stream:
-        return PassthroughStream(MESSAGES)
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         return Reply(dump(error_body(error)), error.status)

@@ -23,7 +23,7 @@ _LAST_EVENTS = (b"event: message_stop\n", b"event: error\n")
 def error_body(error: SwitchyardError) -> dict[str, Any]:
     """``{"type": "error", "error": {"type", "message"}}``; the message names the field."""
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    # vLLM makes a chat request of it, and may complain about that one's field.
+    # vLLM turns it into a chat request, and its messages may name that request's field.
     message = error.message.replace("max_completion_tokens", "max_tokens")
     return {"type": "error", "error": {"type": kind, "message": message}}
 

@@ -1,29 +1,33 @@
-from collections.abc import Mapping
+"""The fields of Anthropic's requests, as far as vLLM 0.29 models them; it would ignore any other one silently."""
+
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from app.dialects.validation import first_problem
-from app.errors import BadRequest
+from app.dialects.common.support import MODEL, RECORDS
 
 
 class CountTokens(BaseModel):
-    """POST /v1/messages/count_tokens: what makes a prompt. Anthropic's own API refuses the other fields here."""
+    """POST /v1/messages/count_tokens: what makes a prompt. Anthropic's own API rejects the other fields here."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    model: str
+    model: str = Field(description=MODEL)
     messages: list[Any] = Field(min_length=1)
     chat_template_kwargs: Any = None
     system: str | list[Any] | None = None
-    thinking: Any = None
+    thinking: Any = Field(
+        default=None,
+        description="`disabled` is the same as absent; any other value is rejected: the engine has no budget for "
+        "thoughts, and whether a model thinks depends on its chat template (`chat_template_kwargs`)",
+    )
     tool_choice: Any = None
     tools: list[Any] | None = None
 
     @field_validator("thinking")
     @classmethod
-    def _thinks_as_it_does(cls, value: Any) -> Any:
-        # Absent is disabled at Anthropic's too. vLLM knows neither a budget nor a way to ask for thoughts.
+    def _only_disabled(cls, value: Any) -> Any:
+        # Absent means disabled at Anthropic's too. vLLM has neither a budget nor a switch for thoughts.
         if value != {"type": "disabled"}:
             raise ValueError(
                 'only {"type": "disabled"} is supported; whether a model thinks is up to its chat template '
@@ -33,18 +37,18 @@ class CountTokens(BaseModel):
 
 
 class Messages(CountTokens):
-    """POST /v1/messages: what vLLM 0.29 models, `tests/real/test_fields.py` compares, and TAKEN.
-
-    Anything else it would drop without a word.
-    """
+    """POST /v1/messages."""
 
     max_tokens: int
     cache_salt: Any = None
     ec_transfer_params: Any = None
     kv_transfer_params: Any = None
-    metadata: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = Field(
+        default=None,
+        description="`user_id` is the sticky key if the endpoint is sticky by user; otherwise changes nothing",
+    )
     output_config: Any = None
-    service_tier: Any = None
+    service_tier: Any = Field(default=None, description=RECORDS)
     stop_sequences: list[Any] | None = None
     stream: bool = False
     temperature: float | None = None
@@ -53,22 +57,9 @@ class Messages(CountTokens):
     vllm_xargs: Any = None
 
 
-TAKEN = frozenset({"service_tier", "thinking"})
+NOT_SENT = frozenset({"service_tier", "thinking"})
 """Anthropic's fields that vLLM does not have, and that change nothing."""
 
-_MODELS: Mapping[str, type[BaseModel]] = {"messages": Messages, "count_tokens": CountTokens}
-
-FIELDS: Mapping[str, frozenset[str]] = {name: frozenset(model.model_fields) for name, model in _MODELS.items()}
-"""Operation to fields."""
-
-ENGINE = FIELDS["messages"] - TAKEN
-ENGINE_COUNT = FIELDS["count_tokens"] - TAKEN
-
-
-def _check(body: dict[str, Any], model: type[BaseModel]) -> None:
-    """Raises BadRequest, naming the field."""
-    try:
-        model.model_validate(body)
-    except ValidationError as error:
-        problem = first_problem(error)
-        raise BadRequest(problem.message, param=problem.path) from None
+# `tests/real/test_fields.py` compares these with the installed vLLM.
+ENGINE = Messages.model_fields.keys() - NOT_SENT
+ENGINE_COUNT = CountTokens.model_fields.keys() - NOT_SENT

@@ -1,13 +1,10 @@
-"""`best_of` of the completions API, which vLLM does not have: generate more, keep the likeliest."""
+"""`best_of` of the completions API, which vLLM does not have: generate more candidates, keep the likeliest."""
 
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Self
 
-from pydantic_core import from_json
-
-from app.dialects.json_body import dump
-from app.errors import BadRequest, Broken
+from app.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +17,7 @@ class BestOf:
 
     @classmethod
     def take(cls, body: dict[str, Any]) -> Self | None:
-        """Takes `best_of` out of `body` and has it generate the candidates; None where there is nothing to choose.
+        """Replaces `best_of` in `body` by the fields that generate the candidates; None if there is nothing to choose.
 
         Raises BadRequest for a `best_of` below `n`, or with a stream.
         """
@@ -37,18 +34,11 @@ class BestOf:
         body["n"] = best_of
         return cls(best_of, n, show_logprobs)
 
-    def choose(self, body: bytes) -> bytes:
-        """The answer with the best candidates only, in order of merit. Raises Broken on an answer without them."""
-        try:
-            return dump(self.kept(from_json(body)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise Broken("The deployment's answer is no completion") from error
-
     def kept(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """`choose` for an answer that has been read."""
+        """The completion with the best candidates of each prompt only, the likeliest first."""
         choices = answer["choices"]
         groups = [choices[at : at + self.best_of] for at in range(0, len(choices), self.best_of)]
-        kept = [choice for group in groups for choice in sorted(group, key=_merit, reverse=True)[: self.keep]]
+        kept = [choice for group in groups for choice in sorted(group, key=_mean_logprob, reverse=True)[: self.keep]]
         for index, choice in enumerate(kept):
             choice["index"] = index
             if not self.show_logprobs:
@@ -56,7 +46,7 @@ class BestOf:
         return {**answer, "choices": kept}
 
 
-def _merit(choice: dict[str, Any]) -> float:
-    # An echoed prompt's first token has no log-probability; the prompt's others are the same for every candidate.
+def _mean_logprob(choice: dict[str, Any]) -> float:
+    # An echoed prompt's first token has no log-probability; its others are the same in every candidate.
     known = [value for value in choice["logprobs"]["token_logprobs"] if value is not None]
     return fmean(known) if known else float("-inf")

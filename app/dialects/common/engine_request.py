@@ -1,12 +1,12 @@
-"""Where vLLM takes less than the dialects promise: seeds beyond a signed integer, high temperatures, other extras."""
+"""Engine requests where vLLM accepts less than the dialects promise: seeds, temperatures, greedy decoding, and more."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from app.dialects.base import ServingContext
+from app.internal_api import Xarg
 from app.routing.traffic import Random
 
-LARGEST_SEED = 2**64 - 1
 _LARGEST_DRAWN_SEED = 2**53 - 2**10  # a number that JavaScript can hold, and some more for the choices after the first
 _MAX_TEMPERATURE = 2.0
 
@@ -16,46 +16,39 @@ def draw_seed(random: Random) -> int:
     return 1 + int(random.random() * (_LARGEST_DRAWN_SEED - 1))
 
 
-def to_int64_seed(seed: int) -> int:
-    """An unsigned seed as vLLM's signed one. -1 would mean none there; it shares its sequence with the smallest."""
-    signed = seed if seed < 2**63 else seed - 2**64
-    return -(2**63) if signed == -1 else signed
+def temperature(value: float) -> dict[str, Any]:
+    """The fields for a temperature: above vLLM's limit, a logits processor scales by the rest (`vllm_xargs`)."""
+    if value <= _MAX_TEMPERATURE:
+        return {"temperature": value}
+    return {"temperature": _MAX_TEMPERATURE, "vllm_xargs": {Xarg.TEMPERATURE: value}}
 
 
-def temperature(wanted: float) -> dict[str, Any]:
-    """A temperature in vLLM's words: above its limit, a processor of the deployment does the rest (`vllm_xargs`)."""
-    if wanted <= _MAX_TEMPERATURE:
-        return {"temperature": wanted}
-    return {"temperature": _MAX_TEMPERATURE, "vllm_xargs": {"temperature": wanted}}
+_EXTENSION_FIELDS = ("seeds", "beam", "replace_embeddings")  # of completions; vLLM's own route does not have them
 
 
-_ROUTES = ("seeds", "beam", "replace_embeddings")  # fields of a completion that vLLM's own route does not have
+def engine_extensions(body: Mapping[str, Any]) -> list[str]:
+    """The parts of an engine request that only this project's model applications support.
 
-
-def engine_extensions(question: Mapping[str, Any]) -> list[str]:
-    """What a question asks of this project's model applications alone.
-
-    A plain vLLM server would leave it out without a word: it must not be asked.
+    A plain vLLM server ignores them, so it must not get the request.
     """
-    return [*question.get("vllm_xargs", {}), *(name for name in _ROUTES if name in question)]
+    return [*body.get("vllm_xargs", {}), *(name for name in _EXTENSION_FIELDS if name in body)]
 
 
-def missing_capability(question: Mapping[str, Any], served: ServingContext) -> tuple[str, str] | None:
-    """The first of a question's `engine_extensions` that the deployment does not have, and why not."""
-    model = served.known_model
-    for name in engine_extensions(question):
+def missing_capability(body: Mapping[str, Any], serving: ServingContext) -> tuple[str, str] | None:
+    """The first of the request's `engine_extensions` that the deployment does not support, and the reason."""
+    model = serving.known_model
+    for name in engine_extensions(body):
         if not model.is_extended:
-            return name, f"deployment '{served.deployment}' is a plain vLLM server, which cannot do this"
-        if name not in _ROUTES and name not in model.processors:
-            return name, f"deployment '{served.deployment}' runs without the logits processor that does this"
+            return name, f"deployment '{serving.deployment}' is a plain vLLM server, which cannot do this"
+        if name not in _EXTENSION_FIELDS and name not in model.processors:
+            return name, f"deployment '{serving.deployment}' runs without the logits processor that does this"
     return None
 
 
 def greedy(body: dict[str, Any]) -> None:
-    """Rewrites the two ways to ask for greedy decoding that vLLM refuses.
+    """Rewrites the two forms of greedy decoding that vLLM rejects: `top_p` 0, and temperature 0 with `n` > 1.
 
-    `top_p` 0 is out of vLLM's bounds. `n` > 1 at temperature 0 is too: `top_k` 1 at any other temperature gives the
-    same tokens.
+    For the latter, `top_k` 1 at any other temperature gives the same tokens.
     """
     if body.get("top_p") == 0:
         body["top_p"] = 1.0
@@ -65,9 +58,16 @@ def greedy(body: dict[str, Any]) -> None:
 
 
 def ask_for_usage(body: dict[str, Any]) -> bool:
-    """Has a streamed answer tell its usage; whether the client asked for it."""
+    """Makes a streamed answer report its usage; returns whether the client asked for it."""
     if not body.get("stream"):
         return False
     options = body.get("stream_options", {})
     body["stream_options"] = {**options, "include_usage": True}
     return bool(options.get("include_usage"))
+
+
+def drop_empty_tools(body: dict[str, Any]) -> None:
+    """Removes `tools` and `tool_choice` if there are no tools: vLLM rejects an empty list, and a choice without one."""
+    if not body.get("tools"):
+        body.pop("tools", None)
+        body.pop("tool_choice", None)

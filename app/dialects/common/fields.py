@@ -1,4 +1,4 @@
-"""What the requests of several dialects have in common: objects inside a chat request, and bookkeeping fields."""
+"""Fields that the requests of several dialects share: objects inside a chat request, sampling, records."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -8,7 +8,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 
-# Accepted for the caller's own records: they change nothing in the answer of a server that bills and stores nothing.
+# Accepted for the caller's own records: without billing and storage they change nothing.
 BOOKKEEPING = frozenset(
     {
         "metadata",
@@ -31,7 +31,7 @@ class StreamOptions(BaseModel):
 
 
 class Sampling(BaseModel):
-    """What OpenAI's chat and completion requests say of sampling, where all agree on the bounds."""
+    """The sampling fields of OpenAI's chat and completion requests on whose bounds the dialects agree."""
 
     stream: bool = False
     stream_options: StreamOptions | None = None
@@ -102,7 +102,7 @@ class ResponseFormat(BaseModel):
 def check_tool_choice(
     choice: Literal["none", "auto", "required"] | ToolChoice | None, names: set[str], *, auto_needs_tools: bool = True
 ) -> None:
-    """Raises ValueError, in pydantic's manner, where `choice` asks for a tool that is not among `names`."""
+    """Raises ValueError, for a pydantic validator, if `choice` demands a tool that is not among `names`."""
     if choice in (("auto", "required") if auto_needs_tools else ("required",)) and not names:
         raise ValueError("tool_choice: only allowed with tools")
     if isinstance(choice, ToolChoice) and choice.function.name not in names:

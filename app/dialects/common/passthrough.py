@@ -1,19 +1,17 @@
-"""The pass-through stream: the upstream's events are already the client's.
+"""The pass-through stream: the engine's events already have the client's format.
 
-Whole chunks go on as they came. A chunk is taken apart only when it holds one of three things, found by a substring
-search: an error event (the engine's words must become the dialect's), the usage chunk that the client did not ask for
-(we did, to count tokens), or a comment (some clients' parsers break on those). Only where a request asks for what the
-engine does not keep to, each frame is looked at (`edit`).
+Chunks are forwarded as they came. A chunk is split into frames only if a substring search finds one of three things:
+an error event (it is reworded), a usage chunk that the client did not ask for (the router asks for it, to count
+tokens), or a comment (some clients' parsers fail on these); and always if the frames are edited.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.dialects.common.terminating import ErrorFrames, TerminatingStream, error_in
+from app.dialects.common.frame_stream import FrameStream
+from app.dialects.common.terminating import ErrorFrames
 from app.engine.usage import Usage, find_usage
-from app.errors import SwitchyardError
-from app.sse import Framer, split
 
 NO_CHOICES = re.compile(rb'"choices": ?\[\]')
 _USAGE = re.compile(rb'"usage": ?\{')
@@ -21,48 +19,35 @@ _USAGE = re.compile(rb'"usage": ?\{')
 
 @dataclass(frozen=True, slots=True)
 class StreamFormat:
-    """How a stream ends in this format: what marks the last frame, and how a failure is told."""
+    """How a stream ends in this format: whether frames end with the terminal one, and the frames of a failure."""
 
     is_terminal: Callable[[bytes], bool]
     error_frames: ErrorFrames
 
 
-class PassthroughStream(TerminatingStream):
-    """A `Stream` that passes on what it gets. `hide_usage`: the client did not ask for the usage chunk.
+class PassthroughStream(FrameStream):
+    """A `Stream` that forwards the engine's frames.
 
-    `edit` is what becomes of each frame; it raises SwitchyardError on nonsense.
+    `hide_usage`: the client did not ask for the usage chunk. `edit` returns what becomes of each frame.
     """
 
     def __init__(
-        self, ending: StreamFormat, *, hide_usage: bool = False, edit: Callable[[bytes], bytes] | None = None
+        self, format: StreamFormat, *, hide_usage: bool = False, edit: Callable[[bytes], bytes] | None = None
     ) -> None:
-        super().__init__(ending.error_frames)
-        self._is_terminal = ending.is_terminal
+        super().__init__(format.error_frames)
+        self._is_terminal = format.is_terminal
         self._hide_usage = hide_usage
         self._edit = edit
-        self._framer = Framer()
-        self.usage: Usage | None = None
 
     def feed(self, chunk: bytes) -> bytes:
-        if self._ended:
-            return b""
-        frames = self._framer.feed(chunk)
-        if not frames:
-            return b""
-        if b'"usage":' in frames and (usage := find_usage(frames)):
-            # Anthropic tells the prompt's count first and the completion's last.
-            before = self.usage or usage
-            self.usage = Usage(
-                max(before.prompt_tokens, usage.prompt_tokens),
-                max(before.completion_tokens, usage.completion_tokens),
-            )
-        if self._needs_a_look(frames):
-            frames = b"".join(self._frame(frame) for frame in split(frames))
+        frames = super().feed(chunk)
         self._ended = self._ended or self._is_terminal(frames)
         return frames
 
-    def _needs_a_look(self, frames: bytes) -> bool:
-        return (
+    def _passes(self, frames: bytes) -> bool:
+        if b'"usage":' in frames:
+            self._count(frames)
+        return not (
             self._edit is not None
             or b'"error"' in frames
             or (self._hide_usage and NO_CHOICES.search(frames) is not None)
@@ -70,16 +55,16 @@ class PassthroughStream(TerminatingStream):
             or b"\n:" in frames
         )
 
+    def _count(self, frames: bytes) -> None:
+        if usage := find_usage(frames):
+            # Anthropic reports the prompt's tokens first and the completion's last.
+            before = self.usage or usage
+            self.usage = Usage(
+                max(before.prompt_tokens, usage.prompt_tokens),
+                max(before.completion_tokens, usage.completion_tokens),
+            )
+
     def _frame(self, frame: bytes) -> bytes:
-        if self._ended:
-            return b""
         if self._hide_usage and NO_CHOICES.search(frame) and _USAGE.search(frame):
             return b""
-        if error := error_in(frame):
-            return self.fail(error)
-        if self._edit is None:
-            return frame
-        try:
-            return self._edit(frame)
-        except SwitchyardError as nonsense:
-            return self.fail(nonsense)
+        return frame if self._edit is None else self._edit(frame)

@@ -1,6 +1,6 @@
-"""`parallel_tool_calls` false, on Responses: vLLM tells it back and may call several functions all the same.
+"""`parallel_tool_calls` false, for Responses: vLLM repeats the field in its answer and may call several functions.
 
-The calls after the first are left out here: of a whole answer, and of a stream.
+The calls after the first are removed here, from whole answers and from streams.
 """
 
 import re
@@ -9,7 +9,6 @@ from typing import Any
 from pydantic_core import from_json
 
 from app.dialects.json_body import dump
-from app.errors import Broken
 
 _INDEX = re.compile(rb'"output_index": ?(\d+)')
 _CALL = re.compile(rb'"type": ?"function_call"')
@@ -22,18 +21,15 @@ def with_one_call(output: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [item for index, item in enumerate(output) if index not in calls[1:]]
 
 
-def answer_with_one_call(body: bytes) -> bytes:
-    """A whole response, which has one function call at most. Raises Broken where it is none."""
-    try:
-        response = from_json(body)
-        response["output"] = with_one_call(response["output"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise Broken("The deployment's answer makes no sense") from error
+def answer_with_one_call(answer: bytes) -> bytes:
+    """A whole response with at most one function call."""
+    response = from_json(answer)
+    response["output"] = with_one_call(response["output"])
     return dump(response)
 
 
 class OneCall:
-    """Follows one stream, frame by frame."""
+    """Filters the frames of one stream."""
 
     def __init__(self) -> None:
         self._calls: list[int] = []
@@ -48,15 +44,12 @@ class OneCall:
         return index in self._calls[1:]
 
     def frame(self, frame: bytes) -> bytes:
-        """What is left of a frame: all of it, nothing, or the whole response with one call. Raises Broken."""
+        """What the client gets for a frame: the frame, nothing, or the last event with at most one call."""
         if self.leaves_out(frame):
             return b""
         if not _LAST.match(frame):
             return frame
-        head, mark, data = frame.partition(b"\ndata: ")
-        try:
-            event = from_json(data)
-            event["response"]["output"] = with_one_call(event["response"]["output"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise Broken("The deployment's answer makes no sense") from error
-        return head + mark + dump(event) + b"\n\n"
+        head, separator, data = frame.partition(b"\ndata: ")
+        event = from_json(data)
+        event["response"]["output"] = with_one_call(event["response"]["output"])
+        return head + separator + dump(event) + b"\n\n"

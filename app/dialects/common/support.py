@@ -1,31 +1,33 @@
-"""How fields are honoured, in the words that the dialects' tables share.
-
-Each dialect's `HONOURED` has every field that it knows: operation to field to one line. `field_table` makes one table
-of them, and `tests/unit/app/dialects/test_honoured.py` holds them to what the dialects do.
-"""
+"""Sentences about how fields are supported, where several dialects share them (`app.dialects.field_support`)."""
 
 from collections.abc import Iterable, Mapping
 
+MODEL = "an endpoint or a deployment"
+RECORDS = "accepted for your records; changes nothing"
+USER = "the sticky key if the endpoint is sticky by user; otherwise changes nothing"
+FALLBACK_USER = "used like `user` if that is absent"
+ECHOED = "repeated in the answer; changes nothing else"
+ECHOED_USER = "the sticky key if the endpoint is sticky by user; repeated in the answer"
+GREEDY_TOP_P = "vLLM's; 0 is greedy"
+GREEDY_N = "vLLM's; more than 1 works at temperature 0 too"
+SINGLE_TOOL_CALL = "done here: false removes every call after the first from the answer"
+NEEDS_TOOLS = "vLLM's; not sent without tools"
+TOOL_CHOICE = "vLLM's; without tools only `none` is accepted, and not sent"
+BEST_OF = "done here: generates this many and returns the `n` likeliest; not in streams"
+USAGE_ON_LAST_CHOICE = "vLLM's; the usage is on the last chunk with a choice"
+USAGE_IN_LAST_EVENT = "checked; changes nothing: the stream's last event has the usage"
+REST_OF_THE_CONTEXT = "vLLM's; the default is the rest of the context"
+REJECTED_BY_NAME = "rejected by name"
+
+# What follows is for the dialects whose fields are not declared once yet; it goes with the last `<dialect>/support.py`.
 Lines = Mapping[str, str]
 FieldSupport = Mapping[str, Lines]
 VLLMS = "vLLM's"
-MODEL = "an endpoint or a deployment"
-RECORDS = "taken for your records; changes nothing"
 NO_NEED = "checked; changes nothing here"
-USER = "the key where an endpoint is sticky by user; else changes nothing"
-SECOND_USER = "as `user` where there is none"
-TOLD_BACK = "told back in the answer; changes nothing else"
-TOLD_USER = "the key where an endpoint is sticky by user; told back in the answer"
-GREEDY_TOP_P = "vLLM's; 0 is greedy"
-GREEDY_N = "vLLM's, and at temperature 0 too"
-ONE_CALL = "done here: false leaves out of the answer every call after the first"
-LEFT_OUT = "vLLM's; left out where there are no tools"
-TOOL_CHOICE = "vLLM's; without tools only `none`, which is left out then"
-BEST_OF = "done here: so many are generated, the likeliest `n` are told; not in streams"
-LAST_USAGE = "vLLM's; the usage comes on the last chunk with a choice"
-LAST_EVENT = "checked; changes nothing: a stream's last event has the usage"
-REST_OF_THE_CONTEXT = "vLLM's; the default is the rest of the context"
-REFUSED_BY_NAME = "refused by name"
+SECOND_USER, TOLD_BACK, TOLD_USER = FALLBACK_USER, ECHOED, ECHOED_USER
+ONE_CALL, LEFT_OUT = SINGLE_TOOL_CALL, NEEDS_TOOLS
+LAST_USAGE, LAST_EVENT = USAGE_ON_LAST_CHOICE, USAGE_IN_LAST_EVENT
+REFUSED_BY_NAME = REJECTED_BY_NAME
 
 
 def each(names: Iterable[str], line: str = VLLMS) -> dict[str, str]:
@@ -35,4 +37,4 @@ def each(names: Iterable[str], line: str = VLLMS) -> dict[str, str]:
 
 def refused(reasons: Mapping[str, str]) -> dict[str, str]:
     """Fields that no value makes acceptable, and why."""
-    return {name: f"refused: {reason}" for name, reason in reasons.items()}
+    return {name: f"rejected: {reason}" for name, reason in reasons.items()}

@@ -1,4 +1,4 @@
-"""How streams end: in order, or with what the format has for a failure; once in either case."""
+"""How streams end: complete or with the format's error frames, and only once."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,15 +11,16 @@ _ERROR = re.compile(rb'^data: ?(\{"error".*|\{"type": ?"error".*)$', re.MULTILIN
 
 
 def error_in(frame: bytes) -> SwitchyardError | None:
-    """The error that the engine tells in `frame`."""
+    """The error in `frame`, if it is the engine's error event."""
     found = _ERROR.search(frame)
     return engine_error(found[1], status=500) if found else None
 
 
 class TerminatingStream:
-    """The end of a `Stream`. A subclass that has told the end in order sets `_ended`.
+    """The end of a `Stream`. A subclass that has returned the last frame sets `_ended`.
 
-    `error_frames` words a failure. None: the format has no words for one, and the connection must break (`aborts`).
+    `error_frames` renders a failure. None: the format has no error events, and a failure breaks the connection
+    (`aborts`).
     """
 
     def __init__(self, error_frames: ErrorFrames | None) -> None:
@@ -31,7 +32,7 @@ class TerminatingStream:
     def close(self) -> bytes:
         if self._ended:
             return b""
-        error = Incomplete("The deployment ended its answer before it was complete")
+        error = Incomplete("The deployment ended its response before it was complete")
         if self.aborts:
             raise error
         return self.fail(error)
@@ -43,5 +44,5 @@ class TerminatingStream:
         return self._failed(error)
 
     def _failed(self, error: SwitchyardError) -> bytes:
-        """The last frames."""
+        """The last frames of a stream that failed."""
         return b"" if self._error_frames is None else self._error_frames(error)

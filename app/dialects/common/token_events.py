@@ -9,7 +9,7 @@ from app.engine.usage import Usage
 
 
 class TokenEvents(TerminatingStream, ABC):
-    """A `Stream` that tells each of `tokens` by an event of its dialect's."""
+    """A `Stream` that renders each of `tokens` as an event."""
 
     def __init__(self, tokens: TokenStream, error_frames: ErrorFrames | None) -> None:
         super().__init__(error_frames)
@@ -34,4 +34,4 @@ class TokenEvents(TerminatingStream, ABC):
 
     @abstractmethod
     def _event(self, step: Step) -> bytes:
-        """What a step is told by; sets `_ended` with the last one. Raises Broken on nonsense."""
+        """The frames for one step; sets `_ended` with the last one."""

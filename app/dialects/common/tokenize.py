@@ -1,4 +1,4 @@
-"""The tokens of prompts before they are sent: by the router's own copy of the tokenizer, else by the engine."""
+"""The tokens of prompts before the main request: from the router's copy of the tokenizer, else from the engine."""
 
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any

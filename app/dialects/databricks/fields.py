@@ -13,11 +13,11 @@ from app.dialects.common.fields import BOOKKEEPING, Function, ResponseFormat, Sa
 from app.dialects.json_body import without_nulls
 from app.dialects.validation import first_problem
 from app.errors import BadRequest
+from app.internal_api import MAX_STOP_STRINGS
 
 MAX_TOOLS = 32
 MAX_PROPERTIES = 15
 MAX_CHOICES = 1024  # Databricks tells no bound; without one a small request is any amount of work
-MAX_STOPS = 64  # what the model applications are started with; the engine's own refusal explains nothing
 
 RECORDS = BOOKKEEPING | {"client_request_id", "usage_context"}
 """For the caller's own records: taken, and not sent on."""
@@ -50,7 +50,7 @@ class _Sampling(Sampling, _Fields):
     max_tokens: int | None = Field(default=None, gt=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, gt=0, lt=2**31)
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None = None
+    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
     n: int = Field(default=1, gt=0, le=MAX_CHOICES)
 
 

@@ -1,43 +1,80 @@
-"""The fields of OpenAI's requests: types and bounds of the documented ones, names of all that pass.
+"""The fields of OpenAI's requests: types and bounds of the documented ones; vLLM checks its own (`vllm_fields`)."""
 
-vLLM checks the rest itself. The names of vLLM's own fields are listed here because the router does not import vLLM;
-`tests/real/test_fields.py` compares them with the installed release.
-"""
-
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.dialects.common import fields
 from app.dialects.common.fields import Sampling
+from app.dialects.common.support import (
+    BEST_OF,
+    ECHOED,
+    ECHOED_USER,
+    FALLBACK_USER,
+    GREEDY_N,
+    GREEDY_TOP_P,
+    MODEL,
+    RECORDS,
+    SINGLE_TOOL_CALL,
+    USAGE_IN_LAST_EVENT,
+    USER,
+)
 
 TokenIds = Annotated[list[int], Field(min_length=1)]
 
 
-class _Fields(BaseModel):
+class Request(BaseModel):
+    """What the bodies of all operations share."""
+
     # Strict: a number in quotes is an error, as it is at OpenAI's.
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    model: str | None = None
-    user: str | None = None
+    refused: ClassVar[Mapping[str, str]] = {
+        "audio": "audio output is not supported",
+        "conversation": "conversations are not stored; send the items in `input`",
+        "function_call": "deprecated by OpenAI; use `tool_choice`",
+        "functions": "deprecated by OpenAI; use `tools`",
+        "max_tool_calls": "it limits built-in tools, and none is run here; for functions there is "
+        "`parallel_tool_calls`",
+        "modalities": "only text is generated; leave it out",
+        "prediction": "predicted outputs are not supported",
+        "previous_response_id": "responses are not stored; send the items in `input`",
+        "verbosity": "not supported by the engine",
+        "web_search_options": "web search is not supported",
+    }
+
+    model: str | None = Field(default=None, description=MODEL)
+
+
+class _Records(Request):
+    """Fields for the caller's own records, which the engine does not get."""
+
+    metadata: Any = Field(default=None, description=RECORDS)
+    prompt_cache_key: Any = Field(default=None, description=RECORDS)
+    prompt_cache_retention: Any = Field(default=None, description=RECORDS)
+    safety_identifier: Any = Field(default=None, description=FALLBACK_USER)
+    service_tier: Any = Field(default=None, description=RECORDS)
+    store: Any = Field(default=None, description=RECORDS)
+    user: str | None = Field(default=None, description=USER)
 
 
 class StreamOptions(fields.StreamOptions):
-    """`stream_options`; what it says beyond is the engine's."""
+    """`stream_options`; the engine checks its other fields."""
 
     model_config = ConfigDict(extra="ignore")
 
 
-class _Sampling(Sampling, _Fields):
-    stream_options: StreamOptions | None = None
-    top_p: float | None = Field(default=None, ge=0, le=1)
-    n: int = Field(default=1, ge=1, le=128)
+class _Sampling(Sampling, _Records):
+    stream_options: StreamOptions | None = Field(default=None, description="vLLM's; only with `stream`")
+    top_p: float | None = Field(default=None, ge=0, le=1, description=GREEDY_TOP_P)
+    n: int = Field(default=1, ge=1, le=128, description=GREEDY_N)
     stop: str | list[str] | None = None
     max_tokens: int | None = Field(default=None, ge=0)
 
 
 class Part(BaseModel):
-    """One part of a message's content; which kinds there are is the model's affair."""
+    """One part of a message's content; which types it may have depends on the model."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -87,10 +124,12 @@ class Completions(_Sampling):
 
     prompt: str | TokenIds | list[str] | list[TokenIds] | None = None
     prompt_embeds: Any = None
-    best_of: int | None = Field(default=None, ge=1, le=20)
+    best_of: int | None = Field(default=None, ge=1, le=20, description=BEST_OF)
     echo: bool | None = None
     logprobs: int | None = Field(default=None, ge=0)
-    suffix: Literal[""] | None = None
+    suffix: Literal[""] | None = Field(
+        default=None, description="rejected unless it is empty: the engine cannot fill in text before a suffix"
+    )
 
     @model_validator(mode="after")
     def _has_a_prompt(self) -> Self:
@@ -99,7 +138,7 @@ class Completions(_Sampling):
         return self
 
 
-class Embeddings(_Fields):
+class Embeddings(_Records):
     """POST /v1/embeddings. `messages` is vLLM's alternative to `input`."""
 
     input: str | TokenIds | list[str] | list[TokenIds] | None = None
@@ -114,20 +153,20 @@ class Embeddings(_Fields):
         return self
 
 
-class Tokenize(_Fields):
-    """vLLM's POST /tokenize: of a prompt, or of a conversation."""
+class Tokenize(Request):
+    """vLLM's POST /tokenize: a prompt or a conversation."""
 
     prompt: str | None = None
     messages: list[Message] | None = Field(default=None, min_length=1)
 
     @model_validator(mode="after")
-    def _has_one_of_both(self) -> Self:
+    def _has_either(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("prompt: either it or `messages` must be given")
         return self
 
 
-class Responses(_Fields):
+class Responses(Request):
     """POST /v1/responses."""
 
     input: str | list[Any]
@@ -135,15 +174,32 @@ class Responses(_Fields):
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, ge=0, le=1)
+    top_p: float | None = Field(default=None, ge=0, le=1, description=GREEDY_TOP_P)
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    metadata: dict[str, str] | None = Field(default=None, max_length=16)
-    parallel_tool_calls: bool | None = None
-    background: Literal[False] | None = None
+    parallel_tool_calls: bool | None = Field(default=None, description=SINGLE_TOOL_CALL)
     truncation: Literal["auto", "disabled"] | None = None
+    background: Literal[False] | None = Field(
+        default=None, description="only false: every response is generated while the client waits"
+    )
+    store: Any = Field(default=None, description="accepted; nothing is stored, and the answer says false")
+    stream_options: Any = Field(default=None, description=USAGE_IN_LAST_EVENT)
+    metadata: dict[str, str] | None = Field(default=None, max_length=16, description=ECHOED)
+    prompt_cache_key: Any = Field(default=None, description=RECORDS)
+    prompt_cache_retention: Any = Field(default=None, description=RECORDS)
+    safety_identifier: Any = Field(default=None, description=FALLBACK_USER)
+    service_tier: Any = Field(default=None, description=RECORDS)
+    user: str | None = Field(default=None, description=ECHOED_USER)
 
     @model_validator(mode="after")
     def _has_an_input(self) -> Self:
         if not self.input:
             raise ValueError("input: must not be empty")
         return self
+
+
+NOT_SENT = frozenset(_Records.model_fields) - {"model"}
+"""Fields of all operations but Responses that the engine does not get."""
+
+NOT_SENT_OF_RESPONSES = frozenset(
+    {"background", "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options"}
+)

@@ -1,21 +1,4 @@
-from app.dialects.common.fields import BOOKKEEPING
-
-RESPONSES_BOOKKEEPING = frozenset(
-    {"background", "prompt_cache_retention", "safety_identifier", "service_tier", "stream_options"}
-)
-
-UNSUPPORTED = {
-    "audio": "audio output is not supported",
-    "conversation": "conversations are not stored; send the items in `input`",
-    "function_call": "deprecated by OpenAI; use `tool_choice`",
-    "functions": "deprecated by OpenAI; use `tools`",
-    "max_tool_calls": "it limits built-in tools, and none is run here; for functions there is `parallel_tool_calls`",
-    "modalities": "only text is generated; leave it out",
-    "prediction": "predicted outputs are not supported",
-    "previous_response_id": "responses are not stored; send the items in `input`",
-    "verbosity": "not supported by the engine",
-    "web_search_options": "web search is not supported",
-}
+"""The names of vLLM's own fields, which the router does not import: `tests/real/test_fields.py` compares them."""
 
 _ENGINE = frozenset(
     "add_special_tokens allowed_token_ids bad_words cache_salt ec_transfer_params echo frequency_penalty ignore_eos "
@@ -54,8 +37,3 @@ ENGINE_TOKENIZE = frozenset(
     "add_generation_prompt add_special_tokens chat_template chat_template_kwargs continue_final_message "
     "media_io_kwargs messages mm_processor_kwargs model prompt return_token_strs tools".split()
 )
-
-CHAT = ENGINE_CHAT | BOOKKEEPING
-COMPLETIONS = ENGINE_COMPLETIONS | BOOKKEEPING | {"best_of"}
-EMBEDDINGS = ENGINE_EMBEDDINGS | BOOKKEEPING
-RESPONSES = ENGINE_RESPONSES | RESPONSES_BOOKKEEPING | BOOKKEEPING

@@ -1,20 +1,21 @@
-"""The fields of TGI's own requests: their types, and TGI's rules in TGI's words and order.
+"""The fields of TGI's own requests and their types; `rules` has the bounds.
 
-Two descriptions are served. TGI's router (v3) is one; MindIE's TGI interface, which describes TGI 0.9, is the other.
-Where they differ, a `Profile` has the difference; the configuration chooses it.
-
+Contract: TGI's router (v3) and MindIE's TGI interface, which describes TGI 0.9; `profile` has where they differ.
 Unknown fields are ignored, as both servers do: their clients send fields of later versions.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from app.dialects.validation import first_problem
+from app.dialects.validation import Problem, validated
 from app.errors import BadRequest
 
+MAX_BEST_OF = 2
+MAX_STOP_SEQUENCES = 4
 MAX_TOP_N_TOKENS = 5
+_SAMPLED = "vLLM's, if the engine samples"
 
 
 class _Strict(BaseModel):
@@ -29,62 +30,63 @@ class Grammar(_Strict):
 
 
 class Parameters(_Strict):
-    """`parameters`: the types. `broken_rule` has the bounds."""
+    """`parameters`. The descriptions say how each field is supported."""
 
-    adapter_id: str | None = None
-    best_of: int = 1
-    decoder_input_details: bool = False
-    details: bool = False
-    do_sample: bool | None = None
+    adapter_id: str | None = Field(
+        default=None, description="the endpoint's deployment of that name; an error if there is none"
+    )
+    best_of: int = Field(
+        default=1,
+        description=f"done here: at most {MAX_BEST_OF}; the likeliest is the answer, the other is in the details",
+    )
+    decoder_input_details: bool = Field(
+        default=False, description="the details, with the prompt's tokens; not in streams"
+    )
+    details: bool = Field(default=False, description="made here from vLLM's log-probabilities")
+    do_sample: bool | None = Field(
+        default=None, description="decides whether the engine samples; without it the other fields do, as in TGI"
+    )
     frequency_penalty: float | None = None
-    grammar: Grammar | None = None
-    max_new_tokens: int | None = None
+    grammar: Grammar | None = Field(default=None, description="vLLM's structured outputs")
+    max_new_tokens: int | None = Field(default=None, description="vLLM's `max_tokens`; the default is the profile's")
     repetition_penalty: float | None = None
-    return_full_text: bool | None = None
-    seed: int | None = None
-    stop: list[str] = Field(default_factory=list)
-    temperature: float | None = None
-    top_k: int | None = None
-    top_n_tokens: int = 0
-    top_p: float | None = None
-    truncate: int | None = None
-    typical_p: float | None = None
-    watermark: bool = False
+    return_full_text: bool | None = Field(default=None, description="done here: puts the prompt before the text")
+    seed: int | None = Field(
+        default=None, description="vLLM's, any unsigned 64-bit number; drawn here if there is none"
+    )
+    stop: list[str] = Field(default_factory=list, description=f"vLLM's; at most {MAX_STOP_SEQUENCES}, kept in the text")
+    temperature: float | None = Field(default=None, description=f"{_SAMPLED}; above 2 by a logits processor")
+    top_k: int | None = Field(default=None, description=_SAMPLED)
+    top_n_tokens: int = Field(
+        default=0, description=f"vLLM's log-probabilities, in the details; at most {MAX_TOP_N_TOKENS}"
+    )
+    top_p: float | None = Field(default=None, description=_SAMPLED)
+    truncate: int | None = Field(default=None, description="done here: keeps the last tokens of the prompt")
+    typical_p: float | None = Field(default=None, description="by a logits processor, if the engine samples")
+    watermark: bool = Field(default=False, description="by a logits processor")
 
 
-class RequestBody(_Strict):
-    """A request, but for what is in `parameters`: `read` leaves the nulls out of these first."""
-
-    inputs: str
-    parameters: dict[str, Any] | None = None
-    stream: bool = False
-
-
-class Question(_Strict):
-    """A request as a whole, for those who want to know what it may be."""
-
-    inputs: str
-    parameters: Parameters | None = None
-    stream: bool = False
+def _without_nulls(parameters: Any) -> Any:
+    """`json_object` keeps these nulls: `request_style` looks at which fields were sent."""
+    if not isinstance(parameters, dict):
+        raise ValueError("Input should be a valid dictionary")
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
-def unreadable(error: ValidationError, prefix: str = "") -> BadRequest:
-    """A field of the wrong JSON type. TGI refuses these before it looks at anything else."""
-    problem = first_problem(error)
-    path = prefix + problem.path
-    return BadRequest(f"`{path}`{problem.message.removeprefix(problem.path)}", param=path)
+class GenerateRequest(_Strict):
+    """A request in TGI's own form."""
+
+    inputs: str = Field(description="tokenized here; `/tokenize` returns the tokens with their places in the text")
+    stream: bool = Field(default=False, description="at `/` and `/invocations`; elsewhere the path decides")
+    parameters: Annotated[Parameters, BeforeValidator(_without_nulls)] | None = Field(
+        default=None, description="an object: the other fields of the request"
+    )
 
 
-def read(body: Mapping[str, Any]) -> tuple[str, Parameters | None]:
-    """`inputs` and `parameters`. Raises BadRequest, naming the field, where a type is wrong."""
-    try:
-        request = RequestBody.model_validate(body)
-    except ValidationError as error:
-        raise unreadable(error) from None
-    if request.parameters is None:
-        return request.inputs, None
-    named = {name: value for name, value in request.parameters.items() if value is not None}
-    try:
-        return request.inputs, Parameters.model_validate(named)
-    except ValidationError as error:
-        raise unreadable(error, "parameters.") from None
+def read(body: Mapping[str, Any]) -> GenerateRequest:
+    """`body` with its types checked. Raises BadRequest, naming the field: TGI checks types before anything else."""
+    return validated(GenerateRequest, body, _wrong_type)
+
+
+def _wrong_type(problem: Problem) -> BadRequest:
+    return BadRequest(f"`{problem.path}`{problem.message.removeprefix(problem.path)}", param=problem.path)

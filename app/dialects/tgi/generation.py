@@ -1,166 +1,98 @@
-"""One generation of TGI's: what its client asked for, and the same in vLLM's words."""
+"""One generation in TGI's form, and vLLM's completions request for it."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pydantic_core import from_json
-
-from app.dialects.base import ServingContext
-from app.dialects.common.engine_request import draw_seed, missing_capability, temperature, to_int64_seed
-from app.dialects.tgi.fields import Grammar, Parameters
+from app.dialects.common.engine_request import draw_seed, temperature
+from app.dialects.tgi.fields import GenerateRequest, Parameters
+from app.dialects.tgi.grammar import structured_outputs
 from app.dialects.tgi.profile import RequestStyle
 from app.dialects.tgi.rules import check, samples
-from app.engine.model import Model
-from app.errors import Unprocessable
+from app.internal_api import to_int64_seed
 from app.routing.traffic import Random
-
-
-def sampling(parameters: Parameters, manner: RequestStyle, seed: int) -> dict[str, Any]:
-    """How vLLM is to choose tokens. Processors of the deployment do what its sampler lacks (`vllm_xargs`)."""
-    extras: dict[str, Any] = {"watermark": True} if parameters.watermark else {}
-    chosen: dict[str, Any] = {
-        name: value
-        for name in ("repetition_penalty", "frequency_penalty")
-        if (value := getattr(parameters, name)) is not None
-    }
-    if not samples(parameters, manner):
-        chosen["temperature"] = 0.0
-    else:
-        heat = temperature(1.0 if parameters.temperature is None else parameters.temperature)
-        extras |= heat.pop("vllm_xargs", {})
-        chosen |= {**heat, "seed": to_int64_seed(seed)}
-        chosen |= {name: value for name in ("top_k", "top_p") if (value := getattr(parameters, name)) is not None}
-        if parameters.typical_p is not None and parameters.typical_p < 1:
-            extras["typical_p"] = parameters.typical_p
-    return {**chosen, "vllm_xargs": extras} if extras else chosen
-
-
-def structured(grammar: Grammar, param: str = "parameters.grammar") -> dict[str, Any]:
-    """vLLM's `structured_outputs`. What the engine cannot compile it refuses itself. Raises Unprocessable (`param`)."""
-    value = grammar.value
-    if grammar.type == "regex":
-        if not isinstance(value, str) or not value:
-            raise _wrong_grammar(param, "the value of a regex must be a string")
-        return {"regex": value}
-    if isinstance(value, str):
-        try:
-            value = from_json(value)
-        except ValueError as error:
-            raise _wrong_grammar(param, str(error)) from None
-    if grammar.type == "json_schema" and isinstance(value, dict) and "schema" in value:
-        value = value["schema"]
-    if not isinstance(value, dict) or "properties" not in value:
-        raise _wrong_grammar(param, "Grammar must have a 'properties' field")
-    # To TGI's grammars whatever has properties is an object; JSON Schema says so only of `type`.
-    return {"json": {"type": "object", **value}}
-
-
-def _wrong_grammar(param: str, why: str) -> Unprocessable:
-    return Unprocessable(f"grammar is not valid: {why}", param=param)
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One generation as its client asked for it: what is made of the answer later.
+    """A checked request with its defaults.
 
-    `max_new_tokens` None is the rest of the context; `must_fit`: the client set it itself. `seed` is what is reported.
+    `max_new_tokens` None is the rest of the context. `as_list`: the answer is a list of one object. `seed` is for the
+    engine; the details report it if `reports_seed`.
     """
 
     inputs: str
     parameters: Parameters
+    stream: bool
+    samples: bool
     max_new_tokens: int | None
-    must_fit: bool
     return_full_text: bool
     as_list: bool
-    seed: int | None
+    seed: int
+    reports_seed: bool
 
     @classmethod
-    def of(
-        cls, inputs: str, given: Parameters | None, manner: RequestStyle, random: Random
-    ) -> tuple[Self, dict[str, Any]]:
-        """The generation, and vLLM's request for it, whose prompt is text as yet. Raises Unprocessable."""
-        profile = manner.profile
-        parameters = given or Parameters(do_sample=profile.samples_without_parameters)
-        check(inputs, parameters, manner)
-        seed = draw_seed(random) if parameters.seed is None else parameters.seed
-        tells_seed = samples(parameters, manner) or profile.tells_greedy_seeds
-        full_text = parameters.return_full_text
-        generation = cls(
-            inputs,
-            parameters,
-            profile.max_new_tokens if parameters.max_new_tokens is None else parameters.max_new_tokens,
-            parameters.max_new_tokens is not None,
-            manner.at_root and profile.shows_the_prompt if full_text is None else full_text,
-            manner.at_root and manner.is_tgis,
-            seed if tells_seed else None,
+    def of(cls, request: GenerateRequest, style: RequestStyle, random: Random) -> Self:
+        """Raises Unprocessable."""
+        profile = style.profile
+        parameters = request.parameters or Parameters(do_sample=profile.samples_without_parameters)
+        check(request.inputs, parameters, style)
+        sampled, full_text = samples(parameters, style), parameters.return_full_text
+        return cls(
+            inputs=request.inputs,
+            parameters=parameters,
+            stream=style.stream,
+            samples=sampled,
+            max_new_tokens=(profile.max_new_tokens if parameters.max_new_tokens is None else parameters.max_new_tokens),
+            return_full_text=style.at_root and profile.full_text_at_root if full_text is None else full_text,
+            as_list=style.at_root and style.is_tgi,
+            seed=draw_seed(random) if parameters.seed is None else parameters.seed,
+            reports_seed=sampled or profile.reports_greedy_seed,
         )
-        return generation, {**generation._question(manner.stream), **sampling(parameters, manner, seed)}
 
     @property
-    def tells_tokens(self) -> bool:
+    def has_details(self) -> bool:
         """Either flag asks for all details."""
         return self.parameters.details or self.parameters.decoder_input_details
 
-    def _question(self, stream: bool) -> dict[str, Any]:
+    def reported_seed(self, index: int = 0) -> int | None:
+        """The seed of the candidate at `index`: the engine counts up from the first."""
+        return self.seed + index if self.reports_seed else None
+
+    def engine_body(self) -> dict[str, Any]:
+        """vLLM's completions request; its prompt is text, and `max_tokens` is left out. Raises Unprocessable."""
         parameters = self.parameters
-        question: dict[str, Any] = {
+        body: dict[str, Any] = {
             "prompt": self.inputs,
             "n": parameters.best_of,
-            "stream": stream,
+            "stream": self.stream,
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
         }
         if parameters.stop:
-            question |= {"stop": parameters.stop, "include_stop_str_in_output": True}
-        if stream or self.tells_tokens or parameters.best_of > 1:
-            question["logprobs"] = parameters.top_n_tokens
+            body |= {"stop": parameters.stop, "include_stop_str_in_output": True}
+        if self.stream or self.has_details or parameters.best_of > 1:
+            body["logprobs"] = parameters.top_n_tokens
         if parameters.decoder_input_details:
-            question["prompt_logprobs"] = 0
+            body["prompt_logprobs"] = 0
         if parameters.grammar is not None:
-            question["structured_outputs"] = structured(parameters.grammar)
-        return question
+            body["structured_outputs"] = structured_outputs(parameters.grammar, "parameters.grammar")
+        return {**body, **self._sampling()}
 
-    def fit(self, question: dict[str, Any], served: ServingContext) -> dict[str, Any]:
-        """The question with ids for a prompt, counted as the engine counts them. Raises Unprocessable."""
-        refuse_extras(question, served, "parameters.")
-        model = served.known_model
-        ids = truncated(model.encode(self.inputs), self.parameters.truncate, model)
-        rest = model.max_len - len(ids)
-        wanted = rest if self.max_new_tokens is None else self.max_new_tokens
-        if self.must_fit and wanted > rest:
-            raise Unprocessable(
-                f"`inputs` tokens + `max_new_tokens` must be <= {model.max_len}. "
-                f"Given: {len(ids)} `inputs` tokens and {wanted} `max_new_tokens`",
-                param="parameters.max_new_tokens",
-                value=wanted,
-            )
-        if rest < 1:
-            raise Unprocessable(
-                f"`inputs` must have less than {model.max_len - 1} tokens. Given: {len(ids)}", param="inputs"
-            )
-        return {**question, "prompt": ids, "max_tokens": min(wanted, rest)}
+    def _sampling(self) -> dict[str, Any]:
+        """vLLM's sampling fields; logits processors of the deployment add what it lacks (`vllm_xargs`)."""
+        parameters = self.parameters
+        extensions: dict[str, Any] = {"watermark": True} if parameters.watermark else {}
+        fields = self._sent("repetition_penalty", "frequency_penalty")
+        if not self.samples:
+            fields["temperature"] = 0.0
+        else:
+            heat = temperature(1.0 if parameters.temperature is None else parameters.temperature)
+            extensions |= heat.pop("vllm_xargs", {})
+            fields |= {**heat, "seed": to_int64_seed(self.seed), **self._sent("top_k", "top_p")}
+            if parameters.typical_p is not None and parameters.typical_p < 1:
+                extensions["typical_p"] = parameters.typical_p
+        return {**fields, "vllm_xargs": extensions} if extensions else fields
 
-
-def refuse_extras(question: Mapping[str, Any], served: ServingContext, prefix: str = "") -> None:
-    """Raises Unprocessable where the question asks the deployment for what it does not have.
-
-    `prefix` is where the fields are in the request.
-    """
-    if (lack := missing_capability(question, served)) is not None:
-        name, why = lack
-        raise Unprocessable(f"`{name}`: {why}", param=prefix + name, value=question["vllm_xargs"][name])
-
-
-def truncated(ids: list[int], truncate: int | None, model: Model) -> list[int]:
-    """The last `truncate` ids. Raises Unprocessable where that is no length of a prompt."""
-    if truncate is None:
-        return ids
-    longest = model.max_len - 1
-    if not 0 < truncate <= longest:
-        raise Unprocessable(
-            f"`truncate` must be strictly positive and less than {longest}. Given: {truncate}",
-            param="parameters.truncate",
-            value=truncate,
-        )
-    return ids[-truncate:]
+    def _sent(self, *names: str) -> dict[str, Any]:
+        """Those of the parameters that the request has."""
+        return {name: value for name in names if (value := getattr(self.parameters, name)) is not None}

@@ -1,87 +1,153 @@
-from collections.abc import Callable, Sequence
+"""TGI's rules for the values of `parameters` and `inputs`: its texts, in its order."""
 
-from app.dialects.tgi.fields import MAX_TOP_N_TOKENS, Parameters
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from app.dialects.tgi.fields import MAX_BEST_OF, MAX_STOP_SEQUENCES, MAX_TOP_N_TOKENS, Parameters
 from app.dialects.tgi.profile import RequestStyle
 from app.errors import Unprocessable
 
-MAX_BEST_OF = 2
-MAX_STOP_SEQUENCES = 4
 MAX_INPUT_CHARACTERS = 512 * 1024
 _MAX_I32, _MAX_U32, _MAX_U64 = 2**31 - 1, 2**32 - 1, 2**64 - 1
-_Rule = tuple[str, Callable[[Parameters, RequestStyle], bool], str]
 
 
-def _within(low: float, high: float, value: float | None) -> bool:
-    return value is None or low <= value <= high
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Rejects `field` with `message` when `when` is true of the request.
+
+    `{given}` in the message is the field's value, for a list its length.
+    """
+
+    field: str
+    when: Callable[[Parameters, RequestStyle], bool]
+    message: str
+
+    def rejection(self, parameters: Parameters) -> Unprocessable:
+        """The error for parameters that break the rule."""
+        value = getattr(parameters, self.field)
+        given = len(value) if isinstance(value, list) else value
+        return Unprocessable(self.message.format(given=given), param=f"parameters.{self.field}", value=value)
 
 
-def _positive(value: float | None) -> bool:
-    return value is None or value > 0
+def _outside(low: float, value: float | None, high: float) -> bool:
+    return value is not None and not low <= value <= high
 
 
-def _open_unit(value: float | None) -> bool:
-    return value is None or 0 < value < 1
+def _not_positive(value: float | None) -> bool:
+    return value is not None and value <= 0
 
 
-# In TGI's order. A rule is kept where its function says so, else the text is the error.
-_RULES: Sequence[_Rule] = (
-    ("best_of", lambda p, m: 1 <= p.best_of <= MAX_BEST_OF, f"must be > 0 and <= {MAX_BEST_OF}. Given: {{best_of}}"),
-    ("best_of", lambda p, m: p.best_of == 1 or not m.stream, "!= 1 is not supported when streaming tokens"),
-    (
+def _not_between_0_and_1(value: float | None) -> bool:
+    return value is not None and not 0 < value < 1
+
+
+RULES: Sequence[Rule] = (
+    Rule(
+        "best_of",
+        when=lambda p, style: _outside(1, p.best_of, MAX_BEST_OF),
+        message=f"`best_of` must be > 0 and <= {MAX_BEST_OF}. Given: {{given}}",
+    ),
+    Rule(
+        "best_of",
+        when=lambda p, style: p.best_of != 1 and style.stream,
+        message="`best_of` != 1 is not supported when streaming tokens",
+    ),
+    Rule(
         "decoder_input_details",
-        lambda p, m: not (p.decoder_input_details and m.stream),
-        "== true is not supported when streaming tokens",
+        when=lambda p, style: p.decoder_input_details and style.stream,
+        message="`decoder_input_details` == true is not supported when streaming tokens",
     ),
-    ("best_of", lambda p, m: p.best_of == 1 or samples(p, m), "you must use sampling when `best_of` is > 1"),
-    ("temperature", lambda p, m: _positive(p.temperature), "must be strictly positive"),
-    ("repetition_penalty", lambda p, m: _positive(p.repetition_penalty), "must be strictly positive"),
-    ("frequency_penalty", lambda p, m: _within(-2, 2, p.frequency_penalty), "must be >= -2.0 and <= 2.0"),
-    ("top_p", lambda p, m: _open_unit(p.top_p), "must be > 0.0 and < 1.0"),
-    (
+    Rule(
+        "best_of",
+        when=lambda p, style: p.best_of != 1 and not samples(p, style),
+        message="you must use sampling when `best_of` is > 1",
+    ),
+    Rule(
+        "temperature",
+        when=lambda p, style: _not_positive(p.temperature),
+        message="`temperature` must be strictly positive",
+    ),
+    Rule(
+        "repetition_penalty",
+        when=lambda p, style: _not_positive(p.repetition_penalty),
+        message="`repetition_penalty` must be strictly positive",
+    ),
+    Rule(
+        "frequency_penalty",
+        when=lambda p, style: _outside(-2, p.frequency_penalty, 2),
+        message="`frequency_penalty` must be >= -2.0 and <= 2.0",
+    ),
+    Rule(
+        "top_p",
+        when=lambda p, style: _not_between_0_and_1(p.top_p),
+        message="`top_p` must be > 0.0 and < 1.0",
+    ),
+    Rule(
         "typical_p",
-        lambda p, m: _open_unit(p.typical_p) or (p.typical_p == 1 and m.profile.largest_typical_p_is_off),
-        "must be > 0.0 and < 1.0",
+        when=lambda p, style: (
+            _not_between_0_and_1(p.typical_p) and not (p.typical_p == 1 and style.profile.typical_p_1_is_off)
+        ),
+        message="`typical_p` must be > 0.0 and < 1.0",
     ),
-    ("top_k", lambda p, m: _positive(p.top_k), "must be strictly positive"),
-    ("top_k", lambda p, m: _within(1, _MAX_I32, p.top_k), f"must be <= {_MAX_I32}. Given: {{top_k}}"),
-    ("max_new_tokens", lambda p, m: _positive(p.max_new_tokens), "must be strictly positive"),
-    (
+    Rule(
+        "top_k",
+        when=lambda p, style: _not_positive(p.top_k),
+        message="`top_k` must be strictly positive",
+    ),
+    Rule(
+        "top_k",
+        when=lambda p, style: _outside(1, p.top_k, _MAX_I32),
+        message=f"`top_k` must be <= {_MAX_I32}. Given: {{given}}",
+    ),
+    Rule(
         "max_new_tokens",
-        lambda p, m: _within(1, _MAX_U32, p.max_new_tokens),
-        f"must be <= {_MAX_U32}. Given: {{max_new_tokens}}",
+        when=lambda p, style: _not_positive(p.max_new_tokens),
+        message="`max_new_tokens` must be strictly positive",
     ),
-    (
+    Rule(
+        "max_new_tokens",
+        when=lambda p, style: _outside(1, p.max_new_tokens, _MAX_U32),
+        message=f"`max_new_tokens` must be <= {_MAX_U32}. Given: {{given}}",
+    ),
+    Rule(
         "stop",
-        lambda p, m: len(p.stop) <= MAX_STOP_SEQUENCES,
-        f"supports up to {MAX_STOP_SEQUENCES} stop sequences. Given: {{stops}}",
+        when=lambda p, style: len(p.stop) > MAX_STOP_SEQUENCES,
+        message=f"`stop` supports up to {MAX_STOP_SEQUENCES} stop sequences. Given: {{given}}",
     ),
-    ("stop", lambda p, m: all(p.stop), "must not hold an empty stop sequence"),
-    ("seed", lambda p, m: p.seed is None or p.best_of == 1, "must not be set when `best_of` > 1"),
-    (
+    Rule(
+        "stop",
+        when=lambda p, style: "" in p.stop,
+        message="`stop` must not hold an empty stop sequence",
+    ),
+    Rule(
         "seed",
-        lambda p, m: _within(0 if m.is_tgis else 1, _MAX_U64, p.seed),
-        f"must be > 0 and <= {_MAX_U64}. Given: {{seed}}",
+        when=lambda p, style: p.seed is not None and p.best_of != 1,
+        message="`seed` must not be set when `best_of` > 1",
     ),
-    (
+    Rule(
+        "seed",
+        when=lambda p, style: _outside(0 if style.is_tgi else 1, p.seed, _MAX_U64),
+        message=f"`seed` must be > 0 and <= {_MAX_U64}. Given: {{given}}",
+    ),
+    Rule(
         "top_n_tokens",
-        lambda p, m: 0 <= p.top_n_tokens <= MAX_TOP_N_TOKENS,
-        f"must be >= 0 and <= {MAX_TOP_N_TOKENS}. Given: {{top_n_tokens}}",
+        when=lambda p, style: _outside(0, p.top_n_tokens, MAX_TOP_N_TOKENS),
+        message=f"`top_n_tokens` must be >= 0 and <= {MAX_TOP_N_TOKENS}. Given: {{given}}",
     ),
 )
+"""In TGI's order: a client sees the first rule that its request breaks."""
 
 
-def check(inputs: str, parameters: Parameters, manner: RequestStyle) -> None:
-    """Raises Unprocessable with TGI's text for the first rule that is broken."""
-    for name, is_kept, text in _RULES:
-        if not is_kept(parameters, manner):
-            given = {**dict(parameters), "stops": len(parameters.stop)}
-            told = text.format(**given) if text.startswith("you ") else f"`{name}` {text.format(**given)}"
-            raise Unprocessable(told, param=f"parameters.{name}", value=given[name])
+def check(inputs: str, parameters: Parameters, style: RequestStyle) -> None:
+    """Raises Unprocessable for the first rule that the request breaks."""
+    for rule in RULES:
+        if rule.when(parameters, style):
+            raise rule.rejection(parameters)
     check_inputs(inputs)
 
 
 def check_inputs(inputs: str) -> None:
-    """Raises Unprocessable where it is empty, or longer than is worth counting its tokens."""
+    """Raises Unprocessable if `inputs` is empty, or too long to be worth tokenizing."""
     if not inputs:
         raise Unprocessable("`inputs` cannot be empty", param="inputs")
     if len(inputs) > MAX_INPUT_CHARACTERS:
@@ -90,13 +156,13 @@ def check_inputs(inputs: str) -> None:
         )
 
 
-def samples(parameters: Parameters, manner: RequestStyle) -> bool:
-    """Whether tokens are drawn, not the likeliest taken.
+def samples(parameters: Parameters, style: RequestStyle) -> bool:
+    """Whether the engine samples; greedy decoding otherwise.
 
-    `do_sample` decides where its user set it: false is greedy, whatever else is set. Where it is absent other fields
-    decide, as in TGI. TGI's Python client sends false for a user who said nothing: that is as good as absent.
+    An explicit `do_sample` decides; without one the other fields do, as in TGI. TGI's Python client sends false by
+    default: from it false counts as absent.
     """
-    if parameters.do_sample or (parameters.do_sample is False and not manner.fills_in):
+    if parameters.do_sample or (parameters.do_sample is False and not style.sends_every_field):
         return parameters.do_sample
     if parameters.temperature is not None and (parameters.temperature != 1 or parameters.best_of > 1):
         return True

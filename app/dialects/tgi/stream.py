@@ -2,7 +2,7 @@ from typing import Any
 
 from app.dialects.common import token_events
 from app.dialects.json_body import dump
-from app.dialects.tgi.answer import _ended, _token, compute_headers, whole_text
+from app.dialects.tgi.answer import compute_headers, finish_details, full_text, token_json
 from app.dialects.tgi.errors import error_event
 from app.dialects.tgi.generation import Generation
 from app.engine.model import Model
@@ -12,7 +12,7 @@ from app.sse import encode
 
 
 class TgiTokenEvents(token_events.TokenEvents):
-    """TGI's: the last has the whole text, and the details where they were asked for."""
+    """One event per token; the last has the whole text, and the details if the client asked for them."""
 
     def __init__(self, generation: Generation, model: Model) -> None:
         super().__init__(TokenStream(model, top=generation.parameters.top_n_tokens), error_event)
@@ -22,20 +22,28 @@ class TgiTokenEvents(token_events.TokenEvents):
         self.headers = compute_headers(generation)
 
     def _event(self, step: Step) -> bytes:
-        # An ending of its own still needs a token to hang on: one that clients leave out of the text.
+        # An event needs a token: an end without one gets a special token, which clients leave out of the text.
         token = step.token or Token(self._last_id, "", 0.0, True)
         self._last_id = token.id
         self._index += 1
-        event: dict[str, Any] = {"index": self._index, "token": _token(token), "generated_text": None, "details": None}
+        event: dict[str, Any] = {
+            "index": self._index,
+            "token": token_json(token),
+            "generated_text": None,
+            "details": None,
+        }
         if self._generation.parameters.top_n_tokens:
-            event["top_tokens"] = [_token(other) for other in token.top]
+            event["top_tokens"] = [token_json(other) for other in token.top]
         if step.ending is not None:
-            self._close(event, step.ending)
+            event |= self._end(step.ending)
         return encode(dump(event))
 
-    def _close(self, event: dict[str, Any], ending: Finish) -> None:
-        ended = _ended(self._generation, ending, self._model)
-        event["generated_text"] = whole_text(self._generation, ending)
-        if self._generation.parameters.details:
-            event["details"] = {**ended, "seed": self._generation.seed}
+    def _end(self, finish: Finish) -> dict[str, Any]:
+        """The last event's text and details."""
+        generation = self._generation
+        details = {**finish_details(generation, finish, self._model), "seed": generation.reported_seed()}
         self._ended = True
+        return {
+            "generated_text": full_text(generation, finish),
+            "details": details if generation.parameters.details else None,
+        }

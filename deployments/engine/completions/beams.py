@@ -120,7 +120,7 @@ class BeamSearching(Engine):
         config = self._engine.model_config
         if config.logprobs_mode not in ("raw_logprobs", "processed_logprobs"):
             raise VLLMValidationError(
-                f"beam needs an engine that gives log-probabilities, not {config.logprobs_mode}", parameter="beam"
+                f"beam needs an engine that returns log-probabilities, not {config.logprobs_mode}", parameter="beam"
             )
         if params.logprobs is not None and not 0 <= params.logprobs <= config.max_logprobs:
             raise VLLMValidationError(f"logprobs must be 0 to {config.max_logprobs}", parameter="logprobs")

@@ -14,6 +14,8 @@ from vllm.inputs import embeds_input
 from vllm.sampling_params import RequestOutputKind
 from vllm.utils.async_utils import merge_async_iterators
 
+from app.internal_api import to_int64_seed
+
 Outputs = AsyncGenerator[RequestOutput, None]
 
 
@@ -95,19 +97,12 @@ class WithEmbeddings(Engine):
 def require_tokens(prompt: Any, parameter: str) -> None:
     """Raises VLLMValidationError for a prompt that is more than token ids."""
     if prompt["type"] != "token":
-        raise VLLMValidationError(f"{parameter} takes a prompt of tokens only", parameter=parameter)
-
-
-def folded(seed: int) -> int:
-    """A seed below 2**64 as vLLM takes it: an int64 other than -1, which means none. Below 2**63 it stays itself."""
-    if seed < 2**63:
-        return seed
-    return -2 if seed == 2**64 - 1 else seed - 2**64
+        raise VLLMValidationError(f"{parameter} needs a prompt of token ids only", parameter=parameter)
 
 
 def _with_seed(params: SamplingParams, seed: int) -> SamplingParams:
     params = params.clone()
-    params.seed = folded(seed)
+    params.seed = to_int64_seed(seed)
     return params
 
 

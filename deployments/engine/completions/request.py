@@ -6,14 +6,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMValidationError
 
+from app.internal_api import LARGEST_SEED, MAX_BEAMS, MAX_SEEDS
 from deployments.engine.beam_search.settings import Kind
 
 TokenId = Annotated[int, Field(ge=0, strict=True)]
 Sequence = Annotated[list[TokenId], Field(min_length=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**64, strict=True)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED, strict=True)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-MAX_WIDTH = 31
-MAX_SEEDS = 128
 
 
 class _Part(BaseModel):
@@ -23,7 +22,7 @@ class _Part(BaseModel):
 class BeamSearch(_Part):
     """A beam search; `deployments.engine.beam_search.settings` says what each field means. Sequences are token ids."""
 
-    width: int = Field(ge=1, le=MAX_WIDTH, strict=True)
+    width: int = Field(ge=1, le=MAX_BEAMS, strict=True)
     type: Kind = Kind.DETERMINISTIC
     length_penalty: float = Field(default=1.0, ge=-10, le=10)
     early_stopping: Annotated[bool, Field(strict=True)] | Literal["never"] = False

@@ -9,7 +9,7 @@ fields are this route's own; `replace_embeddings` goes with either of the others
 `seeds`: list of 1 to 128 integers from 0 to 2**64 - 1
     One choice per seed, drawn as if each were alone: `choices[i]` is what `seeds[i]` draws. `n` is left out, or their
     number; `seed` is not given. Everything else works as without, streams and `vllm_xargs` too. A seed below 2**63
-    draws what `/v1/completions` draws with it; those above are folded to int64, where the last two share one.
+    draws what `/v1/completions` draws with it; those above are taken as int64 (`app.internal_api.to_int64_seed`).
 
 `beam`: object
     The answer is found by a search (`deployments.engine.beam_search`), not sampled token by token.
@@ -65,17 +65,16 @@ from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 from vllm.entrypoints.serve.utils.api_utils import load_aware_call, validate_json_request, with_cancellation
 
+from app.internal_api import EXTENDED_PATH
 from deployments.engine.completions.beams import BeamSearching
 from deployments.engine.completions.engines import Seeded, WithEmbeddings
 from deployments.engine.completions.request import ExtendedCompletionRequest
-
-PATH = "/switchyard/completions"
 
 
 def add_completions(app: FastAPI) -> None:
     """Adds the route to vLLM's application `app`, whose state holds its completion server once it runs."""
     app.add_api_route(
-        PATH,
+        EXTENDED_PATH,
         with_cancellation(load_aware_call(complete)),
         methods=["POST"],
         dependencies=[Depends(validate_json_request)],

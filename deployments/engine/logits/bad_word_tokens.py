@@ -9,10 +9,10 @@ from typing import Self
 
 import torch
 
+from app.internal_api import BAD_WORD_SEPARATOR, Xarg
 from deployments.engine.logits.processor import SamplingRequest, forbid, forbid_tensor
 
-KEY = "bad_word_tokens"
-SEPARATOR = -1
+KEY = Xarg.BAD_WORD_TOKENS
 
 
 class BadWordTokens:
@@ -28,7 +28,7 @@ class BadWordTokens:
 
     @classmethod
     def asked(cls, request: SamplingRequest) -> Self | None:
-        ids = request.token_ids(KEY, separator=SEPARATOR)
+        ids = request.token_ids(KEY, separator=BAD_WORD_SEPARATOR)
         return cls(_split(ids)) if ids else None
 
     def __call__(self, scores: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> None:
@@ -45,10 +45,10 @@ class BadWordTokens:
 def _split(ids: Sequence[int]) -> list[list[int]]:
     sequences: list[list[int]] = [[]]
     for number in ids:
-        if number == SEPARATOR:
+        if number == BAD_WORD_SEPARATOR:
             sequences.append([])
         else:
             sequences[-1].append(number)
     if not all(sequences):
-        raise ValueError(f"{KEY} holds an empty sequence: {SEPARATOR} goes between two sequences only")
+        raise ValueError(f"{KEY} holds an empty sequence: {BAD_WORD_SEPARATOR} goes between two sequences only")
     return sequences

@@ -9,9 +9,10 @@ from typing import Self
 
 import torch
 
+from app.internal_api import Xarg
 from deployments.engine.logits.processor import SamplingRequest
 
-KEY = "forced_output_tokens"
+KEY = Xarg.FORCED_OUTPUT_TOKENS
 
 
 class ForcedOutputTokens:

@@ -9,9 +9,10 @@ from typing import Self
 
 import torch
 
+from app.internal_api import Xarg
 from deployments.engine.logits.processor import SamplingRequest, forbid
 
-KEY = "no_repeat_ngram"
+KEY = Xarg.NO_REPEAT_NGRAM
 MODULUS = 2**61 - 1
 BASE = 1_000_003
 

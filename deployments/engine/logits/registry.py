@@ -3,14 +3,21 @@
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
+from app.internal_api import Xarg
+
 PROCESSORS: Mapping[str, Sequence[str]] = {
     "deployments.engine.logits.vllm_adapter:RawScores": (
-        "watermark",
-        "no_repeat_ngram",
-        "bad_word_tokens",
-        "forced_output_tokens",
+        Xarg.WATERMARK,
+        Xarg.NO_REPEAT_NGRAM,
+        Xarg.BAD_WORD_TOKENS,
+        Xarg.FORCED_OUTPUT_TOKENS,
     ),
-    "deployments.engine.logits.vllm_adapter:Sampling": ("temperature", "typical_p", "xtc_threshold", "xtc_probability"),
+    "deployments.engine.logits.vllm_adapter:Sampling": (
+        Xarg.TEMPERATURE,
+        Xarg.TYPICAL_P,
+        Xarg.XTC_THRESHOLD,
+        Xarg.XTC_PROBABILITY,
+    ),
 }
 """Imported by name in the engine's own process; the keys of `vllm_xargs` that each heeds."""
 

@@ -10,9 +10,10 @@ from typing import Self
 import torch
 from transformers import TypicalLogitsWarper
 
+from app.internal_api import Xarg
 from deployments.engine.logits.processor import SamplingRequest
 
-KEY = "typical_p"
+KEY = Xarg.TYPICAL_P
 
 
 class TypicalP:

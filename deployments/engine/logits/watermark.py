@@ -15,6 +15,7 @@ from typing import Self
 
 import torch
 
+from app.internal_api import Xarg
 from deployments.engine.logits.processor import SamplingRequest
 
 GAMMA = 0.5
@@ -40,7 +41,7 @@ class Watermark:
 
     @classmethod
     def asked(cls, request: SamplingRequest) -> Self | None:
-        return cls() if request.flag("watermark") else None
+        return cls() if request.flag(Xarg.WATERMARK) else None
 
     def __call__(self, scores: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> None:
         before = output or prompt

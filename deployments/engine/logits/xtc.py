@@ -10,10 +10,8 @@ from typing import Self
 
 import torch
 
+from app.internal_api import Xarg
 from deployments.engine.logits.processor import SamplingRequest
-
-THRESHOLD = "xtc_threshold"
-PROBABILITY = "xtc_probability"
 
 
 class Xtc:
@@ -26,7 +24,7 @@ class Xtc:
 
     @classmethod
     def asked(cls, request: SamplingRequest) -> Self | None:
-        threshold, probability = (_fraction(request, key) for key in (THRESHOLD, PROBABILITY))
+        threshold, probability = (_fraction(request, key) for key in (Xarg.XTC_THRESHOLD, Xarg.XTC_PROBABILITY))
         if not threshold or not probability or request.is_greedy:
             return None
         # Without one, torch's: vLLM seeds it alike in all workers of an engine, and they must agree on every token.

@@ -15,6 +15,7 @@ from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.server.application import Router
+from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment
 from tests.router.hostile.client import Client, Reply
 from tests.router.hostile.engine import HostileEngine
@@ -29,10 +30,10 @@ class Defects(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.found: list[str] = []
-        self.setFormatter(logging.Formatter("%(message)s"))
+        self.setFormatter(JsonFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info or "failed in the router" in record.getMessage():
+        if record.exc_info or getattr(record, "event", "") in ("request_failed", "access_refresh_failed"):
             self.found.append(self.format(record))
 
 

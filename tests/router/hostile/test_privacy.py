@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from app.telemetry.logs import JsonFormatter
 from tests.router.hostile.engine import compact
 from tests.router.hostile.rig import HostileRig
 from tests.router.hostile.strategies import VALID
@@ -20,7 +21,7 @@ class Lines(logging.Handler):
         self.told: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.told.append(self.format(record))
+        self.told.extend((self.format(record), JsonFormatter().format(record)))
 
 
 @pytest.fixture

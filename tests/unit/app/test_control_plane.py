@@ -44,7 +44,7 @@ async def test_a_repeated_change_does_nothing(control: MemoryControl) -> None:
 async def test_a_traffic_that_nobody_saw_is_not_overwritten(control: MemoryControl) -> None:
     control.config = with_traffic(DATA, "chat", {"blue": 50, "green": 50})
     before = copy.deepcopy(control.config)
-    with pytest.raises(Conflict, match="changed by somebody else"):
+    with pytest.raises(Conflict, match="has changed in the meantime"):
         await change_traffic(control, "chat", seen=SEEN, wanted=MOVED)
     assert control.config == before
 
@@ -84,7 +84,7 @@ class Interrupted(MemoryControl):
 
 async def test_a_change_in_between_is_noticed() -> None:
     control = Interrupted(copy.deepcopy(DATA), parse)
-    with pytest.raises(Conflict, match="changed by somebody else"):
+    with pytest.raises(Conflict, match="has changed in the meantime"):
         await change_traffic(control, "chat", seen=SEEN, wanted=MOVED)
     assert control.config == {**DATA, "max_body_bytes": 4096}
 
@@ -98,13 +98,13 @@ async def test_a_configuration_that_would_be_wrong_is_not_sent(control: MemoryCo
 
 async def test_on_a_wrong_configuration_nothing_is_built(control: MemoryControl) -> None:
     control.config = wrong = with_traffic(DATA, "chat", {"blue": 1})
-    with pytest.raises(Conflict, match="applied last is wrong"):
+    with pytest.raises(Conflict, match="last applied configuration is invalid"):
         await change_traffic(control, "chat", seen=SEEN, wanted=MOVED)
     assert control.config == wrong
 
 
 async def test_an_endpoint_that_is_gone_is_a_conflict(control: MemoryControl) -> None:
-    with pytest.raises(Conflict, match="changed by somebody else"):
+    with pytest.raises(Conflict, match="has changed in the meantime"):
         await change_traffic(control, "gone", seen=SEEN, wanted=MOVED)
 
 

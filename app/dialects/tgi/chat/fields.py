@@ -1,16 +1,11 @@
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.dialects.common.fields import Function, Penalty, StreamOptions
-from app.dialects.json_body import value_at
+from app.dialects.common.support import GREEDY_TOP_P, NEEDS_TOOLS
 from app.dialects.tgi.fields import MAX_TOP_N_TOKENS
-from app.dialects.validation import first_problem
-from app.errors import Unprocessable
-
-NO_MODEL = (None, "tgi", "dummy")
-"""What the clients put into `model` for "the one that is there"."""
 
 MAX_PROMPTS = 4
 
@@ -31,45 +26,59 @@ class _Tool(_Strict):
     function: Function
 
 
-class _Generation(_Strict):
-    model: str | None = None
+class GenerationFields(_Strict):
+    """What both requests in OpenAI's form have."""
+
+    model: str | None = Field(
+        default=None,
+        description="below `/tgi` a deployment of the endpoint, if it is one; elsewhere an endpoint or a deployment, "
+        "`tgi` and `dummy` for the default",
+    )
     frequency_penalty: Penalty | None = None
     max_tokens: int | None = Field(default=None, gt=0)
     repetition_penalty: float | None = Field(default=None, gt=0)
-    seed: int | None = Field(default=None, ge=0, lt=2**64)
+    seed: int | None = Field(default=None, ge=0, lt=2**64, description="vLLM's, any unsigned 64-bit number")
     stop: str | list[Annotated[str, Field(min_length=1)]] | None = None
     stream: bool = False
-    stream_options: StreamOptions | None = None
-    temperature: float | None = Field(default=None, ge=0)
-    top_p: float | None = Field(default=None, ge=0, le=1)
+    stream_options: StreamOptions | None = Field(default=None, description="vLLM's; not sent without `stream`")
+    temperature: float | None = Field(
+        default=None, ge=0, description="vLLM's; 0 is greedy, above 2 by a logits processor"
+    )
+    top_p: float | None = Field(default=None, ge=0, le=1, description=GREEDY_TOP_P)
 
 
-class Chat(_Generation):
+class Chat(GenerationFields):
     messages: list[_Message] = Field(min_length=1)
-    guideline: str | None = None
+    guideline: str | None = Field(default=None, description="for the chat template")
     logit_bias: dict[str, float] | None = None
     logprobs: bool = False
     max_completion_tokens: int | None = Field(default=None, gt=0)
     n: int = Field(default=1, ge=1, le=128)
     presence_penalty: Penalty | None = None
-    response_format: dict[str, Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    tool_prompt: str | None = None
-    tools: list[_Tool] | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_N_TOKENS)
+    response_format: dict[str, Any] | None = Field(
+        default=None,
+        description="TGI's `type` and `value` become vLLM's structured outputs; OpenAI's form is vLLM's",
+    )
+    tool_choice: str | dict[str, Any] | None = Field(
+        default=None, description=f"{NEEDS_TOOLS}; a function's bare name too"
+    )
+    tool_prompt: str | None = Field(
+        default=None, description="done here: comes after the last message, if there are tools"
+    )
+    tools: list[_Tool] | None = Field(default=None, description=NEEDS_TOOLS)
+    top_logprobs: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_TOP_N_TOKENS,
+        description=f"vLLM's; at most {MAX_TOP_N_TOKENS}, not sent without `logprobs`",
+    )
 
 
-class Completions(_Generation):
-    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
+class Completions(GenerationFields):
+    refused: ClassVar[Mapping[str, str]] = {"suffix": "TGI does not support it"}
+
+    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)] = Field(
+        description=f"vLLM's; at most {MAX_PROMPTS}"
+    )
+    max_tokens: int | None = Field(default=None, gt=0, description="vLLM's; the default is the profile's")
     suffix: str | None = None
-
-
-def _checked(body: Mapping[str, Any], model: type[_Generation]) -> dict[str, Any]:
-    """The fields of `body` that are TGI's. Raises Unprocessable, naming the field."""
-    try:
-        model.model_validate(body)
-    except ValidationError as error:
-        problem = first_problem(error)
-        text = f"`{problem.path}`{problem.message.removeprefix(problem.path)}"
-        raise Unprocessable(text, param=problem.path, value=value_at(body, problem.path)) from None
-    return {name: body[name] for name in model.model_fields if name in body and name != "model"}

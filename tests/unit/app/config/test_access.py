@@ -36,9 +36,9 @@ def test_a_right_section_is_taken(access: dict[str, Any]) -> None:
     parse(with_access(**access))
 
 
-def test_the_readmes_section_is_right() -> None:
-    readme = (ROOT / "README.md").read_text()
-    section = readme.partition("```yaml\naccess:")[2].partition("```")[0]
+def test_the_section_in_the_docs_is_valid() -> None:
+    page = (ROOT / "docs/access.md").read_text()
+    section = page.partition("```yaml\naccess:")[2].partition("```")[0]
     access = parse({**GOOD, **yaml.safe_load(f"access:{section}")}).access
     assert access.limits.of("batch", "embed", None) == Limits(
         requests_per_minute=600, tokens_per_minute=2000000, concurrent_requests=4
@@ -63,11 +63,11 @@ def test_the_readmes_section_is_right() -> None:
         ({"limits": {"default": {"requests_per_minute": 0}}}, "limits.default.requests_per_minute: .*greater than"),
         ({"limits": {"default": {"requests_per_minute": 1.5}}}, "limits.default.requests_per_minute: .*integer"),
         ({"limits": {"default": {"rpm": 1}}}, "limits.default.rpm: unknown key; .*known: requests_per_minute"),
-        ({"limits": {"endpoints": {"gone": {}}}}, "limits.endpoints.gone: there is no such endpoint; known: chat, emb"),
+        ({"limits": {"endpoints": {"gone": {}}}}, "limits.endpoints.gone: unknown endpoint; known: chat, emb"),
         ({"limits": {"callers": {"a\nb": {}}}}, "access.limits.callers.a\nb: .*pattern"),
         ({"limits": {"on_store_failure": "die"}}, "limits.on_store_failure: Input should be 'allow' or 'refuse'"),
-        ({"limits": {"store": {}}}, "access.limits.store: name one of `url`, `url_env` and `url_file`"),
-        ({"limits": {"store": {"url": "redis://x", "url_env": "X"}}}, "access.limits.store: name one of"),
+        ({"limits": {"store": {}}}, "access.limits.store: set exactly one of `url`, `url_env` and `url_file`"),
+        ({"limits": {"store": {"url": "redis://x", "url_env": "X"}}}, "access.limits.store: set exactly one of"),
         ({"limits": {"store": {"url": "http://x"}}}, "access.limits.store: `url` must begin with redis://"),
         ({"limits": {"store": {"url": "redis://:pw@x"}}}, "access.limits.store: `url` holds a password"),
         ({"limits": {"store": {"url": "redis://x?password=pw"}}}, "access.limits.store: `url` holds a password"),
@@ -129,7 +129,7 @@ LIMITED: dict[str, Any] = {"limits": {"default": {"requests_per_minute": 60}}}
 
 def test_several_routers_do_not_keep_limits_in_memory(tmp_path: Path) -> None:
     (problem,) = check_file(write(tmp_path / "serve.yaml", router(with_access(**LIMITED), num_replicas=2)))
-    assert problem.startswith("applications[0].deployments[0].user_config.access.limits: several routers cannot keep")
+    assert problem.startswith("applications[0].deployments[0].user_config.access.limits: several routers cannot count")
     LIMITED["limits"]["store"] = {"url_env": "REDIS_URL"}
     assert check_file(write(tmp_path / "serve.yaml", router(with_access(**LIMITED), num_replicas=2))) == []
     del LIMITED["limits"]["store"]
@@ -155,7 +155,7 @@ def test_a_server_that_others_reach_must_know_who_may_call(
     document = {"http_options": {"host": host, "port": 8000}, **router(with_access(**access))}
     problems = check_file(write(tmp_path / "serve.yaml", document))
     assert (problems == []) is right
-    assert all(problem.startswith("access: nothing says who may call") for problem in problems)
+    assert all(problem.startswith("access: the server would be reachable from other machines") for problem in problems)
 
 
 def test_the_stores_url_may_be_in_a_file_or_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,49 +1,59 @@
-"""The README's table of fields: it is the generated one, and it is one table."""
+"""The tables of fields in docs/dialects are the generated ones."""
 
 from pathlib import Path
 
 import pytest
 
-from app.dialects.common.support import VLLMS
-from app.dialects.field_table import BEGIN, END, DialectFields, main, rows, table, updated
+from app.dialects.base import Dialect
+from app.dialects.field_support import VLLM
+from app.dialects.field_table import BEGIN, END, main, rows, table, updated
+from app.dialects.registry import DIALECTS
 from tests.support.project import ROOT
 
-README = ROOT / "README.md"
+PAGES = ROOT / "docs" / "dialects"
+
+every_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 
 
-def test_the_readmes_table_is_the_generated_one() -> None:
-    text = README.read_text()
-    assert updated(text) == text, "run `make fields`"
+def test_every_page_has_the_generated_table() -> None:
+    dialects = {dialect.name: dialect for dialect in DIALECTS}
+    for page in PAGES.glob("*.md"):
+        text = page.read_text()
+        assert updated(text, dialects[page.stem]) == text, f"{page.name}: run `make fields`"
 
 
-def test_every_line_is_a_row_of_four_cells() -> None:
-    assert {line.count("|") for line in table().splitlines()} == {5}
+@every_dialect
+def test_every_line_is_a_row_of_three_cells(dialect: Dialect) -> None:
+    assert {line.count("|") for line in table(dialect).splitlines()} == {4}
 
 
-def test_fields_of_which_the_same_holds_share_a_row() -> None:
-    chat = {"b": VLLMS, "a": VLLMS, "c": "done here", "model": "an endpoint"}
-    dialect = DialectFields("D", {"chat": chat, "text": {"b": VLLMS, "model": "an endpoint"}}, "refused")
-    assert [str(row) for row in rows(dialect)] == [
-        "| D | chat | `a` | vLLM's |",
-        "| D | all | `b` | vLLM's |",
-        "| D | chat | `c` | done here |",
-        "| D | all | `model` | an endpoint |",
-        "| D | all | any other | refused |",
+def test_fields_with_the_same_support_share_a_row() -> None:
+    chat = {"b": VLLM, "a": VLLM, "c": "done here", "model": "an endpoint"}
+    support = {"chat": chat, "text": {"b": VLLM, "model": "an endpoint"}}
+    assert [str(row) for row in rows(support, "rejected")] == [
+        "| chat | `a` | vLLM's |",
+        "| all | `b` | vLLM's |",
+        "| chat | `c` | done here |",
+        "| all | `model` | an endpoint |",
+        "| all | any other | rejected |",
     ]
 
 
-def test_only_what_is_between_the_marks_changes() -> None:
-    assert updated(f"before\n{BEGIN}\nold\n{END}\nafter") == f"before\n{BEGIN}\n\n{table()}\n\n{END}\nafter"
+@every_dialect
+def test_only_the_text_between_the_marks_changes(dialect: Dialect) -> None:
+    expected = f"before\n{BEGIN}\n\n{table(dialect)}\n\n{END}\nafter"
+    assert updated(f"before\n{BEGIN}\nold\n{END}\nafter", dialect) == expected
 
 
 @pytest.mark.parametrize("text", ["", BEGIN, f"{END}{BEGIN}"])
-def test_a_text_without_marks_is_refused(text: str) -> None:
+def test_a_text_without_marks_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="there is no line"):
-        updated(text)
+        updated(text, DIALECTS[0])
 
 
-def test_the_command_rewrites_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "README.md"
-    file.write_text(f"{BEGIN}{END}")
-    assert main([str(file)]) == 0
-    assert table() in file.read_text()
+def test_the_command_rewrites_every_dialects_page(tmp_path: Path) -> None:
+    for dialect in DIALECTS:
+        (tmp_path / f"{dialect.name}.md").write_text(f"{BEGIN}{END}")
+    assert main([str(tmp_path)]) == 0
+    for dialect in DIALECTS:
+        assert table(dialect) in (tmp_path / f"{dialect.name}.md").read_text()

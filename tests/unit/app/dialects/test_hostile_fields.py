@@ -1,4 +1,4 @@
-"""Every field of every dialect's bodies with values that nobody means: taken, or refused as the client's fault."""
+"""Every field of every dialect's bodies with absurd values: accepted, or rejected as the client's error."""
 
 import json
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ LEAST: dict[str, Any] = {
     "max_tokens": 5,
     "model": "chat",
 }
-"""Of these each body has what it needs."""
+"""Values for the required fields of any body."""
 
 
 def operations() -> Iterator[Any]:
@@ -59,15 +59,15 @@ def operations() -> Iterator[Any]:
                 yield pytest.param(dialect, route, body.model, id=f"{dialect.name}-{operation}-{body.model.__name__}")
 
 
-def given(model: Any) -> dict[str, Any]:
-    """The least request."""
+def least_body(model: Any) -> dict[str, Any]:
+    """The required fields only."""
     return {
         name: LEAST[name] for name, field in model.model_fields.items() if name in LEAST and field.is_required()
     } | ({"prompt": "hi"} if "prompt" in model.model_fields else {})
 
 
-def ask(dialect: Dialect, route: Route, body: dict[str, Any]) -> None:
-    """All that is done before a deployment is asked, and what an error is worded like."""
+def handle(dialect: Dialect, route: Route, body: dict[str, Any]) -> None:
+    """What happens before a deployment is called: parse, the engine request, or the error's rendering."""
     request = Request(
         route.method,
         route.path,
@@ -86,22 +86,22 @@ def ask(dialect: Dialect, route: Route, body: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("dialect", "route", "model"), list(operations()))
-def test_no_value_of_a_field_is_the_routers_fault(dialect: Dialect, route: Route, model: Any) -> None:
-    least = given(model)
+def test_no_value_of_a_field_is_an_internal_error(dialect: Dialect, route: Route, model: Any) -> None:
+    least = least_body(model)
     names = [*model.model_fields, "messages", "x"]
     for name in names:
         for value in VALUES:
-            ask(dialect, route, {**least, name: value})
-            ask(dialect, route, {**least, "stream": True, "n": 2, name: value})
+            handle(dialect, route, {**least, name: value})
+            handle(dialect, route, {**least, "stream": True, "n": 2, name: value})
 
 
 @pytest.mark.parametrize("operation", ["root", "generate", "generate_stream", "tokenize"])
-def test_no_value_of_a_parameter_of_tgis_is_the_routers_fault(operation: str) -> None:
+def test_no_value_of_a_tgi_parameter_is_an_internal_error(operation: str) -> None:
     tgi = next(dialect for dialect in DIALECTS if dialect.name == "tgi")
     route = next(route for route in tgi.routes if route.operation == operation)
     for name in Parameters.model_fields:
         for value in VALUES:
-            ask(tgi, route, {"inputs": "hi", "parameters": {name: value}})
+            handle(tgi, route, {"inputs": "hi", "parameters": {name: value}})
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,6 @@ def test_no_value_of_a_parameter_of_tgis_is_the_routers_fault(operation: str) ->
 def test_work_that_a_field_multiplies_is_bounded(name: str, operation: str, field: str, least: dict[str, Any]) -> None:
     dialect = next(dialect for dialect in DIALECTS if dialect.name == name)
     text = {"messages": LEAST["messages"]} if operation == "chat" else {"prompt": "hi"}
-    asked = {**least, **text, field: 1_000_000}
+    body = {**least, **text, field: 1_000_000}
     with pytest.raises(ClientError, match=field):
-        dialect.parse(operation, Request("POST", "/", json.dumps(asked).encode()), CONTEXT)
+        dialect.parse(operation, Request("POST", "/", json.dumps(body).encode()), CONTEXT)

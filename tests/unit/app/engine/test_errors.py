@@ -82,4 +82,4 @@ def test_what_is_not_the_clients_fault_is_the_deployments(status: int) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"error":"Unauthorized"}', b'{"error":{}}'])
 def test_an_answer_that_is_no_error_object_still_is_a_refusal(body: bytes) -> None:
-    assert engine_error(body, 400).message == "The engine refused the request"
+    assert engine_error(body, 400).message == "The engine rejected the request"

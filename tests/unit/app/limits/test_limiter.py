@@ -1,4 +1,4 @@
-"""Claims on limits: taken together or not at all, settled, given back; and a store that does not answer."""
+"""Reservations: all limits or none, settled, released; and a store that does not answer."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ class Usage:
     """An answer that has cost `spent` tokens."""
 
     def __init__(self, spent: int | None = None) -> None:
-        self.limits: Reservation | None = None
+        self.reservation: Reservation | None = None
         self._spent = spent
 
     def tokens_used(self, prompt: int) -> int:
@@ -63,7 +63,7 @@ class Desk:
     ) -> dict[str, str]:
         """The headers of a request that is served."""
         async with self.running(subject, endpoint, Usage(spent)) as answer:
-            return dict(await answer.limits.headers()) if answer.limits else {}
+            return dict(await answer.reservation.headers()) if answer.reservation else {}
 
     async def refused(self, **where: Any) -> LimitExceeded:
         with pytest.raises(LimitExceeded) as raised:
@@ -128,7 +128,9 @@ async def test_a_request_that_took_more_than_was_left_is_paid_for_by_the_next() 
 
 async def test_a_prompt_beyond_the_limit_is_told_so_and_not_to_wait() -> None:
     desk = Desk(tokens_per_minute=99)
-    with pytest.raises(TooLarge, match="about 100 tokens, which the limit of 99 tokens per minute of 'team'") as raised:
+    with pytest.raises(
+        TooLarge, match="about 100 tokens, which the limit of 99 tokens per minute for 'team'"
+    ) as raised:
         await desk.run()
     assert raised.value.retry_after is None
     assert desk.watch.told == ["chat tokens"]
@@ -260,7 +262,7 @@ async def test_while_the_store_is_down_requests_are_refused_if_the_configuration
     store.fails = True
     desk = Desk(store, on_store_failure="refuse", requests_per_minute=1, concurrent_requests=1)
     for _ in range(2):
-        with pytest.raises(Unavailable, match="limits of this server cannot be looked up") as raised:
+        with pytest.raises(Unavailable, match="Rate limits are temporarily unavailable") as raised:
             await desk.run()
         assert raised.value.retry_after == 1
     store.fails, desk.now = False, desk.now + 2
@@ -296,9 +298,9 @@ async def test_an_answer_that_is_given_up_while_it_asks_for_its_headers_ends_as_
 
     async def answered_in_time() -> None:
         async with desk.running() as answer:
-            assert answer.limits is not None
+            assert answer.reservation is not None
             asyncio.get_running_loop().call_later(0.05, told.set)
-            await asyncio.wait_for(answer.limits.headers(), 0.01)
+            await asyncio.wait_for(answer.reservation.headers(), 0.01)
 
     with pytest.raises(TimeoutError):
         await answered_in_time()

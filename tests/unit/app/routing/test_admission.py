@@ -4,7 +4,7 @@ import asyncio
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.schema import Admission
@@ -29,7 +29,7 @@ async def test_the_queue_is_served_in_order() -> None:
 async def test_a_full_queue_refuses_at_once_and_says_so() -> None:
     queue, limits = AdmissionQueue(), Admission(max_concurrent=1, max_queued=0)
     async with queue.slot("chat", limits):
-        with pytest.raises(Unavailable, match="works on 1 requests and 0 wait") as refused:
+        with pytest.raises(Unavailable, match=r"at capacity \(1 running, 0 queued\)") as refused:
             async with queue.slot("chat", limits):
                 raise AssertionError
     assert refused.value.retry_after == 1
@@ -39,7 +39,7 @@ async def test_a_full_queue_refuses_at_once_and_says_so() -> None:
 async def test_who_waits_too_long_is_refused_and_leaves_the_queue() -> None:
     queue, limits = AdmissionQueue(), Admission(max_concurrent=1, max_queued=1, max_wait_s=0.01)
     async with queue.slot("chat", limits):
-        with pytest.raises(Unavailable, match=r"within 0\.01 s"):
+        with pytest.raises(Unavailable, match=r"Timed out after 0\.01 s"):
             async with queue.slot("chat", limits):
                 raise AssertionError
         assert queue.waiting == 0
@@ -74,7 +74,6 @@ async def test_more_room_lets_several_in() -> None:
     most_queued=st.integers(0, 5),
     seed=st.integers(0, 99),
 )
-@settings(deadline=None, max_examples=100)
 def test_whatever_visitors_do_the_bound_holds_and_all_places_come_back(
     plan: list[tuple[int, str]], room: int, most_queued: int, seed: int
 ) -> None:

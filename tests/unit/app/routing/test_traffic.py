@@ -128,7 +128,7 @@ def test_a_deployment_named_as_the_model_serves_exactly() -> None:
     assert ask(config(), "green") == Assignment("chat", "green", "model")
     assert ask(config(), "lone") == Assignment("lone", "lone", "model")
     assert ask(config(), "green", header="green").deployment == "green"
-    with pytest.raises(NotFound, match="the valid ones are: green"):
+    with pytest.raises(NotFound, match="available deployments: green"):
         ask(config(), "green", header="blue")
 
 
@@ -147,7 +147,7 @@ def test_an_unknown_name_is_not_found(model: str) -> None:
 
 @pytest.mark.parametrize("model", ["embed", "mini"])
 def test_a_task_that_the_named_thing_does_not_do_is_refused(model: str) -> None:
-    with pytest.raises(BadRequest, match="does not do chat; it does embeddings"):
+    with pytest.raises(BadRequest, match="does not support chat; it supports embeddings"):
         ask(config(), model)
 
 

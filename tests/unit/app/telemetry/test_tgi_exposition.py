@@ -10,11 +10,11 @@ from app.telemetry.metrics import Telemetry
 from app.telemetry.tgi_exposition import exposition
 
 
-def told(telemetry: Telemetry, endpoint: str = "chat") -> dict[Any, float]:
-    """Sample name and labels to value; the text is one that Prometheus reads."""
+def values(telemetry: Telemetry, endpoint: str = "chat") -> dict[Any, float]:
+    """Sample name and label values to value, as Prometheus parses the text."""
     text = exposition(telemetry.of([endpoint])).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    # This parser gives every counter OpenMetrics' `_total`, which TGI's own text does not have.
+    # The parser appends `_total` to every counter; TGI's names lack it.
     return {(s.name.removesuffix("_total"), *s.labels.values()): s.value for s in samples}
 
 
@@ -25,13 +25,13 @@ def record(endpoint: str = "chat", **fields: Any) -> Record:
     return made
 
 
-def test_an_endpoint_without_requests_has_none() -> None:
-    samples = told(Telemetry())
+def test_an_endpoint_without_requests_has_zero_counts() -> None:
+    samples = values(Telemetry())
     assert samples["tgi_request_count",] == samples["tgi_request_success",] == 0
     assert samples["tgi_request_duration_count",] == 0
 
 
-def test_requests_are_counted_by_their_end() -> None:
+def test_requests_are_counted_by_outcome() -> None:
     telemetry = Telemetry()
     for fields in (
         {},
@@ -42,19 +42,19 @@ def test_requests_are_counted_by_their_end() -> None:
         {"error": "broken", "endpoint": "other"},
     ):
         telemetry.finish(record(**fields))
-    samples = told(telemetry)
+    samples = values(telemetry)
     assert (samples["tgi_request_count",], samples["tgi_request_success",]) == (5, 2)
     assert samples["tgi_request_failure", "validation"] == 1
     assert samples["tgi_request_failure", "overloaded"] == 1
     assert samples["tgi_request_failure", "generation"] == 1
-    assert told(telemetry, "other")["tgi_request_count",] == 1
+    assert values(telemetry, "other")["tgi_request_count",] == 1
 
 
-def test_lengths_and_times_are_those_of_all_deployments() -> None:
+def test_lengths_and_times_are_summed_over_deployments() -> None:
     telemetry = Telemetry()
     telemetry.finish(record(usage=Usage(9, 3), max_tokens=20))
     telemetry.finish(record(usage=Usage(100, 7), max_tokens=40, deployment="green"))
-    samples = told(telemetry)
+    samples = values(telemetry)
     assert (samples["tgi_request_input_length_sum",], samples["tgi_request_input_length_count",]) == (109, 2)
     assert samples["tgi_request_generated_tokens_sum",] == 10
     assert samples["tgi_request_max_new_tokens_sum",] == 60
@@ -63,9 +63,9 @@ def test_lengths_and_times_are_those_of_all_deployments() -> None:
     assert samples["tgi_request_input_length_bucket", "+Inf"] == 2
 
 
-def test_a_streams_time_per_token_is_told() -> None:
+def test_the_time_per_token_of_streams_is_reported() -> None:
     telemetry = Telemetry()
     made = record(usage=Usage(9, 3), streamed=True)
     made.first_byte = made.started
     telemetry.finish(made)
-    assert told(telemetry)["tgi_request_mean_time_per_token_duration_count",] == 1
+    assert values(telemetry)["tgi_request_mean_time_per_token_duration_count",] == 1

@@ -4,7 +4,8 @@ import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from deployments.engine.internal_key import HEADER, VARIABLE, InternalKeyMiddleware
+from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
+from deployments.engine.internal_key import InternalKeyMiddleware
 
 
 async def engine(scope: Scope, receive: Receive, send: Send) -> None:
@@ -19,7 +20,7 @@ async def ask(key: str | None, headers: dict[str, str]) -> httpx.Response:
 
 
 async def test_the_right_key_reaches_the_engine() -> None:
-    response = await ask("secret", {HEADER: "secret"})
+    response = await ask("secret", {INTERNAL_KEY_HEADER: "secret"})
     assert (response.status_code, response.text) == (200, "generated")
 
 
@@ -27,9 +28,9 @@ async def test_the_right_key_reaches_the_engine() -> None:
     "headers",
     [
         pytest.param({}, id="none"),
-        pytest.param({HEADER: ""}, id="empty"),
-        pytest.param({HEADER: "secre"}, id="prefix"),
-        pytest.param({HEADER: "secret2"}, id="longer"),
+        pytest.param({INTERNAL_KEY_HEADER: ""}, id="empty"),
+        pytest.param({INTERNAL_KEY_HEADER: "secre"}, id="prefix"),
+        pytest.param({INTERNAL_KEY_HEADER: "secret2"}, id="longer"),
         pytest.param({"authorization": "Bearer secret"}, id="another header"),
     ],
 )
@@ -42,11 +43,11 @@ async def test_any_other_request_is_refused(headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("key", [None, ""])
-@pytest.mark.parametrize("headers", [{}, {HEADER: ""}, {HEADER: "secret"}])
+@pytest.mark.parametrize("headers", [{}, {INTERNAL_KEY_HEADER: ""}, {INTERNAL_KEY_HEADER: "secret"}])
 async def test_without_a_key_everything_is_refused(key: str | None, headers: dict[str, str]) -> None:
     response = await ask(key, headers)
     assert response.status_code == 401
-    assert VARIABLE in response.json()["error"]["message"]
+    assert INTERNAL_KEY_VARIABLE in response.json()["error"]["message"]
 
 
 async def test_a_websocket_is_refused_before_it_is_accepted() -> None:

@@ -1,4 +1,4 @@
-"""Anthropic's dialect: checks, errors, and what passes through."""
+"""Anthropic's dialect: checks, errors, and what the engine gets."""
 
 import json
 from typing import Any
@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from app.dialects.anthropic.dialect import Anthropic
 from app.dialects.anthropic.errors import error_body
-from app.dialects.base import Request
-from app.dialects.legacy import Call
+from app.dialects.base import Call, Request
 from app.errors import BadRequest, ClientError, NotFound, Unavailable
-from tests.support.samples import CONTEXT
+from tests.support.dialect_calls import engine_request
+from tests.support.samples import CONTEXT, SERVED
 
 LEAST: dict[str, Any] = {"model": "chat", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -28,37 +28,42 @@ def parse(operation: str = "messages", /, **fields: Any) -> Call:
 
 def test_the_least_request_passes_unchanged() -> None:
     call = parse()
-    assert (call.task, call.path, call.model, call.stream, call.body) == ("chat", "/v1/messages", "chat", False, LEAST)
+    assert (call.task, call.model, call.translation.stream, call.body) == ("chat", "chat", False, LEAST)
+    request = engine_request(call, SERVED)
+    assert (request.path, request.body) == ("/v1/messages", LEAST)
 
 
 def test_counting_tokens_needs_no_max_tokens() -> None:
     call = parse("count_tokens")
-    assert (call.path, call.body, call.stream) == ("/v1/messages/count_tokens", COUNTED, False)
+    request = engine_request(call, SERVED)
+    assert (request.path, request.body) == ("/v1/messages/count_tokens", COUNTED)
+    assert not call.translation.stream
 
 
 @pytest.mark.parametrize(
     "fields",
     [{"max_tokens": 5}, {"stream": True}, {"temperature": 0}, {"metadata": {"user_id": "u"}}, {"service_tier": "auto"}],
 )
-def test_what_is_for_an_answer_is_refused_where_tokens_are_counted(fields: dict[str, Any]) -> None:
+def test_fields_for_an_answer_are_rejected_when_tokens_are_counted(fields: dict[str, Any]) -> None:
     (name,) = fields
     with pytest.raises(BadRequest, match=f"{name}: Extra inputs are not permitted") as raised:
         parse("count_tokens", **fields)
     assert raised.value.param == name
 
 
-def test_a_stream() -> None:
-    assert parse(stream=True).stream
+def test_a_request_for_a_stream_is_one() -> None:
+    assert parse(stream=True).translation.stream
 
 
 @pytest.mark.parametrize("mount", ["/serverless", "/dedicated"])
 @pytest.mark.parametrize(("path", "operation"), [("/v1/messages", "messages"), ("/v1/messages/count_tokens", "count")])
-def test_friendlis_clients_have_paths_of_their_own(mount: str, path: str, operation: str) -> None:
+def test_friendlis_clients_have_their_own_paths(mount: str, path: str, operation: str) -> None:
     body = json.dumps({**(LEAST if operation == "messages" else COUNTED), "model": "chat:green"}).encode()
     (route,) = (route for route in Anthropic.routes if route.path == mount + path)
     request = Request("POST", mount + path, body, headers={"x-friendli-team": "t"})
     call = Anthropic().parse(route.operation, request, CONTEXT)
-    assert (call.path, call.model, call.deployment, call.user) == (path, "chat", "green", "t")
+    assert engine_request(call, SERVED).path == path
+    assert (call.model, call.deployment, call.user) == ("chat", "green", "t")
 
 
 def test_the_user_of_the_metadata_is_the_sticky_key() -> None:
@@ -66,7 +71,7 @@ def test_the_user_of_the_metadata_is_the_sticky_key() -> None:
 
 
 @pytest.mark.parametrize("operation", ["messages", "count_tokens"])
-def test_thinking_that_is_disabled_is_as_none(operation: str) -> None:
+def test_disabled_thinking_is_the_same_as_absent(operation: str) -> None:
     assert parse(operation, thinking={"type": "disabled"}).body == parse(operation).body
 
 
@@ -89,7 +94,7 @@ def test_thinking_that_is_disabled_is_as_none(operation: str) -> None:
         ({"mcp_servers": []}, "mcp_servers"),
     ],
 )
-def test_an_invalid_field_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+def test_an_invalid_field_is_rejected_by_name(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest, match=param) as raised:
         parse(**fields)
     assert raised.value.param == param
@@ -98,7 +103,7 @@ def test_an_invalid_field_is_refused_by_name(fields: dict[str, Any], param: str)
 @given(
     st.dictionaries(st.sampled_from([*LEAST, "stream", "metadata", "system"]), st.none() | st.integers() | st.text())
 )
-def test_any_body_is_taken_or_refused_as_the_clients_fault(body: dict[str, Any]) -> None:
+def test_any_incomplete_body_is_rejected_as_the_clients_error(body: dict[str, Any]) -> None:
     with pytest.raises(ClientError):
         Anthropic().parse("messages", Request("POST", "/v1/messages", json.dumps(body).encode()), CONTEXT)
 

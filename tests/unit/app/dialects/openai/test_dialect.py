@@ -1,4 +1,4 @@
-"""OpenAI's dialect: which requests pass, what becomes of them, and how the others are refused."""
+"""OpenAI's dialect: which requests pass, what the engine gets, and how the others are rejected."""
 
 import json
 from contextlib import suppress
@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.base import Request
-from app.dialects.legacy import Call
+from app.dialects.base import MALFORMED_ANSWER_ERRORS, Call, Request
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.openai.errors import error_body
 from app.errors import (
@@ -23,6 +22,7 @@ from app.errors import (
     Unauthorized,
     Unavailable,
 )
+from tests.support.dialect_calls import engine_request
 from tests.support.samples import CONTEXT, REQUEST, SERVED
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -55,9 +55,11 @@ def parse_bytes(operation: str, body: bytes) -> Call:
 )
 def test_the_least_request_passes_unchanged(operation: str, task: str, path: str) -> None:
     call = parse(operation)
-    assert (call.task, call.path, call.model, call.stream) == (task, path, REQUIRED[operation]["model"], False)
+    request = engine_request(call, SERVED)
+    assert (call.task, request.path, call.model) == (task, path, REQUIRED[operation]["model"])
+    assert not call.translation.stream
     extra = {"store": False} if operation == "responses" else {}
-    assert call.body == {**REQUIRED[operation], **extra}
+    assert request.body == call.body == {**REQUIRED[operation], **extra}
 
 
 VALID: list[tuple[str, str, Any]] = [
@@ -161,7 +163,7 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("operation", "fields", "param"), INVALID)
-def test_an_invalid_field_is_refused_by_name(operation: str, fields: dict[str, Any], param: str) -> None:
+def test_an_invalid_field_is_rejected_by_name(operation: str, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as raised:
         parse(operation, **fields)
     assert raised.value.param is not None
@@ -170,7 +172,7 @@ def test_an_invalid_field_is_refused_by_name(operation: str, fields: dict[str, A
 
 
 @pytest.mark.parametrize("operation", REQUIRED)
-def test_a_missing_required_field_is_refused_by_name(operation: str) -> None:
+def test_a_missing_required_field_is_rejected_by_name(operation: str) -> None:
     (name,) = set(REQUIRED[operation]) - {"model"}
     with pytest.raises(BadRequest) as raised:
         parse_bytes(operation, b'{"model": "chat"}')
@@ -178,7 +180,7 @@ def test_a_missing_required_field_is_refused_by_name(operation: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b'{"a": NaN}', b"[" * 100_000])
-def test_a_body_that_is_no_json_object_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_rejected(body: bytes) -> None:
     with pytest.raises(BadRequest, match="The body"):
         parse_bytes("chat", body)
 
@@ -192,13 +194,13 @@ names = st.sampled_from([*CHAT, "prompt", "input", "stream", "stream_options", "
 
 
 @given(st.sampled_from(list(REQUIRED)), st.dictionaries(names, json_values, max_size=6) | json_values)
-def test_any_json_is_taken_or_refused_as_the_clients_fault(operation: str, value: Any) -> None:
+def test_any_json_is_accepted_or_rejected_as_the_clients_error(operation: str, value: Any) -> None:
     with suppress(ClientError):
         assert isinstance(parse_bytes(operation, json.dumps(value).encode()), Call)
 
 
 @given(st.binary(max_size=64))
-def test_any_bytes_are_taken_or_refused_as_the_clients_fault(body: bytes) -> None:
+def test_any_other_bytes_are_rejected_as_the_clients_error(body: bytes) -> None:
     with pytest.raises(ClientError):
         parse_bytes("chat", body)
 
@@ -217,7 +219,7 @@ def test_null_inside_a_json_schema_is_data() -> None:
 
 
 @pytest.mark.parametrize("field", ["metadata", "store", "service_tier", "user", "prompt_cache_key"])
-def test_what_callers_keep_books_with_is_taken_and_not_sent(field: str) -> None:
+def test_fields_for_the_callers_records_are_accepted_and_not_sent(field: str) -> None:
     value = {"a": "b"} if field == "metadata" else True if field == "store" else "x"
     assert parse("chat", **{field: value}).body == CHAT
 
@@ -231,7 +233,7 @@ def test_top_p_zero_is_greedy() -> None:
     assert parse("chat", top_p=0, temperature=1.5).body["temperature"] == 0
 
 
-def test_several_greedy_choices_are_asked_for_in_the_engines_words() -> None:
+def test_several_greedy_choices_use_top_k_1() -> None:
     body = parse("chat", temperature=0, n=2).body
     assert (body["temperature"], body["top_k"], body["n"]) == (1.0, 1, 2)
 
@@ -247,24 +249,25 @@ def output(*types: str) -> bytes:
 
 
 @pytest.mark.parametrize(("fields", "ids"), [({}, [0, 1, 2, 3]), ({"parallel_tool_calls": False}, [0, 1, 3])])
-def test_a_response_has_one_call_where_only_one_is_wanted(fields: dict[str, Any], ids: list[int]) -> None:
+def test_a_response_has_one_call_if_parallel_calls_are_off(fields: dict[str, Any], ids: list[int]) -> None:
     call = parse("responses", **fields)
-    told = OpenAI().render(call, output("reasoning", "function_call", "function_call", "message"), SERVED).body
-    assert [item["id"] for item in json.loads(told)["output"]] == ids
+    answer = output("reasoning", "function_call", "function_call", "message")
+    reply = call.translation.reply(answer, SERVED)
+    assert [item["id"] for item in json.loads(reply.body)["output"]] == ids
 
 
 @pytest.mark.parametrize("bad", [b"{", b"[]", b"{}", b'{"output":5}', b'{"output":[5]}', b'{"output":[{}]}'])
-def test_nonsense_in_place_of_a_response_is_the_deployments_fault(bad: bytes) -> None:
-    call = parse("responses", parallel_tool_calls=False, stream=True)
-    with pytest.raises(Broken):
-        OpenAI().render(call, bad, SERVED)
-    stream = OpenAI().stream(call, SERVED)
-    told = stream.feed(b'event: response.completed\ndata: {"response":' + bad + b"}\n\n")
-    assert told.startswith(b"event: error\n")
+def test_a_malformed_response_is_the_deployments_failure(bad: bytes) -> None:
+    translation = parse("responses", parallel_tool_calls=False, stream=True).translation
+    with pytest.raises(MALFORMED_ANSWER_ERRORS):
+        translation.reply(bad, SERVED)
+    stream = translation.open_stream(SERVED)
+    sent = stream.feed(b'event: response.completed\ndata: {"response":' + bad + b"}\n\n")
+    assert sent.startswith(b"event: error\n")
     assert stream.close() == b""
 
 
-def test_an_empty_suffix_is_none() -> None:
+def test_an_empty_suffix_is_not_sent() -> None:
     assert "suffix" not in parse("completions", suffix="").body
 
 

@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.base import Request, ServingContext
-from app.dialects.legacy import Call
+from app.dialects.base import MALFORMED_ANSWER_ERRORS, Call, EngineRequest, Reply, Request, ServingContext
 from app.dialects.tgi.dialect import TGI
-from app.errors import BadRequest, Broken, ClientError, Unprocessable
+from app.engine.usage import Usage
+from app.errors import BadRequest, ClientError, Unprocessable
 from app.sse import Decoder
 from tests.support import engine_answers as completions
+from tests.support.dialect_calls import engine_request, lookups, outcome
 from tests.support.samples import CONTEXT, EXTENDED, MODEL, SERVED
 
-DEPLOYED = ServingContext("blue", SERVED.settings, EXTENDED)
+SERVING = ServingContext("blue", SERVED.settings, EXTENDED)
 MESSAGES = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
@@ -28,19 +29,14 @@ def parse(operation: str = "chat", *, path: str = "/tgi/v1/x", **fields: Any) ->
     return TGI().parse(operation, Request("POST", path, body), CONTEXT)
 
 
-def question(operation: str = "chat", **fields: Any) -> dict[str, Any]:
-    call = parse(operation, **fields)
-    return call.body if call.fit is None else call.fit(call.body, DEPLOYED)
+def engine_body(operation: str = "chat", **fields: Any) -> Any:
+    return engine_request(parse(operation, **fields), SERVING).body
 
 
-def test_the_least_chat() -> None:
+def test_a_minimal_chat_reaches_the_engine_unchanged() -> None:
     call = parse()
-    assert (call.task, call.path, call.body, call.model) == (
-        "chat",
-        "/v1/chat/completions",
-        {"messages": MESSAGES},
-        None,
-    )
+    assert (call.task, call.model) == ("chat", None)
+    assert engine_request(call, SERVING) == EngineRequest("/v1/chat/completions", {"messages": MESSAGES})
 
 
 SENT: list[tuple[str, Any, dict[str, Any]]] = [
@@ -77,11 +73,11 @@ SENT: list[tuple[str, Any, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("field", "value", "sent"), SENT)
 def test_a_field_reaches_the_engine(field: str, value: Any, sent: dict[str, Any]) -> None:
-    assert question(**{field: value}) == {"messages": MESSAGES, **sent}
+    assert engine_body(**{field: value}) == {"messages": MESSAGES, **sent}
 
 
-def test_several_greedy_choices_are_asked_for_in_the_engines_words() -> None:
-    assert question(temperature=0, n=2) == {"messages": MESSAGES, "n": 2, "temperature": 1.0, "top_k": 1}
+def test_several_greedy_choices_are_sampled_with_top_k_1() -> None:
+    assert engine_body(temperature=0, n=2) == {"messages": MESSAGES, "n": 2, "temperature": 1.0, "top_k": 1}
 
 
 @pytest.mark.parametrize(
@@ -102,8 +98,8 @@ def test_several_greedy_choices_are_asked_for_in_the_engines_words() -> None:
         ({"stream_options": {"include_usage": True}}, {}),
     ],
 )
-def test_what_goes_together(fields: dict[str, Any], sent: dict[str, Any]) -> None:
-    assert question(**fields) == {"messages": MESSAGES, **sent}
+def test_fields_that_depend_on_others_are_kept_only_with_them(fields: dict[str, Any], sent: dict[str, Any]) -> None:
+    assert engine_body(**fields) == {"messages": MESSAGES, **sent}
 
 
 @pytest.mark.parametrize(
@@ -119,8 +115,8 @@ def test_what_goes_together(fields: dict[str, Any], sent: dict[str, Any]) -> Non
 )
 def test_the_tool_prompt_comes_after_the_last_message(content: Any, sent: Any) -> None:
     messages = [*MESSAGES, {"role": "user", "content": content}]
-    asked = question(messages=messages, tools=[TOOL], tool_prompt="choose:")
-    assert asked["messages"] == [*MESSAGES, {"role": "user", "content": sent}]
+    body = engine_body(messages=messages, tools=[TOOL], tool_prompt="choose:")
+    assert body["messages"] == [*MESSAGES, {"role": "user", "content": sent}]
 
 
 @pytest.mark.parametrize(
@@ -147,22 +143,22 @@ def test_the_tool_prompt_comes_after_the_last_message(content: Any, sent: Any) -
         ("completions", {"prompt": "日" * 200}, "prompt"),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(operation: str, fields: dict[str, Any], param: str) -> None:
+def test_an_invalid_field_is_rejected_by_name(operation: str, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(Unprocessable) as raised:
-        question(operation, **fields)
+        engine_body(operation, **fields)
     assert (raised.value.param or "").startswith(param)
 
 
-def test_completions_have_the_profiles_length() -> None:
-    assert question("completions") == {"prompt": "hello", "max_tokens": 20}
-    assert question("completions", max_tokens=5)["max_tokens"] == 5
-    assert question("completions", prompt=["hello", "日" * 45])["max_tokens"] == 100 - len(MODEL.encode("日" * 45))
+def test_the_profile_sets_the_length_of_completions() -> None:
+    assert engine_body("completions") == {"prompt": "hello", "max_tokens": 20}
+    assert engine_body("completions", max_tokens=5)["max_tokens"] == 5
+    assert engine_body("completions", prompt=["hello", "日" * 45])["max_tokens"] == 100 - len(MODEL.encode("日" * 45))
 
 
 @pytest.mark.parametrize("operation", ["chat", "completions"])
-def test_a_stream_counts_its_tokens(operation: str) -> None:
+def test_every_stream_asks_the_engine_for_usage(operation: str) -> None:
     call = parse(operation, stream=True, stream_options={"include_usage": False})
-    assert call.stream
+    assert call.translation.stream
     assert call.body["stream_options"] == {"include_usage": True}
 
 
@@ -176,12 +172,12 @@ def test_a_stream_counts_its_tokens(operation: str) -> None:
         ("/tgi/v1/chat/completions", None, None, None),
     ],
 )
-def test_the_models_name_counts_only_at_the_root(path: str, model: Any, named: str | None, deployment: Any) -> None:
+def test_the_model_name_counts_only_at_the_root(path: str, model: Any, named: str | None, deployment: Any) -> None:
     call = parse(path=path, model=model)
     assert (call.model, call.deployment) == (named, deployment)
 
 
-def test_below_an_endpoint_the_name_can_choose_its_deployment() -> None:
+def test_below_an_endpoint_the_model_name_can_choose_a_deployment() -> None:
     body = json.dumps({"messages": MESSAGES, "model": "blue"}).encode()
     request = Request("POST", "/tgi/chat/v1/chat/completions", body, params={"endpoint": "chat"})
     call = TGI().parse("chat", request, CONTEXT)
@@ -196,9 +192,13 @@ def test_below_an_endpoint_the_name_can_choose_its_deployment() -> None:
         ({"prompt": "hello"}, "completions", "/v1/completions"),
     ],
 )
-def test_invocations_are_of_three_kinds(body: dict[str, Any], task: str, path: str) -> None:
+def test_invocations_take_three_kinds_of_request(body: dict[str, Any], task: str, path: str) -> None:
     call = TGI().parse("invocations", Request("POST", "/tgi/invocations", json.dumps(body).encode()), CONTEXT)
-    assert (call.task, call.path) == (task, path)
+    assert (call.task, engine_request(call, SERVING).path) == (task, path)
+
+
+def reply(call: Call, answer: Any) -> Any:
+    return json.loads(call.translation.reply(json.dumps(answer).encode(), SERVING).body)
 
 
 def chat_answer(content: str | None) -> dict[str, Any]:
@@ -206,18 +206,17 @@ def chat_answer(content: str | None) -> dict[str, Any]:
     return {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": USAGE}
 
 
-def test_a_whole_answer_has_what_the_clients_insist_on() -> None:
-    told = json.loads(TGI().render(parse(), json.dumps(chat_answer("hi")).encode(), DEPLOYED).body)
-    assert told["system_fingerprint"] == "3.3.6-native"
-    assert told["choices"][0]["logprobs"] is None
-    kept = json.dumps({**chat_answer("hi"), "system_fingerprint": "f"}).encode()
-    assert json.loads(TGI().render(parse(), kept, DEPLOYED).body)["system_fingerprint"] == "f"
+def test_a_whole_answer_has_the_fields_that_clients_require() -> None:
+    answer = reply(parse(), chat_answer("hi"))
+    assert answer["system_fingerprint"] == "3.3.6-native"
+    assert answer["choices"][0]["logprobs"] is None
+    assert reply(parse(), {**chat_answer("hi"), "system_fingerprint": "f"})["system_fingerprint"] == "f"
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"choices":[1]}'])
-def test_an_answer_that_makes_no_sense_is_the_deployments_fault(body: bytes) -> None:
-    with pytest.raises(Broken):
-        TGI().render(parse(), body, DEPLOYED)
+def test_a_malformed_answer_raises_an_error_for_the_exchange(body: bytes) -> None:
+    with pytest.raises(MALFORMED_ANSWER_ERRORS):
+        parse().translation.reply(body, SERVING)
 
 
 def test_every_chunk_has_a_role_and_tool_calls() -> None:
@@ -227,16 +226,17 @@ def test_every_chunk_has_a_role_and_tool_calls() -> None:
         for delta in deltas
     ]
     usage = completions.frame({"id": "c", "choices": [], "usage": USAGE})
-    for asked in (True, False):
-        stream = TGI().stream(parse(stream=True, stream_options={"include_usage": asked}), DEPLOYED)
-        told = Decoder().feed(stream.feed(b"".join(frames) + usage + b"data: [DONE]\n\n") + stream.close())
-        assert told.pop().data == "[DONE]"
-        chunks = [json.loads(event.data) for event in told]
+    for include_usage in (True, False):
+        call = parse(stream=True, stream_options={"include_usage": include_usage})
+        stream = call.translation.open_stream(SERVING)
+        events = Decoder().feed(stream.feed(b"".join(frames) + usage + b"data: [DONE]\n\n") + stream.close())
+        assert events.pop().data == "[DONE]"
+        chunks = [json.loads(event.data) for event in events]
         assert all(chunk["system_fingerprint"] for chunk in chunks)
         sent = [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
         assert [delta["role"] for delta in sent] == ["assistant"] * 4
         assert [delta["tool_calls"] for delta in sent] == [None, None, [{"index": 0}], None]
-        assert ("usage" in chunks[-1]) is asked
+        assert ("usage" in chunks[-1]) is include_usage
         assert stream.usage is not None
 
 
@@ -245,24 +245,23 @@ def vertex(*instances: Any) -> Call:
     return TGI().parse("vertex", Request("POST", "/vertex", body), CONTEXT)
 
 
-def test_vertex_asks_several_questions_and_tells_their_texts() -> None:
+def test_vertex_sends_all_instances_at_once_and_returns_their_texts() -> None:
     call = vertex(
         {"inputs": "hello", "parameters": {"max_new_tokens": 5, "return_full_text": True}}, {"messages": MESSAGES}
     )
-    assert (call.task, call.path) == ("chat", None)
-    assert call.fit is not None
-    assert call.fan_out is not None
-    lookup = call.fan_out(call.fit(call.body, DEPLOYED))
-    assert [path for path, _ in lookup.questions] == ["/v1/completions", "/v1/chat/completions"]
-    assert lookup.questions[0][1]["prompt"] == MODEL.encode("hello")
-    assert lookup.questions[0][1]["max_tokens"] == 5
-    first = {"choices": [completions.choice(MODEL, MODEL.encode("hello"), MODEL.encode(" world"))]}
-    told = lookup.then(call.body, [first, chat_answer("hi")])
-    reply = TGI().render(call, json.dumps(told).encode(), DEPLOYED)
-    assert json.loads(reply.body) == {"predictions": ["hello world", "hi"]}
+    assert call.task == "chat"
+    requests = lookups(call, SERVING)
+    assert [request.path for request in requests] == ["/v1/completions", "/v1/chat/completions"]
+    assert requests[0].body["prompt"] == MODEL.encode("hello")
+    assert requests[0].body["max_tokens"] == 5
+    generation = {"choices": [completions.choice(MODEL, MODEL.encode("hello"), MODEL.encode(" world"))]}
+    finished = outcome(call, SERVING, [generation, chat_answer("hi")])
+    assert isinstance(finished, Reply)
+    assert json.loads(finished.body) == {"predictions": ["hello world", "hi"]}
+    assert finished.usage == Usage(9, 3)
 
 
-def test_vertex_texts_without_chats_need_no_chat() -> None:
+def test_vertex_without_chats_is_a_completions_task() -> None:
     assert vertex({"inputs": "hello"}).task == "completions"
 
 
@@ -278,7 +277,7 @@ def test_vertex_texts_without_chats_need_no_chat() -> None:
         ([{"messages": []}], Unprocessable, "instances[0].messages"),
     ],
 )
-def test_vertex_names_the_instance_that_is_wrong(instances: list[Any], error: type[ClientError], param: str) -> None:
+def test_vertex_names_the_invalid_instance(instances: list[Any], error: type[ClientError], param: str) -> None:
     with pytest.raises(error) as raised:
         vertex(*instances)
     assert raised.value.param == param
@@ -286,26 +285,25 @@ def test_vertex_names_the_instance_that_is_wrong(instances: list[Any], error: ty
 
 
 @pytest.mark.parametrize("body", [{}, {"instances": "x"}, {"instances": None}])
-def test_vertex_needs_instances(body: dict[str, Any]) -> None:
+def test_vertex_requires_instances(body: dict[str, Any]) -> None:
     with pytest.raises(BadRequest) as raised:
         TGI().parse("vertex", Request("POST", "/vertex", json.dumps(body).encode()), CONTEXT)
     assert raised.value.param == "instances"
 
 
-@pytest.mark.parametrize("tells_places", [True, False])
-def test_a_chats_tokens_have_their_places_in_the_templates_text(tells_places: bool) -> None:
+@pytest.mark.parametrize("has_offsets", [True, False])
+def test_chat_tokens_have_their_places_in_the_templated_text(has_offsets: bool) -> None:
     call = parse("chat_tokenize", tools=[TOOL], temperature=0.5, stream=True)
-    assert (call.path, call.stream) == ("/v1/chat/completions/render", False)
-    assert call.body == {"messages": MESSAGES, "tools": [TOOL], "return_token_offsets": True}
+    assert not call.translation.stream
+    body = {"messages": MESSAGES, "tools": [TOOL], "return_token_offsets": True}
+    assert engine_request(call, SERVING) == EngineRequest("/v1/chat/completions/render", body)
     encoding = MODEL.tokenizer.encode("hello 日本")
-    places = encoding.offsets if tells_places else None
-    body = json.dumps({"token_ids": encoding.ids, "token_offsets": places}).encode()
-    told = json.loads(TGI().render(call, body, DEPLOYED).body)
-    assert told["templated_text"] == "hello 日本"
-    assert [token["id"] for token in told["tokenize_response"]] == encoding.ids
-    assert told["tokenize_response"][0]["text"] == "hello 日本"[: encoding.offsets[0][1]]
-    with pytest.raises(Broken):
-        TGI().render(call, b'{"token_ids":[1],"token_offsets":[]}', DEPLOYED)
+    answer = reply(call, {"token_ids": encoding.ids, "token_offsets": encoding.offsets if has_offsets else None})
+    assert answer["templated_text"] == "hello 日本"
+    assert [token["id"] for token in answer["tokenize_response"]] == encoding.ids
+    assert answer["tokenize_response"][0]["text"] == "hello 日本"[: encoding.offsets[0][1]]
+    with pytest.raises(MALFORMED_ANSWER_ERRORS):
+        reply(call, {"token_ids": [1], "token_offsets": []})
 
 
 json_values = st.recursive(
@@ -322,12 +320,10 @@ names = st.sampled_from(
     operation=st.sampled_from(["chat", "completions", "chat_tokenize", "invocations", "vertex"]),
     fields=st.dictionaries(names, json_values, max_size=5),
 )
-def test_any_body_is_taken_or_refused_as_the_clients_fault(operation: str, fields: dict[str, Any]) -> None:
+def test_any_body_is_accepted_or_rejected_as_a_client_error(operation: str, fields: dict[str, Any]) -> None:
     body = json.dumps({"messages": MESSAGES, "prompt": "x", **fields}).encode()
     try:
-        call = TGI().parse(operation, Request("POST", "/tgi", body), CONTEXT)
-        if call.fit is not None:
-            call.fit(call.body, DEPLOYED)
+        lookups(TGI().parse(operation, Request("POST", "/tgi", body), CONTEXT), SERVING)
     except ClientError as raised:
         error = raised
     else:
@@ -336,25 +332,23 @@ def test_any_body_is_taken_or_refused_as_the_clients_fault(operation: str, field
 
 
 @pytest.mark.parametrize("operation", ["chat", "completions"])
-def test_a_temperature_that_needs_a_processor_is_refused_where_there_is_none(operation: str) -> None:
+def test_a_temperature_that_needs_a_processor_is_rejected_without_one(operation: str) -> None:
     call = parse(operation, temperature=2.5)
-    assert call.needs_model
-    assert call.fit is not None
+    assert call.translation.needs_model
     with pytest.raises(Unprocessable, match=r"^`temperature`: deployment 'blue' is a plain vLLM server") as raised:
-        call.fit(call.body, ServingContext("blue", SERVED.settings, MODEL))
+        engine_request(call, ServingContext("blue", SERVED.settings, MODEL))
     assert raised.value.param == "temperature"
 
 
-def test_a_chat_needs_the_model_only_for_that() -> None:
-    assert not parse(temperature=2).needs_model
+def test_a_chat_needs_the_model_only_for_processors() -> None:
+    assert not parse(temperature=2).translation.needs_model
 
 
 @pytest.mark.parametrize(
     "instance",
     [{"messages": MESSAGES, "temperature": 2.5}, {"inputs": "hello", "parameters": {"temperature": 2.5}}],
 )
-def test_vertex_refuses_it_too(instance: dict[str, Any]) -> None:
+def test_vertex_rejects_such_a_temperature_too(instance: dict[str, Any]) -> None:
     call = vertex({"inputs": "hello"}, instance)
-    assert call.fit is not None
     with pytest.raises(Unprocessable, match=r"^`temperature`: deployment 'blue' is a plain vLLM server"):
-        call.fit(call.body, ServingContext("blue", SERVED.settings, MODEL))
+        lookups(call, ServingContext("blue", SERVED.settings, MODEL))

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.schema import parse as parse_config
-from app.dialects.base import ParseContext, Request, ServingContext
-from app.dialects.legacy import Call
+from app.dialects.base import Call, ParseContext, Request, ServingContext
 from app.dialects.tgi.dialect import TGI
 from app.errors import BadRequest, ClientError, Unprocessable
+from tests.support.dialect_calls import engine_request, lookups
 from tests.support.samples import CONFIG, CONTEXT, EXTENDED, MODEL, SERVED
 
-DEPLOYED = ServingContext("blue", SERVED.settings, EXTENDED)
+SERVING = ServingContext("blue", SERVED.settings, EXTENDED)
 TGI_3 = ParseContext(parse_config({**CONFIG.model_dump(exclude_unset=True), "tgi": {"profile": "tgi"}}), Random(0))
 GRAMMAR: Any = {"type": "json", "value": {"properties": {"a": {"type": "integer"}}}}
 
@@ -35,23 +35,22 @@ def parse(
     return TGI().parse(operation, Request("POST", "/x", json.dumps(body).encode(), headers=headers), context)
 
 
-def question(operation: str = "generate", **fields: Any) -> dict[str, Any]:
-    """What the engine is asked."""
-    call = parse(operation, **fields)
-    assert call.fit is not None
-    return call.fit(call.body, DEPLOYED)
+def engine_body(operation: str = "generate", **fields: Any) -> Any:
+    return engine_request(parse(operation, **fields), SERVING).body
 
 
-def refused(operation: str = "generate", **fields: Any) -> str:
+def rejection(operation: str = "generate", **fields: Any) -> str:
+    """The error's message."""
     with pytest.raises(Unprocessable) as raised:
-        question(operation, **fields)
+        engine_body(operation, **fields)
     return raised.value.message
 
 
-def test_the_least_request() -> None:
+def test_a_minimal_request_gets_the_defaults() -> None:
     call = parse()
-    assert (call.task, call.path, call.model, call.stream) == ("completions", "/v1/completions", None, False)
-    assert question() == {
+    assert (call.task, call.model, call.translation.stream) == ("completions", None, False)
+    assert engine_request(call, SERVING).path == "/v1/completions"
+    assert engine_body() == {
         "prompt": MODEL.encode("hello"),
         "max_tokens": 20,
         "temperature": 0.0,
@@ -97,13 +96,13 @@ SENT: list[tuple[str, Any, Any]] = [
 @pytest.mark.parametrize(("field", "value", "sent"), SENT)
 @pytest.mark.parametrize("operation", ["generate", "root", "invocations"])
 def test_a_valid_field_reaches_the_engine(operation: str, field: str, value: Any, sent: dict[str, Any]) -> None:
-    asked = question(operation, **{field: value})
-    assert {**asked, **sent} == asked
-    assert set(asked) - set(question(operation)) - set(sent) <= {"seed"}
+    body = engine_body(operation, **{field: value})
+    assert {**body, **sent} == body
+    assert set(body) - set(engine_body(operation)) - set(sent) <= {"seed"}
 
 
-def test_details_may_have_the_likeliest_tokens() -> None:
-    assert question(details=True, top_n_tokens=5)["logprobs"] == 5
+def test_details_can_have_top_tokens() -> None:
+    assert engine_body(details=True, top_n_tokens=5)["logprobs"] == 5
 
 
 @pytest.mark.parametrize(
@@ -116,7 +115,7 @@ def test_details_may_have_the_likeliest_tokens() -> None:
     ],
 )
 def test_a_grammar_has_several_spellings(grammar: Any) -> None:
-    assert question(grammar=grammar)["structured_outputs"] == {"json": {"type": "object", **GRAMMAR["value"]}}
+    assert engine_body(grammar=grammar)["structured_outputs"] == {"json": {"type": "object", **GRAMMAR["value"]}}
 
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
@@ -150,40 +149,40 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("fields", "text"), BROKEN)
 @pytest.mark.parametrize("operation", ["generate", "root"])
-def test_a_broken_rule_is_told_in_tgis_words(operation: str, fields: dict[str, Any], text: str) -> None:
-    assert refused(operation, **fields) == text
+def test_a_broken_rule_is_rejected_with_tgis_text(operation: str, fields: dict[str, Any], text: str) -> None:
+    assert rejection(operation, **fields) == text
 
 
-def test_a_grammar_that_is_no_json_is_refused() -> None:
-    assert refused(grammar={"type": "json", "value": "{"}).startswith("grammar is not valid: ")
+def test_a_grammar_that_is_not_json_is_rejected() -> None:
+    assert rejection(grammar={"type": "json", "value": "{"}).startswith("grammar is not valid: ")
 
 
 @pytest.mark.parametrize("operation", ["generate_stream"])
-def test_what_a_stream_cannot_do(operation: str) -> None:
-    assert refused(operation, best_of=2, do_sample=True) == "`best_of` != 1 is not supported when streaming tokens"
-    told = refused(operation, decoder_input_details=True)
-    assert told == "`decoder_input_details` == true is not supported when streaming tokens"
-    assert question(operation)["logprobs"] == 0
+def test_a_stream_cannot_have_candidates_or_prompt_details(operation: str) -> None:
+    assert rejection(operation, best_of=2, do_sample=True) == "`best_of` != 1 is not supported when streaming tokens"
+    text = rejection(operation, decoder_input_details=True)
+    assert text == "`decoder_input_details` == true is not supported when streaming tokens"
+    assert engine_body(operation)["logprobs"] == 0
 
 
-def test_the_lengths_are_counted_in_tokens() -> None:
+def test_lengths_are_limited_in_tokens() -> None:
     prompt = MODEL.encode("hello")
-    assert refused(max_new_tokens=100) == (
+    assert rejection(max_new_tokens=100) == (
         "`inputs` tokens + `max_new_tokens` must be <= 100. "
         f"Given: {len(prompt)} `inputs` tokens and 100 `max_new_tokens`"
     )
     long = "日" * 100
-    assert refused(inputs=long, details=True) == (
+    assert rejection(inputs=long, details=True) == (
         f"`inputs` must have less than 99 tokens. Given: {len(MODEL.encode(long))}"
     )
-    assert question(inputs=long, truncate=99)["max_tokens"] == 1
-    assert question(inputs=long, truncate=90)["prompt"] == MODEL.encode(long)[-90:]
+    assert engine_body(inputs=long, truncate=99)["max_tokens"] == 1
+    assert engine_body(inputs=long, truncate=90)["prompt"] == MODEL.encode(long)[-90:]
 
 
-def test_inputs_have_a_length() -> None:
-    assert refused(inputs="") == "`inputs` cannot be empty"
-    assert refused(inputs="x" * (512 * 1024 + 1)) == "`inputs` must have at most 524288 characters. Given: 524289"
-    assert question(inputs="x" * 512 * 1024, truncate=3)["prompt"] == MODEL.encode("xxxxxx")[-3:]
+def test_inputs_are_limited_in_characters() -> None:
+    assert rejection(inputs="") == "`inputs` cannot be empty"
+    assert rejection(inputs="x" * (512 * 1024 + 1)) == "`inputs` must have at most 524288 characters. Given: 524289"
+    assert engine_body(inputs="x" * 512 * 1024, truncate=3)["prompt"] == MODEL.encode("xxxxxx")[-3:]
 
 
 WRONG_TYPES: list[tuple[str, Any]] = [
@@ -200,7 +199,7 @@ WRONG_TYPES: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "value"), WRONG_TYPES)
-def test_a_wrong_type_is_refused_by_name(field: str, value: Any) -> None:
+def test_a_wrong_type_is_rejected_by_name(field: str, value: Any) -> None:
     with pytest.raises(BadRequest) as raised:
         parse(**{field: value})
     assert (raised.value.param or "").startswith(f"parameters.{field}")
@@ -208,7 +207,7 @@ def test_a_wrong_type_is_refused_by_name(field: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(("body", "param"), [({"inputs": 5}, "inputs"), ({}, "inputs"), ({"inputs": ["a"]}, "inputs")])
-def test_inputs_is_a_string(body: dict[str, Any], param: str) -> None:
+def test_inputs_must_be_a_string(body: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as raised:
         TGI().parse("root", Request("POST", "/", json.dumps(body).encode()), CONTEXT)
     assert raised.value.param == param
@@ -216,13 +215,13 @@ def test_inputs_is_a_string(body: dict[str, Any], param: str) -> None:
 
 def test_null_is_absent_and_unknown_fields_are_ignored() -> None:
     nothing: Any = dict.fromkeys(("temperature", "seed", "stop", "grammar", "details", "do_sample", "best_of"))
-    assert question(**nothing, future_field=1) == question()
+    assert engine_body(**nothing, future_field=1) == engine_body()
     body = {"inputs": "hello", "parameters": None, "stream": None, "model": "x"}
     call = TGI().parse("root", Request("POST", "/", json.dumps(body).encode()), CONTEXT)
-    assert not call.stream
+    assert not call.translation.stream
 
 
-# What the text-generation package sends, whatever its user set.
+# Sent by the text-generation package with every request.
 EVERY_FIELD: dict[str, Any] = {
     "do_sample": False,
     "max_new_tokens": 20,
@@ -254,7 +253,7 @@ EVERY_FIELD: dict[str, Any] = {
         pytest.param({"top_k": 5}, True, id="top_k"),
         pytest.param({"top_p": 0.5}, True, id="top_p"),
         pytest.param({"typical_p": 0.5}, True, id="typical_p"),
-        pytest.param({"repetition_penalty": 2, "seed": 5}, False, id="penalties and seeds do not count"),
+        pytest.param({"repetition_penalty": 2, "seed": 5}, False, id="penalties and seeds do not switch"),
         pytest.param({"do_sample": True}, True, id="do_sample"),
         pytest.param({"do_sample": False, "temperature": 0.5, "top_k": 5, "top_p": 0.5}, False, id="false wins"),
         pytest.param({**EVERY_FIELD}, False, id="the client's own false"),
@@ -263,63 +262,63 @@ EVERY_FIELD: dict[str, Any] = {
     ],
 )
 def test_the_sampling_switch(fields: dict[str, Any], samples: bool) -> None:
-    asked = question("root", **fields)
-    assert (asked["temperature"] > 0) is samples
-    assert ("seed" in asked) is samples
+    body = engine_body("root", **fields)
+    assert (body["temperature"] > 0) is samples
+    assert ("seed" in body) is samples
     if not samples:
-        assert not {"top_k", "top_p"} & set(asked)
+        assert not {"top_k", "top_p"} & set(body)
 
 
-def test_greedy_keeps_what_is_no_sampling() -> None:
-    asked = question(do_sample=False, temperature=9, typical_p=0.5, watermark=True, repetition_penalty=1.2)
-    assert (asked["temperature"], asked["repetition_penalty"]) == (0.0, 1.2)
-    assert asked["vllm_xargs"] == {"watermark": True}
+def test_greedy_decoding_keeps_penalties_and_the_watermark() -> None:
+    body = engine_body(do_sample=False, temperature=9, typical_p=0.5, watermark=True, repetition_penalty=1.2)
+    assert (body["temperature"], body["repetition_penalty"]) == (0.0, 1.2)
+    assert body["vllm_xargs"] == {"watermark": True}
 
 
 @pytest.mark.parametrize(
     ("seed", "sent"),
     [(1, 1), (2**63 - 1, 2**63 - 1), (2**63, -(2**63)), (2**64 - 2, -2), (2**64 - 1, -(2**63))],
 )
-def test_every_unsigned_seed_is_one_of_the_engines(seed: int, sent: int) -> None:
-    assert question(do_sample=True, seed=seed)["seed"] == sent
+def test_every_unsigned_seed_maps_to_a_signed_one(seed: int, sent: int) -> None:
+    assert engine_body(do_sample=True, seed=seed)["seed"] == sent
 
 
 def test_absent_seeds_are_drawn() -> None:
-    drawn = {question(do_sample=True)["seed"] for _ in range(20)}
+    drawn = {engine_body(do_sample=True)["seed"] for _ in range(20)}
     assert len(drawn) == 20
     assert all(0 < seed < 2**53 for seed in drawn)
 
 
 @pytest.mark.parametrize(
-    ("operation", "context", "agent", "fields", "fine"),
+    ("operation", "context", "agent", "fields", "accepted"),
     [
         pytest.param("root", CONTEXT, "", {}, False, id="MindIE's"),
         pytest.param("root", TGI_3, "", {}, True, id="TGI's profile"),
         pytest.param("root", CONTEXT, "unknown/None; hf_hub/2.4.0", {}, True, id="Hugging Face's client"),
-        pytest.param("root", CONTEXT, "", {"best_of": None}, True, id="a field of TGI's own"),
+        pytest.param("root", CONTEXT, "", {"best_of": None}, True, id="a field that only TGI has"),
         pytest.param("generate", CONTEXT, "", {}, True, id="TGI's route"),
     ],
 )
-def test_seed_0_is_refused_in_mindies_words_only(
-    operation: str, context: ParseContext, agent: str, fields: dict[str, Any], fine: bool
+def test_seed_0_is_rejected_by_mindies_description_only(
+    operation: str, context: ParseContext, agent: str, fields: dict[str, Any], accepted: bool
 ) -> None:
-    if fine:
-        assert question(operation, context=context, agent=agent, do_sample=True, seed=0, **fields)["seed"] == 0
+    if accepted:
+        assert engine_body(operation, context=context, agent=agent, do_sample=True, seed=0, **fields)["seed"] == 0
     else:
-        assert refused(operation, context=context, do_sample=True, seed=0).startswith("`seed` must be > 0")
+        assert rejection(operation, context=context, do_sample=True, seed=0).startswith("`seed` must be > 0")
 
 
-def test_the_profiles_defaults() -> None:
+def test_defaults_depend_on_the_profile() -> None:
     rest = 100 - len(MODEL.encode("hello"))
-    assert (question()["max_tokens"], question(context=TGI_3)["max_tokens"]) == (20, rest)
-    assert (question()["temperature"], question(context=TGI_3)["temperature"]) == (0.0, 1.0)
-    assert question(context=TGI_3, details=False)["temperature"] == 0.0
-    assert question(context=TGI_3, typical_p=0.9)["vllm_xargs"] == {"typical_p": 0.9}
-    assert refused(context=TGI_3, typical_p=1) == "`typical_p` must be > 0.0 and < 1.0"
+    assert (engine_body()["max_tokens"], engine_body(context=TGI_3)["max_tokens"]) == (20, rest)
+    assert (engine_body()["temperature"], engine_body(context=TGI_3)["temperature"]) == (0.0, 1.0)
+    assert engine_body(context=TGI_3, details=False)["temperature"] == 0.0
+    assert engine_body(context=TGI_3, typical_p=0.9)["vllm_xargs"] == {"typical_p": 0.9}
+    assert rejection(context=TGI_3, typical_p=1) == "`typical_p` must be > 0.0 and < 1.0"
 
 
 def test_a_default_length_that_does_not_fit_is_shortened() -> None:
-    assert question(inputs="日" * 100, truncate=95)["max_tokens"] == 5
+    assert engine_body(inputs="日" * 100, truncate=95)["max_tokens"] == 5
 
 
 def test_an_adapter_is_a_deployment_of_the_endpoint() -> None:
@@ -348,15 +347,13 @@ parameters = st.dictionaries(st.sampled_from(sorted(EVERY_FIELD)), json_values, 
     fields=parameters | json_values,
     stream=json_values,
 )
-def test_any_request_is_taken_or_refused_as_the_clients_fault(
+def test_any_request_is_accepted_or_rejected_as_a_client_error(
     operation: str, inputs: Any, fields: Any, stream: Any
 ) -> None:
     body = {"inputs": inputs, "parameters": fields, "stream": stream}
     sent = {"instances": [body]} if operation == "vertex" else body
     try:
-        call = TGI().parse(operation, Request("POST", "/", json.dumps(sent).encode()), CONTEXT)
-        if call.fit is not None:
-            call.fit(call.body, DEPLOYED)
+        lookups(TGI().parse(operation, Request("POST", "/", json.dumps(sent).encode()), CONTEXT), SERVING)
     except ClientError as raised:
         error = raised
     else:
@@ -370,7 +367,7 @@ WITHOUT = ServingContext("blue", SERVED.settings, replace(EXTENDED, processors=f
 
 
 @pytest.mark.parametrize(
-    ("served", "fields", "name"),
+    ("serving", "fields", "name"),
     [
         (PLAIN, {"watermark": True}, "watermark"),
         (PLAIN, {"typical_p": 0.5}, "typical_p"),
@@ -379,21 +376,17 @@ WITHOUT = ServingContext("blue", SERVED.settings, replace(EXTENDED, processors=f
         (WITHOUT, {"temperature": 2.5}, "temperature"),
     ],
 )
-def test_what_the_deployment_would_leave_out_is_refused_by_name(
-    served: ServingContext, fields: dict[str, Any], name: str
+def test_a_field_that_the_deployment_lacks_is_rejected_by_name(
+    serving: ServingContext, fields: dict[str, Any], name: str
 ) -> None:
-    call = parse(**fields)
-    assert call.fit is not None
     with pytest.raises(Unprocessable, match=f"^`{name}`: deployment 'blue' ") as raised:
-        call.fit(call.body, served)
+        engine_request(parse(**fields), serving)
     assert (raised.value.param, raised.value.value) == (f"parameters.{name}", fields[name])
 
 
-@pytest.mark.parametrize("served", [PLAIN, WITHOUT])
+@pytest.mark.parametrize("serving", [PLAIN, WITHOUT])
 @pytest.mark.parametrize(
     "fields", [{"watermark": False}, {"typical_p": 1}, {"temperature": 2}, {"do_sample": False, "typical_p": 0.5}]
 )
-def test_what_asks_for_no_processor_is_for_every_deployment(served: ServingContext, fields: dict[str, Any]) -> None:
-    call = parse(**fields)
-    assert call.fit is not None
-    assert "vllm_xargs" not in call.fit(call.body, served)
+def test_values_that_need_no_processor_go_to_any_deployment(serving: ServingContext, fields: dict[str, Any]) -> None:
+    assert "vllm_xargs" not in engine_request(parse(**fields), serving).body

@@ -19,8 +19,9 @@ from vllm.inputs import tokens_input
 from vllm.logprobs import FlatLogprobs
 from vllm.sampling_params import RequestOutputKind
 
+from app.internal_api import to_int64_seed
 from deployments.engine.completions.beams import WHOLE_AT_ONCE, BeamSearching
-from deployments.engine.completions.engines import Seeded, WithEmbeddings, folded
+from deployments.engine.completions.engines import Seeded, WithEmbeddings
 from deployments.engine.completions.request import BeamSearch, ExtendedCompletionRequest
 from deployments.engine.completions.route import add_completions
 from deployments.engine.model_info import eos_token_ids
@@ -144,9 +145,9 @@ async def test_who_leaves_ends_all_choices() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1])
 def test_every_seed_is_one_that_vllm_takes(seed: int) -> None:
-    assert folded(seed) in range(-(2**63), 2**63)
-    assert SamplingParams(seed=folded(seed)).seed == folded(seed)
-    assert folded(seed) == seed or seed >= 2**63
+    assert to_int64_seed(seed) in range(-(2**63), 2**63)
+    assert SamplingParams(seed=to_int64_seed(seed)).seed == to_int64_seed(seed)
+    assert to_int64_seed(seed) == seed or seed >= 2**63
 
 
 async def test_embeddings_take_the_places_of_tokens() -> None:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import NoRepeatNGramLogitsProcessor
 
@@ -15,7 +15,6 @@ from tests.support.token_sampling import generate, made_up_scores, ruled_out
 IDS = st.lists(st.integers(0, 5), max_size=30)
 
 
-@settings(deadline=None)
 @given(n=st.integers(2, 6), prompt=IDS, output=IDS, split=st.integers(0, 30))
 def test_it_rules_out_what_transformers_rules_out(n: int, prompt: list[int], output: list[int], split: int) -> None:
     processor = NoRepeatNgram(n)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 from transformers import TypicalLogitsWarper
@@ -19,7 +19,6 @@ SCORES = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40).map(tor
 PROBABILITIES = [0.4, 0.3, 0.2, 0.1]
 
 
-@settings(deadline=None)
 @given(scores=SCORES, mass=st.floats(0.01, 0.99), temperature=st.floats(2.1, 50))
 def test_typical_p_is_transformers_at_any_temperature(scores: torch.Tensor, mass: float, temperature: float) -> None:
     request = SamplingRequest({"typical_p": mass, "temperature": temperature}, temperature=2)
@@ -30,7 +29,6 @@ def test_typical_p_is_transformers_at_any_temperature(scores: torch.Tensor, mass
     torch.testing.assert_close(processed, expected)
 
 
-@settings(deadline=None)
 @given(scores=SCORES, mass=st.floats(0.01, 0.99))
 def test_typical_p_keeps_the_fewest_of_the_most_typical(scores: torch.Tensor, mass: float) -> None:
     surprise = -scores.double().log_softmax(-1)

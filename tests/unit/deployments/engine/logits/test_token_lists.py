@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.engine.logits.bad_word_tokens import BadWordTokens
@@ -20,7 +20,6 @@ def on_the_wire(sequences: list[list[int]]) -> list[int]:
     return [number for ids in sequences for number in (-1, *ids)][1:]
 
 
-@settings(deadline=None)
 @given(sequences=SEQUENCES, output=st.lists(st.integers(0, 4), max_size=12))
 def test_the_last_id_is_ruled_out_where_the_output_ends_in_the_others(
     sequences: list[list[int]], output: list[int]

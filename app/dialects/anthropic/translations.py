@@ -1,0 +1,62 @@
+"""Each operation's request and answer: from the client's body to the engine request, and back."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.dialects.anthropic import fields
+from app.dialects.anthropic.errors import MESSAGES
+from app.dialects.base import Call, ServingContext, Stream
+from app.dialects.common.direct import DirectTranslation
+from app.dialects.common.passthrough import PassthroughStream
+from app.dialects.validation import Problem, validated
+from app.errors import BadRequest
+
+
+@dataclass(frozen=True)
+class MessagesTranslation(DirectTranslation):
+    """POST /v1/messages."""
+
+    stream: bool = False
+
+    @classmethod
+    def parse(cls, body: Mapping[str, Any]) -> Call:
+        request = validated(fields.Messages, body, _bad_request)
+        sent = _sent(body)
+        user = (request.metadata or {}).get("user_id")
+        return Call(
+            "chat",
+            sent,
+            cls("/v1/messages", sent, request.stream),
+            request.model,
+            user=user if isinstance(user, str) else None,
+        )
+
+    def open_stream(self, serving: ServingContext) -> Stream:
+        return PassthroughStream(MESSAGES)
+
+
+@dataclass(frozen=True)
+class CountTokensTranslation(DirectTranslation):
+    """POST /v1/messages/count_tokens."""
+
+    @classmethod
+    def parse(cls, body: Mapping[str, Any]) -> Call:
+        request = validated(fields.CountTokens, body, _bad_request)
+        sent = _sent(body)
+        return Call("chat", sent, cls("/v1/messages/count_tokens", sent), request.model)
+
+
+PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Call]] = {
+    "messages": MessagesTranslation.parse,
+    "count_tokens": CountTokensTranslation.parse,
+}
+"""Operation to parser of its body, a JSON object without nulls. They raise BadRequest."""
+
+
+def _sent(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in fields.NOT_SENT}
+
+
+def _bad_request(problem: Problem) -> BadRequest:
+    return BadRequest(problem.message, param=problem.path)

@@ -1,0 +1,151 @@
+"""Each operation's request and answer: from the client's body to the engine request, and back."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic_core import from_json
+
+from app.config.schema import Task
+from app.dialects.base import Call, Reply, ServingContext, Stream
+from app.dialects.common.best_of import BestOf
+from app.dialects.common.direct import DirectTranslation
+from app.dialects.common.engine_request import ask_for_usage, greedy
+from app.dialects.common.passthrough import PassthroughStream
+from app.dialects.common.single_tool_call import OneCall, answer_with_one_call
+from app.dialects.json_body import dump
+from app.dialects.openai import fields, vllm_fields
+from app.dialects.openai.errors import CHUNKS, EVENTS
+from app.dialects.validation import Problem, validated
+from app.errors import BadRequest
+
+AnyRequest = TypeVar("AnyRequest", bound=fields.Request)
+
+
+@dataclass(frozen=True)
+class ChatTranslation(DirectTranslation):
+    """POST /v1/chat/completions."""
+
+    stream: bool = False
+    hide_usage: bool = False
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Call:
+        request = _checked(body, fields.Chat, vllm_fields.ENGINE_CHAT)
+        greedy(body)
+        hide_usage = not ask_for_usage(body)
+        sent = _without(body, fields.NOT_SENT)
+        translation = cls("/v1/chat/completions", sent, request.stream, hide_usage)
+        return Call("chat", sent, translation, request.model, user=request.user or request.safety_identifier)
+
+    def open_stream(self, serving: ServingContext) -> Stream:
+        return PassthroughStream(CHUNKS, hide_usage=self.hide_usage)
+
+
+@dataclass(frozen=True)
+class CompletionsTranslation(DirectTranslation):
+    """POST /v1/completions."""
+
+    stream: bool = False
+    hide_usage: bool = False
+    best_of: BestOf | None = None
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Call:
+        request = _checked(body, fields.Completions, vllm_fields.ENGINE_COMPLETIONS)
+        body.pop("suffix", None)  # it is empty
+        best_of = BestOf.take(body)
+        greedy(body)
+        hide_usage = not ask_for_usage(body)
+        sent = _without(body, fields.NOT_SENT)
+        translation = cls("/v1/completions", sent, request.stream, hide_usage, best_of)
+        return Call("completions", sent, translation, request.model, user=request.user or request.safety_identifier)
+
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        return Reply(answer if self.best_of is None else dump(self.best_of.kept(from_json(answer))))
+
+    def open_stream(self, serving: ServingContext) -> Stream:
+        return PassthroughStream(CHUNKS, hide_usage=self.hide_usage)
+
+
+@dataclass(frozen=True)
+class EmbeddingsTranslation(DirectTranslation):
+    """POST /v1/embeddings."""
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Call:
+        request = _checked(body, fields.Embeddings, vllm_fields.ENGINE_EMBEDDINGS)
+        sent = _without(body, fields.NOT_SENT)
+        translation = cls("/v1/embeddings", sent)
+        return Call("embeddings", sent, translation, request.model, user=request.user or request.safety_identifier)
+
+
+@dataclass(frozen=True)
+class ResponsesTranslation(DirectTranslation):
+    """POST /v1/responses."""
+
+    stream: bool = False
+    single_tool_call: bool = False
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Call:
+        request = _checked(body, fields.Responses, vllm_fields.ENGINE_RESPONSES)
+        if request.top_p == 0:
+            greedy(body)
+        # Otherwise vLLM would look for a store that it does not have. The answer says false too: nothing is stored.
+        sent = {**_without(body, fields.NOT_SENT_OF_RESPONSES), "store": False}
+        translation = cls("/v1/responses", sent, request.stream, request.parallel_tool_calls is False)
+        return Call("responses", sent, translation, request.model, user=request.user or request.safety_identifier)
+
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        return Reply(answer_with_one_call(answer) if self.single_tool_call else answer)
+
+    def open_stream(self, serving: ServingContext) -> Stream:
+        return PassthroughStream(EVENTS, edit=OneCall().frame if self.single_tool_call else None)
+
+
+@dataclass(frozen=True)
+class TokenizeTranslation(DirectTranslation):
+    """vLLM's POST /tokenize."""
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Call:
+        request = _checked(body, fields.Tokenize, vllm_fields.ENGINE_TOKENIZE)
+        task: Task = "completions" if request.messages is None else "chat"
+        return Call(task, body, cls("/tokenize", body), request.model)
+
+
+def _parse_invocation(body: dict[str, Any]) -> Call:
+    return (ChatTranslation if "messages" in body else CompletionsTranslation).parse(body)
+
+
+PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
+    "chat": ChatTranslation.parse,
+    "completions": CompletionsTranslation.parse,
+    "embeddings": EmbeddingsTranslation.parse,
+    "responses": ResponsesTranslation.parse,
+    "tokenize": TokenizeTranslation.parse,
+    "invocations": _parse_invocation,
+}
+"""Operation to parser of its body, a JSON object without nulls. They raise BadRequest, and may change the body."""
+
+
+def _checked(body: Mapping[str, Any], model: type[AnyRequest], passed: frozenset[str]) -> AnyRequest:
+    """Raises BadRequest, naming the field, if `body` violates `model` or has a field beside its own and `passed`."""
+    request = validated(model, body, _bad_request)
+    known = model.model_fields
+    for name in body:
+        if name in model.refused:
+            raise BadRequest(f"{name}: {model.refused[name]}", param=name, code="unsupported_parameter")
+        if name not in known and name not in passed:
+            raise BadRequest(f"Unrecognized request argument supplied: {name}", param=name, code="unknown_parameter")
+    return request
+
+
+def _bad_request(problem: Problem) -> BadRequest:
+    code = "missing_required_parameter" if problem.missing else None
+    return BadRequest(problem.message, param=problem.path, code=code)
+
+
+def _without(body: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in names}

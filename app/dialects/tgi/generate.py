@@ -1,0 +1,96 @@
+"""`POST /`, `/generate`, `/generate_stream` and `/invocations`: one generation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pydantic_core import from_json
+
+from app.dialects.base import (
+    Call,
+    EngineRequest,
+    Flow,
+    ParseContext,
+    Reply,
+    Request,
+    ServingContext,
+    Stream,
+    Translation,
+)
+from app.dialects.common.tokenize import tokenize
+from app.dialects.json_body import json_object
+from app.dialects.tgi.addressing import adapter_deployment
+from app.dialects.tgi.answer import generated_text, generation_reply
+from app.dialects.tgi.deployment_checks import check_capabilities, inputs_too_long, truncated
+from app.dialects.tgi.fields import GenerateRequest, read
+from app.dialects.tgi.generation import Generation
+from app.dialects.tgi.profile import RequestStyle, profile_of, request_style
+from app.dialects.tgi.stream import TgiTokenEvents
+from app.engine.context import PromptTokens
+from app.errors import Unprocessable
+from app.routing.traffic import Random
+
+
+@dataclass(frozen=True, slots=True)
+class Generate(Translation):
+    """A generation. `body` is vLLM's request with text for a prompt, before a deployment is chosen."""
+
+    generation: Generation
+    body: Mapping[str, Any]
+    stream: bool
+    needs_model = True
+
+    @classmethod
+    def parse(cls, request: Request, context: ParseContext, *, stream: bool | None = None) -> Call:
+        """`stream` None: the request came to `POST /` or its synonym, and its body says whether to stream."""
+        body = json_object(request.body)
+        fields = read(body)
+        style = request_style(
+            body,
+            request.headers.get("user-agent", ""),
+            profile_of(context.config),
+            stream=fields.stream if stream is None else stream,
+            at_root=stream is None,
+        )
+        translation = cls.of(fields, style, context.random)
+        adapter = translation.generation.parameters.adapter_id
+        deployment = adapter_deployment(adapter, request, context)
+        return Call("completions", translation.body, translation, deployment=deployment)
+
+    @classmethod
+    def of(cls, fields: GenerateRequest, style: RequestStyle, random: Random) -> Self:
+        """Raises Unprocessable."""
+        generation = Generation.of(fields, style, random)
+        return cls(generation, generation.engine_body(), style.stream)
+
+    def engine_requests(self, serving: ServingContext) -> Flow:
+        check_capabilities(self.body, serving, "parameters.")
+        tokens = yield from tokenize([{"prompt": self.generation.inputs}], serving)
+        ids = truncated(tokens.ids[0], self.generation.parameters.truncate, tokens.context)
+        max_tokens = self._max_tokens(PromptTokens([ids], tokens.context))
+        return EngineRequest("/v1/completions", {**self.body, "prompt": ids, "max_tokens": max_tokens})
+
+    def _max_tokens(self, tokens: PromptTokens) -> int:
+        """What the client asked for, or the profile's default if that fits. Raises Unprocessable."""
+        requested = self.generation.parameters.max_new_tokens
+        if requested is not None and requested > tokens.room:
+            raise Unprocessable(
+                f"`inputs` tokens + `max_new_tokens` must be <= {tokens.context}. "
+                f"Given: {tokens.longest} `inputs` tokens and {requested} `max_new_tokens`",
+                param="parameters.max_new_tokens",
+                value=requested,
+            )
+        if tokens.room < 1:
+            raise inputs_too_long(tokens, "inputs")
+        limit = self.generation.max_new_tokens
+        return tokens.room if limit is None else min(limit, tokens.room)
+
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        return generation_reply(self.generation, from_json(answer), serving)
+
+    def text(self, answer: Mapping[str, Any], serving: ServingContext) -> str:
+        """The generated text alone, as `/vertex` returns it."""
+        return generated_text(self.generation, answer, serving.known_model)
+
+    def open_stream(self, serving: ServingContext) -> Stream:
+        return TgiTokenEvents(self.generation, serving.known_model)

@@ -1,0 +1,20 @@
+"""Certificates for tests."""
+
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+
+def self_signed_certificate() -> str:
+    """A new certificate in PEM, whose key nobody has."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC).replace(tzinfo=None)
+    builder = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1)
+    )
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()

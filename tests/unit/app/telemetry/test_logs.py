@@ -1,0 +1,98 @@
+"""Every log line is one JSON object, and an exception's message is never in it."""
+
+import json
+import logging
+import re
+import sys
+
+from app.telemetry.access_log import Record, log_request
+from app.telemetry.logs import JsonFormatter, event, log_to_stderr, where
+
+SECRET = "what the client wrote"
+
+
+def line(record: logging.LogRecord) -> dict[str, object]:
+    text = JsonFormatter().format(record)
+    assert "\n" not in text
+    fields: dict[str, object] = json.loads(text)
+    return fields
+
+
+def record(message: str, **extra: object) -> logging.LogRecord:
+    return logging.getLogger("switchyard").makeRecord(
+        "switchyard", logging.WARNING, __file__, 1, message, (), None, extra=extra
+    )
+
+
+def failure() -> BaseException:
+    try:
+        raise ValueError(SECRET)
+    except ValueError as error:
+        return error
+
+
+def test_a_line_has_the_event_its_fields_and_the_message() -> None:
+    found = line(record("Retrying", **event("retry", request_id="r-1", deployment="blue")))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(found.pop("ts")))
+    assert found == {
+        "level": "warning",
+        "event": "retry",
+        "message": "Retrying",
+        "request_id": "r-1",
+        "deployment": "blue",
+    }
+
+
+def test_a_record_without_an_event_is_json_too() -> None:
+    assert line(record("two\nlines")) | {"ts": ""} == {
+        "ts": "",
+        "level": "warning",
+        "event": "log",
+        "message": "two\nlines",
+    }
+
+
+def test_an_exception_is_logged_by_its_place_and_never_by_its_message() -> None:
+    error = failure()
+    with_error = record("Failed")
+    with_error.exc_info = (type(error), error, error.__traceback__)
+    for found in (line(with_error), line(record("Failed", **event("x", traceback=where(error))))):
+        assert str(found["traceback"]).endswith("ValueError")
+        assert "in failure" in str(found["traceback"])
+        assert SECRET not in str(found)
+
+
+def test_a_request_is_one_line_without_a_message() -> None:
+    lines: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(self.format(record))
+
+    handler, logger = Keep(), logging.getLogger("switchyard.access")
+    handler.setFormatter(JsonFormatter())
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        log_request(Record("openai", "chat", "r-1", endpoint="chat", deployment="blue", status=200), 0.5)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+    (found,) = map(json.loads, lines)
+    assert (found["event"], found["request_id"], found["status"], found["duration_ms"]) == ("request", "r-1", 200, 500)
+    assert "message" not in found
+
+
+def test_switchyard_lines_go_to_the_process_s_stderr_and_no_further() -> None:
+    logger = logging.getLogger("switchyard")
+    before = logger.handlers, logger.level, logger.propagate
+    try:
+        log_to_stderr()
+        (handler,) = logger.handlers
+        assert isinstance(handler, logging.StreamHandler)
+        assert handler.stream is sys.__stderr__
+        assert isinstance(handler.formatter, JsonFormatter)
+        assert not logger.propagate
+    finally:
+        logger.handlers, logger.level, logger.propagate = before
