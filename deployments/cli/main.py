@@ -34,7 +34,6 @@ Exit codes:
 """
 
 app = typer.Typer(
-    help=HELP,
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -75,10 +74,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LaunchError as error:
         _print_error(str(error))
         return ExitCode.UNREACHABLE if isinstance(error, NotRunning) else ExitCode.WRONG
+    except ModuleNotFoundError as error:  # an installation of the router alone
+        _print_error(f"This command needs the package {error.name}, which is not installed. Run: make setup")
+        return ExitCode.WRONG
 
 
 def _print_error(message: str) -> None:
     sys.stderr.write(f"{message}\n")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(version("switchyard"))
+        except PackageNotFoundError:
+            typer.echo("not installed: run make setup")
+        raise typer.Exit
+
+
+@app.callback(help=HELP)
+def switchyard(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What holds for every command."""
 
 
 @app.command()

@@ -51,6 +51,11 @@ def test_the_help_lists_every_command_and_exit_code() -> None:
     assert all(f"\n    {code.value}  " in result.output for code in ExitCode)
 
 
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
 def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert "Commands:" in capsys.readouterr().out
@@ -131,6 +136,13 @@ def test_an_unknown_model_lists_the_known_ones(tmp_path: Path, capsys: pytest.Ca
     code, error = fails(capsys, "weights", "--cache", str(tmp_path), "gone")
     assert code == ExitCode.WRONG
     assert all(name in error for name in MODELS)
+
+
+def test_a_command_names_the_package_that_an_installation_of_the_router_alone_lacks(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['numpy'] = None; from deployments.cli.main import main; sys.exit(main(['weights']))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (ExitCode.WRONG, "")
+    assert done.stderr == "This command needs the package numpy, which is not installed. Run: make setup\n"
 
 
 def test_the_help_and_the_check_import_neither_ray_nor_the_router() -> None:
