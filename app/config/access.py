@@ -123,7 +123,7 @@ class AccessSettings(Section):
     """Who may call. With neither `keys_file` nor `oidc`, everyone on the loopback interface."""
 
     keys_file: Path | None = Field(
-        default=None, description="API keys, as `python -m app.access create-key` writes them; reread when it changes."
+        default=None, description="API keys, as `switchyard keys create` writes them; reread when it changes."
     )
     oidc: Oidc | None = None
     allow_anonymous: bool = Field(

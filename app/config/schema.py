@@ -1,10 +1,10 @@
 """The router's configuration: what it may say, and every reason to refuse it.
 
-It is the `user_config` of the application `router` in `serve_config.yaml` (or a file of its own for `python -m app`).
+It is the `user_config` of the application `router` in `serve_config.yaml`, or a file of its own (`switchyard router`).
 A `Config` that exists is right: whatever cannot be served is refused here, with the path and the fix.
 
-    python -m app.config check FILE     says what is wrong with FILE, starting nothing; exit status 1 if anything is
-    python -m app.config schema         prints the JSON Schema of `serve_config.yaml` for editors
+    switchyard check FILE     reports every problem of FILE and starts nothing; exit code 1 if there are any
+    switchyard schema         prints the JSON Schema of `serve_config.yaml` for editors
 """
 
 import re
