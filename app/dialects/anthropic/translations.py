@@ -6,7 +6,8 @@ from typing import Any
 
 from app.dialects.anthropic import fields
 from app.dialects.anthropic.errors import MESSAGES
-from app.dialects.base import Call, ServingContext, Stream
+from app.dialects.anthropic.tool_use import ToolUse, answer_with_tool_use
+from app.dialects.base import Call, Reply, ServingContext, Stream
 from app.dialects.common.direct import DirectTranslation
 from app.dialects.common.passthrough import PassthroughStream
 from app.dialects.validation import Problem, validated
@@ -18,6 +19,7 @@ class MessagesTranslation(DirectTranslation):
     """POST /v1/messages."""
 
     stream: bool = False
+    with_tools: bool = False
 
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> Call:
@@ -27,13 +29,16 @@ class MessagesTranslation(DirectTranslation):
         return Call(
             "chat",
             sent,
-            cls("/v1/messages", sent, request.stream),
+            cls("/v1/messages", sent, request.stream, bool(request.tools)),
             request.model,
             user=user if isinstance(user, str) else None,
         )
 
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        return Reply(answer_with_tool_use(answer) if self.with_tools else answer)
+
     def open_stream(self, serving: ServingContext) -> Stream:
-        return PassthroughStream(MESSAGES)
+        return PassthroughStream(MESSAGES, edit=ToolUse().frame if self.with_tools else None)
 
 
 @dataclass(frozen=True)
