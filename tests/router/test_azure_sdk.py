@@ -212,6 +212,26 @@ def test_azure_openai_names_the_deployment_in_the_path(azure: Rig) -> None:
             assert answer.choices[0].message.content == expected
 
 
+def response(body: dict[str, Any]) -> Response:
+    message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": []}
+    message["content"] = [{"type": "output_text", "text": f"Hello {body['model']}", "annotations": []}]
+    return JSONResponse(
+        {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "completed", "tools": []}
+        | {"output": [message], "parallel_tool_calls": True, "tool_choice": "auto"}
+    )
+
+
+def test_azure_openai_has_responses_with_the_name_in_the_body_or_the_path(azure: Rig) -> None:
+    azure.blue.answer = azure.green.answer = response
+    options: Any = {"azure_endpoint": azure.url, "api_key": "k", "api_version": "2025-03-01-preview", "max_retries": 0}
+    with AzureOpenAI(**options) as sdk:
+        for model, expected in (("chat", "Hello blue-model"), ("green", "Hello green-model")):
+            assert sdk.responses.create(model=model, input="hi").output_text == expected
+        assert "chat" in [model.id for model in sdk.models.list()]
+    below = httpx.post(f"{azure.url}/openai/deployments/green/responses?api-version=preview", json={"input": "hi"})
+    assert below.json()["output"][0]["content"][0]["text"] == "Hello green-model"
+
+
 def test_a_plain_request_without_a_version_is_openais_at_the_root_and_refused_below_azure(azure: Rig) -> None:
     body = {"model": "chat", "messages": ASKED}
     assert httpx.post(f"{azure.url}/chat/completions", json=body).status_code == 200

@@ -29,15 +29,18 @@ def _responses_routes(prefix: str) -> tuple[Route, ...]:
     )
 
 
-def _routes(prefix: str) -> tuple[Route, ...]:
+def _model_routes(prefix: str) -> tuple[Route, ...]:
     return (
-        *openai_routes(prefix),
-        *_responses_routes(prefix),
         Route("GET", f"{prefix}/models", "list_models", local=True),
         Route("GET", f"{prefix}/models/{{model:path}}", "retrieve_model", local=True),
     )
 
 
+def _routes(prefix: str) -> tuple[Route, ...]:
+    return (*openai_routes(prefix), *_responses_routes(prefix), *_model_routes(prefix))
+
+
+_AZURE_DEPLOYMENT = "/openai/deployments/{deployment}"
 _CHAT = Body(fields.Chat, vllm_fields.ENGINE_CHAT)
 _COMPLETIONS = Body(fields.Completions, vllm_fields.ENGINE_COMPLETIONS)
 
@@ -49,7 +52,9 @@ class OpenAI:
     routes: ClassVar[Sequence[Route]] = (
         *(_routes("/v1") + _routes("/openai/v1")),
         # Azure OpenAI's classic paths, and those that Azure's own dialect shares with the OpenAI SDK.
-        *openai_routes("/openai/deployments/{deployment}"),
+        *_responses_routes("/openai"),
+        *_model_routes("/openai"),
+        *(openai_routes(_AZURE_DEPLOYMENT) + _responses_routes(_AZURE_DEPLOYMENT)),
         *(route for prefix in AZURE_MOUNTS for route in openai_routes(prefix)),
         *(route for prefix in MOUNTS for route in _responses_routes(prefix)),
         # vLLM's own and SageMaker's; TGI's dialect claims its requests there.
