@@ -213,7 +213,13 @@ def test_azure_openai_names_the_deployment_in_the_path(azure: Rig) -> None:
 
 
 def response(body: dict[str, Any]) -> Response:
-    message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": []}
+    message: dict[str, Any] = {
+        "type": "message",
+        "id": "msg_1",
+        "role": "assistant",
+        "status": "completed",
+        "content": [],
+    }
     message["content"] = [{"type": "output_text", "text": f"Hello {body['model']}", "annotations": []}]
     return JSONResponse(
         {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "completed", "tools": []}

@@ -147,6 +147,49 @@ def test_a_response_has_one_call_where_only_one_is_wanted(rig: Rig, parallel: bo
     assert items == [item.call_id for item in last.output] == names
 
 
+def is_cut(body: dict[str, Any]) -> Response:
+    """A response that `max_output_tokens` cut, as vLLM 0.29 sends it: its stream ends in `response.completed`."""
+
+    def message(id: str, status: str, text: str = "Hel") -> dict[str, Any]:
+        content = [{"type": "output_text", "text": text, "annotations": []}] if text else []
+        return {"type": "message", "id": id, "role": "assistant", "status": status, "content": content}
+
+    response = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "incomplete"}
+    response |= {"output": [message("msg_new", "completed")], "tools": [], "text": None}
+    response |= {"incomplete_details": {"reason": "max_output_tokens"}, "parallel_tool_calls": True}
+    if not body.get("stream"):
+        return JSONResponse(response)
+    about = {"output_index": 0, "item_id": "msg_1", "content_index": 0}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {**response, "output": [], "status": "in_progress"}},
+        {"type": "response.output_item.added", "output_index": 0, "item": message("msg_1", "in_progress", "")},
+        {
+            "type": "response.content_part.added",
+            **about,
+            "part": {"type": "output_text", "text": "", "annotations": []},
+        },
+        {"type": "response.output_text.delta", **about, "delta": "Hel", "logprobs": []},
+        {"type": "response.output_item.done", "output_index": 0, "item": message("msg_1", "completed")},
+        {"type": "response.completed", "response": response},
+    ]
+    return stream([f"event: {it['type']}\n" + frame({**it, "sequence_number": n}) for n, it in enumerate(events)])
+
+
+def test_a_response_that_is_cut_is_incomplete_whole_and_streamed(rig: Rig) -> None:
+    rig.blue.answer = is_cut
+    fields = {"model": "chat", "input": "hi", "max_output_tokens": 1}
+    whole = client(rig).responses.create(**fields)
+    events = list(client(rig).responses.create(**fields, stream=True))
+    for response in (whole, events[-1].response):
+        assert (response.status, response.output[0].status) == ("incomplete", "incomplete")
+        assert (response.error, response.store, response.text.format.type) == (None, False, "text")
+        assert response.incomplete_details.reason == "max_output_tokens"
+    assert events[-1].type == "response.incomplete"
+    (done,) = (event.item for event in events if event.type == "response.output_item.done")
+    assert done == events[-1].response.output[0]
+    assert [event.sequence_number for event in events] == list(range(6))
+
+
 def test_a_limit_of_built_in_tools_is_refused_by_name(rig: Rig) -> None:
     with pytest.raises(openai.BadRequestError, match="built-in tools") as raised:
         client(rig).responses.create(model="chat", input="hi", max_tool_calls=2)

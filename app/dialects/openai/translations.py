@@ -12,10 +12,10 @@ from app.dialects.common.best_of import BestOf
 from app.dialects.common.direct import DirectTranslation
 from app.dialects.common.engine_request import ask_for_usage, greedy
 from app.dialects.common.passthrough import PassthroughStream
-from app.dialects.common.single_tool_call import OneCall, answer_with_one_call
 from app.dialects.json_body import dump
 from app.dialects.openai import fields, vllm_fields
 from app.dialects.openai.errors import CHUNKS, EVENTS
+from app.dialects.openai.responses import ResponseStream, whole_response
 from app.dialects.validation import Problem, validated
 from app.errors import BadRequest
 
@@ -98,10 +98,10 @@ class ResponsesTranslation(DirectTranslation):
         return Call("responses", sent, translation, request.model, user=request.user or request.safety_identifier)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        return Reply(answer_with_one_call(answer) if self.single_tool_call else answer)
+        return Reply(dump(whole_response(from_json(answer), single_tool_call=self.single_tool_call)))
 
     def open_stream(self, serving: ServingContext) -> Stream:
-        return PassthroughStream(EVENTS, edit=OneCall().frame if self.single_tool_call else None)
+        return ResponseStream(EVENTS, single_tool_call=self.single_tool_call)
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,15 @@ def databricks_response(name: str, **fields: object) -> bytes:
     return begun + b"," + compact(REQUEST_FIELDS).encode()[1:-1] + b"}}\n\n"
 
 
+OPENAIS: dict[str, object] = {"error": None, "store": False, "text": {"format": {"type": "text"}}}
+"""What vLLM's response objects lack."""
+
+
+def openai_response(name: str, **fields: object) -> bytes:
+    """The same from OpenAI."""
+    return response(name, **fields, **OPENAIS)
+
+
 TEXT = (chunk({"role": "assistant", "content": ""}), chunk({"content": "Hi"}), chunk({}, "stop"))
 
 PROMPT = MODEL.encode(" hello")
@@ -123,8 +132,8 @@ def called(index: int) -> bytes:
     )
 
 
-def completed(*output: dict[str, str]) -> bytes:
-    return typed("response.completed", response={"output": output, **COUNTS})
+def completed(*output: dict[str, str], **fields: object) -> bytes:
+    return typed("response.completed", response={"status": "completed", "output": output, **COUNTS, **fields})
 
 
 FEWER = ({"type": "function_call"}, {"type": "message"})
@@ -170,16 +179,18 @@ CONVERSATIONS = [
     Conversation(
         "responses",
         RESPONSES,
-        body := typed("response.created")
+        response("response.created")
         + typed("response.output_text.delta", delta=TRICKY)
-        + typed("response.completed", response={"output": TRICKY, **COUNTS}),
-        body,
+        + response("response.completed", **COUNTS),
+        openai_response("response.created")
+        + typed("response.output_text.delta", delta=TRICKY)
+        + openai_response("response.completed", **COUNTS),
     ),
     Conversation(
         "responses, one call",
         ONE_CALL,
-        typed("response.created") + called(0) + called(1) + completed(*FEWER, {"type": "function_call"}),
-        typed("response.created") + called(0) + completed(*FEWER),
+        response("response.created") + called(0) + called(1) + completed(*FEWER, {"type": "function_call"}),
+        openai_response("response.created") + called(0) + completed(*FEWER, **OPENAIS),
     ),
     Conversation(
         "messages",

@@ -245,7 +245,9 @@ def test_a_stream_always_asks_for_usage() -> None:
 
 
 def output(*types: str) -> bytes:
-    return json.dumps({"id": "r", "output": [{"type": kind, "id": n} for n, kind in enumerate(types)]}).encode()
+    return json.dumps(
+        {"id": "r", "status": "completed", "output": [{"type": kind, "id": n} for n, kind in enumerate(types)]}
+    ).encode()
 
 
 @pytest.mark.parametrize(("fields", "ids"), [({}, [0, 1, 2, 3]), ({"parallel_tool_calls": False}, [0, 1, 3])])

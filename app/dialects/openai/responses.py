@@ -1,0 +1,81 @@
+"""Response objects, whole and in streams, where vLLM's differ from OpenAI's.
+
+vLLM leaves out `error` and `store`, has null for a default `text`, calls every item `completed`, names items anew in a
+stream's last event, and ends every stream with `response.completed`. Contract: OpenAI's API reference, Responses.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic_core import from_json
+
+from app.dialects.common.passthrough import PassthroughStream, StreamFormat
+from app.dialects.common.single_tool_call import OneCall, with_one_call
+from app.dialects.json_body import dump
+from app.errors import SwitchyardError
+from app.sse import encode
+
+_EDITED = re.compile(rb"^event: response\.(?:created|in_progress|completed|output_item\.(?:added|done))$", re.MULTILINE)
+_TEXT = {"format": {"type": "text"}}
+
+
+def whole_response(response: dict[str, Any], *, single_tool_call: bool) -> dict[str, Any]:
+    """vLLM's response object as OpenAI's; `single_tool_call`: without function calls after the first."""
+    output = with_one_call(response["output"]) if single_tool_call else response["output"]
+    if response["status"] == "incomplete":
+        output = [*output[:-1], *({**item, "status": "incomplete"} for item in output[-1:])]
+    return {**response, "error": None, "store": False, "text": response.get("text") or _TEXT, "output": output}
+
+
+class ResponseStream(PassthroughStream):
+    """A `Stream` that edits the few events that hold a response object or a finished item, and passes the others.
+
+    The last item's `response.output_item.done` waits for the next event: only that one says whether the item was cut.
+    """
+
+    def __init__(self, format: StreamFormat, *, single_tool_call: bool) -> None:
+        super().__init__(format)
+        self._one_call = OneCall() if single_tool_call else None
+        self._items: dict[int, Mapping[str, Any]] = {}
+        self._done: bytes = b""
+
+    def _passes(self, frames: bytes) -> bool:
+        unedited = self._one_call is None and not self._done and not _EDITED.search(frames)
+        return super()._passes(frames) and unedited
+
+    def _failed(self, error: SwitchyardError) -> bytes:
+        return self._done + super()._failed(error)
+
+    def _frame(self, frame: bytes) -> bytes:
+        if self._one_call is not None and self._one_call.leaves_out(frame):
+            return b""
+        done, self._done = self._done, b""
+        if not _EDITED.match(frame):
+            return done + frame
+        head, _, data = frame.partition(b"\ndata: ")
+        name, event = head.removeprefix(b"event: ").decode(), from_json(data)
+        if name == "response.output_item.done":
+            self._done = frame
+            return done
+        if name == "response.output_item.added":
+            self._items[event["output_index"]] = event["item"]
+            return done + frame
+        return self._response(name, event, done)
+
+    def _response(self, name: str, event: dict[str, Any], done: bytes) -> bytes:
+        for index, item in enumerate(event["response"]["output"]):
+            if (streamed := self._items.get(index)) is not None and streamed["type"] == item["type"]:
+                item.update({key: streamed[key] for key in ("id", "call_id") if key in streamed})
+        response = whole_response(event["response"], single_tool_call=self._one_call is not None)
+        if response["status"] == "incomplete":
+            name, done = "response.incomplete", _cut(done)
+        return done + encode(dump({**event, "type": name, "response": response}), type=name)
+
+
+def _cut(done: bytes) -> bytes:
+    """An event `response.output_item.done` whose item is incomplete."""
+    if not done:
+        return b""
+    event = from_json(done.partition(b"\ndata: ")[2])
+    return encode(dump({**event, "item": {**event["item"], "status": "incomplete"}}), type=event["type"])
