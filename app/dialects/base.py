@@ -31,7 +31,10 @@ MALFORMED_ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeErr
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a dialect sees of an HTTP request. Header names are lower-case; `params` are the path's."""
+    """What a dialect sees of an HTTP request. Header names are lower-case; `params` are the path's.
+
+    `configured_at` is when the configuration in force was applied here, in Unix seconds; 0 before the request is parsed.
+    """
 
     method: str
     path: str
@@ -40,6 +43,7 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     id: str = ""
+    configured_at: int = 0
 
 
 @dataclass(frozen=True, slots=True)

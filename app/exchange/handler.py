@@ -56,6 +56,7 @@ async def handle(
             if (snapshot := state.snapshot) is None:
                 raise Unavailable("The router has no configuration yet", retry_after=1)
             check_headers(scope, snapshot.config.max_header_bytes)
+            request = replace(request, configured_at=snapshot.applied_at)
             dialect, route = _claimed(candidates, request, record)
             caller = UNAUTHENTICATED
             if not route.open:  # before the body is read: it costs memory

@@ -27,8 +27,12 @@ class Calls(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The configuration at one moment; a request keeps the one that it started with."""
+    """The configuration at one moment; a request keeps the one that it started with.
+
+    `applied_at` is in Unix seconds.
+    """
 
     config: Config
     targets: Mapping[str, Target]
     views: ConfigViews
+    applied_at: int

@@ -98,7 +98,7 @@ class Router:
         reloads = self.state.telemetry.reloads
         try:
             new = config if isinstance(config, Config) else parse(config)
-            snapshot = Snapshot(new, targets(new, self._environment), ConfigViews(new))
+            snapshot = Snapshot(new, targets(new, self._environment), ConfigViews(new), int(time.time()))
             self._access.reconfigure(new)
             self.state.snapshot = snapshot
         except ConfigError:

@@ -1,5 +1,6 @@
 """The official OpenAI and Anthropic SDKs, sync and async, against the real router and fake deployments."""
 
+import time
 from typing import Any
 
 import anthropic
@@ -60,7 +61,13 @@ async def test_the_async_sdk_streams_too(rig: Rig) -> None:
 
 def test_the_models_are_the_endpoints_and_the_deployments(rig: Rig) -> None:
     assert [model.id for model in client(rig).models.list()] == ["chat", "embed", "blue", "green", "mini"]
-    assert client(rig).models.retrieve("green").id == "green"
+    started = time.time()
+    kinds = {model.id: (model.kind, model.tasks) for model in client(rig).models.list()}
+    assert kinds["chat"] == ("endpoint", ["chat", "completions", "responses"])
+    assert kinds["mini"] == ("deployment", ["embeddings"])
+    card = client(rig).models.retrieve("green")
+    assert (card.id, card.root) == ("green", "green-model")
+    assert started - 60 <= card.created <= started
     with pytest.raises(openai.NotFoundError):
         client(rig).models.retrieve("gone")
 
@@ -213,6 +220,7 @@ def test_the_anthropic_sdk_gets_anthropics_errors(rig: Rig) -> None:
             "type": "not_found_error",
             "message": "The model 'gone' does not exist; available endpoints: chat, embed",
         },
+        "request_id": raised.value.request_id,
     }
     with pytest.raises(anthropic.BadRequestError, match="thinking"):
         sdk.messages.create(

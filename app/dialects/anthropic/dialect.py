@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from app.config.schema import Config
-from app.dialects.anthropic.errors import error_body
+from app.dialects.anthropic.errors import REQUEST_ID_HEADER, error_body
 from app.dialects.anthropic.fields import CountTokens, Messages
+from app.dialects.anthropic.models import model, models
 from app.dialects.anthropic.translations import PARSERS
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.json_body import dump, json_object
 from app.dialects.mounts import MOUNTS, addressed, is_below
 from app.dialects.openapi_schemas import Body
-from app.errors import NotFound, SwitchyardError
+from app.errors import SwitchyardError
 
 _PATHS: Mapping[str, str] = {"messages": "/v1/messages", "count_tokens": "/v1/messages/count_tokens"}
 
@@ -25,23 +26,29 @@ class Anthropic:
     """The dialect at `/v1/messages`, and below Friendli's mounts."""
 
     name: ClassVar[str] = "anthropic"
-    routes: ClassVar[Sequence[Route]] = tuple(
-        Route("POST", prefix + path, operation)
-        for prefix in ("", *(mount.removesuffix("/v1") for mount in MOUNTS))
-        for operation, path in _PATHS.items()
+    routes: ClassVar[Sequence[Route]] = (
+        *(
+            Route("POST", prefix + path, operation)
+            for prefix in ("", *(mount.removesuffix("/v1") for mount in MOUNTS))
+            for operation, path in _PATHS.items()
+        ),
+        Route("GET", "/v1/models", "list_models", local=True),
+        Route("GET", "/v1/models/{model:path}", "retrieve_model", local=True),
     )
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {"messages": [Body(Messages)], "count_tokens": [Body(CountTokens)]}
     unknown_fields: ClassVar[str] = REJECTED_BY_NAME
 
     def claims(self, route: Route, request: Request) -> bool:
-        return True
+        # OpenAI has the same paths for its list.
+        return not route.local or "anthropic-version" in request.headers
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
-        call = PARSERS[operation](json_object(request.body))
+        call = PARSERS[operation](json_object(request.body), request.id)
         return addressed(call, request) if is_below(request) else call
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
-        return Reply(dump(error_body(error)), error.status)
+        return Reply(dump(error_body(error, request.id)), error.status, headers={REQUEST_ID_HEADER: request.id})
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
-        raise NotFound(f"{request.path}: not found")
+        found = models(config, request) if operation == "list_models" else model(config, request)
+        return Reply(dump(found), headers={REQUEST_ID_HEADER: request.id})

@@ -6,6 +6,8 @@ from app.dialects.json_body import dump
 from app.errors import SwitchyardError
 from app.sse import encode
 
+REQUEST_ID_HEADER = "request-id"
+
 _TYPES: Mapping[int, str] = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -20,15 +22,18 @@ _TYPES: Mapping[int, str] = {
 _LAST_EVENTS = (b"event: message_stop\n", b"event: error\n")
 
 
-def error_body(error: SwitchyardError) -> dict[str, Any]:
-    """``{"type": "error", "error": {"type", "message"}}``; the message names the field."""
+def error_body(error: SwitchyardError, request_id: str) -> dict[str, Any]:
+    """``{"type": "error", "error": {"type", "message"}, "request_id"}``; the message names the field."""
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     # vLLM turns it into a chat request, and its messages may name that request's field.
     message = error.message.replace("max_completion_tokens", "max_tokens")
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    return {"type": "error", "error": {"type": kind, "message": message}, "request_id": request_id}
 
 
-MESSAGES = StreamFormat(
-    is_terminal=lambda frames: frames[:-2].rpartition(b"\n\n")[2].startswith(_LAST_EVENTS),
-    error_frames=lambda error: encode(dump(error_body(error)), type="error"),
-)
+def _is_terminal(frames: bytes) -> bool:
+    return frames[:-2].rpartition(b"\n\n")[2].startswith(_LAST_EVENTS)
+
+
+def stream_format(request_id: str) -> StreamFormat:
+    """How a stream of messages ends."""
+    return StreamFormat(_is_terminal, lambda error: encode(dump(error_body(error, request_id)), type="error"))

@@ -1,14 +1,30 @@
-"""OpenAI's list of models, as several dialects have it."""
+"""OpenAI's list of models, as several dialects have it: the endpoints and the deployments."""
 
 from collections.abc import Iterable
 from typing import Any
 
-
-def model_card(name: str) -> dict[str, Any]:
-    """The model object of an endpoint or deployment."""
-    return {"id": name, "object": "model", "created": 0, "owned_by": "switchyard"}
+from app.config.schema import Config
 
 
-def model_list(names: Iterable[str]) -> dict[str, Any]:
+def model_names(config: Config) -> list[str]:
+    """What `model` may name."""
+    return [*config.endpoints, *config.deployments]
+
+
+def description(config: Config, name: str) -> dict[str, Any]:
+    """Whether `name` is an endpoint or a deployment, its tasks, and a deployment's own name for its model."""
+    if (endpoint := config.endpoints.get(name)) is not None:
+        return {"kind": "endpoint", "tasks": endpoint.tasks}
+    deployment = config.deployments[name]
+    return {"kind": "deployment", "tasks": deployment.tasks, "root": deployment.model}
+
+
+def model_card(config: Config, name: str, created: int) -> dict[str, Any]:
+    """The model object of an endpoint or deployment. `created` is in Unix seconds."""
+    card = {"id": name, "object": "model", "created": created, "owned_by": "switchyard"}
+    return {**card, **description(config, name)}
+
+
+def model_list(config: Config, names: Iterable[str], created: int) -> dict[str, Any]:
     """The list object of these endpoints and deployments."""
-    return {"object": "list", "data": [model_card(name) for name in names]}
+    return {"object": "list", "data": [model_card(config, name, created) for name in names]}

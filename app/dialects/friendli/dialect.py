@@ -97,4 +97,4 @@ class Friendli:
         return error_reply(error)
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
-        return Reply(dump(models(config)))
+        return Reply(dump(models(config, request.configured_at)))

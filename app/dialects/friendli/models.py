@@ -9,22 +9,22 @@ _FREE = {name: "0" for name in ("input", "output", "prompt", "completion")} | {
 }
 
 
-def models(config: Config) -> dict[str, Any]:
+def models(config: Config, created: int) -> dict[str, Any]:
     """The endpoints in the format of the SDK's model list.
 
-    It requires numbers that the router would have to ask every deployment for: these are 0.
+    `created` is in Unix seconds. Numbers that the router would have to ask every deployment for are 0.
     """
-    return {"object": "list", "data": [_card(name, endpoint.tasks) for name, endpoint in config.endpoints.items()]}
+    return {"object": "list", "data": [_card(name, it.tasks, created) for name, it in config.endpoints.items()]}
 
 
-def _card(name: str, tasks: tuple[Task, ...]) -> dict[str, Any]:
+def _card(name: str, tasks: tuple[Task, ...], created: int) -> dict[str, Any]:
     chats = "chat" in tasks
     functions = ("tool_call", "parallel_tool_call", "structured_output", "tool_choice", "system_messages")
     return {
         "id": name,
         "object": "model",
         "name": name,
-        "created": 0,
+        "created": created,
         "owned_by": "switchyard",
         "context_length": 0,
         "max_completion_tokens": 0,

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from app.config.schema import Config
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
-from app.dialects.common.model_list import model_card, model_list
+from app.dialects.common.model_list import model_card, model_list, model_names
 from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.json_body import dump, json_object
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, openai_routes
@@ -89,18 +89,14 @@ class OpenAI:
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
         if operation == "list_models":
-            return Reply(dump(model_list(_models(config))))
+            return Reply(dump(model_list(config, model_names(config), request.configured_at)))
         if operation == "retrieve_model":
             name = request.params["model"]
-            if name not in _models(config):
+            if name not in model_names(config):
                 raise NotFound(f"The model '{name}' does not exist", param="model")
-            return Reply(dump(model_card(name)))
+            return Reply(dump(model_card(config, name, request.configured_at)))
         raise NotFound(
             f"Response '{request.params['id']}' not found: this server stores no responses; "
             "send the conversation's items in `input`",
             param="response_id",
         )
-
-
-def _models(config: Config) -> list[str]:
-    return [*config.endpoints, *config.deployments]

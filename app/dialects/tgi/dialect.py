@@ -110,7 +110,7 @@ class TGI:
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
         if operation == "models":
-            return models(config, request.params.get("endpoint"))
+            return models(config, request)
         return Reply(b"")  # "alive" is about the router; `/tgi/health` is about the default endpoint
 
 

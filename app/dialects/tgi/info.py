@@ -58,9 +58,10 @@ def _info(name: str, context: int) -> dict[str, Any]:
     }
 
 
-def models(config: Config, endpoint: str | None) -> Reply:
+def models(config: Config, request: Request) -> Reply:
     """`/v1/models`: the endpoint of the path, or all of them. Raises NotFound."""
+    endpoint = request.params.get("endpoint")
     names = list(config.endpoints) if endpoint is None else [endpoint]
     if endpoint is not None and endpoint not in {*config.endpoints, *config.deployments}:
         raise NotFound(f"There is no endpoint '{endpoint}'", param="model")
-    return Reply(dump(model_list(names)))
+    return Reply(dump(model_list(config, names, request.configured_at)))

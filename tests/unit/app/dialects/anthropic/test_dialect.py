@@ -117,4 +117,8 @@ def test_any_incomplete_body_is_rejected_as_the_clients_error(body: dict[str, An
     ],
 )
 def test_errors_have_anthropics_form(error: Any, kind: str) -> None:
-    assert error_body(error) == {"type": "error", "error": {"type": kind, "message": "no"}}
+    assert error_body(error, "req_1") == {
+        "type": "error",
+        "error": {"type": kind, "message": "no"},
+        "request_id": "req_1",
+    }
