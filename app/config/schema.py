@@ -21,6 +21,8 @@ from app.internal_api import APP_PREFIX
 
 Task = Literal["chat", "completions", "responses", "embeddings"]
 TASKS: tuple[Task, ...] = get_args(Task)
+EngineParam = Literal["kv_transfer_params", "ec_transfer_params", "priority"]
+ENGINE_PARAMS: tuple[EngineParam, ...] = get_args(EngineParam)
 Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
@@ -72,6 +74,12 @@ class Endpoint(_Model):
         default=None,
         description="Deployments to try after a failure before the first byte, in order. Default: the others with "
         "traffic, the largest share first. `[]` is none.",
+    )
+
+    allow_engine_params: tuple[EngineParam, ...] = Field(
+        default=(),
+        description="Parameters of vLLM that callers may set. The transfer parameters name hosts that an engine with a "
+        "connector contacts; `priority` matters only to an engine with the priority scheduler.",
     )
 
     @model_validator(mode="after")

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import BaseModel
 
+from app.config.schema import ENGINE_PARAMS
 from app.dialects.openapi_schemas import Body
 
 VLLM = "vLLM's"
 NOT_USED = "checked; changes nothing here"
 REJECTED = "rejected: "
+ALLOWED = "vLLM's; rejected unless the endpoint allows it (`allow_engine_params`)"
 
 FieldSupport = Mapping[str, Mapping[str, str]]
 """Operation to field to sentence."""
@@ -34,14 +36,18 @@ def field_support(bodies: Sequence[Body]) -> dict[str, str]:
 
 
 def _of(body: Body) -> dict[str, str]:
-    sentences = dict.fromkeys(sorted(body.passed), VLLM)
+    sentences = {name: _unchecked(name) for name in sorted(body.passed)}
     for model in (body.model, *body.nested.values()):
         for name, description in _described(model):
             used = body.used is None or name in body.used
-            sentences[name] = (description or VLLM) if used else NOT_USED
+            sentences[name] = (description or _unchecked(name)) if used else NOT_USED
         refused: Mapping[str, str] = getattr(model, "refused", {})
         sentences |= {name: f"{REJECTED}{reason}" for name, reason in refused.items()}
     return sentences
+
+
+def _unchecked(name: str) -> str:
+    return ALLOWED if name in ENGINE_PARAMS else VLLM
 
 
 def _described(model: type[BaseModel]) -> Iterator[tuple[str, str | None]]:

@@ -34,6 +34,7 @@ from app.errors import (
     UpstreamError,
 )
 from app.exchange.deadlines import IdleTimeout, until
+from app.exchange.engine_params import check_engine_params
 from app.exchange.failures import StreamAborted
 from app.exchange.request import unsatisfiable
 from app.exchange.response import ResponseWriter
@@ -150,6 +151,7 @@ class Forwarder:
                     self.writer.record.usage = request.usage
                     await self.writer.send(request)
                     return
+                self._check_params(request)
                 self.writer.record.max_tokens = request.body.get("max_tokens")
                 if self.call.translation.stream:
                     chunks = await connection.enter_async_context(self._open(target, request))
@@ -161,6 +163,11 @@ class Forwarder:
                 await self._relay(chunks, stream)
             else:
                 await self._unary(target, request, serving)
+
+    def _check_params(self, request: EngineRequest) -> None:
+        """Raises BadRequest for a parameter that the endpoint does not allow, whichever dialect passed it."""
+        name = self.writer.record.endpoint
+        check_engine_params(request.body, name, self.snapshot.config.endpoints.get(name))
 
     async def _serving(self, target: Target) -> ServingContext:
         settings = self.snapshot.config.deployments[target.name]

@@ -1,0 +1,62 @@
+"""Parameters of the engine that only the operator may open to callers."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.router.conftest import Rig
+
+CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
+AZURE = {"extra-parameters": "pass-through"}
+WAYS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+    "openai, chat": ("/v1/chat/completions", CHAT, {}),
+    "openai, completions": ("/v1/completions", {"model": "chat", "prompt": "hi"}, {}),
+    "openai, responses": ("/v1/responses", {"model": "chat", "input": "hi"}, {}),
+    "openai, a deployment": ("/v1/chat/completions", {**CHAT, "model": "blue"}, {}),
+    "anthropic": ("/v1/messages", CHAT, {}),
+    "azure": ("/models/chat/completions?api-version=2024-05-01-preview", CHAT, AZURE),
+    "azure, an endpoint": ("/endpoints/chat/chat/completions?api-version=2024-05-01-preview", CHAT, AZURE),
+    "databricks": ("/serving-endpoints/chat/invocations", CHAT, {}),
+    "databricks, at openai's path": ("/serving-endpoints/chat/completions", CHAT, {}),
+    "tgi": ("/tgi/v1/chat/completions", CHAT, {}),
+    "friendli": ("/serverless/v1/chat/completions", CHAT, {}),
+    "sagemaker": ("/invocations", CHAT, {}),
+}
+PARAMETERS = ("kv_transfer_params", "ec_transfer_params", "priority")
+
+
+def post(rig: Rig, way: str, **fields: Any) -> httpx.Response:
+    path, body, headers = WAYS[way]
+    return httpx.post(rig.url + path, json={**body, **fields}, headers=headers)
+
+
+@pytest.mark.parametrize("way", sorted(WAYS))
+def test_no_dialect_passes_a_parameter_that_the_endpoint_does_not_allow(rig: Rig, way: str) -> None:
+    value = {"remote_host": "h"}
+    for name in PARAMETERS:
+        for fields in ({name: value}, {"vllm_xargs": {name: value}}, {"extra_params": f'{{"{name}": {{}}}}'}):
+            answer = post(rig, way, **fields)
+            assert not any(name in {*sent, *sent.get("vllm_xargs", {})} for sent in rig.blue.requests)
+            assert answer.status_code in (200, 400, 422)
+
+
+def test_a_parameter_that_is_not_allowed_is_rejected_by_name(rig: Rig) -> None:
+    for fields, param in (
+        ({"kv_transfer_params": {}}, "kv_transfer_params"),
+        ({"priority": 0}, "priority"),
+        ({"vllm_xargs": {"ec_transfer_params": "x"}}, "vllm_xargs.ec_transfer_params"),
+    ):
+        answer = post(rig, "openai, chat", **fields)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert "kv_transfer_params" in post(rig, "anthropic", kv_transfer_params={}).json()["error"]["message"]
+    assert "priority" in post(rig, "azure", priority=1).text
+    assert rig.blue.requests == []
+
+
+def test_the_operator_allows_parameters_per_endpoint(rig: Rig) -> None:
+    rig.chat_endpoint(allow_engine_params=["priority"])
+    assert post(rig, "openai, chat", priority=3).status_code == 200
+    assert post(rig, "openai, a deployment", priority=4).status_code == 200
+    assert [request["priority"] for request in rig.blue.requests] == [3, 4]
+    assert post(rig, "openai, chat", kv_transfer_params={}).status_code == 400
