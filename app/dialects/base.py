@@ -33,7 +33,7 @@ MALFORMED_ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeErr
 class Request:
     """What a dialect sees of an HTTP request. Header names are lower-case; `params` are the path's.
 
-    `configured_at` is when the configuration in force was applied here, in Unix seconds; 0 before the request is parsed.
+    `configured_at` is when the configuration in force was applied here, in Unix seconds; 0 for requests without one.
     """
 
     method: str
