@@ -34,6 +34,7 @@ from app.errors import (
     UpstreamError,
 )
 from app.exchange.deadlines import IdleTimeout, until
+from app.exchange.deployment_names import DeploymentNames
 from app.exchange.engine_params import check_engine_params
 from app.exchange.failures import StreamAborted
 from app.exchange.request import unsatisfiable
@@ -149,7 +150,7 @@ class Forwarder:
                 request = await self._engine_request(target, serving)
                 if isinstance(request, Reply):
                     self.writer.record.usage = request.usage
-                    await self.writer.send(request)
+                    await self._send(request, target)
                     return
                 self._check_params(request)
                 self.writer.record.max_tokens = request.body.get("max_tokens")
@@ -160,7 +161,7 @@ class Forwarder:
             if self.call.translation.stream:
                 stream = self.call.translation.open_stream(serving)
                 await self.writer.start_stream(stream.headers)
-                await self._relay(chunks, stream)
+                await self._relay(chunks, stream, DeploymentNames(target))
             else:
                 await self._unary(target, request, serving)
 
@@ -209,7 +210,10 @@ class Forwarder:
         serving = replace(serving, total_s=received_at - record.started, engine_s=received_at - sent_at)
         with self._malformed_answers():
             reply = self.call.translation.reply(answer, serving)
-        await self.writer.send(reply)
+        await self._send(reply, target)
+
+    async def _send(self, reply: Reply, target: Target) -> None:
+        await self.writer.send(replace(reply, body=DeploymentNames(target).in_answer(reply.body)))
 
     async def _collect(self, target: Target, request: EngineRequest) -> bytes:
         """The answer, collected from a stream; at the deadline, the part that has arrived."""
@@ -248,14 +252,14 @@ class Forwarder:
             timeouts=self.snapshot.config.timeouts,
         )
 
-    async def _relay(self, chunks: AsyncIterator[bytes], stream: Stream) -> None:
+    async def _relay(self, chunks: AsyncIterator[bytes], stream: Stream, names: DeploymentNames) -> None:
         clock = asyncio.get_running_loop().time
         try:
             with self._malformed_answers():
                 async with IdleTimeout(self.snapshot.config.timeouts.idle_s, self.deadline) as idle:
                     async for chunk in chunks:
                         if data := stream.feed(chunk):
-                            await self.writer.send_chunk(data)
+                            await self.writer.send_chunk(names.in_events(data))
                         idle.last = clock()
                 if end := stream.close():
                     self.writer.fail(Incomplete(ENDED_EARLY))
@@ -265,7 +269,7 @@ class Forwarder:
         self.writer.record.usage = stream.usage
         if self.writer.failure is not None and stream.aborts:
             raise StreamAborted
-        await self.writer.end_stream(end)
+        await self.writer.end_stream(names.in_events(end))
 
     @contextmanager
     def _malformed_answers(self) -> Iterator[None]:

@@ -44,17 +44,18 @@ def assign(
 ) -> Assignment:
     """The deployment for one request.
 
-    `model` is the endpoint or deployment that the client named, None for the task's default; `header` is the value
-    of `azureml-model-deployment`; `sticky_key` finds a sticky endpoint's key in the request. Raises NotFound for a
-    name that does not exist (param ``model`` or the header's name) and WrongTask where the named thing cannot do
-    the task.
+    `model` is the endpoint or deployment that the client named, or what an engine calls its model
+    (`_with_engine_model`), None for the task's default; `header` is the value of `azureml-model-deployment`;
+    `sticky_key` finds a sticky endpoint's key in the request. Raises NotFound for a name that does not exist (param
+    ``model`` or the header's name) and WrongTask where the named thing cannot do the task.
     """
     name = model if model is not None else config.defaults.get(task)
     if name is None:
         raise BadRequest(f"name an endpoint: this server has no default for {task}", param="model")
+    name = _with_engine_model(config, name)
     if (endpoint := config.endpoints.get(name)) is not None:
         _require_task(task, endpoint.tasks, "endpoint", name)
-        return _within(name, endpoint, header, sticky_key, random)
+        return _within(config, name, header, sticky_key, random)
     if (deployment := config.deployments.get(name)) is not None:
         _require_task(task, deployment.tasks, "deployment", name)
         if header is not None and header != name:
@@ -62,6 +63,22 @@ def assign(
         return Assignment(_endpoint_of(config, name), name, "model")
     known = ", ".join(sorted(config.endpoints))
     raise NotFound(f"The model '{name}' does not exist; available endpoints: {known}", param="model")
+
+
+def _with_engine_model(config: Config, name: str) -> str:
+    """The endpoint or deployment that `name` means if it is what engines call their model: `name` itself if none does,
+    or if it is ambiguous.
+
+    The deployment that has this model, if there is one; else the endpoint, if it is the only one with such deployments
+    and has no others.
+    """
+    if name in config.endpoints or name in config.deployments:
+        return name
+    same = {deployment for deployment, it in config.deployments.items() if it.model == name}
+    if len(same) == 1:
+        return same.pop()
+    behind = [endpoint for endpoint, it in config.endpoints.items() if same & it.traffic.keys()]
+    return behind[0] if len(behind) == 1 and config.endpoints[behind[0]].traffic.keys() == same else name
 
 
 def _require_task(task: Task, tasks: Sequence[Task], what: str, name: str) -> None:
@@ -81,19 +98,31 @@ def _endpoint_of(config: Config, deployment: str) -> str:
 
 
 def _within(
+    config: Config,
     name: str,
-    endpoint: Endpoint,
     header: str | None,
     sticky_key: Callable[[Sticky], str | None],
     random: Random,
 ) -> Assignment:
-    if header is not None:
-        if header not in endpoint.traffic:
-            raise _no_such_deployment(header, name, list(endpoint.traffic))
-        return Assignment(name, header, "header")
+    endpoint = config.endpoints[name]
+    if header is not None and (deployment := _named_within(config, name, header)) is not None:
+        return Assignment(name, deployment, "header")
     key = sticky_key(endpoint.sticky) if endpoint.sticky is not None else None
     chosen = weighted(endpoint.traffic, random) if key is None else rendezvous(key, endpoint.traffic)
     return Assignment(name, chosen, "traffic" if key is None else "sticky", _alternatives(endpoint, chosen))
+
+
+def _named_within(config: Config, endpoint: str, name: str) -> str | None:
+    """The endpoint's deployment of this name, or with this engine's name for its model; None if all have that."""
+    traffic = config.endpoints[endpoint].traffic
+    if name in traffic:
+        return name
+    same = [deployment for deployment in traffic if config.deployments[deployment].model == name]
+    if len(same) == 1:
+        return same[0]
+    if not same or len(same) < len(traffic):
+        raise _no_such_deployment(name, endpoint, list(traffic))
+    return None
 
 
 def _no_such_deployment(header: str, name: str, valid: Sequence[str]) -> NotFound:

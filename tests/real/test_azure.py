@@ -178,7 +178,7 @@ def test_a_modality_that_is_not_served_is_not_found(application: Application) ->
 def test_info_lets_load_client_choose(application: Application) -> None:
     with load_client(f"{application.url}/endpoints/embed", KEY) as embeddings:
         assert isinstance(embeddings, EmbeddingsClient)
-        assert embeddings.get_model_info().model_name == "all-MiniLM-L6-v2"
+        assert embeddings.get_model_info().model_name == "embed"
     with load_client(application.url, KEY) as chat:
         assert chat.get_model_info().model_provider_name == "vllm"
 

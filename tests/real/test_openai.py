@@ -22,7 +22,8 @@ def test_a_chat_is_answered(application: Application) -> None:
     answer = application.sdk.chat.completions.create(**GREEDY)
     assert ANSWER in answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
-    assert answer.model == "SmolLM2-135M-Instruct"
+    assert answer.model in ("smollm2-blue", "smollm2-green")
+    assert answer.system_fingerprint.startswith(f"{answer.model}-vllm-")
     assert answer.id.startswith("chatcmpl-")
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
@@ -33,6 +34,7 @@ def test_the_streamed_answer_is_the_whole_one(application: Application, deployme
     whole = application.sdk.chat.completions.create(**request)
     chunks = list(application.sdk.chat.completions.create(**request, stream=True))
     assert "".join(c.choices[0].delta.content or "" for c in chunks) == whole.choices[0].message.content
+    assert {chunk.model for chunk in chunks} == {whole.model} == {deployment}
     assert chunks[0].choices[0].delta.role == "assistant"
     assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
     assert all(chunk.usage is None for chunk in chunks)
@@ -209,6 +211,11 @@ def test_responses_whole_and_streamed(application: Application) -> None:
     assert events[0].type == "response.created"
     assert events[-1].type == "response.completed"
     assert ANSWER in "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    cut = [*application.sdk.responses.create(**{**request, "max_output_tokens": 2}, stream=True)]
+    (done,) = (event.item for event in cut if event.type == "response.output_item.done")
+    assert cut[-1].type == "response.incomplete"
+    assert (cut[-1].response.status, done.status) == ("incomplete", "incomplete")
+    assert (done.id, cut[-1].response.error, cut[-1].response.store) == (cut[-1].response.output[0].id, None, False)
 
 
 def test_a_conversation_goes_on_by_sending_it_back(application: Application) -> None:

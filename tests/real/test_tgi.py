@@ -222,7 +222,8 @@ def test_tokens_are_the_engines(application: Application) -> None:
 def test_info_health_and_metrics(application: Application, url: str) -> None:
     hf = InferenceClient(provider="hf-inference")
     info = hf.get_endpoint_info(model=url)
-    assert (info["model_id"], info["max_total_tokens"]) == ("SmolLM2-135M-Instruct", 8192)
+    assert info["model_id"] in ("smollm2-blue", "smollm2-green")
+    assert info["max_total_tokens"] == 8192
     assert hf.health_check(model=url)
     assert hf.health_check(model=application.url)
     assert httpx.get(f"{application.url}/").status_code == 200

@@ -546,3 +546,13 @@ def test_the_access_log_names_the_caller(rig: Rig, keys: Keys, every_log: list[s
     ask(rig, DIALECTS["openai"], keys.wrong)
     lines = [json.loads(line) for line in every_log if '"event": "request"' in line]
     assert [(line["caller"], line["status"]) for line in lines] == [("chat team", 200), ("", 401)]
+
+
+def test_what_engines_call_their_models_leads_only_to_what_a_caller_may_use(rig: Rig, keys: Keys) -> None:
+    for key, expected in ((keys.embed, 404), (keys.all, 200)):
+        answer = httpx.post(
+            f"{rig.url}/v1/chat/completions",
+            json={**CHAT, "model": "blue-model"},
+            headers={"authorization": f"Bearer {key}"},
+        )
+        assert answer.status_code == expected

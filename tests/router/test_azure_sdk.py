@@ -192,7 +192,7 @@ def test_a_modality_that_the_endpoint_does_not_serve_is_not_found(azure: Rig) ->
 def test_info_and_load_client(azure: Rig) -> None:
     with load_client(azure.url, KEY) as chat:
         assert isinstance(chat, ChatCompletionsClient)
-        assert chat.get_model_info().model_name == "blue-model"
+        assert chat.get_model_info().model_name == "chat"
     with load_client(f"{azure.url}/endpoints/embed", KEY) as embed:
         assert isinstance(embed, EmbeddingsClient)
         assert embed.get_model_info().model_provider_name == "vllm"

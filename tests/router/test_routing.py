@@ -4,13 +4,16 @@ import re
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from scipy.stats import binomtest
+from starlette.responses import JSONResponse, Response
 
 from app.config.base import ConfigError
 from tests.router.conftest import Rig
+from tests.support.fake_engine import USAGE, frame, stream
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -128,3 +131,37 @@ def test_a_deployment_elsewhere_gets_its_own_key_and_not_the_callers(rig: Rig, m
     served_by(rig, {"authorization": "Bearer mine", "api-key": "mine"})
     assert rig.blue.headers[-1]["authorization"] == "Bearer theirs"
     assert "mine" not in str(rig.blue.headers[-1])
+
+
+def named(body: dict[str, Any]) -> Response:
+    """An answer as vLLM's: under the engine's own name, with a fingerprint."""
+    head = {"id": "c", "created": 1, "model": body["model"], "system_fingerprint": "vllm-1"}
+    message = {"role": "assistant", "content": "hi"}
+    if not body.get("stream"):
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": USAGE})
+    delta = {"index": 0, "delta": message, "finish_reason": "stop"}
+    return stream([frame({**head, "object": "chat.completion.chunk", "choices": [delta]}), "data: [DONE]\n\n"])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/chat/completions",
+        "/models/chat/completions?api-version=2024-05-01-preview",
+        "/serving-endpoints/chat/completions",
+        "/serverless/v1/chat/completions",
+    ],
+)
+async def test_answers_name_the_deployment_and_clients_may_send_that_or_the_engines_name(rig: Rig, path: str) -> None:
+    rig.blue.answer = rig.green.answer = named
+    async with httpx.AsyncClient(base_url=rig.url) as client:
+        for model, deployment in (("chat", "blue"), ("green", "green"), ("green-model", "green")):
+            body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+            whole = (await client.post(path, json=body)).json()
+            streamed = (await client.post(path, json={**body, "stream": True})).text
+            assert whole["model"] == deployment
+            assert f'"model":"{deployment}"' in streamed
+            assert f"{deployment}-model" not in streamed
+            if "serverless" not in path:
+                assert whole["system_fingerprint"] == f"{deployment}-vllm-1"

@@ -83,9 +83,8 @@ class Azure:
         endpoint = config.endpoints[name]
         if operation == "images":
             raise NotFound(f"Endpoint '{name}' does not serve image embeddings")
-        largest = max(endpoint.traffic, key=lambda deployment: endpoint.traffic[deployment])
         info = {
-            "model_name": config.deployments[largest].model,
+            "model_name": name,
             "model_type": "embeddings" if endpoint.tasks == ("embeddings",) else "chat_completion",
             "model_provider_name": "vllm",
         }

@@ -26,7 +26,7 @@ class Info(Translation):
         return Call("completions", {}, cls())
 
     def engine_requests(self, serving: ServingContext) -> Flow:
-        return no_lookups(Reply(dump(_info(serving.settings.model, serving.known_model.max_len))))
+        return no_lookups(Reply(dump(_info(serving.deployment, serving.known_model.max_len))))
 
 
 def _info(name: str, context: int) -> dict[str, Any]:

@@ -184,3 +184,48 @@ def test_a_deployment_asked_for_by_name_is_booked_under_the_endpoint_that_it_is_
     behind = config(fallback=["lone"])
     assert [ask(behind, name).endpoint for name in ("blue", "red", "lone")] == ["chat", "chat", "chat"]
     assert ask(config(), "lone").endpoint == "lone"
+
+
+def named(**models: str) -> Config:
+    """Deployments with these engines' names; `a` and `b` are behind `chat`, `c` behind `other`, `d` behind none."""
+    traffic = {"chat": {"a": 50, "b": 50}, "other": {"c": 100}}
+    return parse(
+        {
+            "endpoints": {name: {"tasks": ["chat"], "traffic": split} for name, split in traffic.items()},
+            "deployments": {name: {"app": name, "model": models.get(name, f"m-{name}")} for name in "abcd"},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("models", "endpoint", "deployments"),
+    [
+        ({"a": "m"}, "chat", {"a"}),
+        ({"d": "m"}, "d", {"d"}),
+        ({"a": "m", "b": "m"}, "chat", {"a", "b"}),
+        ({"a": "chat"}, "chat", {"a", "b"}),
+    ],
+)
+def test_an_engines_name_for_its_model_is_taken_where_it_is_unambiguous(
+    models: dict[str, str], endpoint: str, deployments: set[str]
+) -> None:
+    (model,) = set(models.values())
+    random = Random(3)
+    assigned = [ask(named(**models), model, random=random) for _ in range(30)]
+    assert {it.deployment for it in assigned} == deployments
+    assert {it.endpoint for it in assigned} == {endpoint}
+
+
+@pytest.mark.parametrize("models", [{"a": "m", "c": "m"}, {"a": "m", "d": "m"}, {"a": "m", "b": "m", "c": "m"}])
+def test_an_ambiguous_name_of_engines_does_not_exist(models: dict[str, str]) -> None:
+    with pytest.raises(NotFound):
+        ask(named(**models), "m")
+
+
+def test_below_an_endpoint_an_engines_name_is_unambiguous_among_its_deployments() -> None:
+    assert ask(named(a="m", c="m"), "chat", header="m").deployment == "a"
+    assert {ask(named(a="m", b="m"), "chat", header="m", random=Random(n)).deployment for n in range(30)} == {"a", "b"}
+    with pytest.raises(NotFound):
+        ask(named(c="m"), "chat", header="m")
+    with pytest.raises(NotFound):
+        ask(named(), "chat", header="chat")

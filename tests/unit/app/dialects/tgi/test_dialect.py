@@ -425,9 +425,9 @@ def test_tokens_have_their_places_in_the_text() -> None:
 
 def test_info_has_the_names_of_both_descriptions() -> None:
     info = finished(TGI().parse("info", Request("GET", "/info"), CONTEXT))
-    assert (info["model_id"], info["max_total_tokens"], info["max_input_tokens"]) == ("m", 100, 99)
+    assert (info["model_id"], info["max_total_tokens"], info["max_input_tokens"]) == ("blue", 100, 99)
     assert info["max_input_length"] == 99
-    assert info["models"][0]["model_id"] == "m"
+    assert info["models"][0]["model_id"] == "blue"
 
 
 def test_the_model_list_has_the_mounted_endpoint() -> None:
