@@ -208,3 +208,11 @@ def test_a_wish_that_is_no_time_is_refused_by_its_name(client: httpx.Client, wis
     answer = client.post("/v1/chat/completions", json=QUESTION, headers={"x-request-timeout-s": wish})
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "x-request-timeout-s"
+
+
+def test_a_constrained_stream_that_stalls_after_its_role_is_a_timeout(rig: Rig, client: httpx.Client) -> None:
+    rig.chat_endpoint(fallback=[])
+    rig.change(timeouts={"idle_s": 0.2})
+    rig.blue.answer = lambda body: stream([chunk(""), 60.0])
+    answer = ask(client, stream=True, structured_outputs={"regex": "a+"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
