@@ -77,21 +77,21 @@ def test_the_streamed_chat_is_the_whole_one(sdk: Any) -> None:
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
 def test_a_tool_is_called_and_its_answer_read(sdk: Any, choice: Any) -> None:
-    asked = [{"role": "user", "content": "What is the weather in Paris?"}]
+    fields = [{"role": "user", "content": "What is the weather in Paris?"}]
     request = {"model": "chat", "tools": [TOOL], "temperature": 0, "max_tokens": 64}
-    message = sdk.chat.completions.create(messages=asked, tool_choice=choice, **request).choices[0].message
+    message = sdk.chat.completions.create(messages=fields, tool_choice=choice, **request).choices[0].message
     (call,) = message.tool_calls
     assert call.function.name == "get_weather"
     assert isinstance(json.loads(call.function.arguments)["city"], str)
     result = {"role": "tool", "tool_call_id": call.id, "content": "20 degrees"}
-    history = [*asked, message.model_dump(), result]
+    history = [*fields, message.model_dump(), result]
     assert sdk.chat.completions.create(messages=history, tool_choice="none", **request).choices[0].message.content
 
 
 def test_a_json_schema_is_kept_to(application: Application) -> None:
     schema = {"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}, "required": ["color"]}
-    told = {"type": "json_schema", "json_schema": {"name": "c", "schema": schema, "strict": True}}
-    answer = invoke(application, messages=USER, max_tokens=40, response_format=told).json()
+    result = {"type": "json_schema", "json_schema": {"name": "c", "schema": schema, "strict": True}}
+    answer = invoke(application, messages=USER, max_tokens=40, response_format=result).json()
     assert json.loads(answer["choices"][0]["message"]["content"])["color"] in ("red", "blue")
     assert answer["choices"][0]["finishReason"] == answer["choices"][0]["finish_reason"]
 
@@ -190,13 +190,13 @@ def cosine(a: list[float], b: list[float]) -> float:
 
 def test_an_instruction_is_part_of_what_is_embedded(endpoints: Any, sdk: Any) -> None:
     plain = endpoints.query("embed", input=["a green frog"])
-    told = endpoints.query("embed", input=["a green frog"], extra_params={"instruction": "Find animals:"})
+    answer = endpoints.query("embed", input=["a green frog"], extra_params={"instruction": "Find animals:"})
     same = sdk.embeddings.create(model="embed", input="Find animals: a green frog")
-    assert told.served_model_name == "minilm"
-    assert cosine(told.data[0].embedding, same.data[0].embedding) > 0.9999
-    assert cosine(told.data[0].embedding, plain.data[0].embedding) < 0.99
-    assert told.usage.prompt_tokens == same.usage.prompt_tokens > plain.usage.prompt_tokens
-    assert told.usage.completion_tokens is None
+    assert answer.served_model_name == "minilm"
+    assert cosine(answer.data[0].embedding, same.data[0].embedding) > 0.9999
+    assert cosine(answer.data[0].embedding, plain.data[0].embedding) < 0.99
+    assert answer.usage.prompt_tokens == same.usage.prompt_tokens > plain.usage.prompt_tokens
+    assert answer.usage.completion_tokens is None
 
 
 def test_a_response_whole_and_streamed(sdk: Any) -> None:
@@ -327,7 +327,7 @@ def test_the_sdks_exceptions(endpoints: Any) -> None:
         endpoints.query("chat", messages=ASKED, temperature=3)
 
 
-def test_one_served_model_can_be_asked(application: Application) -> None:
+def test_a_request_can_name_a_served_model(application: Application) -> None:
     for name in ("smollm2-blue", "smollm2-green"):
         answer = httpx.post(
             f"{application.url}/serving-endpoints/chat/served-models/{name}/invocations",

@@ -38,7 +38,7 @@ def test_the_streamed_answer_is_the_whole_one(application: Application, deployme
     assert all(chunk.usage is None for chunk in chunks)
 
 
-def test_the_stream_ends_with_usage_where_asked(application: Application) -> None:
+def test_with_include_usage_the_stream_ends_with_usage(application: Application) -> None:
     options = {"include_usage": True}
     *_, last = application.sdk.chat.completions.create(**GREEDY, stream=True, stream_options=options)
     assert last.choices == []
@@ -123,7 +123,7 @@ def test_a_stop_string_ends_the_answer_and_is_left_out(application: Application)
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_the_length_limit_is_told(application: Application) -> None:
+def test_the_length_limit_is_the_finish_reason(application: Application) -> None:
     answer = application.sdk.chat.completions.create(**{**GREEDY, "max_tokens": 2})
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage.completion_tokens == 2
@@ -185,7 +185,7 @@ def cosine(a: list[float], b: list[float]) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
 
 
-def test_dimensions_that_the_model_cannot_give_are_refused(application: Application) -> None:
+def test_dimensions_that_the_model_cannot_give_are_rejected(application: Application) -> None:
     with pytest.raises(openai.BadRequestError, match="dimensions"):
         application.sdk.embeddings.create(model="embed", input="hello", dimensions=64)
 

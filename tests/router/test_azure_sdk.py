@@ -102,7 +102,9 @@ def test_a_user_keeps_a_deployment(azure: Rig, client: Any) -> None:
         ("pass-through", 200, True),
     ],
 )
-def test_extra_parameters(azure: Rig, mode: str | None, status: int, sent: bool | None) -> None:
+def test_the_extra_parameters_header_decides_about_unknown_fields(
+    azure: Rig, mode: str | None, status: int, sent: bool | None
+) -> None:
     headers = {} if mode is None else {"extra-parameters": mode}
     body = {"messages": ASKED, "top_k": 3}
     answer = httpx.post(f"{azure.url}/chat/completions", params=VERSION, json=body, headers=headers)
@@ -171,7 +173,7 @@ def embeddings(body: dict[str, Any]) -> Response:
     return JSONResponse({"id": "e", "object": "list", "model": "m", "created": 1, "data": data, "usage": usage})
 
 
-def test_embeddings(azure: Rig) -> None:
+def test_the_sdk_embeds(azure: Rig) -> None:
     azure.mini.answer = embeddings
     with EmbeddingsClient(azure.url, KEY) as client:
         answer = client.embed(input=["a", "b"], input_type="query")
@@ -212,7 +214,7 @@ def test_azure_openai_names_the_deployment_in_the_path(azure: Rig) -> None:
             assert answer.choices[0].message.content == expected
 
 
-def test_a_plain_request_without_a_version_is_openais_at_the_root_and_refused_below_azure(azure: Rig) -> None:
+def test_a_plain_request_without_a_version_is_openais_at_the_root_and_rejected_below_azure(azure: Rig) -> None:
     body = {"model": "chat", "messages": ASKED}
     assert httpx.post(f"{azure.url}/chat/completions", json=body).status_code == 200
     refused = httpx.post(f"{azure.url}/azure/chat/completions", json=body)

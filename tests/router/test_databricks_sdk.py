@@ -83,8 +83,8 @@ def test_query_with_what_only_the_sdk_has(rig: Rig, endpoints: Any) -> None:
 def test_query_a_completion_endpoint(rig: Rig, endpoints: Any) -> None:
     rig.blue.answer = completions
     answer = endpoints.query("chat", prompt=["ab", "abcd"], n=2, max_tokens=7, extra_params={"echo": "true"})
-    told = [(choice.index, choice.text, choice.finish_reason) for choice in answer.choices]
-    assert told == [(0, "ab 12+7", "stop")] * 2 + [(1, "abcd 14+7", "stop")] * 2
+    result = [(choice.index, choice.text, choice.finish_reason) for choice in answer.choices]
+    assert result == [(0, "ab 12+7", "stop")] * 2 + [(1, "abcd 14+7", "stop")] * 2
     assert answer.object.value == "text_completion"
     assert answer.served_model_name == "blue"
 
@@ -106,7 +106,7 @@ def test_an_instruction_follows_the_deployments_template(rig: Rig, endpoints: An
     assert rig.mini.requests[-1]["input"] == ["Instruct: Find\nQuery: a"]
 
 
-def test_one_served_model_can_be_asked(rig: Rig) -> None:
+def test_a_request_can_name_a_served_model(rig: Rig) -> None:
     answer = httpx.post(f"{rig.url}/serving-endpoints/chat/served-models/green/invocations", json={"messages": USER})
     assert answer.headers["served-model-name"] == "green"
     assert answer.json()["choices"][0]["message"]["content"] == "Hello green-model"
@@ -135,7 +135,7 @@ def test_errors_raise_the_sdks_exceptions(
         endpoints.query(name, **fields)
 
 
-def test_the_engines_refusal_and_failure_raise_the_sdks_exceptions(rig: Rig, endpoints: Any) -> None:
+def test_engine_errors_raise_the_sdks_exceptions(rig: Rig, endpoints: Any) -> None:
     rig.chat_endpoint(fallback=[])
     rig.blue.answer = refuse(400, "The context length is 10 tokens", "input_tokens")
     with pytest.raises(InvalidParameterValue, match="messages: The context length"):
@@ -191,8 +191,8 @@ def test_truncate_cuts_what_does_not_fit_the_context(rig: Rig, endpoints: Any) -
     extra = {"error_behavior": "truncate"}
     assert endpoints.query("chat", prompt="x" * 80, max_tokens=50, extra_params=extra).choices[0].text == " 90+10"
     assert endpoints.query("chat", prompt="x" * 300, max_tokens=50, extra_params=extra).choices[0].text == " 99+1"
-    asked = rig.blue.requests[-1]
-    assert (asked["prompt"][0][0], asked["prompt"][0][-1]) == (211, 309)
+    sent = rig.blue.requests[-1]
+    assert (sent["prompt"][0][0], sent["prompt"][0][-1]) == (211, 309)
 
 
 def test_the_workspaces_own_openai_client(rig: Rig, endpoints: Any) -> None:
@@ -216,7 +216,7 @@ async def test_the_async_openai_sdk_streams(rig: Rig, base: str) -> None:
     assert [chunk.usage is not None for chunk in chunks] == [False, False, False, True]
 
 
-def test_the_openai_sdk_streams_with_the_usage_where_it_asked_for_it(rig: Rig, sdk: Any) -> None:
+def test_with_include_usage_the_openai_sdk_gets_usage_once_at_the_end(rig: Rig, sdk: Any) -> None:
     options = {"include_usage": True}
     answer = sdk.chat.completions.with_raw_response.create(
         model="chat", messages=USER, stream=True, stream_options=options

@@ -54,7 +54,7 @@ def test_it_serves_a_deployment_elsewhere_and_stops_on_sigterm(
     assert "theirs" not in log
 
 
-def test_a_wrong_configuration_is_told_and_nothing_starts(tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_reported_and_nothing_starts(tmp_path: Path) -> None:
     config = tmp_path / "router.yaml"
     config.write_text("endpoints: {chat: {tasks: [chat], traffic: {gone: 100}}}\ndeployments: {}\n")
     process = start(config, free_port())
@@ -64,9 +64,7 @@ def test_a_wrong_configuration_is_told_and_nothing_starts(tmp_path: Path) -> Non
     assert "Traceback" not in said
 
 
-def test_without_access_it_listens_for_this_machine_alone_and_says_so(
-    engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
-) -> None:
+def test_without_access_it_serves_only_loopback(engines: tuple[dict[str, FakeEngine], str], tmp_path: Path) -> None:
     _, url = engines
     document = {
         "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"far": 100}}},
