@@ -15,12 +15,12 @@ from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from tests.real.conftest import Application, eventually
-from tests.support.conversations import ANSWER, ASKED
+from tests.support.conversations import ANSWER, MESSAGES
 
 pytestmark = pytest.mark.real
 
 KEY = AzureKeyCredential("unused")
-GREEDY: dict[str, Any] = {"messages": ASKED, "temperature": 0, "max_tokens": 24}
+GREEDY: dict[str, Any] = {"messages": MESSAGES, "temperature": 0, "max_tokens": 24}
 TOOL: Any = {
     "type": "function",
     "function": {
@@ -187,7 +187,7 @@ def test_info_lets_load_client_choose(application: Application) -> None:
 
 def test_closing_a_stream_ends_the_engines_work(application: Application, client: Any) -> None:
     stream = client.complete(
-        messages=ASKED,
+        messages=MESSAGES,
         max_tokens=4000,
         model_extras={"ignore_eos": True},
         stream=True,

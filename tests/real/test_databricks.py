@@ -17,11 +17,11 @@ from databricks.sdk.service.serving import ChatMessage, ChatMessageRole
 from app.internal_api import INTERNAL_KEY_HEADER
 from tests.real.conftest import Application, eventually
 from tests.support.conversations import ANSWER, QUESTION, TOOL
-from tests.support.conversations import ASKED as USER
+from tests.support.conversations import MESSAGES as USER
 
 pytestmark = pytest.mark.real
 
-ASKED = [ChatMessage(role=ChatMessageRole.USER, content=QUESTION)]
+SDK_MESSAGES = [ChatMessage(role=ChatMessageRole.USER, content=QUESTION)]
 GREEN = "smollm2-green"
 NEVER_ENDS = {"2": -100}  # SmolLM2's end of sequence
 
@@ -57,12 +57,14 @@ def invoke(application: Application, **body: Any) -> httpx.Response:
 
 
 def test_query_a_chat_endpoint(endpoints: Any) -> None:
-    answer = endpoints.query("chat", messages=ASKED, temperature=0, max_tokens=24)
+    answer = endpoints.query("chat", messages=SDK_MESSAGES, temperature=0, max_tokens=24)
     assert ANSWER in answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
     assert answer.served_model_name in ("smollm2-blue", "smollm2-green")
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
-    assert endpoints.query(GREEN, messages=ASKED, temperature=0, max_tokens=2).choices[0].finish_reason == "length"
+    assert (
+        endpoints.query(GREEN, messages=SDK_MESSAGES, temperature=0, max_tokens=2).choices[0].finish_reason == "length"
+    )
 
 
 def test_the_streamed_chat_is_the_whole_one(sdk: Any) -> None:
@@ -318,13 +320,13 @@ def test_bad_requests_are_400_and_name_the_field(
 
 def test_the_sdks_exceptions(endpoints: Any) -> None:
     with pytest.raises(NotFound, match="The given endpoint does not exist"):
-        endpoints.query("gone", messages=ASKED)
+        endpoints.query("gone", messages=SDK_MESSAGES)
     with pytest.raises(InvalidParameterValue, match="expects `input`"):
-        endpoints.query("embed", messages=ASKED)
+        endpoints.query("embed", messages=SDK_MESSAGES)
     with pytest.raises(BadRequest, match="unknown field"):
-        endpoints.query("chat", messages=ASKED, extra_params={"min_p": "0.5"})
+        endpoints.query("chat", messages=SDK_MESSAGES, extra_params={"min_p": "0.5"})
     with pytest.raises(InvalidParameterValue, match="temperature"):
-        endpoints.query("chat", messages=ASKED, temperature=3)
+        endpoints.query("chat", messages=SDK_MESSAGES, temperature=3)
 
 
 def test_a_request_can_name_a_served_model(application: Application) -> None:

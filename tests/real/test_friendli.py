@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from deployments.weights.cache import default_cache, prepare
 from tests.real.conftest import Application, eventually
-from tests.support.conversations import ANSWER, ASKED, QUESTION
+from tests.support.conversations import ANSWER, MESSAGES, QUESTION
 
 pytestmark = pytest.mark.real
 
@@ -353,7 +353,7 @@ def test_openais_clients_are_unaffected(application: Application) -> None:
 
 
 def test_the_sdk_chats(application: Application, friendli: Any) -> None:
-    fields: dict[str, Any] = {"model": GREEN, "messages": ASKED, "temperature": 0, "max_tokens": 24, "retries": None}
+    fields: dict[str, Any] = {"model": GREEN, "messages": MESSAGES, "temperature": 0, "max_tokens": 24, "retries": None}
     result = friendli.serverless.chat.complete(**fields)
     assert ANSWER in result.choices[0].message.content
     with friendli.dedicated.chat.complete(**fields, stream=True) as stream:
@@ -370,7 +370,7 @@ def test_the_sdk_chats(application: Application, friendli: Any) -> None:
 def test_tokens_and_rendered_conversations(friendli: Any) -> None:
     ids = ids_of(friendli, MANY_BYTES)
     assert friendli.serverless.token.detokenize(model=GREEN, tokens=ids, retries=None).text == MANY_BYTES
-    text = friendli.serverless.chat_render.render(model=GREEN, messages=ASKED, retries=None).text
+    text = friendli.serverless.chat_render.render(model=GREEN, messages=MESSAGES, retries=None).text
     assert text.startswith("<|im_start|>system\n")
     assert text.endswith(f"{QUESTION}<|im_end|>\n<|im_start|>assistant\n")
 

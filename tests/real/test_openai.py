@@ -11,11 +11,11 @@ import openai
 import pytest
 
 from tests.real.conftest import Application
-from tests.support.conversations import ANSWER, ASKED, QUESTION, TOOL
+from tests.support.conversations import ANSWER, MESSAGES, QUESTION, TOOL
 
 pytestmark = pytest.mark.real
 
-GREEDY: dict[str, Any] = {"model": "chat", "messages": ASKED, "temperature": 0, "max_tokens": 24}
+GREEDY: dict[str, Any] = {"model": "chat", "messages": MESSAGES, "temperature": 0, "max_tokens": 24}
 
 
 def test_a_chat_is_answered(application: Application) -> None:
@@ -269,12 +269,12 @@ def test_errors_raise_the_sdks_exceptions(
 def test_anthropics_sdk_talks_to_it(application: Application) -> None:
     import anthropic
 
-    request = {"model": "chat", "max_tokens": 24, "messages": ASKED, "extra_body": {"temperature": 0}}
+    request = {"model": "chat", "max_tokens": 24, "messages": MESSAGES, "extra_body": {"temperature": 0}}
     with anthropic.Anthropic(base_url=application.url, api_key="unused", max_retries=0) as client:
         sdk: Any = client
         assert ANSWER in sdk.messages.create(**request).content[0].text
         with sdk.messages.stream(**request) as stream:
             assert ANSWER in "".join(stream.text_stream)
-        assert sdk.messages.count_tokens(model="chat", messages=ASKED).input_tokens > 5
+        assert sdk.messages.count_tokens(model="chat", messages=MESSAGES).input_tokens > 5
         with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
             sdk.messages.create(**{**request, "max_tokens": 9_000})

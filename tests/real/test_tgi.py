@@ -15,7 +15,7 @@ from text_generation import AsyncClient, Client
 
 from deployments.engine.logits.watermark import detect
 from tests.real.conftest import Application, eventually
-from tests.support.conversations import ANSWER, ASKED
+from tests.support.conversations import ANSWER, MESSAGES
 
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore:The `dict` method is deprecated")]
 
@@ -100,13 +100,13 @@ async def test_tgis_own_clients(application: Application, client: Client, url: s
 
 
 def test_the_clients_chat(client: Client, hf: Any) -> None:
-    result = client.chat(ASKED, temperature=0.0, max_tokens=24)
+    result = client.chat(MESSAGES, temperature=0.0, max_tokens=24)
     assert ANSWER in (result.choices[0].message.content or "")
-    chunks = list(hf.chat_completion(ASKED, temperature=0, max_tokens=24, stream=True))
+    chunks = list(hf.chat_completion(MESSAGES, temperature=0, max_tokens=24, stream=True))
     assert ANSWER in "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     schema = {"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}, "required": ["color"]}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    answer = hf.chat_completion(ASKED, temperature=0, max_tokens=40, response_format=form)
+    answer = hf.chat_completion(MESSAGES, temperature=0, max_tokens=40, response_format=form)
     assert json.loads(answer.choices[0].message.content)["color"] in ("red", "blue")
 
 

@@ -17,7 +17,7 @@ from tests.router.conftest import Rig
 from tests.support.fake_engine import USAGE, chunk, frame, refuse, stream
 
 USER = [{"role": "user", "content": "hi"}]
-ASKED = [ChatMessage(role=ChatMessageRole.USER, content="hi")]
+SDK_MESSAGES = [ChatMessage(role=ChatMessageRole.USER, content="hi")]
 INVOCATIONS = "/serving-endpoints/chat/invocations"
 CONTEXT = 100
 
@@ -62,7 +62,7 @@ def embeddings(body: dict[str, Any]) -> Response:
 
 
 def test_query_a_chat_endpoint(rig: Rig, endpoints: Any) -> None:
-    answer = endpoints.query("chat", messages=ASKED, max_tokens=5, temperature=0.5, stop=["x"], n=1)
+    answer = endpoints.query("chat", messages=SDK_MESSAGES, max_tokens=5, temperature=0.5, stop=["x"], n=1)
     (choice,) = answer.choices
     assert choice.message.content == "Hello blue-model"
     assert (choice.finish_reason, choice.index, choice.message.role) == ("stop", 0, ChatMessageRole.ASSISTANT)
@@ -75,7 +75,7 @@ def test_query_a_chat_endpoint(rig: Rig, endpoints: Any) -> None:
 
 def test_query_with_what_only_the_sdk_has(rig: Rig, endpoints: Any) -> None:
     endpoints.query(
-        "chat", messages=ASKED, extra_params={"top_k": "5"}, client_request_id="c", usage_context={"a": "b"}
+        "chat", messages=SDK_MESSAGES, extra_params={"top_k": "5"}, client_request_id="c", usage_context={"a": "b"}
     )
     assert rig.blue.requests == [{"messages": USER, "top_k": 5, "model": "blue-model"}]
 
@@ -116,12 +116,12 @@ def test_a_request_can_name_a_served_model(rig: Rig) -> None:
 
 
 ERRORS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
-    ("gone", {"messages": ASKED}, NotFound, "The given endpoint does not exist.*gone"),
-    ("embed", {"messages": ASKED}, InvalidParameterValue, "expects `input`.*`messages`"),
+    ("gone", {"messages": SDK_MESSAGES}, NotFound, "The given endpoint does not exist.*gone"),
+    ("embed", {"messages": SDK_MESSAGES}, InvalidParameterValue, "expects `input`.*`messages`"),
     ("chat", {"input": 5}, InvalidParameterValue, "input"),
-    ("chat", {"messages": ASKED, "temperature": 3}, InvalidParameterValue, "temperature"),
-    ("chat", {"messages": ASKED, "extra_params": {"min_p": "0.1"}}, BadRequest, 'json: unknown field "min_p"'),
-    ("chat", {"messages": ASKED, "inputs": {"a": 1}}, InvalidParameterValue, "inputs"),
+    ("chat", {"messages": SDK_MESSAGES, "temperature": 3}, InvalidParameterValue, "temperature"),
+    ("chat", {"messages": SDK_MESSAGES, "extra_params": {"min_p": "0.1"}}, BadRequest, 'json: unknown field "min_p"'),
+    ("chat", {"messages": SDK_MESSAGES, "inputs": {"a": 1}}, InvalidParameterValue, "inputs"),
     ("chat", {"prompt": "x" * 200}, InvalidParameterValue, "prompt: .*210 of this model's 100 tokens"),
 ]
 
@@ -139,17 +139,17 @@ def test_engine_errors_raise_the_sdks_exceptions(rig: Rig, endpoints: Any) -> No
     rig.chat_endpoint(fallback=[])
     rig.blue.answer = refuse(400, "The context length is 10 tokens", "input_tokens")
     with pytest.raises(InvalidParameterValue, match="messages: The context length"):
-        endpoints.query("chat", messages=ASKED)
+        endpoints.query("chat", messages=SDK_MESSAGES)
     rig.blue.answer = refuse(500, "CUDA", kind="InternalServerError")
     with pytest.raises(InternalError, match="failed while serving"):
-        endpoints.query("chat", messages=ASKED)
+        endpoints.query("chat", messages=SDK_MESSAGES)
 
 
 def test_a_deployment_that_is_too_slow_is_a_deadline_that_was_exceeded(rig: Rig, endpoints: Any) -> None:
     rig.change(timeouts={"total_s": 0.3})
     rig.blue.answer = lambda body: stream([5.0, "late"])
     with pytest.raises(DeadlineExceeded):
-        endpoints.query("chat", messages=ASKED)
+        endpoints.query("chat", messages=SDK_MESSAGES)
 
 
 def slow(body: dict[str, Any]) -> Response:
