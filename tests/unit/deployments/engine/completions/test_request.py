@@ -20,7 +20,7 @@ from vllm.logprobs import FlatLogprobs
 from vllm.sampling_params import RequestOutputKind
 
 from app.internal_api import to_int64_seed
-from deployments.engine.completions.beams import WHOLE_AT_ONCE, BeamSearching
+from deployments.engine.completions.beams import MAX_FULL_VOCABULARY, BeamSearching
 from deployments.engine.completions.engines import Seeded, WithEmbeddings
 from deployments.engine.completions.request import BeamSearch, ExtendedCompletionRequest
 from deployments.engine.completions.route import add_completions
@@ -243,7 +243,7 @@ async def test_drawing_from_the_whole_vocabulary_asks_few_beams_at_a_time() -> N
     engine = FakeEngine()
     await first(beams(engine, type="STOCHASTIC", eos_token_ids=[]))
     assert {params.logprobs for _, params, *_ in engine.asked} == {VOCABULARY}
-    assert engine.most == WHOLE_AT_ONCE
+    assert engine.most == MAX_FULL_VOCABULARY
     await first(beams(engine, type="STOCHASTIC", eos_token_ids=[]), top_k=5)
     assert engine.asked[-1][1].logprobs == 5
     assert engine.most == 3
