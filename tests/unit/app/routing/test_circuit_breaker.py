@@ -46,7 +46,7 @@ def test_each_failed_probe_doubles_the_time_up_to_a_bound() -> None:
     assert waits == [min(OPEN_S * 2**i, LONGEST_OPEN_S) for i in range(8)]
 
 
-def test_a_probe_that_tells_nothing_leaves_room_for_another() -> None:
+def test_an_abandoned_probe_allows_another() -> None:
     breaker = opened()
     breaker.attempt().abandoned()
     assert breaker.admits(OPEN_S)
@@ -87,7 +87,7 @@ def test_an_old_probe_does_not_end_the_next_one() -> None:
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, unique=True), st.sets(st.sampled_from(["a", "b", "c"])))
-def test_open_ones_are_asked_last_and_nobody_is_left_out(candidates: list[str], broken: set[str]) -> None:
+def test_deployments_with_open_breakers_come_last_and_none_is_left_out(candidates: list[str], broken: set[str]) -> None:
     breakers = Breakers(clock=lambda: 0.0)
     for name in broken:
         for _ in range(FAULTS_IN_A_ROW):

@@ -226,7 +226,7 @@ def test_an_unknown_model_lists_the_known_ones(tmp_path: Path) -> None:
         prepare("../gone", tmp_path, recipes(Build()))
 
 
-def test_the_command_says_what_is_wrong_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_problem_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--cache", str(tmp_path), "gone"]) == 1
     said = capsys.readouterr().err
     assert all(name in said for name in MODELS)
