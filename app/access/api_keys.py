@@ -9,7 +9,7 @@ cannot be guessed, so a fast hash is as safe and costs a microsecond per request
 chosen: it would be a password. Digests are compared in constant time; the response time reveals only whether an id
 exists, and ids are public.
 
-The file is a YAML list with one record a line, so that `create-key` appends, and deleting a line revokes.
+The file is a YAML list with one record a line, so that `switchyard keys create` appends, and deleting a line revokes.
 """
 
 import hashlib

@@ -28,8 +28,6 @@ from app.limits.limiter import Limiter, LimitObserver, LimitSubject, Reservation
 from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
 from app.telemetry.logs import event, where
 
-_TICK_S = 1.0
-
 _NO_KEY = (
     "Credentials are required: send a key or token as `Authorization: Bearer …`, or a key in `api-key` or `x-api-key`"
 )
@@ -47,9 +45,10 @@ class AccessObserver(LimitObserver, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AccessTiming:
-    """Times in seconds. `issuer_retry_s` lies between two fetches of an issuer's keys, `issuer_timeout_s` bounds one;
-    `clock` is Unix time: keys expire and limits are counted by it."""
+    """Times in seconds. The keys' file is read every `refresh_every_s`. `issuer_retry_s` lies between two fetches of an
+    issuer's keys, `issuer_timeout_s` bounds one; `clock` is Unix time: keys expire and limits are counted by it."""
 
+    refresh_every_s: float = 1.0
     issuer_retry_s: float = RETRY_S
     issuer_timeout_s: float = TIMEOUT_S
     clock: Callable[[], float] = time.time
@@ -151,7 +150,8 @@ class Access:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Opens what access needs, keeps it fresh while the block runs, closes it."""
-        tasks = ((self._reread_keys, _TICK_S), (self._refresh_issuer, _TICK_S), (self._renew_leases, RENEW_EVERY_S))
+        every_s = self._timing.refresh_every_s
+        tasks = ((self._reread_keys, every_s), (self._refresh_issuer, every_s), (self._renew_leases, RENEW_EVERY_S))
         async with aiohttp.ClientSession() as self._session:
             loops = [asyncio.create_task(_repeat(work, every_s)) for work, every_s in tasks]
             try:

@@ -12,35 +12,35 @@ from app.config.base import Section
 from app.config.urls import is_safe
 
 ANONYMOUS = "anonymous"
-"""The name of callers without credentials, if these are allowed."""
+"""The name of callers without credentials, where these are let in."""
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 
 CallerName = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,198}[!-~])?$")]
-"""Printable: it appears in log lines."""
+"""Printable: it stands in log lines."""
 
 
 class Limits(Section):
-    """What one caller may use of one endpoint. Left out: the wider limit applies. null: no limit."""
+    """How much one caller may use one endpoint. Default: the wider limit. null: no limit."""
 
-    requests_per_minute: Count | None = None
+    requests_per_minute: Count | None = Field(default=None, description="In any minute.")
     tokens_per_minute: Count | None = Field(
         default=None,
-        description="Prompt and completion; the prompt is estimated, then settled with the actual count.",
+        description="Prompt and completion. A prompt is estimated first and settled with the engine's count.",
     )
-    concurrent_requests: Count | None = None
+    concurrent_requests: Count | None = Field(default=None, description="Running at the same time.")
 
     def within(self, wider: "Limits") -> "Limits":
-        """These limits, completed with `wider`'s."""
+        """These limits, and `wider`'s where these say nothing."""
         return Limits(**{**wider.model_dump(exclude_unset=True), **self.model_dump(exclude_unset=True)})
 
 
 class StoreSettings(Section):
-    """A Redis or Valkey that several routers count in. Exactly one of the three is set."""
+    """The Redis or Valkey in which several routers count together. Exactly one of the keys is set."""
 
     url: str | None = Field(default=None, description="redis://host:6379/0, or rediss:// for TLS; without a password.")
-    url_env: str | None = Field(default=None, description="The environment variable that holds the URL.")
-    url_file: Path | None = Field(default=None, description="The file that holds the URL.")
+    url_env: str | None = Field(default=None, description="The environment variable with the URL.")
+    url_file: Path | None = Field(default=None, description="The file with the URL.")
 
     @model_validator(mode="after")
     def _is_in_one_place(self) -> Self:
@@ -54,7 +54,7 @@ class StoreSettings(Section):
         return self
 
     def read(self) -> str:
-        """The URL. Raises KeyError or OSError if it cannot be read."""
+        """The URL. Raises KeyError or OSError where it is not to be had."""
         if self.url_env is not None:
             return os.environ[self.url_env]
         return self.url_file.read_text().strip() if self.url_file is not None else str(self.url)
@@ -67,26 +67,26 @@ class Limiting(Section):
     default: Limits = Limits()
     endpoints: dict[str, Limits] = Field(
         default_factory=dict,
-        description="For every caller of an endpoint, addressed by its name or by one of its deployments'.",
+        description="For every caller of the endpoint, also if it names a deployment behind it.",
     )
     callers: dict[CallerName, Limits] = Field(
         default_factory=dict,
-        description=f"For a key's name or a token's principal; '{ANONYMOUS}' without credentials.",
+        description=f"By a key's name or a token's principal; '{ANONYMOUS}' for callers without credentials.",
     )
     store: StoreSettings | None = Field(
-        default=None, description="Left out: counted in memory, which only a single router may do."
+        default=None, description="Where to count. Default: in memory, which only a single router may do."
     )
     on_store_failure: Literal["allow", "refuse"] = Field(
-        default="allow", description="What happens to requests while the store does not answer."
+        default="allow", description="Whether requests pass or get a 503 while the store does not answer."
     )
 
     def of(self, caller: str, endpoint: str, own: Limits | None) -> Limits:
-        """The limits of `caller` on `endpoint`; `own` are those of its key."""
+        """What holds for `caller` on `endpoint`; `own` are the limits that came with its key."""
         widest = self.endpoints.get(endpoint, Limits()).within(self.default)
         return (own or Limits()).within(self.callers.get(caller, Limits()).within(widest))
 
     @property
-    def is_set(self) -> bool:
+    def says_something(self) -> bool:
         """Whether any number is set."""
         every = (self.default, *self.endpoints.values(), *self.callers.values())
         return any(limits != Limits() for limits in every)
@@ -95,20 +95,19 @@ class Limiting(Section):
 class Oidc(Section):
     """Bearer tokens (JWT) of an OpenID Connect issuer."""
 
-    issuer: str = Field(description="The claim `iss`, and the base URL of the issuer's metadata.")
+    issuer: str = Field(description="The claim `iss`, and the base URL for discovery.")
     audience: str = Field(min_length=1, description="The claim `aud` must contain it.")
     jwks_url: str | None = Field(
-        default=None,
-        description="The URL of the issuer's keys. Default: from <issuer>/.well-known/openid-configuration.",
+        default=None, description="The issuer's keys. Default: as `<issuer>/.well-known/openid-configuration` says."
     )
     principal_claim: str = Field(default="sub", min_length=1, description="The claim that names the caller.")
     endpoints_claim: str | None = Field(
         default=None,
         min_length=1,
-        description="The claim with the endpoints that the caller may use: a list, or a string separated by "
-        "spaces. Left out: all endpoints.",
+        description="The claim with the endpoints that the caller may use: a list, or words separated by spaces. "
+        "Default: all endpoints.",
     )
-    leeway_s: float = Field(default=30.0, ge=0, le=300, description="The tolerated clock skew, in seconds.")
+    leeway_s: float = Field(default=30.0, ge=0, le=300, description="How far clocks may differ, in seconds.")
 
     @model_validator(mode="after")
     def _urls_are_safe(self) -> Self:
@@ -121,28 +120,28 @@ class Oidc(Section):
 
 
 class AccessSettings(Section):
-    """Who may call. With neither `keys_file` nor `oidc` everyone may, but only on the loopback interface."""
+    """Who may call. With neither `keys_file` nor `oidc`, everyone on the loopback interface."""
 
     keys_file: Path | None = Field(
-        default=None,
-        description="API keys, as `python -m app.access create-key` writes them; reloaded on change.",
+        default=None, description="API keys, as `switchyard keys create` writes them; reread when it changes."
     )
     oidc: Oidc | None = None
-    allow_anonymous: bool = Field(default=False, description="Serve callers without credentials, on any interface.")
+    allow_anonymous: bool = Field(
+        default=False, description="Whether callers without credentials are served, on any interface."
+    )
     managers: tuple[CallerName, ...] = Field(
         default=(),
         description="The callers (a key's name, a token's principal) that may change traffic over the management API. "
-        "On loopback without credentials everyone may.",
+        "Without keys and tokens, everyone on the machine may.",
     )
     metrics: Literal["open", "restricted"] = Field(
         default="open",
-        description="restricted: metrics need credentials, which scrapers usually lack, and cover the reader's "
-        "endpoints only.",
+        description="`restricted`: metrics need credentials, and show only the reader's endpoints.",
     )
     limits: Limiting = Limiting()
 
     @model_validator(mode="after")
-    def _settings_are_usable(self) -> Self:
+    def _somebody_can_be_meant(self) -> Self:
         if self.metrics == "restricted" and not self.knows_callers:
             raise ValueError("`metrics: restricted` needs `keys_file` or `oidc`; without them nobody can read metrics")
         if ANONYMOUS in self.managers:
@@ -151,17 +150,17 @@ class AccessSettings(Section):
 
     @property
     def knows_callers(self) -> bool:
-        """Whether credentials are checked."""
+        """Whether there are credentials to check."""
         return self.keys_file is not None or self.oidc is not None
 
     @property
     def may_be_exposed(self) -> bool:
-        """Whether a server with these settings may listen beyond the loopback interface."""
+        """Whether a server with it may listen beyond the loopback interface."""
         return self.knows_callers or self.allow_anonymous
 
 
 def exposure_problems(access: AccessSettings, *, loopback: bool) -> Iterator[str]:
-    """A server that other machines can reach must not serve everyone by accident."""
+    """Why a server that is reachable from elsewhere may not take everyone."""
     if not loopback and not access.may_be_exposed:
         yield (
             "access: the server would be reachable from other machines without authentication; set "
@@ -170,8 +169,8 @@ def exposure_problems(access: AccessSettings, *, loopback: bool) -> Iterator[str
 
 
 def sharing_problems(limiting: Limiting, *, several_routers: bool, keys_have_limits: bool = False) -> Iterator[str]:
-    """Several routers cannot count in memory: each would admit the full limit."""
-    if several_routers and limiting.store is None and (limiting.is_set or keys_have_limits):
+    """Why several routers cannot count in their memories: each would admit the whole limit."""
+    if several_routers and limiting.store is None and (limiting.says_something or keys_have_limits):
         yield (
             "access.limits: several routers cannot count limits in memory, each would admit the full limit; "
             "set `store`, or run one router"

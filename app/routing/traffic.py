@@ -13,7 +13,8 @@ from app.config.schema import Config, Endpoint, Sticky, Task
 from app.errors import BadRequest, NotFound, WrongTask
 
 DEPLOYMENT_HEADER = "azureml-model-deployment"
-Reason = Literal["header", "model", "sticky", "traffic"]
+Reason = Literal["header", "model", "sticky", "traffic", "failover"]
+"""Why a deployment serves a request; `failover`: another one was assigned, and is failing."""
 
 
 class Random(Protocol):

@@ -42,7 +42,19 @@ class Telemetry:
             registry=registry,
             multiprocess_mode="livesum",
         )
-        self.requests = Counter("switchyard_requests", "Requests answered", _LABELS, registry=registry)
+        self.requests = Counter(
+            "switchyard_requests",
+            "Requests answered, by why the deployment was chosen",
+            (*_LABELS, "reason"),
+            registry=registry,
+        )
+        self.breaker_open = Gauge(
+            "switchyard_breaker_open",
+            "1 while a deployment's circuit breaker is open",
+            ("deployment",),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
         self.errors = Counter(
             "switchyard_errors", "Requests that failed, by kind", (*_LABELS, "error_type"), registry=registry
         )
@@ -118,7 +130,7 @@ class Telemetry:
         """Counts a finished request and writes its access log line."""
         elapsed = time.perf_counter() - record.started
         labels = record.labels
-        self.requests.labels(*labels).inc()
+        self.requests.labels(*labels, record.reason).inc()
         self.duration.labels(*labels).observe(elapsed)
         if record.error:
             self.errors.labels(*labels, record.error).inc()

@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from app.config.schema import Timeouts
 from app.engine.errors import engine_error, error_in_first_chunk
 from app.engine.model import Model
-from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable
+from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
 from app.upstream.target import Target
 
@@ -162,7 +162,9 @@ def _translated(target: Target) -> Iterator[None]:
         raise TimedOut(f"Timed out connecting to deployment '{target.name}'") from error
     except (aiohttp.ServerTimeoutError, TimeoutError) as error:
         raise TimedOut(f"{name} did not respond in time") from error
-    except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+    except aiohttp.ClientConnectorError as error:
+        raise Unreachable(f"{name} is not available") from error
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
         raise Unavailable(f"{name} is not available") from error
     except (aiohttp.ClientError, ValueError) as error:
         raise Incomplete(f"{name} ended its response before it was complete") from error

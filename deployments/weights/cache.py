@@ -46,8 +46,7 @@ def prepare(name: str, cache: Path, recipes: Mapping[str, Recipe] = RECIPES) -> 
     cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / f".{name}.lock"):
         if not _is_complete(folder, recipe.version):
-            if not sys.stderr.isatty():
-                sys.stderr.write(f"Preparing {name}\n")
+            sys.stderr.write(f"Preparing {name} (only the first time)\n")
             _build(recipe, source, folder)
     return folder
 

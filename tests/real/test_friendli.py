@@ -26,13 +26,13 @@ MANY_BYTES = "Repeat after me: 😀 日本語 é 😀 日本語 é 😀 日本�
 STORY = "Once upon a time there was a little bird. The little bird"
 MANY: dict[str, Any] = {
     "prompt": STORY,
-    "n": 8,
-    "max_tokens": 128,
+    "n": 4,
+    "max_tokens": 96,
     "seed": 11,
     "temperature": 0.6,
     "eos_token": [49_151],  # an id that does not come
 }
-"""1,024 tokens, which repeat themselves where nothing prevents it."""
+"""384 tokens, which repeat themselves where nothing prevents it."""
 
 Ids = Sequence[int]
 
@@ -93,7 +93,7 @@ def unhindered(application: Application) -> Any:
 def free(unhindered: Any) -> list[list[int]]:
     """Its tokens."""
     found = tokens_of(unhindered)
-    assert sum(map(len, found)) == 1024
+    assert sum(map(len, found)) == 384
     return found
 
 
@@ -150,7 +150,7 @@ def test_no_ngram_comes_twice(application: Application, friendli: Any, free: lis
     for ids in tokens_of(told):
         seen = ngrams([*prompt, *ids], n)
         assert len(set(seen)) == len(seen)
-    assert sum(len(ngrams(ids, n)) - len(set(ngrams(ids, n))) for ids in free) > 50
+    assert sum(len(ngrams(ids, n)) - len(set(ngrams(ids, n))) for ids in free) > 15
 
 
 def test_forbidden_sequences_and_words_do_not_come(
@@ -161,7 +161,7 @@ def test_forbidden_sequences_and_words_do_not_come(
     sequences = [gram for n in (1, 2, 3) for gram, _ in counted[n].most_common(4)]
     words = [" bird", " little bird"]
     forbidden = {*sequences, *(tuple(ids_of(friendli, word)) for word in words)}
-    assert sum(counted[len(gram)][gram] for gram in forbidden) > 50
+    assert sum(counted[len(gram)][gram] for gram in forbidden) > 20
     listed = [{"tokens": list(gram)} for gram in sequences]
     told = answer(application, **MANY, bad_word_tokens=listed, bad_words=words)
     for ids in tokens_of(told):

@@ -1,4 +1,7 @@
-"""The logits processors on real generations: what each promises holds in thousands of tokens, and not without it."""
+"""The logits processors in the real engine: each acts on every sequence of a batch, and on no other request.
+
+That what they promise holds in thousands of tokens is proved without a model, in tests/unit.
+"""
 
 import json
 from typing import Any
@@ -18,10 +21,6 @@ DEPLOYMENT = "smollm2-green"
 PROMPTS = [
     "The history of the bicycle begins",
     "Dear neighbour, thank you for",
-    "In the small town by the sea, everyone",
-    "To bake bread at home, you first",
-    "A list of animals: cat, dog,",
-    "The committee met on Tuesday and",
     "Once upon a time there was a",
     "The difference between rain and snow is",
 ]
@@ -47,7 +46,7 @@ def complete(application: Application, xargs: dict[str, Any] | None, **fields: A
 @pytest.fixture(scope="module")
 def greedy(application: Application) -> list[Text]:
     """What the model says of itself."""
-    return complete(application, None, temperature=0, max_tokens=200)
+    return complete(application, None, temperature=0, max_tokens=150)
 
 
 @pytest.fixture(scope="module")
@@ -73,19 +72,19 @@ def test_the_watermark_is_found_in_marked_text_only(application: Application, vo
 
 def test_no_ngram_comes_twice(application: Application, greedy: list[Text]) -> None:
     n = 3
-    texts = complete(application, {"no_repeat_ngram": n}, temperature=0, max_tokens=200)
+    texts = complete(application, {"no_repeat_ngram": n}, temperature=0, max_tokens=150)
     for prompt, output in texts:
         seen = ngrams(prompt + output, n)
         assert len(set(seen)) == len(seen)
     repeated = [prompt + output for prompt, output in greedy]
-    assert sum(len(ngrams(text, n)) - len(set(ngrams(text, n))) for text in repeated) > 100
+    assert sum(len(ngrams(text, n)) - len(set(ngrams(text, n))) for text in repeated) > 50
 
 
 def test_forbidden_sequences_do_not_come(application: Application, greedy: list[Text]) -> None:
     """Forbidden is what the model likes to say: of each length, what begins its own outputs."""
     forbidden = sorted({tuple(output[i : i + n]) for _, output in greedy for i, n in [(0, 2), (2, 3), (5, 1)]})
     flat = [number for ids in forbidden for number in (-1, *ids)][1:]
-    texts = complete(application, {"bad_word_tokens": flat}, temperature=0, max_tokens=200)
+    texts = complete(application, {"bad_word_tokens": flat}, temperature=0, max_tokens=150)
     for _, output in texts:
         assert not {ids for n in (1, 2, 3) for ids in ngrams(output, n)} & set(forbidden)
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from deployments.weights.cache import prepare, prepare_tiny
+from tests.support import transformers_reference
 from tests.support.project import ROOT
 
 pytestmark = pytest.mark.real
@@ -27,11 +28,8 @@ def tokenizer(smollm2: Path) -> Any:
     return AutoTokenizer.from_pretrained(smollm2)
 
 
-def test_smollm2_knows_the_capital_of_france(smollm2: Path, tokenizer: Any) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+def test_smollm2_knows_the_capital_of_france() -> None:
+    tokenizer, model = transformers_reference.smollm2()
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     inputs = tokenizer(prompt, return_tensors="pt")

@@ -23,7 +23,7 @@ from app.config.base import ConfigError
 from app.server.application import Router
 from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment
-from tests.router.conftest import Rig
+from tests.router.conftest import PROMPT, Rig
 from tests.support.fake_control_plane import MemoryControl
 from tests.support.samples import tokenizer
 from tests.support.servers import ServerPool
@@ -436,7 +436,7 @@ class Managed:
         self.config = {**rig.config, "access": {"keys_file": str(keys.path), "managers": ["boss"]}}
         self.control = MemoryControl(self.config, self.reconfigure)
         self.control.delivers_at_once = True
-        self.router = Router(RuntimeEnvironment(), control=self.control)
+        self.router = Router(RuntimeEnvironment(), control=self.control, access_timing=PROMPT)
         self.router.reconfigure(self.config)
         self.url = ""
 

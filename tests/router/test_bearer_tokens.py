@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,8 @@ import openai
 import pytest
 from starlette.responses import RedirectResponse, Response
 
-from app.access.guard import AccessTiming
 from app.access.jwks import RETRY_S
-from tests.router.conftest import Rig
+from tests.router.conftest import PROMPT, Rig
 from tests.router.test_access import Keys, eventually
 from tests.support.oidc_provider import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
 from tests.support.servers import ServerPool
@@ -62,7 +62,7 @@ def test_no_hostile_token_gets_through(rig: Rig, issuer: LocalIssuer) -> None:
     assert httpx.post(f"{rig.url}/v1/chat/completions", json=CHAT).status_code == 401
 
 
-@pytest.mark.parametrize("access_timing", [AccessTiming(issuer_retry_s=0)], ids=["no pause between fetches"])
+@pytest.mark.parametrize("access_timing", [replace(PROMPT, issuer_retry_s=0)], ids=["no pause between fetches"])
 def test_a_rotated_key_is_found_and_the_old_one_ends(
     rig: Rig, issuer: LocalIssuer, signing_keys: dict[str, Any]
 ) -> None:
@@ -117,7 +117,7 @@ def test_keys_and_tokens_go_together(rig: Rig, issuer: LocalIssuer, tmp_path: Pa
     assert ask(rig, issuer.token(models=["chat"])).status_code == 200
 
 
-@pytest.mark.parametrize("access_timing", [AccessTiming(issuer_timeout_s=60)], ids=["a fetch may take a minute"])
+@pytest.mark.parametrize("access_timing", [replace(PROMPT, issuer_timeout_s=60)], ids=["a fetch may take a minute"])
 def test_a_hanging_issuer_does_not_delay_the_revocation_of_a_key(rig: Rig, issuer: LocalIssuer, tmp_path: Path) -> None:
     issuer.slow_s = 60
     keys = Keys(tmp_path / "keys.yaml")

@@ -127,11 +127,11 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event(rig: Rig, parts
 
 async def test_a_stream_that_ends_in_silence_ends_with_an_error_event(rig: Rig) -> None:
     rig.blue.answer = lambda body: stream([chunk("Hel")])
-    sdk = openai.AsyncOpenAI(base_url=f"{rig.url}/v1", api_key="k", max_retries=0)
-    parts = await sdk.chat.completions.create(**CHAT, stream=True)  # type: ignore[call-overload]
-    assert (await anext(parts)).choices[0].delta.content == "Hel"
-    with pytest.raises(openai.APIError, match="before it was complete"):
-        await anext(parts)
+    async with openai.AsyncOpenAI(base_url=f"{rig.url}/v1", api_key="k", max_retries=0) as sdk:
+        parts = await sdk.chat.completions.create(**CHAT, stream=True)  # type: ignore[call-overload]
+        assert (await anext(parts)).choices[0].delta.content == "Hel"
+        with pytest.raises(openai.APIError, match="before it was complete"):
+            await anext(parts)
 
 
 async def test_a_whole_answer_that_breaks_off_is_tried_elsewhere(rig: Rig) -> None:

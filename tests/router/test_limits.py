@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from starlette.responses import JSONResponse
 
 from app.access.guard import AccessTiming
 from app.config.access import Limits
-from tests.router.conftest import Rig
+from tests.router.conftest import PROMPT, Rig
 from tests.router.test_access import DIALECTS, Keys, Spoken, ask, every_dialect, tokenizers
 from tests.support.fake_engine import chunk, refuse, stream
 
@@ -34,7 +35,7 @@ __all__ = ["tokenizers"]  # a fixture
 def access_timing() -> AccessTiming:
     """Limits are counted at one moment, 30 s into a minute: a slow machine must not move the window on."""
     now = time.time() // 60 * 60 + 30
-    return AccessTiming(clock=lambda: now)
+    return replace(PROMPT, clock=lambda: now)
 
 
 def limit(rig: Rig, **limits: int) -> None:

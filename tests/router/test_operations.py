@@ -34,6 +34,7 @@ def test_an_endpoint_whose_deployments_are_down_is_not_ready(rig: Rig) -> None:
         "status": "not ready",
         "endpoints": {"chat": False, "embed": True},
         "deployments": {"blue": False, "green": True, "mini": True},
+        "open_breakers": [],
     }
 
 
@@ -51,7 +52,7 @@ def test_metrics_count_requests_tokens_and_latencies_by_deployment(rig: Rig) -> 
     httpx.post(f"{rig.url}/v1/chat/completions", json={**CHAT, "model": "gone"})
     lines = set(httpx.get(f"{rig.url}/metrics").text.splitlines())
     labels = 'deployment="blue",dialect="openai",endpoint="chat"'
-    assert f'switchyard_requests_total{{{labels},status="200"}} 2.0' in lines
+    assert f'switchyard_requests_total{{{labels},reason="traffic",status="200"}} 2.0' in lines
     assert f'gen_ai_server_request_duration_seconds_count{{{labels},status="200"}} 2.0' in lines
     assert f'gen_ai_server_time_to_first_token_seconds_count{{{labels},status="200"}} 1.0' in lines
     assert any(line.startswith(f"gen_ai_server_time_per_output_token_seconds_count{{{labels}") for line in lines)

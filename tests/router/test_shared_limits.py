@@ -15,7 +15,7 @@ from app.config.access import Limits
 from app.config.base import ConfigError
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
-from tests.router.conftest import Rig
+from tests.router.conftest import PROMPT, Rig
 from tests.router.test_access import eventually
 from tests.support.fake_engine import chunk, stream
 from tests.support.redis_server import RedisServer, redis_server
@@ -54,11 +54,11 @@ class Pair:
 
 @pytest.fixture
 def pair(rig: Rig, servers: ServerPool) -> Iterator[Pair]:
-    routers = Router(SEVERAL, random=Random(1)), Router(SEVERAL, random=Random(2))
-    for router in routers:
+    one, other = (Router(SEVERAL, random=Random(seed), access_timing=PROMPT) for seed in (1, 2))
+    for router in (one, other):
         router.reconfigure(rig.config)
-    with servers.host(routers[0].app) as first, servers.host(routers[1].app) as second:
-        yield Pair(rig, (first, second), routers)
+    with servers.host(one.app) as first, servers.host(other.app) as second:
+        yield Pair(rig, (first, second), (one, other))
 
 
 async def test_requests_are_counted_together(pair: Pair, redis: RedisServer) -> None:

@@ -1,4 +1,4 @@
-"""`python -m app`: the router alone, as a process of its own, in front of servers elsewhere."""
+"""`switchyard router`: the router alone, as a process of its own, in front of servers elsewhere."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tests.support.servers import free_port
 
 
 def start(config: Path, port: int, host: str = "127.0.0.1", **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "app", "--config", str(config), "--port", str(port), "--host", host]
+    command = [sys.executable, "-m", "deployments", "router", str(config), "--port", str(port), "--host", host]
     return subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, **environment}, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

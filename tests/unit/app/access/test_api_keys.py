@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.__main__ import main
 from app.access.api_keys import KeyRing, create
 from app.access.key_file import KeyFile, append
 from app.config.access import Limits
@@ -191,9 +190,7 @@ def test_a_half_written_file_is_not_applied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "- {", b"\xff\xfe", RECORD.line.replace("team", "")])
-def test_a_file_that_becomes_invalid_changes_nothing_and_is_reported_once(
-    tmp_path: Path, content: str | bytes | None
-) -> None:
+def test_an_invalid_file_changes_nothing_and_is_reported_once(tmp_path: Path, content: str | bytes | None) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(RECORD.line)
     file = KeyFile(path)
@@ -245,47 +242,3 @@ def test_a_file_without_a_last_newline_is_appended_to_all_the_same(tmp_path: Pat
     append(path, record.line)
     ring = KeyRing.parse(path.read_text())
     assert (ring.caller(KEY, 0).name, ring.caller(key, 0).name) == ("team", "another")
-
-
-def test_create_key_prints_the_key_once_and_appends_its_record(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "keys.yaml"
-    options = ["--endpoint", "chat", "--endpoint", "embed", "--expires", "90d", "--tokens-per-minute", "9"]
-    assert main(["create-key", "--name", "team", "--file", str(path), "--prefix", "dapi", *options]) == 0
-    printed = capsys.readouterr()
-    key = printed.out.strip()
-    assert key.startswith("dapi")
-    assert key not in printed.err + path.read_text()
-    caller = KeyRing.parse(path.read_text()).caller(key, NOW.timestamp())
-    assert (caller.name, caller.endpoints) == ("team", frozenset({"chat", "embed"}))
-    assert caller.limits == Limits(tokens_per_minute=9)
-    with pytest.raises(Unauthorized, match="expired"):
-        KeyRing.parse(path.read_text()).caller(key, (NOW + timedelta(days=91)).timestamp())
-
-
-def test_without_a_file_create_key_prints_the_record_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["create-key", "--name", "team"]) == 0
-    key, record, _ = capsys.readouterr().out.split("\n")
-    assert key.startswith("sk-sy-")
-    assert KeyRing.parse(record).caller(key, 0).endpoints is None
-
-
-@pytest.mark.parametrize(
-    "options",
-    [["--name", "anonymous"], ["--name", "a\tb"], ["--name", "x", "--prefix", "a b"], ["--name", "x", "--file", "/"]],
-)
-def test_options_of_an_unusable_key_are_rejected(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["create-key", *options]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err
-
-
-@pytest.mark.parametrize(
-    "options", [["--expires", "2020-01-01"], ["--expires", "soon"], ["--requests-per-minute", "0"], []]
-)
-def test_invalid_options_are_rejected(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["create-key", *(["--name", "x", *options] if options else [])])
-    assert capsys.readouterr().out == ""

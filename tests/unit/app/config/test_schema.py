@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from app.config.__main__ import main
 from app.config.base import ConfigError
 from app.config.json_schema import schema
 from app.config.schema import parse
@@ -163,13 +162,6 @@ def test_problems_in_a_serve_file_have_their_whole_path(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
     assert "No such file" in check_file(tmp_path / "gone.yaml")[0]
-
-
-def test_check_prints_ok_or_every_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(write(tmp_path / "right.yaml", GOOD))]) == 0
-    assert ": OK" in capsys.readouterr().out
-    assert main(["check", str(write(tmp_path / "wrong.yaml", {}))]) == 1
-    assert "endpoints: Field required" in capsys.readouterr().out
 
 
 def test_the_default_configuration_is_valid() -> None:
