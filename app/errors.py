@@ -12,11 +12,13 @@
     │   ├── Conflict                409   changed by another request in the meantime
     │   ├── TooLarge                413
     │   │   └── HeadersTooLarge     431
+    │   ├── UnsupportedMediaType    415   a content coding that is not decoded here
     │   ├── Unprocessable           422   well formed, but unsupported by this deployment
     │   ├── LimitExceeded           429   one of the caller's limits is reached
     │   └── Rejected                4xx   the engine rejected the request
     ├── UpstreamError               5xx   the deployment failed
     │   ├── Unavailable             503   no connection, no replica, or no capacity
+    │   │   └── Unreachable         503   no connection could be made
     │   ├── Broken                  502   a failed, malformed or incomplete response
     │   └── TimedOut                504   connect, first byte, idle or total
     └── InternalError               500   a bug of the router
@@ -132,6 +134,13 @@ class HeadersTooLarge(TooLarge):
     status = 431
 
 
+class UnsupportedMediaType(ClientError):
+    """The body's content coding is not decoded here."""
+
+    status = 415
+    kind = "unsupported_media_type"
+
+
 class Unprocessable(ClientError):
     """Well formed, but unsupported by this deployment. `value` is the value of `param`."""
 
@@ -177,6 +186,10 @@ class Unavailable(UpstreamError):
     @property
     def is_fault(self) -> bool:
         return self.retry_after is None
+
+
+class Unreachable(Unavailable):
+    """No connection could be made: true for every request, whatever is in it."""
 
 
 class Broken(UpstreamError):

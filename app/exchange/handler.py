@@ -27,9 +27,10 @@ from app.errors import BadRequest, Unavailable
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
 from app.exchange.forward import Forwarder
-from app.exchange.request import check_headers, check_length, headers_of, read_body, request_id
+from app.exchange.request import check_constraints, check_headers, check_length, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter, Send
-from app.exchange.state import RouterState, Snapshot
+from app.exchange.snapshot import Snapshot
+from app.exchange.state import RouterState
 from app.routing.content_filter import check_content
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, assign
 from app.telemetry.access_log import Record
@@ -59,7 +60,7 @@ async def handle(
             caller = UNAUTHENTICATED
             if not route.open:  # before the body is read: it costs memory
                 caller = await state.access.caller(headers)
-                request = replace(request, body=await read_body(receive, snapshot.config))
+                request = replace(request, body=await read_body(receive, headers, snapshot.config))
                 dialect, route = _claimed(candidates, request, record)
             record.caller = caller.name
             if route.local:
@@ -70,6 +71,7 @@ async def handle(
             if isinstance(call, legacy.Call):
                 call = call.modern(dialect)
             check_length(call.body, snapshot.config.max_messages)
+            check_constraints(call)
             async with while_connected(receive):
                 deadline = asyncio.get_running_loop().time() + _time_allowed(snapshot.config.timeouts, call, headers)
                 assignment = _route(state, snapshot, caller, call, headers)

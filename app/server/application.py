@@ -21,19 +21,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.access.caller import ConfigViews, names
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.config.base import ConfigError
-from app.config.schema import Config, parse
+from app.config.schema import Config, Cors, parse
 from app.control_plane import ControlPlane
 from app.dialects.base import JSON, Request
 from app.dialects.json_body import dump
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.registry import DIALECTS
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
+from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.handler import Candidates, handle
 from app.exchange.request import headers_of
 from app.exchange.response import error_headers
-from app.exchange.state import RouterState, Snapshot
+from app.exchange.snapshot import Snapshot
+from app.exchange.state import RouterState
+from app.routing.circuit_breaker import Breakers
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
+from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
+from app.server.http10 import HTTP10
 from app.server.openapi import Operation, document, operations
 from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
@@ -68,7 +73,8 @@ class Router:
             several_routers=environment.several_routers,
             timing=access_timing,
         )
-        self.state = RouterState(self._upstream, telemetry, self._access, random or Random())
+        self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
+        self.state = RouterState(self._upstream, telemetry, self._access, self._deployments, random or Random())
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control)
         endpoints = route_apps(self._exchange)
@@ -82,7 +88,7 @@ class Router:
             lifespan=self._lifespan,
         )
         starlette.router.redirect_slashes = False
-        self.app: ASGIApp = StripTrailingSlash(ExactPathRouter(endpoints, starlette))
+        self.app: ASGIApp = LiveCORS(HTTP10(StripTrailingSlash(ExactPathRouter(endpoints, starlette))), self._cors)
 
     def reconfigure(self, config: object) -> None:
         """Serves by `config` (a Config, or plain data) from the next request on.
@@ -104,10 +110,14 @@ class Router:
     def _views(self) -> ConfigViews | None:
         return self.state.snapshot.views if self.state.snapshot is not None else None
 
+    def _cors(self) -> Cors | None:
+        return self.state.snapshot.config.cors if self.state.snapshot is not None else None
+
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         async with self._upstream, self._access.running(), monitor_event_loop(self.state.telemetry):
             yield
+            await self._deployments.close()
 
     async def _exchange(self, candidates: Candidates, scope: Scope, receive: Receive, send: Send) -> None:
         await handle(self.state, candidates, scope, receive, send)
@@ -137,7 +147,12 @@ class Router:
             for name, endpoint in snapshot.config.endpoints.items()
         }
         ready = all(endpoints.values())
-        body = {"status": "ready" if ready else "not ready", "endpoints": endpoints, "deployments": healthy}
+        body = {
+            "status": "ready" if ready else "not ready",
+            "endpoints": endpoints,
+            "deployments": healthy,
+            "open_breakers": list(self._deployments.open()),
+        }
         return JSONResponse(body, status_code=200 if ready else 503)
 
     async def _all_healthy(self) -> Mapping[str, bool]:

@@ -135,7 +135,7 @@ class Management:
         name, config = self._endpoint(request, context)
         if self._control is None:
             raise not_offered(_IN_THE_FILE)
-        wanted = traffic_asked(name, await read_body(request.receive, config), config)
+        wanted = traffic_asked(name, await read_body(request.receive, request.headers, config), config)
         seen = config.endpoints[name].traffic
         await change_traffic(self._control, name, seen=seen, wanted=wanted)
         before, after = dict(seen), dict(wanted)

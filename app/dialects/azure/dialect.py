@@ -1,24 +1,21 @@
 """Azure AI Model Inference: OpenAI's shapes under Azure's rules.
 
-Different are the rules for extra parameters, the errors, and where a stream tells its usage. Contract: the Azure AI
+What differs: the rules for extra parameters, the errors, and where a stream has its usage. Contract: the Azure AI
 Model Inference API reference, and what `azure-ai-inference` and its LangChain wrapper send and expect.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from app.config.schema import Config
-from app.dialects.azure import fields
-from app.dialects.azure.embeddings import embeddings
 from app.dialects.azure.errors import error_reply
-from app.dialects.base import ParseContext, Reply, Request, Route, ServingContext, Stream
-from app.dialects.common.engine_request import ask_for_usage, greedy
-from app.dialects.common.last_usage import LastChoiceUsageStream
+from app.dialects.azure.fields import MODELS
+from app.dialects.azure.translations import PARSERS
+from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.json_body import dump, json_object
-from app.dialects.legacy import Call, Lookup
-from app.dialects.mounts import AZURE_MOUNTS
+from app.dialects.mounts import AZURE_MOUNTS, openai_routes
 from app.dialects.openapi_schemas import Body
 from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unprocessable, WrongTask
 
@@ -41,52 +38,37 @@ class Azure:
         route
         for prefix in AZURE_MOUNTS
         for route in (
-            Route("POST", f"{prefix}/chat/completions", "chat"),
-            Route("POST", f"{prefix}/completions", "completions"),
-            Route("POST", f"{prefix}/embeddings", "embeddings"),
+            *openai_routes(prefix),
             Route("POST", f"{prefix}/images/embeddings", "images", local=True),
             Route("GET", f"{prefix}/info", "info", local=True),
         )
     )
-    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {name: [Body(model)] for name, model in fields.MODELS.items()}
+    bodies: ClassVar[Mapping[str, Sequence[Body]]] = {name: [Body(model)] for name, model in MODELS.items()}
+    unknown_fields: ClassVar[str] = (
+        "as the header `extra-parameters` says: rejected, dropped, or passed to vLLM; a `user` that is passed is the "
+        "sticky key if the endpoint is sticky by user"
+    )
 
     def claims(self, route: Route, request: Request) -> bool:
-        """LangChain's newer Azure class is the OpenAI SDK, on the same paths: its own headers tell."""
+        """LangChain's newer Azure class is the OpenAI SDK on the same paths; that SDK's own headers identify it."""
         if "x-stainless-lang" in request.headers:
             return False
         if route.path == "/info" and "api-key" in request.headers:
-            return True  # TGI has the path too
-        below_a_mount = not route.path.startswith(("/chat", "/completions", "/embeddings", "/info"))
-        return below_a_mount or "api-version" in request.query or _is_the_sdk(request)
+            return True  # TGI has this path too
+        is_mounted = not route.path.startswith(("/chat", "/completions", "/embeddings", "/info"))
+        return is_mounted or "api-version" in request.query or _is_azure_sdk(request)
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         _check_version(request)
         body = _without_extras(json_object(request.body), operation, request.headers.get("extra-parameters"))
-        passed = {name: value for name, value in body.items() if name not in fields.KNOWN[operation]}
-        known = fields.checked(operation, body)
-        call = _BUILDERS[operation]({**known, **passed})
-        user = passed.get("user")
-        call = replace(
-            call,
-            model=body.get("model"),
-            stream=known.get("stream", False),
-            user=user if isinstance(user, str) else None,
-        )
+        call, user = PARSERS[operation](body), body.get("user")
+        call = replace(call, user=user if isinstance(user, str) else None)
         if (endpoint := request.params.get("endpoint")) is None:
             return call
         return replace(call, model=endpoint, deployment=None if call.model == endpoint else call.model)
 
-    def render(self, call: Call, body: bytes, served: ServingContext) -> Reply:
-        if call.task == "embeddings":
-            return Reply(embeddings(body, call.note))
-        return Reply(body)
-
-    def stream(self, call: Call, served: ServingContext) -> Stream:
-        # LangChain's Azure class loses a usage without a choice; the SDK skips an `error` object in silence.
-        return LastChoiceUsageStream()
-
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
-        # The engine takes what the API allows and refuses what this model cannot do: Azure's 422.
+        # What passed Azure's checks but this model cannot do: Azure's 422.
         if isinstance(error, Rejected) and error.status == 400:
             error = Unprocessable(error.message, param=error.param, value=error.value)
         if isinstance(error, WrongTask):
@@ -110,7 +92,7 @@ class Azure:
         return Reply(dump(info))
 
 
-def _is_the_sdk(request: Request) -> bool:
+def _is_azure_sdk(request: Request) -> bool:
     return "azsdk-" in request.headers.get("user-agent", "")
 
 
@@ -131,14 +113,14 @@ def _check_version(request: Request) -> None:
 
 
 def _without_extras(body: dict[str, Any], operation: str, header: str | None) -> dict[str, Any]:
-    """Deals with the fields outside Azure's documented set as the header `extra-parameters` says."""
+    """`body` after the header `extra-parameters`: fields that Azure does not document are rejected, dropped or kept."""
     mode = _EXTRA_PARAMETERS.get((header or "error").strip().lower())
     if mode is None:
         raise BadRequest(
             f"Unexpected EXTRA_PARAMETERS option {header}, expected options are ['error', 'drop', 'pass-through']",
             param="extra-parameters",
         )
-    extras = [name for name in body if name not in fields.KNOWN[operation]]
+    extras = [name for name in body if name not in MODELS[operation].model_fields]
     if extras and mode == "error":
         # Clients match this text.
         raise BadRequest(
@@ -146,33 +128,4 @@ def _without_extras(body: dict[str, Any], operation: str, header: str | None) ->
             "Set extra-parameters to 'pass-through' to pass to the model.",
             param=extras[0],
         )
-    return body if mode == "pass-through" else {name: body[name] for name in body if name not in extras}
-
-
-def _chat(body: dict[str, Any]) -> Call:
-    greedy(body)
-    ask_for_usage(body)
-    return Call("chat", "/v1/chat/completions", body)
-
-
-def _completions(body: dict[str, Any]) -> Call:
-    greedy(body)
-    ask_for_usage(body)
-    if "max_tokens" in body:
-        return Call("completions", "/v1/completions", body)
-    # Azure's default is the rest of the context; vLLM's would be 16.
-    lookup = Lookup([("/tokenize", {"prompt": body["prompt"]})], fields.rest_of_the_context)
-    return Call("completions", "/v1/completions", body, lookup=lookup)
-
-
-def _embeddings(body: dict[str, Any]) -> Call:
-    asked = body.pop("encoding_format", "float")
-    body.pop("input_type", None)
-    return Call("embeddings", "/v1/embeddings", {**body, "encoding_format": "float"}, note=asked)
-
-
-_BUILDERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
-    "chat": _chat,
-    "completions": _completions,
-    "embeddings": _embeddings,
-}
+    return body if mode == "pass-through" else {name: value for name, value in body.items() if name not in extras}

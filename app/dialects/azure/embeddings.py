@@ -1,29 +1,18 @@
+"""The encodings of Azure's embeddings, made of the floats that vLLM returns."""
+
 import base64
 import struct
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic_core import from_json
 
-from app.dialects.json_body import dump
-from app.errors import Broken
-
-
-def embeddings(body: bytes, encoding: str) -> bytes:
-    """vLLM's embeddings of floats in the asked encoding, with the fields that the SDK requires."""
-    try:
-        answer = from_json(body)
-        for item in answer["data"]:
-            item["embedding"] = _ENCODERS[encoding](item["embedding"])
-        usage = answer["usage"]
-        answer["usage"] = {"prompt_tokens": usage["prompt_tokens"], "total_tokens": usage["total_tokens"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise Broken("The deployment's answer is no embedding") from error
-    return dump(answer)
+def encoded(vector: list[float], encoding: str) -> Any:
+    """A vector in an `encoding_format`. Raises as arithmetic does if it is not a list of numbers."""
+    return _ENCODERS[encoding](vector)
 
 
 def _base64(vector: list[float]) -> str:
-    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *map(float, vector))).decode()
 
 
 def _bits(vector: list[float]) -> list[int]:

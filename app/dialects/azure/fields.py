@@ -1,30 +1,31 @@
-"""The fields of Azure's requests: which are documented, their bounds, and how they read in vLLM's words."""
+"""The documented fields of Azure's requests, their bounds, and their form for vLLM."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.dialects.common.fields import Function, Penalty, ResponseFormat, StreamOptions, ToolChoice, check_tool_choice
+from app.dialects.common.support import (
+    GREEDY_TOP_P,
+    MODEL,
+    NEEDS_TOOLS,
+    REST_OF_THE_CONTEXT,
+    TOOL_CHOICE,
+    USAGE_ON_LAST_CHOICE,
+)
+from app.dialects.field_support import NOT_USED
 from app.dialects.json_body import value_at
-from app.dialects.validation import first_problem
+from app.dialects.validation import Checked, Problem, validated
 from app.errors import Unprocessable
-
-_SAMPLING = frozenset("frequency_penalty max_tokens model presence_penalty seed stop stream temperature top_p".split())
-
-KNOWN: Mapping[str, frozenset[str]] = {
-    "chat": _SAMPLING
-    | frozenset({"messages", "modalities", "response_format", "stream_options", "tool_choice", "tools"}),
-    "completions": _SAMPLING | {"prompt"},
-    "embeddings": frozenset({"dimensions", "encoding_format", "input", "input_type", "model"}),
-}
-"""Operation to documented fields; any other is an extra parameter."""
 
 
 class _Fields(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    model: str | None = None
+    model: str | None = Field(
+        default=None, description=f"{MODEL}; below `/endpoints/{{endpoint}}` one of its deployments"
+    )
 
 
 class Part(BaseModel):
@@ -83,23 +84,27 @@ class Tool(BaseModel):
 class _Sampling(_Fields):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    max_tokens: int | None = Field(default=None, ge=0)
+    max_tokens: int | None = Field(default=None, ge=0, description=REST_OF_THE_CONTEXT)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     stop: str | list[Annotated[str, Field(min_length=1)]] | None = None
-    stream: bool = False
+    stream: bool = Field(default=False, description=USAGE_ON_LAST_CHOICE)
     temperature: float | None = Field(default=None, ge=0, le=2)
-    top_p: float | None = Field(default=None, ge=0, le=1)
+    top_p: float | None = Field(default=None, ge=0, le=1, description=GREEDY_TOP_P)
 
 
 class Chat(_Sampling):
     """POST /chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
-    modalities: list[Literal["text"]] | None = None
+    messages: list[Message] = Field(
+        min_length=1, description="vLLM's; the documented form of a part, with all in `content`, becomes OpenAI's"
+    )
+    modalities: list[Literal["text"]] | None = Field(default=None, description="only text; changes nothing")
     response_format: ResponseFormat | None = None
-    stream_options: StreamOptions | None = None
-    tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    stream_options: StreamOptions | None = Field(
+        default=None, description="checked; a stream has its usage in any case"
+    )
+    tools: list[Tool] | None = Field(default=None, description=NEEDS_TOOLS)
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = Field(default=None, description=TOOL_CHOICE)
 
     @model_validator(mode="after")
     def _companions(self) -> Self:
@@ -112,50 +117,33 @@ class Chat(_Sampling):
 class Completions(_Sampling):
     """POST /completions."""
 
-    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1, max_length=1)]
+    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1, max_length=1)] = Field(
+        description="vLLM's; one text, or a list of one"
+    )
 
 
 class Embeddings(_Fields):
-    """POST /embeddings. vLLM gives vectors of floats; the other encodings are made of them here."""
+    """POST /embeddings."""
 
     input: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
     dimensions: int | None = Field(default=None, ge=1)
-    encoding_format: Literal["float", "base64", "binary", "ubinary", "int8", "uint8"] = "float"
-    input_type: Literal["text", "query", "document"] | None = None
+    encoding_format: Literal["float", "base64", "binary", "ubinary", "int8", "uint8"] = Field(
+        default="float", description="all six are made here from vLLM's floats"
+    )
+    input_type: Literal["text", "query", "document"] | None = Field(default=None, description=NOT_USED)
 
 
 MODELS: Mapping[str, type[_Fields]] = {"chat": Chat, "completions": Completions, "embeddings": Embeddings}
+"""Operation to body. Any field that the model lacks is an extra parameter."""
 
 
-def checked(operation: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The documented fields of `body`, as vLLM reads them. Raises Unprocessable, naming the field and its value."""
-    try:
-        request = MODELS[operation].model_validate(body)
-    except ValidationError as error:
-        problem = first_problem(error)
-        raise Unprocessable(problem.message, param=problem.path, value=value_at(body, problem.path)) from None
-    known = {name: body[name] for name in KNOWN[operation] if name in body and name not in ("modalities", "model")}
-    if isinstance(request, Chat):
-        known["messages"] = [message.openai() for message in request.messages]
-        if not request.tools:
-            known.pop("tools", None)
-            known.pop("tool_choice", None)
-    if known.get("max_tokens") == 0:
+def checked(model: type[Checked], body: dict[str, Any]) -> Checked:
+    """`body` as `model`. Raises Unprocessable, with the field's path and value."""
+
+    def wrong(problem: Problem) -> Unprocessable:
+        return Unprocessable(problem.message, param=problem.path, value=value_at(body, problem.path))
+
+    request = validated(model, body, wrong)
+    if isinstance(request, _Sampling) and request.max_tokens == 0:
         raise Unprocessable("max_tokens: must be at least 1", param="max_tokens", value=0)
-    if isinstance(request, Completions) and isinstance(request.prompt, list):
-        known["prompt"] = request.prompt[0]
-    return known
-
-
-def rest_of_the_context(body: dict[str, Any], answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`body` with the tokens that the prompt leaves as its `max_tokens`; `answers` is vLLM's one of `/tokenize`."""
-    (counted,) = answers
-    left = counted["max_model_len"] - counted["count"]
-    if left < 1:
-        longest = counted["max_model_len"] - 1
-        raise Unprocessable(
-            f"prompt: has {counted['count']} tokens, this model takes at most {longest}",
-            param="prompt",
-            value=body["prompt"],
-        )
-    return {**body, "max_tokens": left}
+    return request

@@ -53,7 +53,8 @@ def greedy(body: dict[str, Any]) -> None:
     if body.get("top_p") == 0:
         body["top_p"] = 1.0
         body["temperature"] = 0.0
-    if body.get("temperature") == 0 and body.get("n", 1) > 1:
+    n = body.get("n", 1)
+    if body.get("temperature") == 0 and isinstance(n, int) and n > 1:
         body.update(temperature=1.0, top_k=1)
 
 
@@ -62,6 +63,8 @@ def ask_for_usage(body: dict[str, Any]) -> bool:
     if not body.get("stream"):
         return False
     options = body.get("stream_options", {})
+    if not isinstance(options, dict):  # unchecked where Azure's clients pass extra parameters: vLLM rejects it
+        return False
     body["stream_options"] = {**options, "include_usage": True}
     return bool(options.get("include_usage"))
 

@@ -73,7 +73,7 @@ class CompletionStream(LastChoiceUsageStream):
             for part in chunk["choices"]:
                 part["text"] = self._text(part["index"], part["text"], part["finish_reason"] is not None)
                 if usage:
-                    self._tally.note(part["index"], usage)
+                    self._tally.add(part["index"], usage)
         except (KeyError, TypeError, IndexError) as error:
             raise Broken("The deployment's answer makes no sense") from error
         self._head = {name: value for name, value in chunk.items() if name != "choices"}

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from app.config.schema import parse as parse_config
 from app.dialects.azure.dialect import Azure
-from app.dialects.base import Reply, Request
-from app.dialects.legacy import Call
+from app.dialects.base import MALFORMED_ANSWER_ERRORS, Call, EngineRequest, Reply, Request, Stream
 from app.errors import (
     BadRequest,
     Broken,
@@ -25,6 +24,7 @@ from app.errors import (
     Unauthorized,
     Unprocessable,
 )
+from tests.support.dialect_calls import engine_request, lookups
 from tests.support.samples import CONTEXT, REQUEST, SERVED
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -140,12 +140,12 @@ def test_a_missing_required_field_is_a_422_that_names_it(operation: str) -> None
 @given(
     st.sampled_from(list(REQUIRED)), st.binary(max_size=40) | st.text(max_size=40).map(lambda t: json.dumps(t).encode())
 )
-def test_any_bytes_are_refused_as_the_clients_fault(operation: str, body: bytes) -> None:
+def test_any_bytes_are_rejected_as_the_clients_fault(operation: str, body: bytes) -> None:
     with pytest.raises(ClientError):
         parse_bytes(operation, body)
 
 
-def test_documented_message_parts_become_openais() -> None:
+def test_documented_message_parts_are_translated_to_openais() -> None:
     parts = [
         {"type": "text", "content": "look"},
         {"type": "text", "text": "here"},
@@ -167,7 +167,7 @@ def test_documented_message_parts_become_openais() -> None:
     ]
 
 
-def test_no_tools_means_no_tool_choice() -> None:
+def test_tool_choice_is_not_sent_without_tools() -> None:
     assert parse("chat", tools=[], tool_choice="none").body == {"messages": MESSAGES}
     assert parse("chat", tools=None).body == {"messages": MESSAGES}
 
@@ -178,7 +178,7 @@ def test_top_p_zero_is_greedy() -> None:
 
 @pytest.mark.parametrize("mode", ["error", "Error", None])
 @pytest.mark.parametrize("field", ["n", "logprobs", "top_k", "user", "logit_bias", "safe_mode"])
-def test_an_extra_parameter_is_refused_in_the_words_that_clients_match(mode: str | None, field: str) -> None:
+def test_an_extra_parameter_is_rejected_with_the_text_that_clients_match(mode: str | None, field: str) -> None:
     with pytest.raises(BadRequest) as raised:
         parse_bytes("chat", json.dumps({"messages": MESSAGES, field: 1}).encode(), extra=mode)
     assert raised.value.message.startswith(
@@ -188,13 +188,26 @@ def test_an_extra_parameter_is_refused_in_the_words_that_clients_match(mode: str
 
 
 @pytest.mark.parametrize("mode", ["ignore", "drop"])
-def test_an_extra_parameter_is_dropped_where_asked(mode: str) -> None:
+def test_the_header_drops_extra_parameters(mode: str) -> None:
     assert parse("chat", extra=mode, n=2, safe_mode=True).body == {"messages": MESSAGES}
 
 
 @pytest.mark.parametrize("mode", ["pass-through", "allow", " Pass-Through "])
-def test_an_extra_parameter_is_passed_where_asked(mode: str) -> None:
+def test_the_header_passes_extra_parameters_to_the_engine(mode: str) -> None:
     assert parse("chat", extra=mode, top_k=5).body == {"messages": MESSAGES, "top_k": 5}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 0, "n": "2"},
+        {"temperature": 0, "n": [2]},
+        {"prompt": "hi", "stream": True, "stream_options": ["include_usage"]},
+    ],
+)
+def test_extra_parameters_of_any_type_are_passed(fields: dict[str, Any]) -> None:
+    body = parse("completions" if "prompt" in fields else "chat", extra="pass-through", **fields).body
+    assert {name: body[name] for name in fields} == fields
 
 
 @pytest.mark.parametrize(
@@ -204,31 +217,31 @@ def test_a_user_that_is_passed_is_the_sticky_key(mode: str, given: Any, user: st
     assert parse("chat", extra=mode, user=given).user == user
 
 
-def test_an_unknown_mode_is_refused() -> None:
+def test_an_unknown_extra_parameters_mode_is_rejected() -> None:
     with pytest.raises(BadRequest, match="Unexpected EXTRA_PARAMETERS option maybe"):
         parse("chat", extra="maybe")
 
 
 @pytest.mark.parametrize("version", ["2024-04-01", "2024-05-01-preview", "2030-12-31"])
-def test_any_dated_version_is_taken(version: str) -> None:
+def test_any_dated_version_is_accepted(version: str) -> None:
     body = json.dumps(REQUIRED["chat"]).encode()
     assert Azure().parse("chat", Request("POST", "/chat/completions", body, query={"api-version": version}), CONTEXT)
 
 
 @pytest.mark.parametrize("version", ["", "latest", "2024-5-1", "2024-05-01-beta", "2024-05-01-preview "])
-def test_a_malformed_version_is_refused(version: str) -> None:
+def test_a_malformed_version_is_rejected(version: str) -> None:
     with pytest.raises(BadRequest, match="Invalid api-version"):
         Azure().parse("chat", Request("POST", "/chat/completions", b"{}", query={"api-version": version}), CONTEXT)
 
 
-def test_a_missing_version_is_refused() -> None:
+def test_a_missing_version_is_rejected() -> None:
     with pytest.raises(BadRequest, match="api-version") as raised:
         Azure().parse("chat", Request("POST", "/azure/chat/completions", b"{}"), CONTEXT)
     reply = Azure().render_error(raised.value, "chat", REQUEST)
     assert reply.headers["x-ms-error-code"] == "MissingApiVersionParameter"
 
 
-def test_the_urls_endpoint_decides_and_the_model_may_name_a_deployment_of_it() -> None:
+def test_the_endpoint_in_the_path_wins_and_the_model_may_name_one_of_its_deployments() -> None:
     assert parse("chat").model is None
     assert parse("chat", model="chat").model == "chat"
     at = parse("chat", endpoint="chat")
@@ -241,12 +254,16 @@ def test_the_urls_endpoint_decides_and_the_model_may_name_a_deployment_of_it() -
 
 def test_a_completion_without_a_limit_gets_the_rest_of_the_context() -> None:
     call = parse("completions")
-    assert call.lookup is not None
-    assert call.lookup.questions == [("/tokenize", {"prompt": "hi"})]
-    assert call.lookup.then(call.body, [{"count": 90, "max_model_len": 100}])["max_tokens"] == 10
-    with pytest.raises(Unprocessable, match="prompt: has 100 tokens"):
-        call.lookup.then(call.body, [{"count": 100, "max_model_len": 100}])
-    assert parse("completions", max_tokens=3).lookup is None
+    assert lookups(call, SERVED) == [EngineRequest("/tokenize", {"prompt": "hi"})]
+    assert engine_request(call, SERVED, [tokenized(90)]).body["max_tokens"] == 10
+    with pytest.raises(Unprocessable, match=r"prompt: has 100 tokens, this model takes at most 99") as raised:
+        engine_request(call, SERVED, [tokenized(100)])
+    assert (raised.value.param, raised.value.value) == ("prompt", "hi")
+    assert not lookups(parse("completions", max_tokens=3), SERVED)
+
+
+def tokenized(count: int) -> dict[str, Any]:
+    return {"count": count, "max_model_len": 100, "tokens": [0] * count}
 
 
 VECTOR = [0.5, -0.25, 0.0, 1.0, -1.0, 0.1, -0.1, 0.2, 0.3]
@@ -262,7 +279,7 @@ def embedded(encoding: str) -> Any:
     usage = {"usage": {"prompt_tokens": 3, "total_tokens": 3, "completion_tokens": 0}}
     call = parse("embeddings", encoding_format=encoding)
     assert call.body["encoding_format"] == "float"
-    answer = json.loads(Azure().render(call, json.dumps({**body, **usage}).encode(), SERVED).body)
+    answer = json.loads(call.translation.reply(json.dumps({**body, **usage}).encode(), SERVED).body)
     assert answer["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
     return answer["data"][0]["embedding"]
 
@@ -285,9 +302,12 @@ def test_base64_embeddings_are_little_endian_floats() -> None:
     assert struct.unpack("<9f", base64.b64decode(embedded("base64"))) == pytest.approx(VECTOR)
 
 
-def test_an_answer_that_is_no_embedding_is_broken() -> None:
-    with pytest.raises(Broken):
-        Azure().render(parse("embeddings"), b"{}", SERVED)
+@pytest.mark.parametrize("data", [None, [{}], [{"embedding": 5}], [{"embedding": ["a"]}]])
+@pytest.mark.parametrize("encoding", ["base64", "int8"])
+def test_a_malformed_embedding_is_an_error_that_the_exchange_expects(data: Any, encoding: str) -> None:
+    answer = {"data": data, "usage": {"prompt_tokens": 3, "total_tokens": 3}}
+    with pytest.raises(MALFORMED_ANSWER_ERRORS):
+        parse("embeddings", encoding_format=encoding).translation.reply(json.dumps(answer).encode(), SERVED)
 
 
 @pytest.mark.parametrize(
@@ -329,8 +349,8 @@ def test_errors_have_azures_bodies_and_header(
 ) -> None:
     reply = Azure().render_error(error, "chat", REQUEST)
     assert (reply.status, reply.headers["x-ms-error-code"]) == (status, code)
-    told = json.loads(reply.body)
-    assert {name: told[name] for name in body} == body
+    sent = json.loads(reply.body)
+    assert {name: sent[name] for name in body} == body
 
 
 CONFIG = parse_config(
@@ -353,7 +373,7 @@ def answer(operation: str, **params: str) -> Reply:
     return Azure().answer(operation, Request("GET", "/info", params=params, query=VERSION), CONFIG)
 
 
-def test_info_tells_the_model_with_most_traffic() -> None:
+def test_info_describes_the_model_with_the_most_traffic() -> None:
     assert json.loads(answer("info").body) == {
         "model_name": "big",
         "model_type": "chat_completion",
@@ -364,7 +384,7 @@ def test_info_tells_the_model_with_most_traffic() -> None:
         answer("info", endpoint="gone")
 
 
-def test_image_embeddings_are_a_modality_that_is_not_served() -> None:
+def test_image_embeddings_are_not_served() -> None:
     with pytest.raises(NotFound, match="image embeddings"):
         answer("images", endpoint="embed")
 
@@ -379,12 +399,16 @@ DONE = b"data: [DONE]\n\n"
 STREAM = chunk("a") + chunk('"finish_reason":"stop"') + chunk("", "stop", 1) + chunk("", "length") + USAGE + DONE
 
 
+def opened() -> Stream:
+    return parse("chat", stream=True).translation.open_stream(SERVED)
+
+
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_usage_comes_on_the_last_chunk_with_a_choice_in_any_chunking(points: list[int]) -> None:
-    stream = Azure().stream(parse("chat", stream=True), SERVED)
+    stream = opened()
     edges = [0, *sorted(points), len(STREAM)]
-    told = b"".join(stream.feed(STREAM[a:b]) for a, b in pairwise(edges)) + stream.close()
-    *frames, done, end = told.split(b"\n\n")
+    sent = b"".join(stream.feed(STREAM[a:b]) for a, b in pairwise(edges)) + stream.close()
+    *frames, done, end = sent.split(b"\n\n")
     assert (done, end) == (b"data: [DONE]", b"")
     values = [json.loads(frame.removeprefix(b"data: ")) for frame in frames]
     assert [len(value["choices"]) for value in values] == [1, 1, 1, 1]
@@ -394,8 +418,8 @@ def test_usage_comes_on_the_last_chunk_with_a_choice_in_any_chunking(points: lis
 
 
 @pytest.mark.parametrize("prefix", [b"", chunk("a"), chunk("a") + chunk("", "stop"), chunk("a")[:9]])
-def test_a_stream_that_fails_says_nothing_and_breaks_the_connection(prefix: bytes) -> None:
-    stream = Azure().stream(parse("chat", stream=True), SERVED)
+def test_a_stream_that_fails_sends_nothing_and_breaks_the_connection(prefix: bytes) -> None:
+    stream = opened()
     stream.feed(prefix)
     with pytest.raises(Broken):
         stream.close()
@@ -404,7 +428,7 @@ def test_a_stream_that_fails_says_nothing_and_breaks_the_connection(prefix: byte
 
 
 def test_the_engines_error_event_fails_the_stream() -> None:
-    stream = Azure().stream(parse("chat", stream=True), SERVED)
+    stream = opened()
     with pytest.raises(Rejected, match="too long"):
         stream.feed(chunk("a") + b'data: {"error":{"message":"too long","code":400}}\n\n')
 
@@ -426,7 +450,7 @@ def test_the_engines_error_event_fails_the_stream() -> None:
         ("/azure/info", {}, {}, True),
     ],
 )
-def test_azure_claims_what_its_clients_send(
+def test_azure_claims_the_requests_of_its_clients(
     path: str, headers: dict[str, str], query: dict[str, str], claimed: bool
 ) -> None:
     route = next(route for route in Azure.routes if route.path == path)

@@ -1,0 +1,106 @@
+"""Each operation's request and answer: from the client's body to the engine request, and back.
+
+`parse` gets a body without the extra parameters that the client wants rejected or dropped.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import from_json
+
+from app.dialects.azure.embeddings import encoded
+from app.dialects.azure.fields import Chat, Completions, Embeddings, checked
+from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Stream, Translation
+from app.dialects.common.direct import DirectTranslation
+from app.dialects.common.engine_request import ask_for_usage, drop_empty_tools, greedy
+from app.dialects.common.last_usage import LastChoiceUsageStream
+from app.dialects.common.tokenize import tokenize
+from app.dialects.json_body import dump
+from app.errors import Unprocessable
+
+
+@dataclass(frozen=True)
+class ChatTranslation(DirectTranslation):
+    """POST /chat/completions."""
+
+    stream: bool = False
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Call:
+        request = checked(Chat, body)
+        sent = _without(body, "modalities", "model")
+        sent["messages"] = [message.openai() for message in request.messages]
+        drop_empty_tools(sent)
+        greedy(sent)
+        ask_for_usage(sent)
+        return Call("chat", sent, cls("/v1/chat/completions", sent, request.stream), request.model)
+
+    def open_stream(self, serving: ServingContext) -> Stream:
+        # LangChain's Azure class loses usage without a choice; the SDK silently skips an `error` object.
+        return LastChoiceUsageStream()
+
+
+@dataclass(frozen=True)
+class CompletionsTranslation(Translation):
+    """POST /completions."""
+
+    body: Mapping[str, Any]
+    stream: bool = False
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Call:
+        request = checked(Completions, body)
+        sent = _without(body, "model")
+        sent["prompt"] = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
+        greedy(sent)
+        ask_for_usage(sent)
+        return Call("completions", sent, cls(sent, request.stream), request.model)
+
+    def engine_requests(self, serving: ServingContext) -> Flow:
+        body = self.body
+        if "max_tokens" not in body:  # Azure's default is the rest of the context, vLLM's is 16
+            tokens = yield from tokenize([{"prompt": body["prompt"]}], serving)
+            if tokens.room < 1:
+                raise Unprocessable(
+                    f"prompt: has {tokens.longest} tokens, this model takes at most {tokens.context - 1}",
+                    param="prompt",
+                    value=body["prompt"],
+                )
+            body = {**body, "max_tokens": tokens.room}
+        return EngineRequest("/v1/completions", body)
+
+    def open_stream(self, serving: ServingContext) -> Stream:
+        return LastChoiceUsageStream()  # as for chat
+
+
+@dataclass(frozen=True)
+class EmbeddingsTranslation(DirectTranslation):
+    """POST /embeddings. `encoding` is the client's `encoding_format`."""
+
+    encoding: str = "float"
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Call:
+        request = checked(Embeddings, body)
+        sent = {**_without(body, "input_type", "model"), "encoding_format": "float"}
+        return Call("embeddings", sent, cls("/v1/embeddings", sent, request.encoding_format), request.model)
+
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        response = from_json(answer)
+        for item in response["data"]:
+            item["embedding"] = encoded(item["embedding"], self.encoding)
+        # The SDK requires exactly these two.
+        response["usage"] = {name: response["usage"][name] for name in ("prompt_tokens", "total_tokens")}
+        return Reply(dump(response))
+
+
+PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
+    "chat": ChatTranslation.parse,
+    "completions": CompletionsTranslation.parse,
+    "embeddings": EmbeddingsTranslation.parse,
+}
+
+
+def _without(body: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in body.items() if name not in names}
