@@ -62,8 +62,6 @@ class Request(StrictModel):
     }
 
     model: str | None = Field(default=None, description=f"{MODEL}; below an endpoint's path one of its deployments")
-    client_request_id: str | None = Field(default=None, description=RECORDS)
-    usage_context: dict[str, str] | None = Field(default=None, description=RECORDS)
     # `merged` has put them into the body before it is checked.
     extra_params: dict[str, str] | None = Field(
         default=None, description="a map of strings: each is a field, read as JSON if it is JSON"
@@ -76,6 +74,8 @@ AnyRequest = TypeVar("AnyRequest", bound=Request)
 class _Records(Request):
     user: str | None = Field(default=None, description=USER)
     safety_identifier: str | None = Field(default=None, description=FALLBACK_USER)
+    client_request_id: str | None = Field(default=None, description=RECORDS)
+    usage_context: dict[str, str] | None = Field(default=None, description=RECORDS)
     metadata: dict[str, Any] | None = Field(default=None, description=RECORDS)
     prompt_cache_key: str | None = Field(default=None, description=RECORDS)
     prompt_cache_retention: str | None = Field(default=None, description=RECORDS)

@@ -10,7 +10,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from app.dialects.common.fields import FunctionName, StreamOptions
-from app.dialects.common.support import ECHOED, ECHOED_USER, FALLBACK_USER, SINGLE_TOOL_CALL, USAGE_IN_LAST_EVENT
+from app.dialects.common.support import (
+    ECHOED,
+    ECHOED_USER,
+    FALLBACK_USER,
+    RECORDS,
+    SINGLE_TOOL_CALL,
+    USAGE_IN_LAST_EVENT,
+)
 from app.dialects.databricks.fields import Request, StrictModel
 
 Text = Annotated[str, Field(max_length=512)]
@@ -174,13 +181,13 @@ class Responses(Request):
     """Responses requests."""
 
     refused: ClassVar[Mapping[str, str]] = {  # whatever the value: `store` false, too
-        **Request.refused,
         "background": "not supported; every response is made while the client waits",
         "conversation": "not supported; send the conversation's items in `input`",
         "previous_response_id": "not supported, responses are not stored; send the conversation's items in `input`",
         "prompt": "not supported, there are no stored prompts; write it into `instructions` and `input`",
         "service_tier": "not supported",
         "store": "not supported; responses are not stored",
+        **Request.refused,
     }
 
     input: str | Annotated[list[Item], Field(min_length=1)] = Field(
@@ -214,6 +221,8 @@ class Responses(Request):
     safety_identifier: str | None = Field(default=None, description=f"{FALLBACK_USER}; repeated in the answer")
     prompt_cache_key: str | None = Field(default=None, description=ECHOED)
     prompt_cache_retention: str | None = Field(default=None, description=ECHOED)
+    client_request_id: str | None = Field(default=None, description=RECORDS)
+    usage_context: dict[str, str] | None = Field(default=None, description=RECORDS)
 
     @model_validator(mode="after")
     def _companions(self) -> Self:
