@@ -37,7 +37,7 @@ from databricks.sdk.service.serving import (
 )
 
 from app.control_plane import Delivery
-from app.dialects.databricks.management.objects import REFUSED
+from app.dialects.databricks.management.objects import NOT_OFFERED_CALLS
 from app.errors import TimedOut, Unavailable
 from app.server.application import Router
 from app.telemetry.logs import JsonFormatter
@@ -190,7 +190,7 @@ def test_before_the_first_configuration_it_is_unavailable(servers: ServerPool) -
 
 
 def test_every_other_documented_call_says_that_it_is_not_offered(rig: Rig) -> None:
-    for (method, path), why in REFUSED.items():
+    for (method, path), why in NOT_OFFERED_CALLS.items():
         answer = httpx.request(method, rig.url + path.format(name="chat", entity="blue", id="0"), json={})
         assert (answer.status_code, answer.json()["error_code"]) == (400, "FEATURE_DISABLED")
         assert answer.json()["message"] == f"{why}."
