@@ -52,8 +52,8 @@ test-application: $(VENV)/.ready  ## the real application: Ray Serve, vLLM, real
 coverage: $(VENV)/.ready  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
 	@$(FAST) --cov --cov-report=term
 
-test-nightly: $(VENV)/.ready  ## hostile input only, 20,000 cases that are new in every run
-	@SWITCHYARD_NIGHTLY=1 $(BIN)/python -m pytest --timeout 3600 tests/router/hostile
+test-nightly: $(VENV)/.ready  ## the fast layer with cases that are new in every run: 200 of each property, 20,000 hostile
+	@SWITCHYARD_NIGHTLY=1 $(FAST) --timeout 3600
 
 faults: $(VENV)/.ready  ## parts of the application die, hang and change under traffic
 	@$(BIN)/python -m pytest tests/faults

@@ -198,12 +198,10 @@ def test_typical_p_really_works(hf: Any) -> None:
     assert len(wide) > 1
 
 
-def test_watermarks_are_found_again(hf: Any) -> None:
-    def score(**fields: Any) -> float:
-        answer = hf.text_generation("Once upon a time", max_new_tokens=160, seed=5, **SAMPLED, **fields)
-        return detect([token.id for token in answer.details.tokens], 49152).z
-
-    assert score(watermark=True) > 4 > score()
+def test_a_watermark_is_found_again(hf: Any) -> None:
+    """That unmarked text scores below 4 is proved in test_logits.py."""
+    answer = hf.text_generation("Once upon a time", max_new_tokens=160, seed=5, watermark=True, **SAMPLED)
+    assert detect([token.id for token in answer.details.tokens], 49152).z > 4
 
 
 def test_tokens_are_the_engines(application: Application) -> None:
