@@ -1,11 +1,14 @@
 # Two commands do everything: `make serve` and `make test`.
 SHELL := /bin/bash
-PYTHON ?= python3.11
 PORT ?= 8000
 CONFIG ?= serve_config.yaml
 UV_VERSION := 0.13.9
 VENV := .venv
 BIN := $(VENV)/bin
+
+# The first Python that runs; PYTHON=/path/to/python3.11 chooses another. The locks hold for all three.
+PYTHON ?= $(firstword $(foreach version,3.11 3.12 3.13,$(shell python$(version) -c 'print("python$(version)")' 2>/dev/null)))
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 
 # pip's own settings (a wheel folder, a mirror) hold for uv too.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
@@ -13,16 +16,41 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
 
-.PHONY: serve test test-fast test-nightly faults soak lint format bench deploy stop check schema fields lock setup clean
+# The fast layer runs in one process for each CPU.
+FAST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
+
+.PHONY: serve deploy stop status check schema test test-fast test-application test-nightly coverage faults soak lint \
+	format bench fields setup lock clean
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
-	@exec $(BIN)/python -m deployments serve --config $(CONFIG) --port $(PORT)
+	@exec $(BIN)/switchyard serve $(CONFIG) --port $(PORT)
 
-test: $(VENV)/.ready  ## set up and run the whole suite
-	@$(BIN)/python -m pytest
+deploy: $(VENV)/.ready  ## apply a changed CONFIG to what runs: traffic moves without a restart
+	@$(BIN)/switchyard deploy $(CONFIG)
 
-test-fast: $(VENV)/.ready  ## without the real application: seconds
-	@$(BIN)/python -m pytest tests/unit tests/router
+stop:  ## stop what an earlier `make serve` left running
+	@test ! -x $(BIN)/switchyard || $(BIN)/switchyard stop
+
+status: $(VENV)/.ready  ## endpoints, split, replicas and health of what runs
+	@$(BIN)/switchyard status
+
+check: $(VENV)/.ready  ## validate CONFIG without starting anything
+	@$(BIN)/switchyard check $(CONFIG)
+
+schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its reference in docs/
+	@$(BIN)/switchyard schema > serve_config.schema.json
+	@$(BIN)/python -m app.config.reference docs/configuration.md
+
+test: test-fast test-application  ## set up and run the whole suite
+
+test-fast: $(VENV)/.ready  ## unit and router tests, in parallel: no Ray, no engine
+	@$(FAST)
+
+test-application: $(VENV)/.ready  ## the real application: Ray Serve, vLLM, real weights
+	@$(BIN)/python -m pytest tests/launcher tests/real
+
+coverage: $(VENV)/.ready  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
+	@$(FAST) --cov --cov-report=term
 
 test-nightly: $(VENV)/.ready  ## hostile input only, 20,000 cases that are new in every run
 	@SWITCHYARD_NIGHTLY=1 $(BIN)/python -m pytest --timeout 3600 tests/router/hostile
@@ -46,35 +74,29 @@ bench: $(VENV)/.ready  ## the router against the bare engine and Ray Serve LLM's
 	@$(BIN)/python -m benchmarks.serving
 	@$(BIN)/python -m benchmarks.friendli
 
-deploy: $(VENV)/.ready  ## deliver a changed CONFIG to what runs: traffic moves without a restart
-	@$(BIN)/python -m deployments deploy --config $(CONFIG)
-
-stop:  ## stop what an earlier `make serve` left running
-	@$(BIN)/python -m deployments stop
-
-check: $(VENV)/.ready  ## validate CONFIG without starting anything
-	@$(BIN)/python -m app.config check $(CONFIG)
-
-schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors
-	@$(BIN)/python -m app.config schema > serve_config.schema.json
-
 fields: $(VENV)/.ready  ## the tables of fields in docs/dialects, from the code
 	@$(BIN)/python -m app.dialects.field_table docs/dialects
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: requirements/cpu.lock
+$(BIN)/uv:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c '$(SUPPORTED)' 2>/dev/null || { echo "$(PYTHON) is not a Python 3.11, 3.12 or 3.13. Name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+# The lock first, which removes everything else; then this project, editable, with the lock's own setuptools.
+$(VENV)/.ready: requirements/cpu.lock pyproject.toml | $(BIN)/uv
 	@echo "Installing $$(grep -c == $<) locked packages into $(VENV)"
 	@$(UV) pip sync --quiet --compile-bytecode $<
+	@$(UV) pip install --quiet --offline --no-deps --no-build-isolation --editable .
 	@touch $@
 
-lock:  ## renew both locks from their inputs
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	$(COMPILE) --override requirements/cpu-overrides.txt requirements/cpu.in -o requirements/cpu.lock
-	env -u UV_FIND_LINKS $(COMPILE) --python-platform x86_64-manylinux_2_28 requirements/gpu.in -o requirements/gpu.lock
+lock: | $(BIN)/uv  ## renew both locks from their inputs
+	$(COMPILE) --override requirements/cpu-overrides.txt requirements/router.in requirements/cpu.in requirements/dev.in \
+		-o requirements/cpu.lock
+	env -u UV_FIND_LINKS $(COMPILE) --python-platform x86_64-manylinux_2_28 requirements/router.in requirements/gpu.in \
+		-o requirements/gpu.lock
 
 clean:
-	@rm -rf $(VENV) .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info

@@ -9,5 +9,5 @@ Seven layers. A module imports from its own layer's packages as listed and from 
     4  access  dialects                                     who is calling; each provider's wire format
     5  exchange                                             one request's journey: start at `exchange/handler.py`
     6  server                                               the ASGI application
-    7  __main__                                             the command line
+    7  `deployments`                                        Ray Serve, the engines, the command line
 """

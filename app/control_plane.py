@@ -1,7 +1,7 @@
-"""The control plane: where the configuration of all routers is kept, and how an endpoint's traffic is changed there.
+"""The control plane: where the configuration of all routers is stored, and how an endpoint's traffic is changed there.
 
-The seam has two calls: read what is applied, and compare-and-set it as a whole. What a change of traffic is, and when
-it is refused, is decided here, the same for every control plane; `deployments.control_plane` is Ray Serve's.
+The seam has two calls: read the applied configuration, and compare-and-set it as a whole. What a traffic change is, and
+when it is rejected, is decided here for every control plane; `deployments.control_plane` is Ray Serve's.
 """
 
 from collections.abc import Mapping
@@ -18,25 +18,25 @@ class Delivery(Enum):
     """How far the applied configuration has come."""
 
     DELIVERING = auto()
-    """Routers are taking it; another change is refused until they have it."""
+    """Routers are loading it; another change is rejected until they have it."""
     UNSETTLED = auto()
-    """Nobody knows that every router has it: replicas come and go, or the control plane does not answer."""
+    """It is unknown whether every router has it: replicas come and go, or the control plane does not answer."""
     SETTLED = auto()
     """Every router has it."""
     FAILED = auto()
-    """Routers could not take it; what they served before stays in force."""
+    """Routers rejected it; the previous one stays in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What the control plane keeps: the routers' configuration as plain data, and since when (Unix time, ms)."""
+    """What the control plane stores: the routers' configuration as plain data, and since when (Unix time, ms)."""
 
     config: Any
     delivery: Delivery
     since_ms: int
 
     def parsed(self) -> Config | None:
-        """The configuration; None for one that every router refuses."""
+        """The configuration; None if it is invalid, so that every router rejects it."""
         try:
             return parse(self.config)
         except ConfigError:
@@ -44,15 +44,15 @@ class Applied:
 
 
 class ControlPlane(Protocol):
-    """The seam. Both calls raise UpstreamError where the control plane does not answer."""
+    """The seam. Both calls raise UpstreamError if the control plane does not answer."""
 
     async def applied(self) -> Applied: ...
 
     async def replace(self, expected: Any, wanted: Any) -> None:
-        """Applies `wanted`, plain data, in the place of `expected`; a change by anybody else cannot come in between.
+        """Applies `wanted` (plain data) in place of `expected`, atomically.
 
-        Raises Conflict, with nothing changed, where something other than `expected` is applied or a change is
-        being delivered.
+        Raises Conflict and changes nothing if something other than `expected` is applied or a change is being
+        delivered.
         """
 
 
@@ -65,8 +65,8 @@ async def change_traffic(
 ) -> None:
     """Gives the endpoint `name` the traffic `wanted`, deployment to percentage, if it still has the traffic `seen`.
 
-    A repeated change does nothing. Raises Conflict where the traffic is another by now or an update is in progress,
-    and BadRequest where the configuration would be wrong with it; nothing is changed then.
+    A repeated change does nothing. Raises Conflict if the traffic has changed since or an update is in progress, and
+    BadRequest if the configuration would be invalid with it; nothing is changed then.
     """
     applied = await control.applied()
     if (config := applied.parsed()) is None:
@@ -93,10 +93,10 @@ def with_traffic(config: Mapping[str, Any], name: str, traffic: Mapping[str, int
 
 
 def delivery_seen(applied: Applied, before: Config, after: Config) -> Delivery:
-    """How far `applied` has come, with what the router that asks knows of itself.
+    """The delivery of `applied`, corrected by what the calling router serves itself.
 
-    `before` and `after` are what it served when it asked and when it had the answer. A router that has been given a
-    configuration and serves another one has refused it.
+    `before` and `after` are the router's configurations before and after it read `applied`. A router that received a
+    configuration and serves another one has rejected it.
     """
     if applied.delivery is not Delivery.SETTLED or applied.parsed() == after:
         return applied.delivery

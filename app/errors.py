@@ -3,23 +3,25 @@
     SwitchyardError                 status
     ├── ClientError                 4xx   the request cannot be served as it stands
     │   ├── BadRequest              400   malformed, of the wrong type, out of bounds, contradictory
-    │   │   └── WrongTask           400   the endpoint or deployment does other things
+    │   │   └── WrongTask           400   the endpoint or deployment does not support the task
     │   ├── Unauthorized            401   no credentials, or wrong ones
-    │   ├── Forbidden               403   known, and not allowed this
+    │   ├── Forbidden               403   authenticated, but not allowed
     │   ├── NotFound                404   no such endpoint, deployment or route
     │   ├── MethodNotAllowed        405
     │   ├── TooSlow                 408
-    │   ├── Conflict                409   somebody else changed it, or is about to
+    │   ├── Conflict                409   changed by another request in the meantime
     │   ├── TooLarge                413
     │   │   └── HeadersTooLarge     431
-    │   ├── Unprocessable           422   well formed, and beyond what this deployment can do
-    │   ├── LimitExceeded           429   the caller's share is used up for now
-    │   └── Rejected                4xx   the engine's own refusal of the request
-    ├── UpstreamError               5xx   the deployment failed us
-    │   ├── Unavailable             503   nobody answers there
-    │   ├── Broken                  502   an answer began and did not end, or makes no sense
+    │   ├── UnsupportedMediaType    415   a content coding that is not decoded here
+    │   ├── Unprocessable           422   well formed, but unsupported by this deployment
+    │   ├── LimitExceeded           429   one of the caller's limits is reached
+    │   └── Rejected                4xx   the engine rejected the request
+    ├── UpstreamError               5xx   the deployment failed
+    │   ├── Unavailable             503   no connection, no replica, or no capacity
+    │   │   └── Unreachable         503   no connection could be made
+    │   ├── Broken                  502   a failed, malformed or incomplete response
     │   └── TimedOut                504   connect, first byte, idle or total
-    └── InternalError               500   ours
+    └── InternalError               500   a bug of the router
 
 A dialect words them (`render_error`); nothing else turns an error into bytes.
 """
@@ -54,7 +56,7 @@ class SwitchyardError(Exception):
 
 
 class ClientError(SwitchyardError):
-    """The request cannot be served as it stands; sending it again changes nothing, unless `retry_after` says when."""
+    """The request cannot be served as it stands; repeating it does not help, unless `retry_after` is set."""
 
     status = 400
     kind = "bad_request"
@@ -65,7 +67,7 @@ class BadRequest(ClientError):
 
 
 class WrongTask(BadRequest):
-    """The endpoint or deployment that the client named does other things."""
+    """The endpoint or deployment that the client named does not support the task."""
 
     kind = "wrong_task"
 
@@ -78,14 +80,14 @@ class Unauthorized(ClientError):
 
 
 class Forbidden(ClientError):
-    """The caller is known, and may not use what it asks for."""
+    """The caller is authenticated, but may not use what it requests."""
 
     status = 403
     kind = "forbidden"
 
 
 class LimitExceeded(ClientError):
-    """The caller has used up what it may for now. `message` says which limit; `retry_after` is when it frees."""
+    """The caller has reached a limit. `message` names it; `retry_after` is when it frees."""
 
     status = 429
     kind = "limit_exceeded"
@@ -113,27 +115,34 @@ class TooSlow(ClientError):
 
 
 class Conflict(ClientError):
-    """What the request would change is not as its sender saw it, or is being changed: look again, then repeat it."""
+    """What the request changes was changed in the meantime, or is being changed: read it again, then repeat."""
 
     status = 409
     kind = "conflict"
 
 
 class TooLarge(ClientError):
-    """The body exceeds what the router reads."""
+    """The body is larger than the router accepts."""
 
     status = 413
     kind = "too_large"
 
 
 class HeadersTooLarge(TooLarge):
-    """The headers do."""
+    """The headers are larger than the router accepts."""
 
     status = 431
 
 
+class UnsupportedMediaType(ClientError):
+    """The body's content coding is not decoded here."""
+
+    status = 415
+    kind = "unsupported_media_type"
+
+
 class Unprocessable(ClientError):
-    """Well formed, and beyond what this deployment can do. `value` is what `param` was."""
+    """Well formed, but unsupported by this deployment. `value` is the value of `param`."""
 
     status = 422
     kind = "unprocessable"
@@ -144,7 +153,7 @@ class Unprocessable(ClientError):
 
 
 class Rejected(ClientError):
-    """The engine rejected the request; `status` is the engine's. `value` is what `param` was, where that is known."""
+    """The engine rejected the request with its `status`. `value` is the value of `param`, if known."""
 
     kind = "rejected"
     value: Any = None
@@ -155,9 +164,9 @@ class Rejected(ClientError):
 
 
 class UpstreamError(SwitchyardError):
-    """The deployment failed, not the client: worth another try elsewhere.
+    """The deployment failed, not the client: another deployment may succeed.
 
-    `is_fault`: it says something about the deployment's health; being busy does not.
+    `is_fault`: the failure counts against the deployment's health; being busy does not.
     """
 
     status = 502
@@ -169,7 +178,7 @@ class UpstreamError(SwitchyardError):
 
 
 class Unavailable(UpstreamError):
-    """Nobody answers: no connection, no replica, or (then with `retry_after`) a refusal to take more."""
+    """No connection, no replica, or (then with `retry_after`) no capacity."""
 
     status = 503
     kind = "unavailable"
@@ -179,25 +188,29 @@ class Unavailable(UpstreamError):
         return self.retry_after is None
 
 
+class Unreachable(Unavailable):
+    """No connection could be made: true for every request, whatever is in it."""
+
+
 class Broken(UpstreamError):
-    """The answer is a failure, or makes no sense."""
+    """The response is a failure, or malformed."""
 
     kind = "broken"
 
 
 class Incomplete(Broken):
-    """The answer began and did not end."""
+    """The response ended before it was complete."""
 
 
 class TimedOut(UpstreamError):
-    """The deployment kept us waiting: for the connection, the first byte, or the next chunk."""
+    """The connection, the first byte or the next chunk took too long."""
 
     status = 504
     kind = "timeout"
 
 
 class DeadlinePassed(TimedOut):
-    """The time for the whole exchange is over, which may be as short as the client wishes."""
+    """The time for the whole request is over, which the client may have set itself."""
 
     @property
     def is_fault(self) -> bool:
@@ -205,4 +218,4 @@ class DeadlinePassed(TimedOut):
 
 
 class InternalError(SwitchyardError):
-    """A defect of the router."""
+    """A bug of the router."""

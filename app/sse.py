@@ -1,10 +1,10 @@
 """Server-sent events, without I/O.
 
-Two readers for two needs. `Framer` cuts a byte stream at event boundaries and never looks inside: that is all that
-the pass-through path may cost. `Decoder` gives the events' fields, for dialects that must change them.
+Two readers: `Framer` cuts a byte stream at event boundaries and never looks inside, which keeps the pass-through path
+cheap; `Decoder` returns the events' fields, for dialects that change them.
 
 Contract: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation, of which we
-emit the subset that every client in the field reads: UTF-8, LF only, one `data:` line with one space.
+emit the subset that every client reads: UTF-8, LF only, one `data:` line with one space.
 """
 
 from collections.abc import Iterator
@@ -68,12 +68,12 @@ class Framer:
 
     @property
     def pending(self) -> bytes:
-        """What has arrived of a frame that is not complete."""
+        """The part of an incomplete frame that has arrived."""
         return self._rest
 
 
 def datas(frames: bytes) -> list[bytes]:
-    """The data of each event in whole frames, for those who need no more of it."""
+    """The data of each event in whole frames."""
     if frames.startswith(b"data: ") and frames.count(b"\n") == 2:  # one event, nearly always
         return [frames[6:-2]]
     return [data for frame in frames.split(_BOUNDARY) if (data := _fields(frame)[0]) is not None]

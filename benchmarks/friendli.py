@@ -26,7 +26,7 @@ from typing import Any
 import uvloop
 
 from benchmarks.serving import HOST, ROOT, SETTLE_S, TOKENS, Round, burst, engine, ours
-from deployments.local import processes as leftovers
+from deployments.local import processes
 from deployments.weights.cache import default_cache, prepare_tiny
 
 RATIO, LATER_MS = 0.9, 5.0
@@ -66,7 +66,7 @@ Found = dict[str, dict[str, list[Round]]]
 """By client and number of streams."""
 
 
-async def measure(run: leftovers.Run, rounds: int) -> Found:
+async def measure(run: processes.Run, rounds: int) -> Found:
     """Rounds per client, at 16 streams and at one, the clients taking turns."""
     found: Found = {client.name: {"16": [], "1": []} for client in CLIENTS}
     await asyncio.sleep(SETTLE_S)

@@ -1,7 +1,7 @@
 """What the router alone takes for a streamed answer: CPU time, in front of an upstream that costs nothing.
 
 Three processes: an upstream that sends canned chunks as an engine does (one to every stream at each step), the router
-as `python -m app` runs it, and this one, the clients. The pace leaves the router idle time, so that every chunk is
+as `switchyard router` runs it, and this one, the clients. The pace leaves the router idle time, so that every chunk is
 passed on alone: under load several come in one read, and cost less. Short answers and long ones tell what a request
 costs from what a token does.
 
@@ -135,7 +135,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "relay.yaml"
         config.write_text(yaml.safe_dump(document))
-        router = ("app", "--config", str(config), "--port", str(ROUTER_PORT))
+        router = ("deployments", "router", str(config), "--port", str(ROUTER_PORT))
         with (
             running(UPSTREAM_PORT, "benchmarks.relay", "--upstream"),
             running(ROUTER_PORT, *router) as process,

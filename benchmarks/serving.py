@@ -48,7 +48,7 @@ import yaml
 
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
 from benchmarks import shipped
-from deployments.local import processes as leftovers
+from deployments.local import processes
 from deployments.weights.cache import default_cache, prepare_tiny
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -153,47 +153,47 @@ def configuration(llm_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def ours(llm_config: Mapping[str, Any], key: str, directory: Path) -> Iterator[leftovers.Run]:
+def ours(llm_config: Mapping[str, Any], key: str, directory: Path) -> Iterator[processes.Run]:
     """Starts our cluster as `make serve` would; yields its run once it is ready."""
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "bench.yaml"
     config.write_text(yaml.safe_dump(configuration(llm_config)))
-    command = [sys.executable, "-m", "deployments", "serve", "--config", str(config), "--port", str(PORT)]
-    environment = {**os.environ, INTERNAL_KEY_VARIABLE: key, leftovers.RUN_DIRECTORY: str(directory)}
+    command = [sys.executable, "-m", "deployments", "serve", str(config), "--port", str(PORT)]
+    environment = {**os.environ, INTERNAL_KEY_VARIABLE: key, processes.RUN_DIRECTORY: str(directory)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         if "ready" not in process.stdout.readline():
             raise SystemExit("the application did not start")
-        run = leftovers.record(directory)
+        run = processes.record(directory)
         assert run is not None, "written before the launcher says that it is ready"
         yield run
     finally:
         process.terminate()
         process.wait()
-        leftovers.stop(directory)
+        processes.stop(directory)
 
 
-def cpu_seconds(run: leftovers.Run) -> float:
+def cpu_seconds(run: processes.Run) -> float:
     """CPU time of every process of a cluster so far."""
     total = 0.0
-    for pid in leftovers.processes_of(run.run_id):
+    for pid in processes.processes_of(run.run_id):
         with suppress(psutil.NoSuchProcess):
             times = psutil.Process(pid).cpu_times()
             total += times.user + times.system
     return total
 
 
-def other_cpu_seconds(run: leftovers.Run) -> float:
+def other_cpu_seconds(run: processes.Run) -> float:
     """CPU time that the machine has spent on anything but a cluster and this process, time stolen from it included."""
     times, own = psutil.cpu_times(), psutil.Process().cpu_times()
     return sum(times) - times.idle - times.iowait - times.guest - cpu_seconds(run) - own.user - own.system
 
 
 @contextmanager
-def frozen(runs: Iterable[leftovers.Run]) -> Iterator[None]:
+def frozen(runs: Iterable[processes.Run]) -> Iterator[None]:
     """No process of these clusters runs within the block."""
-    pids = [pid for run in runs for pid in leftovers.processes_of(run.run_id)]
+    pids = [pid for run in runs for pid in processes.processes_of(run.run_id)]
     try:
         _signal(pids, signal.SIGSTOP)
         yield
@@ -261,7 +261,7 @@ def request(way: Way, key: str, *, tokens: int = TOKENS) -> bytes:
     ).encode()
 
 
-async def burst(sent: bytes, run: leftovers.Run, *, streams: int, requests: int, end: bytes = b"[DONE]") -> Round:
+async def burst(sent: bytes, run: processes.Run, *, streams: int, requests: int, end: bytes = b"[DONE]") -> Round:
     """`requests` answers to the request `sent`, `streams` at a time."""
     left = iter(range(requests))
     answers: list[list[float]] = []
@@ -296,7 +296,7 @@ Found = dict[str, dict[str, list[Round]]]
 """By way and number of streams."""
 
 
-async def measure(ways: Sequence[Way], clusters: Mapping[str, leftovers.Run], key: str, rounds: int) -> Found:
+async def measure(ways: Sequence[Way], clusters: Mapping[str, processes.Run], key: str, rounds: int) -> Found:
     """Rounds per way, at 16 streams and at one, the ways taking turns."""
     found: Found = {way.name: {"16": [], "1": []} for way in ways}
     for number in range(-1, rounds):  # the first one warms up

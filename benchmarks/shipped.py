@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from deployments.local import processes as leftovers
+from deployments.local import processes
 from deployments.local.environment import DEFAULTS, HOST, TOKEN
 from deployments.local.launcher import LOGICAL_CPUS
 
@@ -31,17 +31,17 @@ READY_S = 600.0
 
 
 @contextmanager
-def cluster(application: Mapping[str, Any], model: str, directory: Path) -> Iterator[leftovers.Run]:
+def cluster(application: Mapping[str, Any], model: str, directory: Path) -> Iterator[processes.Run]:
     """Serves `application`, which answers chats for `model`; yields the run once it does.
 
     `directory` keeps the run's record. Every process of it ends with the block; what a killed one left, the next ends.
     """
-    with leftovers.exclusive(directory):
-        leftovers.clean(directory)
+    with processes.exclusive(directory):
+        processes.clean(directory)
         port, gcs, dashboard, *others = _free_ports(6)
         files = Path(tempfile.mkdtemp(prefix="switchyard-", dir="/tmp"))
-        run = leftovers.Run(os.getpid(), str(uuid.uuid4()), port, f"http://{HOST}:{dashboard}", str(files))
-        leftovers.write_record(directory, run)
+        run = processes.Run(os.getpid(), str(uuid.uuid4()), port, f"http://{HOST}:{dashboard}", str(files))
+        processes.write_record(directory, run)
         environment = _environment(run)
         config = files / "serve.yaml"
         options = {"host": HOST, "port": port}
@@ -58,7 +58,7 @@ def cluster(application: Mapping[str, Any], model: str, directory: Path) -> Iter
             _launch(serve, environment, files, lambda: _answers(port, model))
             yield run
         finally:
-            leftovers.clean(directory)
+            processes.clean(directory)
 
 
 def _launch(command: list[str], environment: Mapping[str, str], files: Path, is_up: Callable[[], bool]) -> None:
@@ -80,7 +80,7 @@ def _launch(command: list[str], environment: Mapping[str, str], files: Path, is_
         time.sleep(0.5)
 
 
-def _environment(run: leftovers.Run) -> dict[str, str]:
+def _environment(run: processes.Run) -> dict[str, str]:
     token = Path(run.directory) / TOKEN
     token.write_text(secrets.token_hex(32))
     left_out = "RAY_"
@@ -90,7 +90,7 @@ def _environment(run: leftovers.Run) -> dict[str, str]:
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "NO_PROXY": HOST,
-        leftovers.MARKER: run.run_id,
+        processes.MARKER: run.run_id,
         "SPT_NOENV": "1",  # a process that sets its title would overwrite the marker
     }
 

@@ -1,12 +1,12 @@
 """Ray Serve as the control plane: the routers' configuration in the applied Serve configuration.
 
 A change rewrites the `user_config` of the router's deployment and applies the whole Serve configuration again, as
-`make deploy` does: Serve hands it to every router replica without a restart, keeps it for replicas and controllers
-that start later, and leaves the replicas of every other application as they are. It does not touch serve_config.yaml:
-the next deployment of that file puts the file's traffic in force again.
+`make deploy` does: Serve delivers it to every router replica without a restart, keeps it for replicas and controllers
+that start later, and leaves other applications' replicas unchanged. serve_config.yaml is not touched: the next
+deployment of that file restores the file's traffic.
 
-Compare-and-set runs inside the Serve controller, which is one process with one event loop: nothing else that applies a
-configuration, here or over Ray's REST API, can come between the look and the change.
+Compare-and-set runs inside the Serve controller, which is one process with one event loop: no other change, from
+here or over Ray's REST API, can come between the comparison and the write.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ from app.control_plane import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Deliv
 from app.errors import Conflict, TimedOut, Unavailable
 
 TIMEOUT_S = 10.0
-"""For one call to the controller. Its event loop serves the whole cluster."""
+"""For one call to the controller, whose event loop serves the whole cluster."""
 
 Read = Callable[[Any], tuple[Any, str, str, float]]
 Replace = Callable[[Any, Any, Any], Literal["replaced", "changed", "busy"]]
 
 
 class ServeControl:
-    """The control plane of a router replica, which belongs to `deployment` of `application`."""
+    """The control plane of a router replica: `deployment` of `application`."""
 
     def __init__(self, application: str, deployment: str) -> None:
         self._controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
-        self._read, self._replace = _in_the_controller(DeploymentID(name=deployment, app_name=application))
+        self._read, self._replace = _controller_functions(DeploymentID(name=deployment, app_name=application))
 
     async def applied(self) -> Applied:
-        """What Serve keeps. Raises Unavailable."""
+        """What Serve has stored. Raises Unavailable."""
         try:
             config, application, deployment, since_s = await self._call(self._read)
         except TimeoutError as error:
@@ -44,7 +44,7 @@ class ServeControl:
         return Applied(config, _delivery(application, deployment), int(since_s * 1000))
 
     async def replace(self, expected: Any, wanted: Any) -> None:
-        """Raises Conflict, Unavailable, and TimedOut where nobody knows whether the change was made."""
+        """Raises Conflict, Unavailable, and TimedOut if it is unknown whether the change was made."""
         try:
             outcome = await self._call(self._replace, expected, wanted)
         except TimeoutError as error:
@@ -65,8 +65,8 @@ class ServeControl:
 def _delivery(application: str, deployment: str) -> Delivery:
     """What Serve's statuses of the router's application and deployment say about its configuration.
 
-    The application is DEPLOYING from the moment in which a configuration is applied; the deployment is HEALTHY only
-    when every replica runs and has it.
+    The application is DEPLOYING as soon as a configuration is applied; the deployment is HEALTHY only once every
+    replica runs and has it.
     """
     if application == "DEPLOYING" or deployment == "UPDATING":
         return Delivery.DELIVERING
@@ -75,8 +75,8 @@ def _delivery(application: str, deployment: str) -> Delivery:
     return Delivery.SETTLED if deployment == "HEALTHY" else Delivery.UNSETTLED
 
 
-def _in_the_controller(router: DeploymentID) -> tuple[Read, Replace]:
-    """Functions for the controller to run. Being nested, they travel by value: it need not have this code."""
+def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
+    """Functions to run in the controller, which may lack this module: nested ones are pickled by value."""
 
     def find(config: Any) -> Any:
         (application,) = [it for it in config.applications if it.name == router.app_name]
@@ -94,7 +94,7 @@ def _in_the_controller(router: DeploymentID) -> tuple[Read, Replace]:
         return find(config).user_config, *statuses(controller), since_s
 
     def replace(controller: Any, expected: Any, wanted: Any) -> Literal["replaced", "changed", "busy"]:
-        """Without an await, so that nothing comes in between."""
+        """Without an await, so that it is atomic."""
         _, config, _ = controller._read_config_checkpoint()
         deployment = find(config)
         if deployment.user_config != expected:

@@ -1,7 +1,8 @@
-"""How replicas that are to stop finish what they carry.
+"""How stopping replicas finish their requests.
 
-Serve gives a replica 20 s and then kills it, streams and all. Here it may take as long as a request may; one that hangs
-is unhealthy, and is killed at once rather than keep its GPU that long. `graceful_shutdown_timeout_s` in the YAML wins.
+Serve gives a replica 20 s and then kills it with its streams. Here it has as long as a request may take; one that hangs
+is unhealthy and is killed at once, so that it does not keep its GPU that long. The YAML's
+`graceful_shutdown_timeout_s` takes precedence.
 """
 
 from collections.abc import Mapping
@@ -10,12 +11,12 @@ GRACE_S = 3600.0
 """As long as a request may take by default (`timeouts.total_s`)."""
 
 DEREGISTRATION_S = 5
-"""How long a local replica that stops takes requests: until HAProxy has heard of it. Serve's own 30 s are for load
+"""How long a stopping local replica still accepts requests, until HAProxy knows. Serve's own 30 s are for load
 balancers (RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S)."""
 
 KEEP_ALIVE_S = 4
-"""How long a local connection may be idle: less than the above, since a HAProxy from before a change knows no newer
-replica."""
+"""How long a local connection may be idle: less than the above, since an old HAProxy process does not know newer
+replicas."""
 
 SETTINGS: Mapping[str, str] = {"RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1"}
 """For the environment of every node, before Ray starts."""

@@ -1,16 +1,17 @@
-"""HAProxy as Ray Serve runs it, with one switch and one rule more, and three settings.
+"""HAProxy as Ray Serve runs it, with one more switch, one more rule, and three settings.
 
 Ray's HAProxy configuration says `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose
-request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client leaves, HAProxy
-never notices, keeps the engine working for nobody, and spins on the closed connection. `-dS` turns splicing off.
+request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client disconnects,
+HAProxy does not notice, so the engine goes on working, and HAProxy spins on the closed connection. `-dS` turns
+splicing off.
 
-Each change of a replica starts a new HAProxy, and the old one ends what it carries. It also takes one more request on
-every connection that is kept alive, for the replicas that it knew. Those still answer for a while (their draining
-period), unless the connection carried a stream meanwhile; then all of them may be gone, and the request would be a 500.
-So connections end with their streams, which only a stream's own head can say, and idle ones must end before the
+Each change of a replica starts a new HAProxy process, and the old one finishes its requests. It also accepts one more
+request on every keep-alive connection, for the replicas that it knows. Those answer for a while (their draining
+period), unless the connection carried a stream meanwhile; then all of them may be gone, and the request fails with 500.
+So connections close with their streams, which only the stream's own headers can request, and idle ones before the
 draining period does (`http_options.keep_alive_timeout_s`, see `deployments.draining`).
 
-Ray takes the path of another binary from RAY_SERVE_HAPROXY_BINARY_PATH, so all of it fits into a script.
+Ray reads the path of the binary from RAY_SERVE_HAPROXY_BINARY_PATH, so a script can do all of it.
 
 python -m deployments.haproxy DIR    writes the script into DIR (for an image) and prints its path
 """
@@ -23,8 +24,8 @@ from pathlib import Path
 SETTINGS: Mapping[str, str] = {
     # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
-    # A replica that is killed still takes connections for a moment. What nobody has begun to answer is asked once more,
-    # of another one.
+    # A killed replica still accepts connections for a moment. A request without a response is sent once more, to
+    # another replica.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_RETRIES": "1",
 }

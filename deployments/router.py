@@ -1,11 +1,11 @@
 """The router as a Serve deployment: a thin host for `app.server.application.Router`.
 
 Its configuration is the deployment's `user_config`, which Serve delivers to every replica on each change, without a
-restart. A change that is refused leaves the last good one in force.
+restart. An invalid one leaves the previous one in force.
 
-Serve listens where the cluster's configuration says, out of a replica's sight. So the router takes itself for reachable
-from everywhere, and refuses a configuration that names no callers, unless whoever started Serve on the loopback
-interface says so in the environment (SWITCHYARD_LOOPBACK=1, as the local launcher does).
+A replica cannot see where Serve listens. So the router assumes that every machine can reach it, and rejects a
+configuration without authentication, unless the environment says that Serve listens on the loopback interface
+(SWITCHYARD_LOOPBACK=1, set by the local launcher).
 """
 
 import logging
@@ -35,7 +35,7 @@ MAX_ONGOING_REQUESTS = 1000
 
 
 class RouterArgs(BaseModel):
-    """`args` of the application: none so far; what callers see is `user_config`."""
+    """`args` of the application: none; the configuration is `user_config`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -46,19 +46,19 @@ class RouterDeployment:
 
     def __init__(self) -> None:
         log_to_stderr()
-        here = serve.get_replica_context()
+        replica = serve.get_replica_context()
         environment = RuntimeEnvironment.from_environment(
             _serve_url(),
             loopback=os.environ.get(LOOPBACK_VARIABLE) == "1",
-            several_routers=_has_siblings(here._deployment_config),
+            several_routers=_has_siblings(replica._deployment_config),
         )
-        self._router = Router(environment, control=ServeControl(here.app_name, here.deployment))
+        self._router = Router(environment, control=ServeControl(replica.app_name, replica.deployment))
         self._configured = False
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Serves by `user_config` from the next request on. Serve calls it at the start and on every change.
+        """Applies `user_config` from the next request on. Serve calls it at the start and on every change.
 
-        Raises ConfigError on a refused one only while there is none to keep: Serve would replace a replica that
+        Raises ConfigError on an invalid one only while there is no previous one: Serve would replace a replica that
         raises, and with it the configuration that works.
         """
         try:
@@ -73,12 +73,12 @@ class RouterDeployment:
             )
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
-        """What the replica serves."""
+        """The application that the replica serves."""
         return _WithoutRequestId(self._router.app)
 
 
 class _WithoutRequestId:
-    """Serve puts the request's id into every response itself, and a header that comes twice is a wrong one."""
+    """Removes the request id from responses: Serve adds its own, and a repeated header is invalid."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -99,7 +99,7 @@ def _serve_url() -> str:
 
 
 def _has_siblings(settings: DeploymentConfig) -> bool:
-    """Whether Serve may run more replicas than this one. Of a change only the replicas know that come after it."""
+    """Whether Serve may run more replicas than this one, as of the start of this replica."""
     autoscaling = settings.autoscaling_config
     return (autoscaling.max_replicas if autoscaling is not None else settings.num_replicas or 1) > 1
 
@@ -110,6 +110,6 @@ def build(args: RouterArgs) -> Application:
         name="Router",
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
         graceful_shutdown_timeout_s=GRACE_S,
-        logging_config={"enable_access_log": False},  # the router's own says more
+        logging_config={"enable_access_log": False},  # the router writes its own
     )
     return deployment(RouterDeployment).bind()

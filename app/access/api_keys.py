@@ -1,15 +1,15 @@
-"""API keys: how one is made, what is kept of it, how a caller's is recognised.
+"""API keys: how they are created, stored and verified.
 
 A key is ``<prefix><id>-<secret>``, for example ``sk-sy-3f9a1c0b7d52-…``. The id (12 hexadecimal digits) is public and
-finds the one record to compare with; the secret is 43 letters and digits, 256 bits drawn by the operating system. The
-prefix is free, since some clients look at it (``dapi``, ``flp_``).
+finds the one record to compare with; the secret is 43 letters and digits, 256 bits from the operating system. The
+prefix is free, since some clients check it (``dapi``, ``flp_``).
 
-What is kept is the salted BLAKE2b hash of the whole key. Slow password hashes exist to make guessing costly where
-there is something to guess; against 256 random bits there is not, so a fast hash gives away nothing and costs a
-microsecond per request. That is also why a key cannot be chosen: it would be a password. Digests are compared in
-constant time. That an id exists can be told from the time it takes, which says no more than the id itself does.
+The record holds the salted BLAKE2b hash of the whole key. Slow password hashes make guessing costly; 256 random bits
+cannot be guessed, so a fast hash is as safe and costs a microsecond per request. That is also why a key cannot be
+chosen: it would be a password. Digests are compared in constant time; the response time reveals only whether an id
+exists, and ids are public.
 
-The file is a YAML list with one record a line, so that `create-key` appends, and deleting a line revokes.
+The file is a YAML list with one record a line, so that `switchyard keys create` appends, and deleting a line revokes.
 """
 
 import hashlib
@@ -35,12 +35,12 @@ DEFAULT_PREFIX = "sk-sy-"
 _ALPHABET = string.ascii_letters + string.digits
 _SECRET_LENGTH = 43  # 43 of 62 characters are 256 bits
 _KEY = re.compile(rf"([0-9a-f]{{12}})-[A-Za-z0-9]{{{_SECRET_LENGTH}}}")
-_PREFIX = re.compile(r"[A-Za-z0-9_-]{0,32}")  # without dots: a key is not to look like a token
-_WRONG = "The API key is not valid"
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{0,32}")  # without dots: a key must not look like a JWT
+_INVALID_KEY = "The API key is not valid"
 
 
 class KeyRecord(Section):
-    """One key, as the file has it: everything but the key."""
+    """One line of the keys file: everything about a key but the key itself."""
 
     id: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{12}$")]
     name: CallerName
@@ -51,7 +51,7 @@ class KeyRecord(Section):
 
     @field_validator("name")
     @classmethod
-    def _is_not_everyones(cls, name: str) -> str:
+    def _is_not_anonymous(cls, name: str) -> str:
         if name == ANONYMOUS:
             raise ValueError(f"'{ANONYMOUS}' is reserved for callers without a key")
         return name
@@ -73,23 +73,23 @@ def create(
     expires: datetime | None = None,
     limits: Limits | None = None,
 ) -> tuple[str, KeyRecord]:
-    """A new key, and the record to keep of it. Raises ConfigError where they would not be usable."""
+    """A new key and its record. Raises ConfigError if the arguments are invalid."""
     if not _PREFIX.fullmatch(prefix):
         raise ConfigError(["prefix: at most 32 letters, digits, hyphens and underscores"])
     id = secrets.token_hex(6)
     key = f"{prefix}{id}-{''.join(secrets.choice(_ALPHABET) for _ in range(_SECRET_LENGTH))}"
     salt = secrets.token_bytes(16)
-    kept = {"id": id, "name": name, "hash": f"blake2b:{salt.hex()}:{_digest(key, salt).hex()}"}
-    told = {"endpoints": tuple(endpoints) or None, "expires": expires, "limits": limits}
+    required = {"id": id, "name": name, "hash": f"blake2b:{salt.hex()}:{_digest(key, salt).hex()}"}
+    optional = {"endpoints": tuple(endpoints) or None, "expires": expires, "limits": limits}
     try:
-        record = KeyRecord.model_validate(kept | {what: it for what, it in told.items() if it is not None})
+        record = KeyRecord.model_validate(required | {k: v for k, v in optional.items() if v is not None})
     except ValidationError as error:
         raise ConfigError(list(problems_of(error, KeyRecord))) from None
     return key, record
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Entry:
     salt: bytes
     digest: bytes
     expires: float
@@ -98,14 +98,14 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
-    """The keys that open this server, by id. `have_limits`: some of them say how much their callers may ask for."""
+    """The valid keys, by id. `have_limits`: some of them have limits of their own."""
 
-    _kept: dict[str, _Kept] = field(default_factory=dict, repr=False)
+    _entries: dict[str, _Entry] = field(default_factory=dict, repr=False)
     have_limits: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From a file's content. Raises ConfigError with every problem; what it says holds nothing of the text."""
+        """The keys in a file's content. Raises ConfigError with every problem, none of which quotes the content."""
         try:
             records = _Records.validate_python(parse_yaml(text, is_secret=True) or ())
         except ValidationError as error:
@@ -113,25 +113,25 @@ class KeyRing:
         ids = [record.id for record in records]
         if twice := sorted({id for id in ids if ids.count(id) > 1}):
             raise ConfigError([f"{id}: two keys have this id; remove one" for id in twice])
-        return cls({record.id: _kept(record) for record in records}, any(record.limits for record in records))
+        return cls({record.id: _entry(record) for record in records}, any(record.limits for record in records))
 
     def caller(self, key: str, now: float) -> Caller:
-        """Whose key it is at `now` (seconds since the epoch). Raises Unauthorized where it is nobody's."""
+        """The caller with this key at `now` (Unix time). Raises Unauthorized if there is none or it has expired."""
         id = _KEY.fullmatch(key[-_SECRET_LENGTH - 13 :])
-        kept = self._kept.get(id[1]) if id else None
-        if kept is None or not hmac.compare_digest(_digest(key, kept.salt), kept.digest):
-            raise Unauthorized(_WRONG)
-        if now >= kept.expires:
-            raise Unauthorized(f"The API key of '{kept.caller.name}' has expired")
-        return kept.caller
+        entry = self._entries.get(id[1]) if id else None
+        if entry is None or not hmac.compare_digest(_digest(key, entry.salt), entry.digest):
+            raise Unauthorized(_INVALID_KEY)
+        if now >= entry.expires:
+            raise Unauthorized(f"The API key of '{entry.caller.name}' has expired")
+        return entry.caller
 
 
-def _kept(record: KeyRecord) -> _Kept:
+def _entry(record: KeyRecord) -> _Entry:
     _, salt, digest = record.hash.split(":")
     expires = record.expires.astimezone(UTC).timestamp() if record.expires else float("inf")
     endpoints = None if record.endpoints is None else frozenset(record.endpoints)
     caller = Caller(record.name, f"key-{record.id}", endpoints, record.limits)
-    return _Kept(bytes.fromhex(salt), bytes.fromhex(digest), expires, caller)
+    return _Entry(bytes.fromhex(salt), bytes.fromhex(digest), expires, caller)
 
 
 def _digest(key: str, salt: bytes) -> bytes:

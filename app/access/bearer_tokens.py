@@ -1,8 +1,8 @@
-"""Bearer tokens (JWT) of an OpenID Connect issuer: which are good, and whose. Pure, but for the clock of `exp`.
+"""Verifies bearer tokens (JWT) of an OpenID Connect issuer. Pure, but for the clock of `exp`.
 
 Contract: RFC 7519 and RFC 8725 (best practices). A key's algorithm is bound to it when it is read, out of an allow-list
-without symmetric ones, and a token that names another is refused: neither `none` nor a public key taken for an HMAC
-secret gets through. `exp`, `iss` and `aud` must be there; `nbf` and `iat` are kept where they are.
+without symmetric ones, and a token that names another is rejected: neither `none` nor a public key used as an HMAC
+secret passes. `exp`, `iss` and `aud` are required; `nbf` and `iat` are checked if present.
 """
 
 import hashlib
@@ -30,16 +30,16 @@ _REASONS: Mapping[type[jwt.PyJWTError], str] = {
 }
 
 Keys = Mapping[str | None, jwt.PyJWK]
-"""An issuer's keys, by their `kid`; under None the only one, for tokens that name none."""
+"""An issuer's keys by `kid`; a single key also under None, for tokens without `kid`."""
 
 
 def looks_like_a_token(credential: str) -> bool:
-    """Whether it is a JWT's three parts, and not an API key."""
+    """Whether it has the three parts of a JWT, and so is not an API key."""
     return credential.startswith("eyJ") and credential.count(".") == 2
 
 
 def key_id(token: str) -> str | None:
-    """The `kid` of the key that signed it. Raises Unauthorized where it is no token."""
+    """The `kid` of the key that signed it. Raises Unauthorized if it is not a token."""
     try:
         kid = jwt.get_unverified_header(token).get("kid")
     except (jwt.PyJWTError, RecursionError):
@@ -48,7 +48,7 @@ def key_id(token: str) -> str | None:
 
 
 def read_keys(jwks: bytes) -> Keys:
-    """The usable keys of a JWK set; others are left out. Raises ValueError where it is none."""
+    """The usable keys of a JWK set. Raises ValueError if it is not a JWK set."""
     listed = _object(jwks).get("keys")
     if not isinstance(listed, list):
         raise ValueError("a JWK set has a list `keys`")
@@ -66,17 +66,17 @@ def read_keys(jwks: bytes) -> Keys:
 
 
 def read_discovery(document: bytes, issuer: str) -> str:
-    """Where the issuer's keys are, by its own account. Raises ValueError where that is not this issuer's."""
-    told = _object(document)
-    if told.get("issuer") != issuer:
+    """The URL of the issuer's keys. Raises ValueError if the document is not this issuer's."""
+    found = _object(document)
+    if found.get("issuer") != issuer:
         raise ValueError("it belongs to another issuer")
-    if not isinstance(url := told.get("jwks_uri"), str) or not is_safe(url):
+    if not isinstance(url := found.get("jwks_uri"), str) or not is_safe(url):
         raise ValueError("its jwks_uri is missing or is not an https:// URL")
     return url
 
 
 def verify(token: str, key: jwt.PyJWK, oidc: Oidc) -> Caller:
-    """Whose token it is. Raises Unauthorized, saying why, where it is not good."""
+    """The caller with this token. Raises Unauthorized, with the reason, if it is not valid."""
     try:
         claims = jwt.decode(
             token,
@@ -91,23 +91,23 @@ def verify(token: str, key: jwt.PyJWK, oidc: Oidc) -> Caller:
         reason = next((text for kind, text in _REASONS.items() if isinstance(error, kind)), "is not valid")
         raise Unauthorized(f"The bearer token {reason}") from None
     principal = claims.get(oidc.principal_claim)
-    if not isinstance(principal, str) or not _names_somebody(principal):
+    if not isinstance(principal, str) or not _is_name(principal):
         raise Unauthorized(f"The bearer token does not name its owner in the claim '{oidc.principal_claim}'")
     id = hashlib.blake2b(principal.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return Caller(principal, f"token-{id}", _endpoints(claims, oidc.endpoints_claim))
 
 
-def _names_somebody(principal: str) -> bool:
-    """Whether it can stand in a log line, and is not the name of callers who show nothing."""
+def _is_name(principal: str) -> bool:
+    """Whether it is safe in a log line and is not the name of callers without credentials."""
     return principal.isprintable() and 0 < len(principal) <= 200 and principal != ANONYMOUS
 
 
 def _endpoints(claims: Mapping[str, Any], name: str | None) -> frozenset[str] | None:
-    """With a claim to look at, its absence means that the token opens nothing."""
+    """The names in the claim `name`; a token without the claim may use none. None, all, if no claim is configured."""
     if name is None:
         return None
-    told = claims.get(name)
-    words = told.split() if isinstance(told, str) else told if isinstance(told, list) else []
+    value = claims.get(name)
+    words = value.split() if isinstance(value, str) else value if isinstance(value, list) else []
     return frozenset(word for word in words if isinstance(word, str))
 
 

@@ -12,10 +12,10 @@ _HEADERS = ("api-key", "x-api-key")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request.
+    """The sender of a request.
 
-    `name` stands in log lines and messages; `id` is under what limits are counted, and no two callers share one.
-    `endpoints` are the names that it may use (deployments' too), None for all. `limits` came with its key.
+    `name` is for log lines and messages; `id` is unique, and limits are counted under it. `endpoints` are the names
+    that it may use (of deployments too), None for all. `limits` are its key's own.
     """
 
     name: str
@@ -25,22 +25,22 @@ class Caller:
 
 
 ANONYMOUS_CALLER = Caller(ANONYMOUS, ANONYMOUS)
-"""Who sends requests without credentials, where that is allowed. All of them are one caller, with one share."""
+"""Requests without credentials, if allowed. Together they are one caller and share its limits."""
 
 UNAUTHENTICATED = Caller(
     "", "", limits=Limits(requests_per_minute=None, tokens_per_minute=None, concurrent_requests=None)
 )
-"""Whoever asks an open route, which is not counted: a probe must not find a limit used up."""
+"""The caller of an open route. Open routes are not counted: a probe must not fail because of a limit."""
 
 
 def credentials(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """The keys and tokens that are shown (lower-case header names): `Authorization: Bearer`, `api-key`, `x-api-key`.
+    """The keys and tokens of a request, by lower-case header names: `Authorization: Bearer`, `api-key`, `x-api-key`.
 
-    The same one counts once: Azure's SDK sends its key in two of them.
+    A repeated one counts once: Azure's SDK sends its key in two headers.
     """
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    shown = [token if scheme.lower() == "bearer" else "", *(headers.get(name, "") for name in _HEADERS)]
-    return tuple(dict.fromkeys(it for one in shown if (it := one.strip())))
+    found = [token if scheme.lower() == "bearer" else "", *(headers.get(name, "") for name in _HEADERS)]
+    return tuple(dict.fromkeys(it for value in found if (it := value.strip())))
 
 
 def names(config: Config) -> Collection[str]:
@@ -49,7 +49,7 @@ def names(config: Config) -> Collection[str]:
 
 
 def visible_config(caller: Caller, config: Config) -> Config:
-    """`config` as `caller` may know it: its endpoints, the deployments behind them, the defaults that lead there."""
+    """The part of `config` that `caller` may see: its endpoints, their deployments, the defaults among them."""
     if caller.endpoints is None:
         return config
     endpoints = {name: endpoint for name, endpoint in config.endpoints.items() if name in caller.endpoints}
@@ -71,7 +71,7 @@ class ConfigViews:
         """`visible_config`, cached."""
         if caller.endpoints is None:
             return self.config
-        # Names that this configuration lacks make no difference: without them, few keys serve many tokens.
+        # Names that the configuration lacks are left out of the cache key: tokens differ in them.
         allowed = caller.endpoints & self._names
         if (view := self._views.get(allowed)) is None:
             view = self._views[allowed] = visible_config(caller, self.config)
@@ -83,5 +83,5 @@ class ConfigViews:
             return
         view = self.of(caller)
         if name not in names(view):
-            known = ", ".join(sorted(view.endpoints)) or "nothing here"
+            known = ", ".join(sorted(view.endpoints)) or "no endpoint"
             raise Forbidden(f"'{caller.name}' may not use '{name}'; it may use: {known}", param="model")

@@ -1,7 +1,7 @@
-"""The guard that every request passes: who is calling, and whether it may run. The files and sockets behind it.
+"""Authenticates callers and applies their limits; owns the files and sockets behind that.
 
-A configuration is taken whole or refused (`reconfigure`); what it does not change goes on as it was: keys, an issuer's
-keys, counts. Tasks that live as long as the application reread and renew; no request waits for them.
+`reconfigure` accepts a configuration as a whole or rejects it; what the new one leaves unchanged is kept: API keys, an
+issuer's keys, counts. Background tasks reread and renew them; no request waits for those.
 """
 
 import asyncio
@@ -28,8 +28,6 @@ from app.limits.limiter import Limiter, LimitObserver, LimitSubject, Reservation
 from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
 from app.telemetry.logs import event, where
 
-_TICK_S = 1.0
-
 _NO_KEY = (
     "Credentials are required: send a key or token as `Authorization: Bearer …`, or a key in `api-key` or `x-api-key`"
 )
@@ -39,17 +37,18 @@ _log = logging.getLogger("switchyard")
 
 
 class AccessObserver(LimitObserver, Protocol):
-    """Who wants to know what happens here."""
+    """Counts what happens here."""
 
     def keys_read(self, outcome: str) -> None:
-        """The file with the keys was read again: ``applied`` or ``refused``."""
+        """The keys file was reloaded: ``applied`` or ``refused``."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessTiming:
-    """Times in seconds. `issuer_retry_s` lies between two fetches of an issuer's keys, `issuer_timeout_s` bounds one;
-    `clock` is Unix time: keys expire and limits are counted by it."""
+    """Times in seconds. The keys' file is read every `refresh_every_s`. `issuer_retry_s` lies between two fetches of an
+    issuer's keys, `issuer_timeout_s` bounds one; `clock` is Unix time: keys expire and limits are counted by it."""
 
+    refresh_every_s: float = 1.0
     issuer_retry_s: float = RETRY_S
     issuer_timeout_s: float = TIMEOUT_S
     clock: Callable[[], float] = time.time
@@ -60,7 +59,7 @@ DEFAULT_TIMING = AccessTiming()
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What one configuration made of it. Replaced whole."""
+    """What one configuration set up. Replaced as a whole."""
 
     settings: AccessSettings
     keys: KeyFile | None
@@ -69,8 +68,8 @@ class _State:
 
 
 class Access:
-    """Who may call this server, and how much. `loopback`: only this machine reaches it; `several_routers`: others
-    like it serve the same callers."""
+    """Who may call this server, and how much. `loopback`: only this machine reaches it; `several_routers`: other
+    routers serve the same callers."""
 
     def __init__(
         self,
@@ -82,11 +81,11 @@ class Access:
     ) -> None:
         self._observer, self._loopback, self._several, self._timing = observer, loopback, several_routers, timing
         self._session: aiohttp.ClientSession | None = None
-        self._retired: list[Store] = []  # of earlier configurations: requests that began under these end there
+        self._retired: list[Store] = []  # of earlier configurations: their requests still settle there
         self._state: _State | None = None
 
     def reconfigure(self, config: Config) -> None:
-        """Goes by `config` from the next request on. Raises ConfigError, having changed nothing, where it cannot."""
+        """Applies `config` from the next request on. Raises ConfigError, and changes nothing, if it cannot."""
         settings, before = config.access, self._state
         if problems := list(exposure_problems(settings, loopback=self._loopback)):
             raise ConfigError(problems)
@@ -106,41 +105,41 @@ class Access:
             )
 
     async def caller(self, headers: Mapping[str, str]) -> Caller:
-        """Who sends a request with these headers. Raises Unauthorized, and Unavailable where that cannot be found out.
+        """The caller of a request with these headers. Raises Unauthorized, and Unavailable if that cannot be checked.
 
-        Without `keys_file` and `oidc` a credential means nothing: clients send one because their SDKs demand it.
+        Without `keys_file` and `oidc` credentials are ignored: clients send one because their SDKs require it.
         """
         state = self._current
         if not state.settings.knows_callers:
             return ANONYMOUS_CALLER
-        if (shown := _only(credentials(headers))) is None:
+        if (credential := _only(credentials(headers))) is None:
             if state.settings.allow_anonymous:
                 return ANONYMOUS_CALLER
             raise Unauthorized(_NO_KEY)
-        if state.issuer is not None and looks_like_a_token(shown):
-            return verify(shown, await state.issuer.key(key_id(shown)), state.issuer.oidc)
+        if state.issuer is not None and looks_like_a_token(credential):
+            return verify(credential, await state.issuer.key(key_id(credential)), state.issuer.oidc)
         if state.keys is None:
             raise Unauthorized("The credential is not a bearer token of this server's issuer")
-        return state.keys.ring.caller(shown, self._timing.clock())
+        return state.keys.ring.caller(credential, self._timing.clock())
 
     def may_manage(self, caller: Caller) -> bool:
-        """Whether `caller` may change what is served."""
+        """Whether `caller` may change traffic."""
         settings = self._current.settings
         return not settings.may_be_exposed or caller.name in settings.managers
 
     def require_manager(self, caller: Caller) -> None:
-        """Raises Forbidden where `caller` may not change what is served."""
+        """Raises Forbidden if `caller` may not change traffic."""
         if not self.may_manage(caller):
             raise Forbidden(f"'{caller.name}' may not change traffic: it is not listed in `access.managers`")
 
-    def admit(self, caller: Caller, endpoint: str, body: Mapping[str, Any], answer: UsageSource) -> Reservation:
-        """A context in which a request of `caller` runs, as its limits let it: see `Limiter.admit`."""
-        return self._current.limiter.admit(LimitSubject(caller.name, caller.id, caller.limits), endpoint, body, answer)
+    def admit(self, caller: Caller, endpoint: str, body: Mapping[str, Any], usage: UsageSource) -> Reservation:
+        """The context in which a request of `caller` runs: see `Limiter.admit`."""
+        return self._current.limiter.admit(LimitSubject(caller.name, caller.id, caller.limits), endpoint, body, usage)
 
     async def reader(self, headers: Mapping[str, str]) -> Caller:
-        """Who reads metrics. Raises Unauthorized where they are restricted and nobody shows who that is.
+        """The caller that reads metrics. Raises Unauthorized if they are restricted and no credentials are sent.
 
-        Open unless configured otherwise: a scraper has no key, and there is neither a key nor a prompt in them.
+        They are open by default: scrapers usually have no key, and metrics hold neither keys nor prompts.
         """
         if self._state is None or self._state.settings.metrics == "open":
             return UNAUTHENTICATED
@@ -150,16 +149,17 @@ class Access:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The application's life: opens what is needed, keeps it fresh, closes it."""
-        rounds = ((self._reread_keys, _TICK_S), (self._refresh_issuer, _TICK_S), (self._renew_leases, RENEW_EVERY_S))
+        """Opens what access needs, keeps it fresh while the block runs, closes it."""
+        every_s = self._timing.refresh_every_s
+        tasks = ((self._reread_keys, every_s), (self._refresh_issuer, every_s), (self._renew_leases, RENEW_EVERY_S))
         async with aiohttp.ClientSession() as self._session:
-            upkeep = [asyncio.create_task(_repeat(work, every_s)) for work, every_s in rounds]
+            loops = [asyncio.create_task(_repeat(work, every_s)) for work, every_s in tasks]
             try:
                 yield
             finally:
-                for task in upkeep:
+                for task in loops:
                     task.cancel()
-                await asyncio.wait(upkeep)
+                await asyncio.wait(loops)
                 for store in self._stores:
                     with suppress(StoreFailed):
                         await store.close()
@@ -177,8 +177,8 @@ class Access:
 
     def _check_sharing(self, settings: AccessSettings, ring: KeyRing) -> None:
         problems = sharing_problems(settings.limits, several_routers=self._several, keys_have_limits=ring.have_limits)
-        if told := list(problems):
-            raise ConfigError(told)
+        if found := list(problems):
+            raise ConfigError(found)
 
     async def _reread_keys(self) -> None:
         if (state := self._state) is None or state.keys is None:
@@ -214,27 +214,27 @@ class Access:
 
 
 async def _repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:
-    """Each piece of upkeep has rounds of its own: an issuer that hangs holds up neither a revoked key nor a lease."""
+    """Each task has its own loop: a hanging issuer must not delay the revocation of a key."""
     while True:
         await asyncio.sleep(every_s)
         try:
             await work()
-        except Exception as error:  # noqa: BLE001  a defect of one round must not end the rounds
+        except Exception as error:  # noqa: BLE001  a bug in one round must not end the loop
             _log.error("Access refresh task failed", extra=event("access_refresh_failed", traceback=where(error)))
 
 
-def _only(shown: Sequence[str]) -> str | None:
-    """Raises Unauthorized where there are several: a proxy in front may have let the other one through."""
-    if len(shown) > 1:
+def _only(found: Sequence[str]) -> str | None:
+    """The one credential, if any. Raises Unauthorized if there are several: a proxy may have checked the other one."""
+    if len(found) > 1:
         raise Unauthorized(_TWO_KEYS)
-    return shown[0] if shown else None
+    return found[0] if found else None
 
 
 def _key_file(settings: AccessSettings, before: _State | None) -> KeyFile | None:
     if settings.keys_file is None:
         return None
     if before is not None and before.keys is not None and before.keys.path == settings.keys_file:
-        before.keys.judge_again()
+        before.keys.recheck()
         return before.keys
     try:
         return KeyFile(settings.keys_file)
@@ -247,7 +247,7 @@ def _store(wanted: StoreSettings | None, before: _State | None, clock: Callable[
         return before.limiter.store
     if wanted is None:
         return Store.in_memory(clock)
-    # Redis's client takes as long to import as half of the router: those who do not share are spared that.
+    # Imported only if needed: the Redis client takes as long to import as half of the router.
     from app.limits.redis_store import shared_store
 
     try:

@@ -1,4 +1,4 @@
-"""The file with the API keys: a plain one, or a Secret that Kubernetes mounts. Read, and read again when it changes."""
+"""The API keys file: a plain file, or a Secret that Kubernetes mounts. It is reloaded when it changes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,40 +9,40 @@ from app.config.files import read_text
 
 
 class KeyFile:
-    """`ring` is the file's content as it last made sense.
+    """`ring` holds the keys of the file's last valid content.
 
-    A file that is gone or broken changes nothing: keys that worked keep working until somebody says otherwise.
+    A missing or invalid file changes nothing: the previous keys keep working.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError where there is no sense in it to begin with."""
+        """Raises ConfigError if the file cannot be read or is invalid."""
         self.path = path
         text = read_text(path)
         self.ring = self._parsed(text)
-        self._taken = text
-        self._seen: str | None = text
-        self._judged: str | None = text
+        self._applied = text
+        self._latest: str | None = text
+        self._checked: str | None = text
 
     def reread(self, check: Callable[[KeyRing], None]) -> bool:
-        """Whether there was something new. Raises ConfigError, once per change, where the new content is wrong.
+        """Whether there were new keys. Raises ConfigError, once per change, if the new content is invalid.
 
-        So may `check`, which looks at it before it is taken. The content is compared, not the file's time: Kubernetes
-        swaps a link, and a second is long for a clock. It is judged once two looks have found the same: an editor
-        empties a file before it fills it, and half a list of keys is a list of keys.
+        `check` may raise it too, before the keys are applied. The content is compared, not the file's time: Kubernetes
+        swaps a link, and file times are coarse. New content is checked once two reads agree: an editor empties a file
+        before it fills it, and half a list of keys is a valid list of keys.
         """
-        before, self._seen = self._seen, self._text()
-        if self._seen != before or self._seen == self._judged:
+        before, self._latest = self._latest, self._text()
+        if self._latest != before or self._latest == self._checked:
             return False
-        self._judged = self._seen
-        text = self._seen if self._seen is not None else read_text(self.path)
+        self._checked = self._latest
+        text = self._latest if self._latest is not None else read_text(self.path)
         ring = self._parsed(text)
         check(ring)
-        self.ring, self._taken = ring, text
+        self.ring, self._applied = ring, text
         return True
 
-    def judge_again(self) -> None:
-        """What was refused may be right now: `check` has changed."""
-        self._judged = self._taken
+    def recheck(self) -> None:
+        """Lets the next `reread` check rejected content again: `check` has changed."""
+        self._checked = self._applied
 
     def _text(self) -> str | None:
         try:
@@ -58,9 +58,9 @@ class KeyFile:
 
 
 def append(path: Path, line: str) -> None:
-    """Adds a record's line to the file, which it makes, readable by its owner alone, if there is none.
+    """Appends a record's line to the file, creating it readable by its owner only.
 
-    Raises ConfigError where that would not make a keys file, as in somebody's configuration.
+    Raises ConfigError if the result would not be a keys file, as when `path` is a configuration file.
     """
     path.touch(mode=0o600)
     text = read_text(path)

@@ -1,1 +1,1 @@
-"""The configuration: what the YAML may say, and every reason to reject it."""
+"""The configuration: its schema, and every reason to reject it."""

@@ -21,13 +21,14 @@ CallerName = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,198}[!-~]
 
 
 class Limits(Section):
-    """How much one caller may ask of one endpoint. Left out: what the wider limit says. null: no limit."""
+    """How much one caller may use one endpoint. Default: the wider limit. null: no limit."""
 
-    requests_per_minute: Count | None = None
+    requests_per_minute: Count | None = Field(default=None, description="In any minute.")
     tokens_per_minute: Count | None = Field(
-        default=None, description="Prompt and completion; a prompt is estimated first, and settled with the real count."
+        default=None,
+        description="Prompt and completion. A prompt is estimated first and settled with the engine's count.",
     )
-    concurrent_requests: Count | None = None
+    concurrent_requests: Count | None = Field(default=None, description="Running at the same time.")
 
     def within(self, wider: "Limits") -> "Limits":
         """These limits, and `wider`'s where these say nothing."""
@@ -35,7 +36,7 @@ class Limits(Section):
 
 
 class StoreSettings(Section):
-    """A Redis or Valkey in which several routers count together. One of the three says where it is."""
+    """The Redis or Valkey in which several routers count together. Exactly one of the keys is set."""
 
     url: str | None = Field(default=None, description="redis://host:6379/0, or rediss:// for TLS; without a password.")
     url_env: str | None = Field(default=None, description="The environment variable with the URL.")
@@ -66,16 +67,17 @@ class Limiting(Section):
     default: Limits = Limits()
     endpoints: dict[str, Limits] = Field(
         default_factory=dict,
-        description="For every caller of an endpoint, asked for by its name or by a deployment's behind it.",
+        description="For every caller of the endpoint, also if it names a deployment behind it.",
     )
     callers: dict[CallerName, Limits] = Field(
-        default_factory=dict, description=f"For a key's name or a token's principal; '{ANONYMOUS}' for the others."
+        default_factory=dict,
+        description=f"By a key's name or a token's principal; '{ANONYMOUS}' for callers without credentials.",
     )
     store: StoreSettings | None = Field(
-        default=None, description="Left out: counted in memory, which one router alone may do."
+        default=None, description="Where to count. Default: in memory, which only a single router may do."
     )
     on_store_failure: Literal["allow", "refuse"] = Field(
-        default="allow", description="What happens to requests while the store does not answer."
+        default="allow", description="Whether requests pass or get a 503 while the store does not answer."
     )
 
     def of(self, caller: str, endpoint: str, own: Limits | None) -> Limits:
@@ -93,19 +95,19 @@ class Limiting(Section):
 class Oidc(Section):
     """Bearer tokens (JWT) of an OpenID Connect issuer."""
 
-    issuer: str = Field(description="The claim `iss`, and where the issuer tells about itself.")
-    audience: str = Field(min_length=1, description="The claim `aud` must hold it.")
+    issuer: str = Field(description="The claim `iss`, and the base URL for discovery.")
+    audience: str = Field(min_length=1, description="The claim `aud` must contain it.")
     jwks_url: str | None = Field(
-        default=None, description="The issuer's keys. Left out: as <issuer>/.well-known/openid-configuration says."
+        default=None, description="The issuer's keys. Default: as `<issuer>/.well-known/openid-configuration` says."
     )
     principal_claim: str = Field(default="sub", min_length=1, description="The claim that names the caller.")
     endpoints_claim: str | None = Field(
         default=None,
         min_length=1,
-        description="The claim that lists the endpoints which the caller may use: a list, or words with spaces "
-        "between them. Left out: all of them.",
+        description="The claim with the endpoints that the caller may use: a list, or words separated by spaces. "
+        "Default: all endpoints.",
     )
-    leeway_s: float = Field(default=30.0, ge=0, le=300, description="How far clocks may differ.")
+    leeway_s: float = Field(default=30.0, ge=0, le=300, description="How far clocks may differ, in seconds.")
 
     @model_validator(mode="after")
     def _urls_are_safe(self) -> Self:
@@ -118,10 +120,10 @@ class Oidc(Section):
 
 
 class AccessSettings(Section):
-    """Who may call. With neither `keys_file` nor `oidc` everyone may, on the loopback interface only."""
+    """Who may call. With neither `keys_file` nor `oidc`, everyone on the loopback interface."""
 
     keys_file: Path | None = Field(
-        default=None, description="API keys, as `python -m app.access create-key` writes them; reread when it changes."
+        default=None, description="API keys, as `switchyard keys create` writes them; reread when it changes."
     )
     oidc: Oidc | None = None
     allow_anonymous: bool = Field(
@@ -130,12 +132,11 @@ class AccessSettings(Section):
     managers: tuple[CallerName, ...] = Field(
         default=(),
         description="The callers (a key's name, a token's principal) that may change traffic over the management API. "
-        "Without credentials to check, on loopback, everyone may.",
+        "Without keys and tokens, everyone on the machine may.",
     )
     metrics: Literal["open", "restricted"] = Field(
         default="open",
-        description="Whether metrics need credentials too (scrapers usually have none) and are those of the reader's "
-        "endpoints.",
+        description="`restricted`: metrics need credentials, and show only the reader's endpoints.",
     )
     limits: Limiting = Limiting()
 

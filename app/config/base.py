@@ -1,6 +1,6 @@
-"""What every section of the configuration is made of, and how its problems are told.
+"""The base of every section of the configuration, and the wording of problems.
 
-A section is a frozen pydantic model that knows no other keys than its own; a problem is one line,
+A section is a frozen pydantic model that forbids unknown keys; a problem is one line,
 ``path: what is wrong; the fix``.
 """
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class ConfigError(ValueError):
-    """A configuration that is refused. `problems` holds one line each: ``path: what is wrong; the fix``."""
+    """An invalid configuration. `problems` holds one line each: ``path: what is wrong; the fix``."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
@@ -19,14 +19,14 @@ class ConfigError(ValueError):
 
 
 class Section(BaseModel):
-    """A part of the configuration: immutable, and refusing unknown keys."""
+    """A part of the configuration: immutable, without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def problems_of(error: ValidationError, root: type[BaseModel], *, is_secret: bool = False) -> Iterator[str]:
-    """Every problem that pydantic found in a `root`, one line each. `is_secret`: a name that it does not have may be a
-    key that somebody put in the wrong place, and is not repeated."""
+    """Every problem that pydantic found in a `root`, one line each. `is_secret`: unknown names are not repeated, since
+    one may be an API key in the wrong place."""
     for item in error.errors():
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, ConfigError):
@@ -42,7 +42,7 @@ def problems_of(error: ValidationError, root: type[BaseModel], *, is_secret: boo
 
 
 def _model_at(root: type[BaseModel], location: Sequence[int | str]) -> type[BaseModel]:
-    """The model whose keys stand at `location`: names of fields, and keys of the mappings between them."""
+    """The model at `location`, which holds field names and the keys of mappings between them."""
     model = root
     for part in location:
         if (field := model.model_fields.get(str(part))) is not None:

@@ -1,4 +1,4 @@
-"""Files that people write, read strictly. Whatever is wrong with one leaves here as a ConfigError."""
+"""Reads hand-written files strictly. Every problem is raised as a ConfigError."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from app.config.base import ConfigError
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """YAML that refuses a mapping with the same key twice, where plain YAML silently keeps the last."""
+    """YAML that rejects duplicate keys; plain YAML silently keeps the last one."""
 
     quotes = True
 
@@ -47,12 +47,12 @@ def read_text(path: Path) -> str:
 
 
 def read_yaml(path: Path) -> object:
-    """What the YAML in `path` says."""
+    """The content of the YAML file `path`."""
     return parse_yaml(read_text(path), where=f"{path}: ")
 
 
 def parse_yaml(text: str, *, where: str = "", is_secret: bool = False) -> object:
-    """What the YAML in `text` says. Of a secret one no problem quotes anything: it names the line alone."""
+    """The content of a YAML text. If it is secret, problems name the line and quote nothing."""
     try:
         document: object = yaml.load(text, Loader=_DiscreetLoader if is_secret else _StrictLoader)
         return document

@@ -1,10 +1,10 @@
 """The router's configuration: what it may say, and every reason to refuse it.
 
-It is the `user_config` of the application `router` in `serve_config.yaml` (or a file of its own for `python -m app`).
+It is the `user_config` of the application `router` in `serve_config.yaml`, or a file of its own (`switchyard router`).
 A `Config` that exists is right: whatever cannot be served is refused here, with the path and the fix.
 
-    python -m app.config check FILE     says what is wrong with FILE, starting nothing; exit status 1 if anything is
-    python -m app.config schema         prints the JSON Schema of `serve_config.yaml` for editors
+    switchyard check FILE     reports every problem of FILE and starts nothing; exit code 1 if there are any
+    switchyard schema         prints the JSON Schema of `serve_config.yaml` for editors
 """
 
 import re
@@ -21,6 +21,7 @@ from app.internal_api import APP_PREFIX
 
 Task = Literal["chat", "completions", "responses", "embeddings"]
 TASKS: tuple[Task, ...] = get_args(Task)
+Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -40,33 +41,37 @@ class Sticky(_Model):
 
 
 class ContentFilter(_Model):
-    """What an endpoint refuses to be asked."""
+    """Requests whose text matches a pattern are rejected with a 400."""
 
     patterns: tuple[re.Pattern[str], ...] = Field(
-        min_length=1, description="Python regular expressions, searched in the texts of a request."
+        min_length=1, description="Python regular expressions, searched in all texts of a request."
     )
 
 
 class Admission(_Model):
-    """How many requests at a time. Per router replica."""
+    """How many requests an endpoint takes at a time, per router replica."""
 
-    max_concurrent: int = Field(ge=1, description="Requests that the deployments work on.")
-    max_queued: int = Field(default=0, ge=0, description="Requests that wait for a place; more are refused at once.")
-    max_wait_s: Seconds = Field(default=30.0, description="The longest wait; then the request is refused.")
+    max_concurrent: int = Field(ge=1, description="Requests that run at the same time.")
+    max_queued: int = Field(default=0, ge=0, description="Requests that wait for a slot; more are rejected at once.")
+    max_wait_s: Seconds = Field(default=30.0, description="The longest wait; then the request is rejected.")
 
 
 class Endpoint(_Model):
-    """A public name that clients call, and the deployments behind it."""
+    """A name that clients put into `model`, and the deployments behind it."""
 
-    tasks: tuple[Task, ...] = Field(min_length=1, description="What callers may ask; every deployment must do it.")
-    traffic: dict[str, Percent] = Field(min_length=1, description="Percentage per deployment; sums to 100.")
+    tasks: tuple[Task, ...] = Field(
+        min_length=1, description="What callers may use; every deployment must support all of them."
+    )
+    traffic: dict[str, Percent] = Field(min_length=1, description="Percentage per deployment; the sum is 100.")
     sticky: Sticky | None = None
     content_filter: ContentFilter | None = None
-    admission: Admission | None = Field(default=None, description="Left out: no bound but the deployments' own.")
+    admission: Admission | None = Field(
+        default=None, description="Limits on concurrent requests. Default: only the deployments' own."
+    )
     fallback: tuple[str, ...] | None = Field(
         default=None,
-        description="Who is tried after a failure before the first byte, in order; [] for nobody. "
-        "Left out: the other deployments that get traffic, the largest share first.",
+        description="Deployments to try after a failure before the first byte, in order. Default: the others with "
+        "traffic, the largest share first. `[]` is none.",
     )
 
     @model_validator(mode="after")
@@ -85,16 +90,18 @@ class Deployment(_Model):
     app: Name | None = Field(default=None, description=f"The Serve application, at {APP_PREFIX}<app>.")
     url: str | None = Field(default=None, description="Base URL of a server elsewhere, without /v1.")
     model: str = Field(min_length=1, description="The name under which that server knows the model.")
-    tasks: tuple[Task, ...] = Field(default=("chat", "completions", "responses"), min_length=1)
+    tasks: tuple[Task, ...] = Field(
+        default=("chat", "completions", "responses"), min_length=1, description="What the model can do."
+    )
     api_key_env: str | None = Field(default=None, description="The environment variable with the key for `url`.")
     api_key_file: Path | None = Field(default=None, description="The file with the key for `url`.")
     tokenizer_dir: Path | None = Field(
         default=None,
-        description="For `url`: the directory with the model's tokenizer.json, for dialects that speak of tokens.",
+        description="For `url`: the directory with the model's tokenizer.json, for TGI's and Friendli's clients.",
     )
     instruction_template: str = Field(
         default="{instruction} {input}",
-        description="For embeddings: how the model's card puts an instruction and the text to embed together.",
+        description="For embeddings: how an instruction and the text are joined, as the model's card says.",
     )
 
     @model_validator(mode="after")
@@ -117,23 +124,32 @@ class Deployment(_Model):
 
 
 class Timeouts(_Model):
-    """In seconds; expiry ends the engine's work."""
+    """In seconds. When one expires, the engine's work ends."""
 
     body_s: Seconds = Field(default=60.0, description="For the client to send its whole request.")
-    connect_s: Seconds = Field(default=5.0, description="To reach the deployment.")
+    connect_s: Seconds = Field(default=5.0, description="To connect to the deployment.")
     first_byte_s: Seconds = Field(default=300.0, description="From the request to the answer's first byte.")
     idle_s: Seconds = Field(default=120.0, description="Between two chunks of an answer.")
-    total_s: Seconds = Field(default=3600.0, description="The whole exchange.")
+    total_s: Seconds = Field(default=3600.0, description="For the whole request.")
+
+
+class Cors(_Model):
+    """Scripts of other origins, in browsers, that may call this server. Left out: none."""
+
+    origins: tuple[Origin, ...] = Field(
+        min_length=1, description='As browsers send them, like "https://app.example.com"; "*" for every origin.'
+    )
+    max_age_s: int = Field(default=600, ge=0, description="How long a browser may keep a preflight's answer.")
 
 
 class Tgi(_Model):
-    """The TGI dialect, where its two descriptions differ."""
+    """What the TGI dialect does where its two descriptions differ."""
 
     profile: Literal["mindie", "tgi"] = Field(
         default="mindie",
-        description="Which description holds: MindIE's (and TGI 0.9's), or TGI 3's. It decides what a request that "
-        "says nothing gets: the output's length (20 tokens, or the rest of the context), the prompt in the text, a "
-        "list or an object at POST /, sampling, the seed of greedy answers.",
+        description="Which description applies: MindIE's (and TGI 0.9's), or TGI 3's. It sets the defaults: output "
+        "length (20 tokens, or the rest of the context), the prompt in the text, an object or a list at `POST /`, "
+        "sampling, the seed of greedy answers.",
     )
 
 
@@ -143,11 +159,12 @@ class Config(_Model):
     endpoints: dict[Name, Endpoint] = Field(min_length=1)
     deployments: dict[Name, Deployment] = Field(min_length=1)
     defaults: dict[Task, str] = Field(
-        default_factory=dict, description="Task to endpoint, for clients that name no model."
+        default_factory=dict, description="The endpoint for each task, for clients that name no model."
     )
     access: AccessSettings = AccessSettings()
     timeouts: Timeouts = Timeouts()
     tgi: Tgi = Tgi()
+    cors: Cors | None = None
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="A larger request gets a 413.")
     max_header_bytes: int = Field(default=32 * 1024, ge=1024, description="All headers together; more get a 431.")
     max_messages: int = Field(default=4096, ge=1, description="In one conversation or batch; more get a 400.")

@@ -31,7 +31,7 @@ def load(path: Path) -> Config:
 
 
 def host_of(document: Mapping[str, Any]) -> str:
-    """Where a Serve configuration has the application listen: on loopback, if it does not say (Serve's default)."""
+    """The host that a Serve configuration listens on; Serve's default is loopback."""
     return str((document.get("http_options") or {}).get("host") or "127.0.0.1")
 
 
@@ -79,7 +79,7 @@ def _application_problems(applications: Sequence[Mapping[str, Any]], config: Con
 
 
 def check_file(path: Path) -> list[str]:
-    """Every problem of the configuration in `path`; empty when it is right. Starts nothing."""
+    """Every problem of the configuration in `path`. Starts nothing."""
     try:
         load(path)
     except ConfigError as error:
@@ -88,7 +88,7 @@ def check_file(path: Path) -> list[str]:
 
 
 def runs_several(deployment: Mapping[str, Any]) -> bool:
-    """Whether a Serve deployment, as its configuration has it, may get more than one replica."""
+    """Whether a Serve deployment may get more than one replica by its configuration."""
     number, autoscaling = deployment.get("num_replicas"), deployment.get("autoscaling_config") or {}
     if number == "auto" or (isinstance(number, int) and number > 1):
         return True

@@ -3,7 +3,7 @@ from urllib.parse import urlsplit
 
 
 def is_safe(url: str) -> bool:
-    """Whether nobody on the way can change what comes from `url`."""
+    """Whether what comes from `url` cannot be altered in transit."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -13,7 +13,7 @@ def is_safe(url: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
+    """Whether only this machine can reach `host`."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -164,6 +164,7 @@ class Call:
     content filters search, and errors quote. `model` is the endpoint or deployment that the client named, None for the
     task's default. `deployment` is a variant of the endpoint that the client chose by other means than the routing
     header. `user` is a candidate for the sticky key. `timeout_s` is how long the client will wait for the whole answer.
+    `field_names` are the client's paths of those of vLLM's fields whose names differ, for errors.
     """
 
     task: Task
@@ -173,6 +174,7 @@ class Call:
     deployment: str | None = None
     user: str | None = None
     timeout_s: float | None = None
+    field_names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

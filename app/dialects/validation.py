@@ -18,13 +18,15 @@ Checked = TypeVar("Checked", bound=BaseModel)
 class Problem:
     """The first problem of a body: a `field_path`, and a sentence that begins with it.
 
-    `missing`: a required field is absent; `unknown`: the model has no such field.
+    `missing`: a required field is absent; `unknown`: the model has no such field; `wrong_type`: the value has the wrong
+    JSON type, in every branch of a union.
     """
 
     path: str
     message: str
     missing: bool
     unknown: bool
+    wrong_type: bool
 
 
 def first_problem(error: ValidationError) -> Problem:
@@ -36,7 +38,14 @@ def first_problem(error: ValidationError) -> Problem:
     if not path:  # a rule over several fields, whose message begins with the field's name
         path, _, message = message.partition(": ")
     kind = found["type"]
-    return Problem(path, f"{path}: {message}", kind == "missing", kind == "extra_forbidden")
+    wrong_type = all(map(_is_wrong_type, of_the_first))
+    return Problem(path, f"{path}: {message}", kind == "missing", kind == "extra_forbidden", wrong_type)
+
+
+def _is_wrong_type(error: ErrorDetails) -> bool:
+    # Pydantic reports a wrong type for a choice of words as a value out of bounds.
+    is_literal = error["type"] == "literal_error" and not isinstance(error["input"], str)
+    return error["type"].endswith("_type") or is_literal
 
 
 def _fields(error: ErrorDetails) -> list[int | str]:

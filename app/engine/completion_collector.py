@@ -1,7 +1,7 @@
-"""A stream of vLLM's completion chunks, folded into the body of the unary call: whole, or as far as it came.
+"""Collects a stream of vLLM's completion chunks into the body of the unary response, complete or partial.
 
-Pure: bytes in, a body out. Contract: vLLM 0.29, `entrypoints/openai/completion`. Its chunks tell each choice's counts
-when asked (`continuous_usage_stats`), so that a stream that was cut short has a usage too.
+Pure: bytes in, a body out. Contract: vLLM 0.29, `entrypoints/openai/completion`. With `continuous_usage_stats` each
+chunk carries its choice's token counts, so that a truncated stream has a usage too.
 """
 
 import re
@@ -15,7 +15,7 @@ from app.errors import Broken
 from app.sse import Decoder
 
 STREAM_OPTIONS: Mapping[str, bool] = {"include_usage": True, "continuous_usage_stats": True}
-"""Asks for the counts on every chunk, and for their sums at the end."""
+"""Requests the counts on every chunk and their sums at the end."""
 
 _ERROR = re.compile(r'\{"error"')
 _LOGPROBS = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
@@ -30,25 +30,25 @@ def choices_of(body: Mapping[str, Any]) -> int:
 
 
 class Tally:
-    """The counts of a request with `n` choices for each prompt, from the latest counts of each choice."""
+    """Sums up a request with `n` choices per prompt, from the latest counts of each choice."""
 
     def __init__(self, n: int) -> None:
         self._n = n
         self._latest: dict[int, Mapping[str, int]] = {}
 
-    def note(self, index: int, usage: Mapping[str, int]) -> None:
-        """The counts on a chunk of the choice `index`: its prompt's tokens, and its own so far."""
+    def add(self, index: int, usage: Mapping[str, int]) -> None:
+        """Takes the counts on a chunk of the choice `index`: its prompt's tokens, and its own so far."""
         self._latest[index] = usage
 
     def usage(self) -> dict[str, int]:
-        """A usage object. A prompt counts once; one of whose choices nothing has come does not count."""
+        """A usage object. A prompt counts once, and only if one of its choices has begun."""
         prompts = {index // self._n: usage["prompt_tokens"] for index, usage in self._latest.items()}
         prompt, completion = sum(prompts.values()), sum(u["completion_tokens"] for u in self._latest.values())
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 class CompletionCollector:
-    """One completion request's stream. `request` is the one to send for it."""
+    """Collects one completion request's stream. `request` is the body to send."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.request = {**body, "stream": True, "stream_options": dict(STREAM_OPTIONS)}
@@ -58,12 +58,12 @@ class CompletionCollector:
         self._ended = False
         self._usage: dict[str, Any] | None = None
         self._head: dict[str, Any] = {}
-        # Made as they come: how many a request asks for is its sender's word.
+        # Created on arrival: the number that a request asks for is unchecked.
         self._count = choices_of(body)
         self._choices: dict[int, _Choice] = {}
 
     def feed(self, chunk: bytes) -> None:
-        """Raises Rejected or Broken on the engine's error event, and Broken on nonsense."""
+        """Raises Rejected or Broken on the engine's error event, and Broken on a malformed stream."""
         try:
             for event in self._decoder.feed(chunk):
                 if event.data == "[DONE]":
@@ -76,15 +76,15 @@ class CompletionCollector:
             raise Broken(MALFORMED_RESPONSE) from error
 
     def complete(self) -> bytes:
-        """The body. Raises Broken where the stream did not end in order."""
+        """The complete body. Raises Broken if the stream has not ended in order."""
         if not self._ended:
             raise Broken(ENDED_EARLY)
         return self.partial()
 
     def partial(self) -> bytes:
-        """The body of what has come; a choice that has not finished is one that was cut for its length."""
-        untold = _Choice()
-        choices = [{"index": index, **self._choices.get(index, untold).told()} for index in range(self._count)]
+        """The body so far; an unfinished choice has the finish reason `length`."""
+        empty = _Choice()
+        choices = [{"index": index, **self._choices.get(index, empty).fields()} for index in range(self._count)]
         return to_json({**self._head, "choices": choices, "usage": self._usage or self._tally.usage()})
 
     def _add(self, chunk: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ class CompletionCollector:
                 raise IndexError(index)
             self._choices.setdefault(index, _Choice()).add(part)
             if usage:
-                self._tally.note(part["index"], usage)
+                self._tally.add(part["index"], usage)
 
 
 class _Choice:
@@ -118,5 +118,5 @@ class _Choice:
         if part["finish_reason"] is not None:
             self._end = {name: part.get(name) for name in self._end}
 
-    def told(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         return {"text": "".join(self._texts), "logprobs": self._logprobs, **self._end}

@@ -1,6 +1,6 @@
-"""vLLM's words, read at the edges of its answers: token counts and error objects.
+"""vLLM's error objects, as ours.
 
-Contract: vLLM 0.29, `entrypoints/serve/exception_handling` for errors; OpenAI's and Anthropic's `usage` objects.
+Contract: vLLM 0.29, `entrypoints/serve/exception_handling`.
 """
 
 import re
@@ -30,8 +30,8 @@ def engine_error(body: bytes, status: int) -> SwitchyardError:
     return Broken("The deployment failed while serving the request")
 
 
-def refusal_in(first: bytes) -> SwitchyardError | None:
-    """The engine's error, where a stream begins with one: vLLM looks at some fields only once its 200 is out."""
+def error_in_first_chunk(first: bytes) -> SwitchyardError | None:
+    """The engine's error if a stream begins with one: vLLM validates some fields only after it has sent status 200."""
     if not first.startswith(_FAILED):
         return None
     return engine_error(first.partition(b"\n")[0].removeprefix(b"data: "), status=500)
@@ -40,7 +40,7 @@ def refusal_in(first: bytes) -> SwitchyardError | None:
 _PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)
 
 
-# vLLM's names for what no request has as a field: the text that is too long.
+# vLLM's names for a text that is too long; no request has such a field.
 _NO_FIELDS = frozenset({"input_text", "input_tokens"})
 _FIRST_OF_LINES = re.compile(r"validation errors? for .*\n(\S+)\n +(.*?)(?: \[type=|$)", re.MULTILINE)
 _FIRST_OF_LIST = re.compile(r"'msg': (?:'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\")")
@@ -56,7 +56,7 @@ def _fields(body: bytes) -> tuple[str | None, str | None, object]:
     if not isinstance(message, str):
         return None, param, code
     message = _PARAMETER.sub("", message)
-    # vLLM prints pydantic's errors, in one of two ways: keep the first one's sentence, and say what field it is about.
+    # vLLM prints pydantic's errors in one of two ways: keep the first error's sentence and its field.
     if "validation error" in message:
         if first := _FIRST_OF_LIST.search(message):
             message = (first[1] or first[2]).removeprefix("Value error, ")
@@ -67,12 +67,12 @@ def _fields(body: bytes) -> tuple[str | None, str | None, object]:
     return message, param, code
 
 
-# Words of any sentence about a request.
+# Field names that are also common words.
 _COMMON = frozenset({"model", "n", "stream", "user"})
 _TEXT = ("messages", "prompt", "input")
 
 
-# What a sentence is about that names no field: the one of these that the request has, or else the first.
+# The fields that a sentence without a field name is about: the first that the request has, else the first.
 _ABOUT: Mapping[str, Sequence[str]] = {
     "context length": _TEXT,
     "max_model_len": _TEXT,
@@ -83,7 +83,7 @@ _ABOUT: Mapping[str, Sequence[str]] = {
 
 
 def field_named_in(message: str, body: Mapping[str, Any]) -> str | None:
-    """The field of a request that the engine's refusal is about, where it only says so in its sentence."""
+    """The field that the engine's error message is about, if the message alone names it."""
     words = set(re.findall(r"\w+", message)) - _COMMON
     if named := next((name for name in sorted(body, key=len, reverse=True) if name in words), None):
         return named
@@ -92,5 +92,5 @@ def field_named_in(message: str, body: Mapping[str, Any]) -> str | None:
 
 
 def _path(location: str) -> str:
-    """vLLM's ``body.messages.0.role`` as clients know it: ``messages[0].role``."""
+    """vLLM's ``body.messages.0.role`` as clients write it: ``messages[0].role``."""
     return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", location.removeprefix("body."))

@@ -1,10 +1,11 @@
-"""What the router knows of a deployment's model: its tokenizer, its end-of-sequence ids, its context length.
+"""A deployment's model as the router knows it: tokenizer, end-of-sequence ids, context length.
 
-Some dialects speak of tokens (TGI, Friendli): they count a prompt before it is sent and name each token of an answer.
-A model application tells all of it at `MODEL_PATH`, as a JSON object: ``tokenizer`` (the content of tokenizer.json as a
-string), ``eos_token_ids``, ``max_model_len`` (prompt and answer together, in tokens), ``hidden_size``, ``vocab_size``,
-``logprobs_mode`` (vLLM's engine argument), ``processors`` (the keys of `vllm_xargs` that its engine heeds). For a
-server elsewhere a directory with the model's files says it (`tokenizer_dir`), and vLLM's own `/v1/models` the length.
+Some dialects return tokens (TGI, Friendli): they count a prompt before it is sent and list each token of an answer.
+A model application describes its model at `MODEL_PATH`, as a JSON object: ``tokenizer`` (the content of tokenizer.json
+as a string), ``eos_token_ids``, ``max_model_len`` (prompt and answer together, in tokens), ``hidden_size``,
+``vocab_size``, ``logprobs_mode`` (vLLM's engine argument), ``processors`` (the keys of `vllm_xargs` that its engine
+supports). An external server's model is read from a directory (`tokenizer_dir`), its context length from vLLM's
+`/v1/models`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,11 +21,11 @@ from app.errors import Broken
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """A model as its callers count it. `max_len` is in tokens, prompt and answer together.
+    """A model. `max_len` is in tokens, prompt and answer together.
 
-    `is_extended`: its server is a model application of this project, with routes that vLLM's own lacks. `processors`
-    are the keys of `vllm_xargs` that it heeds. What a server does not know it drops without a word. `gives_logits`: its
-    log-probabilities are none, but the model's raw scores.
+    `is_extended`: its server is a model application of this project, with routes that vLLM lacks. `processors` are the
+    keys of `vllm_xargs` that it supports; a server silently ignores others. `gives_logits`: it returns raw logits in
+    place of log-probabilities.
     """
 
     tokenizer: Tokenizer
@@ -50,7 +51,7 @@ class Model:
         gives_logits: bool = False,
         processors: Iterable[str] = (),
     ) -> Self:
-        """Raises Broken where `tokenizer_json` is no tokenizer. `vocab_size` None: the tokenizer's."""
+        """Raises Broken if `tokenizer_json` is not a tokenizer. `vocab_size` None: the tokenizer's."""
         try:
             tokenizer = Tokenizer.from_str(tokenizer_json)
         except Exception as error:  # the Rust side raises plain Exception
@@ -72,25 +73,25 @@ class Model:
 
     @classmethod
     def read(cls, card: bytes) -> Self:
-        """From a model application's answer. Raises Broken where it is none."""
+        """From a model application's response. Raises Broken if it is malformed."""
         try:
-            told = from_json(card)
+            fields = from_json(card)
             return cls.build(
-                told["tokenizer"],
-                eos_ids=told["eos_token_ids"],
-                max_len=told["max_model_len"],
-                vocab_size=told.get("vocab_size"),
-                hidden_size=told.get("hidden_size"),
+                fields["tokenizer"],
+                eos_ids=fields["eos_token_ids"],
+                max_len=fields["max_model_len"],
+                vocab_size=fields.get("vocab_size"),
+                hidden_size=fields.get("hidden_size"),
                 is_extended=True,
-                gives_logits=told.get("logprobs_mode") == "raw_logits",
-                processors=told.get("processors", ()),
+                gives_logits=fields.get("logprobs_mode") == "raw_logits",
+                processors=fields.get("processors", ()),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Broken("The deployment did not describe its model") from error
 
     @classmethod
     def load(cls, directory: Path, max_len: int) -> Self:
-        """From a directory with a model's files, as model hubs keep them. Raises OSError, and Broken on wrong ones."""
+        """From a directory with a model's files, as model hubs store them. Raises OSError and Broken."""
         tokenizer = (directory / "tokenizer.json").read_text(encoding="utf-8")
         config = _json(directory / "config.json")
         eos = (_json(directory / "generation_config.json") or config).get("eos_token_id")
@@ -104,7 +105,7 @@ class Model:
         )
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """The ids of a prompt, special tokens added as the engine adds them; without, the ids of a piece of text."""
+        """The ids of a prompt, special tokens added as the engine adds them; without, the ids of a fragment."""
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special).ids
         return ids
 
@@ -114,7 +115,7 @@ class Model:
         return text
 
     def decode_one(self, id: int) -> str:
-        """One id's own text, a special token's too. The bytes of a part of a character are U+FFFD."""
+        """One id's own text, a special token's too. Bytes of an incomplete character become U+FFFD."""
         text: str = self.tokenizer.decode([id], skip_special_tokens=False)
         return text
 

@@ -8,14 +8,14 @@ from app.engine.errors import engine_error
 from app.engine.model import Model
 from app.engine.token_reader import Reader, Step
 from app.engine.usage import Usage
-from app.errors import Broken, SwitchyardError
+from app.errors import SwitchyardError
 from app.sse import Framer, datas
 
 
 class TokenStream:
-    """A completion's event stream as steps.
+    """Reads a completion's event stream as steps.
 
-    `error` is the engine's own, told inside the stream; nothing follows it. `head` is the first chunk, once it is here.
+    `error` is the engine's own error event, after which everything is ignored. `head` is the first chunk.
     """
 
     def __init__(self, model: Model, *, top: int = 0, keep_end: bool = True, at_once: bool = False) -> None:
@@ -27,14 +27,14 @@ class TokenStream:
 
     @property
     def usage(self) -> Usage | None:
-        """The tokens so far; None before the first."""
+        """The token counts so far; None before the first chunk."""
         if not self._readers:
             return None
         readers = self._readers.values()
         return Usage(max(r.prompt_tokens for r in readers), sum(r.generated_tokens for r in readers))
 
     def feed(self, chunk: bytes) -> list[Step]:
-        """The steps that `chunk` completes. Raises Broken on nonsense."""
+        """The steps that `chunk` completes. Raises what `Reader` does on malformed chunks."""
         steps: list[Step] = []
         for data in datas(self._framer.feed(chunk)):
             if data != b"[DONE]" and self.error is None:
@@ -42,19 +42,16 @@ class TokenStream:
         return steps
 
     def _steps(self, data: bytes) -> list[Step]:
-        try:
-            told = from_json(data)
-            if "error" in told:
-                self.error = engine_error(data, status=500)
-                return []
-            self.head = self.head or told
-            steps: list[Step] = []
-            for part in told["choices"]:
-                steps += (self._readers.get(part["index"]) or self._begun(part["index"])).feed(part)
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            raise Broken("The deployment's answer is no completion") from error
+        body = from_json(data)
+        if "error" in body:
+            self.error = engine_error(data, status=500)
+            return []
+        self.head = self.head or body
+        steps: list[Step] = []
+        for part in body["choices"]:
+            steps += (self._readers.get(part["index"]) or self._new_reader(part["index"])).feed(part)
         return steps
 
-    def _begun(self, index: int) -> Reader:
+    def _new_reader(self, index: int) -> Reader:
         self._readers[index] = reader = self._reader()
         return reader

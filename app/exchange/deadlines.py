@@ -1,4 +1,4 @@
-"""What ends a request from outside: the client that leaves, and time."""
+"""What ends a request early: the client's disconnect, timeouts, and the deadline."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -9,32 +9,33 @@ from app.errors import DeadlinePassed, TimedOut
 
 Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
+STOPPED = "The deployment stopped responding"
 _TOO_LONG = "The response took longer than this server allows"
 
 
 class ClientDisconnected(Exception):
-    """The client closed the connection: nobody is there to answer."""
+    """The client closed the connection before its response was complete."""
 
 
 @asynccontextmanager
 async def while_connected(receive: Receive) -> AsyncIterator[None]:
-    """Cancels the block and raises ClientGone when the client goes away."""
+    """Cancels the block and raises ClientDisconnected when the client disconnects."""
     work = asyncio.current_task()
     assert work is not None
-    gone = False
+    disconnected = False
 
     async def watch() -> None:
-        nonlocal gone
+        nonlocal disconnected
         while (await receive())["type"] != "http.disconnect":
             pass
-        gone = True
+        disconnected = True
         work.cancel()
 
     watcher = asyncio.create_task(watch())
     try:
         yield
     except asyncio.CancelledError:
-        if not gone:
+        if not disconnected:
             raise
         work.uncancel()
         raise ClientDisconnected from None
@@ -44,7 +45,7 @@ async def while_connected(receive: Receive) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def until(deadline: float) -> AsyncIterator[None]:
-    """Raises DeadlinePassed when the block is still running at `deadline` (the event loop's time)."""
+    """Raises DeadlinePassed if the block still runs at `deadline` (event-loop time)."""
     try:
         async with asyncio.timeout_at(deadline):
             yield
@@ -53,9 +54,10 @@ async def until(deadline: float) -> AsyncIterator[None]:
 
 
 class IdleTimeout:
-    """Raises DeadlinePassed when the block outlasts `deadline`, TimedOut when `last` has not been moved for `idle_s`.
+    """Raises TimedOut if the block does not update `last` for `idle_s` seconds, DeadlinePassed at `deadline`.
 
-    One timer per idle period looks at `last`; a timer per chunk would cost more than passing the chunk on.
+    Both are event-loop times. One timer per idle period checks `last`: a timer per chunk would cost more than relaying
+    the chunk.
     """
 
     def __init__(self, idle_s: float, deadline: float) -> None:
@@ -67,7 +69,7 @@ class IdleTimeout:
 
     async def __aenter__(self) -> Self:
         await self._limit.__aenter__()
-        self._timer = self._loop.call_at(self.last + self._idle_s, self._look)
+        self._timer = self._loop.call_at(self.last + self._idle_s, self._check)
         return self
 
     async def __aexit__(self, *raised: Any) -> None:
@@ -76,13 +78,13 @@ class IdleTimeout:
             await self._limit.__aexit__(*raised)
         except TimeoutError as error:
             if self._idle:
-                raise TimedOut("The deployment stopped responding") from error
+                raise TimedOut(STOPPED) from error
             raise DeadlinePassed(_TOO_LONG) from error
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         due = self.last + self._idle_s
         self._idle = self._loop.time() >= due
         if self._idle:
             self._limit.reschedule(self._loop.time())
         else:
-            self._timer = self._loop.call_at(due, self._look)
+            self._timer = self._loop.call_at(due, self._check)

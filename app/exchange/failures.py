@@ -16,12 +16,12 @@ _log = logging.getLogger("switchyard")
 
 
 class StreamAborted(Exception):
-    """The stream failed, and its format has no way to say so: the connection must break."""
+    """The stream failed and its format has no error event: the connection must be broken off."""
 
 
 @asynccontextmanager
 async def errors_rendered(writer: ResponseWriter, render: Callable[[SwitchyardError], Reply]) -> AsyncIterator[None]:
-    """Answers what the block raises: `render` words it, `writer` sends it if nothing was sent before."""
+    """Sends what the block raises, as `render` words it, unless the response has started."""
     record = writer.record
     try:
         yield
@@ -34,7 +34,7 @@ async def errors_rendered(writer: ResponseWriter, render: Callable[[SwitchyardEr
         raise
     except SwitchyardError as error:
         await writer.error(error, render(error))
-    except Exception as error:  # noqa: BLE001  the last line of defence: a defect must not hang or leak
+    except Exception as error:  # noqa: BLE001  last resort: a bug must neither hang nor leak
         crash = event("request_failed", request_id=record.request_id, traceback=where(error))
         _log.error("The router failed to serve a request", extra=crash)
         failure = InternalError("The router failed to serve the request")

@@ -21,7 +21,8 @@ from app.dialects.base import (
 )
 from app.dialects.json_body import value_at
 from app.engine.completion_collector import CompletionCollector
-from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, field_named_in
+from app.engine.constraints import constrained_field
+from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in_first_chunk, field_named_in
 from app.engine.usage import find_usage
 from app.errors import (
     Broken,
@@ -32,17 +33,18 @@ from app.errors import (
     TimedOut,
     UpstreamError,
 )
-from app.exchange.deadlines import IdleTimeout, until
+from app.exchange.deadlines import STOPPED, IdleTimeout, until
 from app.exchange.failures import StreamAborted
+from app.exchange.request import unsatisfiable
 from app.exchange.response import ResponseWriter
-from app.exchange.state import RouterState, Snapshot
-from app.routing.circuit_breaker import Attempt
+from app.exchange.snapshot import Snapshot
+from app.exchange.state import RouterState
 from app.routing.traffic import Assignment
 from app.telemetry.logs import event, where
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
-"""Before the same deployment is called again: by then the ingress knows which of its replicas has just died."""
+"""Pause before the same deployment is called again: by then the ingress knows which of its replicas has died."""
 
 MAX_CONCURRENT_LOOKUPS = 64
 """Lookups in flight per client request: a batch of thousands must not take every connection."""
@@ -72,7 +74,7 @@ class Forwarder:
         # One replacement: more would multiply the load on deployments that already fail.
         primary, fallback = self._candidates(assignment)
         try:
-            await self._attempt(primary)
+            await self._attempt(primary, assignment)
         except DeadlinePassed:
             raise
         except UpstreamError as error:
@@ -81,7 +83,7 @@ class Forwarder:
             self._log_retry(primary, fallback, error)
             if fallback == primary:
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
-            await self._attempt(fallback)
+            await self._attempt(fallback, assignment)
 
     def _log_retry(self, deployment: str, fallback: str, error: UpstreamError) -> None:
         record = self.writer.record
@@ -98,39 +100,46 @@ class Forwarder:
 
     def _candidates(self, assignment: Assignment) -> tuple[str, str]:
         """The primary and the fallback deployment; without a fallback, the primary again (another replica)."""
-        first, *others = self.state.breakers.order([assignment.deployment, *assignment.alternatives])
+        candidates = [assignment.deployment, *assignment.alternatives]
+        first, *others = self.state.health.order(candidates, self.snapshot)
         return first, (others or [first])[0]
 
-    async def _attempt(self, name: str) -> None:
-        """One deployment's attempt, counted, and judged for its circuit breaker."""
-        record = self.writer.record
+    async def _attempt(self, name: str, assignment: Assignment) -> None:
+        """Calls one deployment, counts the attempt, and reports its outcome to the circuit breaker."""
+        record, health = self.writer.record, self.state.health
         record.deployment = name
         record.attempts += 1
+        if name != assignment.deployment:
+            record.reason = "failover"
         in_flight = self.state.telemetry.in_flight.labels(record.endpoint, name, record.dialect)
-        attempt = self.state.breakers.of(name).attempt()
         try:
             with in_flight.track_inprogress():
                 await self._serve(self.snapshot.targets[name])
         except Rejected as error:
-            attempt.succeeded()
+            health.succeeded(name)
             error.param = error.param or field_named_in(error.message, self.call.body)
             error.value = value_at(self.call.body, error.param)
             raise
         except UpstreamError as error:
-            self._judge(attempt, error)
+            await self._blame(name, error)
             raise
-        except BaseException:
-            self._judge(attempt, self.writer.failure)
-            raise
-        self._judge(attempt, self.writer.failure)
+        finally:
+            if isinstance(failure := self.writer.failure, UpstreamError):
+                health.failed(name, failure, self.snapshot)
+            elif self.writer.finished:
+                health.succeeded(name)
 
-    def _judge(self, attempt: Attempt, failure: SwitchyardError | None) -> None:
-        if isinstance(failure, UpstreamError) and failure.is_fault:
-            attempt.failed(self.state.breakers.clock())
-        elif self.writer.finished:
-            attempt.succeeded()
-        else:
-            attempt.abandoned()
+    async def _blame(self, name: str, error: UpstreamError) -> None:
+        """Reports an attempt that failed before the first byte; raises BadRequest if the request itself is to blame.
+
+        An engine that follows a schema or grammar fails with an internal error if no text satisfies it. Then any other
+        request would succeed, and another deployment would fail as well.
+        """
+        field = constrained_field(self.call.body)
+        suspect = type(error) is Broken and not self.writer.started
+        if field is not None and suspect and await self.state.health.is_healthy(name, self.snapshot):
+            raise unsatisfiable(self.call, field) from error
+        self.state.health.failed(name, error, self.snapshot)
 
     async def _serve(self, target: Target) -> None:
         async with AsyncExitStack() as connection:
@@ -144,12 +153,14 @@ class Forwarder:
                 self.writer.record.max_tokens = request.body.get("max_tokens")
                 if self.call.translation.stream:
                     chunks = await connection.enter_async_context(self._open(target, request))
+                    if constrained_field(request.body) is not None:
+                        chunks = await self._past_the_role(chunks)
             if self.call.translation.stream:
                 stream = self.call.translation.open_stream(serving)
                 await self.writer.start_stream(stream.headers)
                 await self._relay(chunks, stream)
             else:
-                await self._whole(target, request, serving)
+                await self._unary(target, request, serving)
 
     async def _serving(self, target: Target) -> ServingContext:
         settings = self.snapshot.config.deployments[target.name]
@@ -159,9 +170,9 @@ class Forwarder:
         return ServingContext(target.name, settings, model)
 
     async def _engine_request(self, target: Target, serving: ServingContext) -> EngineRequest | Reply:
-        """The main request, after the lookups that it depends on; or the reply, if they were all that it takes."""
+        """The main request, after the lookups that it needs; or the reply, if the lookups suffice."""
         flow = self.call.translation.engine_requests(serving)
-        # Tokenizing a long prompt takes tens of milliseconds, in which every other stream would stand still.
+        # Tokenizing a long prompt takes tens of milliseconds, in which the event loop would serve no other stream.
         in_thread = self.call.translation.needs_model and self.size > _LONG_BODY
         step = await asyncio.to_thread(_first_step, flow) if in_thread else _first_step(flow)
         while not isinstance(step, EngineRequest | Reply):
@@ -173,13 +184,13 @@ class Forwarder:
     async def _lookup(self, target: Target, requests: Sequence[EngineRequest]) -> Sequence[bytes]:
         slots = asyncio.Semaphore(MAX_CONCURRENT_LOOKUPS)
 
-        async def ask(request: EngineRequest) -> bytes:
+        async def post(request: EngineRequest) -> bytes:
             async with slots:
                 return await self._post(target, request)
 
-        return await asyncio.gather(*map(ask, requests))
+        return await asyncio.gather(*map(post, requests))
 
-    async def _whole(self, target: Target, request: EngineRequest, serving: ServingContext) -> None:
+    async def _unary(self, target: Target, request: EngineRequest, serving: ServingContext) -> None:
         record, sent_at = self.writer.record, time.perf_counter()
         if self.call.translation.truncate_on_timeout:
             answer = await self._collect(target, request)
@@ -194,7 +205,7 @@ class Forwarder:
         await self.writer.send(reply)
 
     async def _collect(self, target: Target, request: EngineRequest) -> bytes:
-        """The whole answer, collected from a stream; at the deadline, what has come of it."""
+        """The answer, collected from a stream; at the deadline, the part that has arrived."""
         collector = CompletionCollector(request.body)
         async with AsyncExitStack() as connection:
             async with until(self.deadline):
@@ -208,7 +219,7 @@ class Forwarder:
             except TimedOut as error:
                 if not collector.begun:
                     raise
-                self.writer.failure, self.writer.record.error = error, error.kind
+                self.writer.fail(error)
                 return collector.partial()
         return collector.complete()
 
@@ -231,7 +242,6 @@ class Forwarder:
         )
 
     async def _relay(self, chunks: AsyncIterator[bytes], stream: Stream) -> None:
-        record = self.writer.record
         clock = asyncio.get_running_loop().time
         try:
             with self._malformed_answers():
@@ -241,19 +251,36 @@ class Forwarder:
                             await self.writer.send_chunk(data)
                         idle.last = clock()
                 if end := stream.close():
-                    self.writer.failure = Incomplete(ENDED_EARLY)
+                    self.writer.fail(Incomplete(ENDED_EARLY))
         except SwitchyardError as error:
-            end, self.writer.failure = stream.fail(error), error
-        record.usage = stream.usage
-        if self.writer.failure is not None:
-            record.error = self.writer.failure.kind
-            if stream.aborts:
-                raise StreamAborted
+            end = stream.fail(error)
+            self.writer.fail(error)
+        self.writer.record.usage = stream.usage
+        if self.writer.failure is not None and stream.aborts:
+            raise StreamAborted
         await self.writer.end_stream(end)
+
+    async def _past_the_role(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The same chunks, once the second event is here. Raises the engine's error if that is one.
+
+        An engine that cannot follow a schema says so after the event with a chat's role, when no status is sent yet.
+        """
+        begun = b""
+        try:
+            async with asyncio.timeout(self.snapshot.config.timeouts.idle_s):
+                async for chunk in chunks:
+                    begun += chunk
+                    if begun.count(b"\n\n") > 1:
+                        break
+        except TimeoutError as error:
+            raise TimedOut(STOPPED) from error
+        if (failure := error_in_first_chunk(begun.partition(b"\n\n")[2])) is not None:
+            raise failure
+        return _preceded(begun, chunks)
 
     @contextmanager
     def _malformed_answers(self) -> Iterator[None]:
-        """What a dialect stumbles over in an answer is the deployment's failure; the log has the place in the code."""
+        """Turns what a dialect raises on a malformed answer into Broken, and logs the place in the code."""
         try:
             yield
         except MALFORMED_ANSWER_ERRORS as error:
@@ -266,6 +293,12 @@ class Forwarder:
             )
             _log.warning(MALFORMED_RESPONSE, extra=malformed)
             raise Broken(MALFORMED_RESPONSE) from error
+
+
+async def _preceded(begun: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield begun
+    async for chunk in chunks:
+        yield chunk
 
 
 _Step = Sequence[EngineRequest] | EngineRequest | Reply

@@ -8,7 +8,7 @@
   dialect's error event, never in silence;
 - a deployment that fails before the first byte is replaced once: by another of the endpoint, else by another of its own
   replicas, as long as retries make no more than a tenth of the load;
-- a client that disconnects ends the engine's work;
+- the engine stops working for a client that disconnects;
 - every response names the deployment that produced it, and the request's id.
 """
 
@@ -27,10 +27,11 @@ from app.errors import BadRequest, Unavailable
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
 from app.exchange.forward import Forwarder
-from app.exchange.request import check_headers, check_length, headers_of, read_body, request_id
+from app.exchange.request import check_constraints, check_headers, check_length, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter, Send
-from app.exchange.state import RouterState, Snapshot
-from app.routing.content_filter import refuse_hits
+from app.exchange.snapshot import Snapshot
+from app.exchange.state import RouterState
+from app.routing.content_filter import check_content
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, assign
 from app.telemetry.access_log import Record
 
@@ -38,7 +39,7 @@ TIMEOUT_HEADER = "x-request-timeout-s"
 """How long the client will wait for the whole answer, in seconds."""
 
 Candidates = Sequence[tuple[Dialect, Route]]
-"""The dialects that share a method and path. The first that claims a request has it; the last takes what is left."""
+"""The dialects that share a method and path. The first that claims a request serves it; the last takes the rest."""
 
 
 async def handle(
@@ -57,9 +58,9 @@ async def handle(
             check_headers(scope, snapshot.config.max_header_bytes)
             dialect, route = _claimed(candidates, request, record)
             caller = UNAUTHENTICATED
-            if not route.open:  # before the body: a stranger makes nobody read one
+            if not route.open:  # before the body is read: it costs memory
                 caller = await state.access.caller(headers)
-                request = replace(request, body=await read_body(receive, snapshot.config))
+                request = replace(request, body=await read_body(receive, headers, snapshot.config))
                 dialect, route = _claimed(candidates, request, record)
             record.caller = caller.name
             if route.local:
@@ -70,6 +71,7 @@ async def handle(
             if isinstance(call, legacy.Call):
                 call = call.modern(dialect)
             check_length(call.body, snapshot.config.max_messages)
+            check_constraints(call)
             async with while_connected(receive):
                 deadline = asyncio.get_running_loop().time() + _time_allowed(snapshot.config.timeouts, call, headers)
                 assignment = _route(state, snapshot, caller, call, headers)
@@ -99,7 +101,7 @@ def _claimed(candidates: Candidates, request: Request, record: Record) -> tuple[
 
 
 def _addressed(route: Route, request: Request, config: Config) -> str:
-    """The endpoint that the path alone tells, so that a request counts for it whose body cannot be read; or nothing."""
+    """The endpoint that the path alone names, or "": a request with an unreadable body counts for it."""
     default = config.defaults.get(route.default) if route.default else None
     name = request.params.get("endpoint", default)
     return name if name in config.endpoints else ""
@@ -135,14 +137,14 @@ async def _reserved(
     assignment: Assignment,
     writer: ResponseWriter,
 ) -> AsyncIterator[None]:
-    """Holds the caller's limits and a slot of the endpoint while the block runs, once its content filter has passed.
+    """Applies the content filter, then holds the caller's limits and a slot of the endpoint while the block runs.
 
     Raises BadRequest, LimitExceeded, TooLarge and Unavailable.
     """
     name = assignment.endpoint
     endpoint = snapshot.config.endpoints.get(name)
     if endpoint is not None:
-        refuse_hits(endpoint.content_filter, call.body)
+        check_content(endpoint.content_filter, call.body)
     async with (
         state.access.admit(caller, name, call.body, writer),
         state.queues[name].slot(name, endpoint.admission if endpoint is not None else None),

@@ -1,4 +1,4 @@
-"""What is taken from a request before anybody knows whose it is: its id, its headers' size, its body."""
+"""Reads a request before authentication and routing: its id, header size, body."""
 
 import asyncio
 import re
@@ -7,35 +7,39 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.config.schema import Config
+from app.dialects.base import Call
+from app.engine.constraints import unsatisfiable_field
 from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow
+from app.exchange.content_coding import body_decoder
 from app.exchange.deadlines import ClientDisconnected, Receive
 from app.exchange.response import REQUEST_ID_HEADER
 
 
-def check_length(body: Mapping[str, Any], limit: int) -> None:
-    """Raises BadRequest where a conversation has more than `limit` messages, or a batch more texts.
+def check_constraints(call: Call) -> None:
+    """Raises BadRequest if a schema, expression or grammar in the request admits no answer."""
+    if (field := unsatisfiable_field(call.body)) is not None:
+        raise unsatisfiable(call, field)
 
-    The ids of one text's tokens are no batch: the engine knows how many it takes.
-    """
-    for name in ("messages", "input", "prompt"):
-        items = body.get(name)
-        if isinstance(items, list) and len(items) > limit and not all(type(item) is int for item in items):
-            raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)
+
+def unsatisfiable(call: Call, field: str) -> BadRequest:
+    """The error for a constraint in vLLM's `field` that no answer satisfies, under the client's name for it."""
+    name = call.field_names.get(field, field)
+    return BadRequest(f"{name}: no text satisfies this schema, expression or grammar", param=name)
 
 
 CLIENT_CLOSED_REQUEST = 499
-"""nginx's code for a client that left; it is logged, never sent."""
+"""nginx's status for a client that disconnected; logged, never sent."""
 
 _USABLE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def headers_of(scope: Mapping[str, Any]) -> dict[str, str]:
-    """The headers by their lower-case names. What came twice is joined (RFC 9110, 5.3): of two keys in one header
-    neither is taken, where a proxy in front may have looked at the other."""
+    """The headers by lower-case name. Different values of one header are joined (RFC 9110, 5.3), so that of two keys
+    neither is valid: a proxy in front may have checked the other one. The same value twice is one."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        headers[name] = f"{headers[name]}, {value}" if headers.get(name, value) != value else value
     return headers
 
 
@@ -45,10 +49,11 @@ def check_headers(scope: Mapping[str, Any], limit: int) -> None:
         raise HeadersTooLarge(f"The headers are larger than {limit} bytes")
 
 
-async def read_body(receive: Receive, config: Config) -> bytes:
-    """The whole body. Raises TooLarge, TooSlow, and ClientGone."""
+async def read_body(receive: Receive, headers: Mapping[str, str], config: Config) -> bytes:
+    """The whole body, decompressed. Raises TooLarge, TooSlow, UnsupportedMediaType, BadRequest, ClientDisconnected."""
     parts: list[bytes] = []
     size = 0
+    decoder = body_decoder(headers.get("content-encoding"), config.max_body_bytes)
     try:
         async with asyncio.timeout(config.timeouts.body_s):
             while True:
@@ -59,14 +64,26 @@ async def read_body(receive: Receive, config: Config) -> bytes:
                 size += len(part)
                 if size > config.max_body_bytes:
                     raise TooLarge(f"The body is larger than {config.max_body_bytes} bytes")
-                parts.append(part)
+                parts.append(decoder.feed(part))
                 if not message.get("more_body", False):
+                    decoder.close()
                     return b"".join(parts)
     except TimeoutError:
         raise TooSlow(f"The request body did not arrive within {config.timeouts.body_s:g} s") from None
 
 
 def request_id(headers: Mapping[str, str]) -> str:
-    """The client's own id where it can stand in a header and a log line, else a new one."""
+    """The client's own id if it is safe in a header and a log line, else a new one."""
     given = headers.get(REQUEST_ID_HEADER, "")
     return given if _USABLE_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def check_length(body: Mapping[str, Any], limit: int) -> None:
+    """Raises BadRequest if a conversation has more than `limit` messages, or a batch more inputs.
+
+    A list of token ids is one input: its length is the engine's to check.
+    """
+    for name in ("messages", "input", "prompt"):
+        items = body.get(name)
+        if isinstance(items, list) and len(items) > limit and not all(type(item) is int for item in items):
+            raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)

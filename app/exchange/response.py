@@ -1,4 +1,4 @@
-"""One answer's way back to the client, in ASGI's words."""
+"""Writes the response to the client over ASGI."""
 
 import math
 import time
@@ -17,18 +17,25 @@ REQUEST_ID_HEADER = "x-request-id"
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
-def told_by_headers(error: SwitchyardError) -> dict[str, str]:
-    """What an error says in headers, whatever the dialect."""
-    told: dict[str, str] = {}
+def error_headers(error: SwitchyardError) -> dict[str, str]:
+    """The headers of an error response, in every dialect."""
+    headers: dict[str, str] = {}
     if error.retry_after is not None:
-        told["retry-after"] = str(max(1, math.ceil(error.retry_after)))
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
     if isinstance(error, Unauthorized):
-        told["www-authenticate"] = "Bearer"  # RFC 9110: a 401 must name a scheme
-    return told
+        headers["www-authenticate"] = "Bearer"  # RFC 9110: a 401 must name a scheme
+    return headers
 
 
 class ResponseWriter:
-    """The answer's way back: status and headers once, then bytes; it remembers what the record must tell."""
+    """Writes one ASGI response: status and headers once, then the body. Collects what the access log needs.
+
+    - `record` is the request's line in the metrics and the access log.
+    - `started` and `finished`: the head has been sent; the whole body has.
+    - `failure` is what went wrong after that point of no return, where raising cannot change the response any more:
+      a stream that broke, or an answer cut at its deadline. Set by `fail` only.
+    - `reservation` is set by the reservation of the caller's limits once it counts.
+    """
 
     def __init__(self, send: Send, record: Record) -> None:
         self._send = send
@@ -36,7 +43,7 @@ class ResponseWriter:
         self.started = False
         self.finished = False
         self.failure: SwitchyardError | None = None
-        self.limits: Reservation | None = None
+        self.reservation: Reservation | None = None
         self._events = 0
 
     def upstream_id(self) -> str:
@@ -44,12 +51,17 @@ class ResponseWriter:
         return f"{self.record.request_id}-{uuid.uuid4().hex[:8]}"
 
     def tokens_used(self, prompt: int) -> int:
-        """What the request has cost: as the engine counted, or `prompt` and one for every event of its stream; nothing
-        before a deployment was asked."""
+        """The tokens that the request has cost: as the engine counted them, else `prompt` and one for each event of
+        the stream; none before a deployment was called."""
         if self.record.attempts == 0:
             return 0
         usage = self.record.usage
         return prompt + self._events if usage is None else usage.prompt_tokens + usage.completion_tokens
+
+    def fail(self, error: SwitchyardError) -> None:
+        """Records a failure that the response can no longer be replaced for."""
+        self.failure = error
+        self.record.error = error.kind
 
     async def send(self, reply: Reply) -> None:
         """A whole response."""
@@ -59,11 +71,11 @@ class ResponseWriter:
         self.finished = True
 
     async def error(self, error: SwitchyardError, reply: Reply) -> None:
-        """The error as the dialect words it; after the first byte there is nothing left to say."""
+        """Sends the error as the dialect words it, unless the response has started."""
         self.record.error = error.kind
         if self.started:
             return
-        await self.send(replace(reply, headers={**reply.headers, **told_by_headers(error)}))
+        await self.send(replace(reply, headers={**reply.headers, **error_headers(error)}))
 
     async def start_stream(self, headers: Mapping[str, str]) -> None:
         """The head of an event stream."""
@@ -84,10 +96,10 @@ class ResponseWriter:
         self.started = True
         self.record.status = status
         self.record.first_byte = time.perf_counter()
-        told = {"content-type": media_type, **headers, REQUEST_ID_HEADER: self.record.request_id}
+        sent = {"content-type": media_type, **headers, REQUEST_ID_HEADER: self.record.request_id}
         if self.record.deployment:
-            told[DEPLOYMENT_HEADER] = self.record.deployment
-        if self.limits is not None:
-            told |= await self.limits.headers()
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in told.items()]
+            sent[DEPLOYMENT_HEADER] = self.record.deployment
+        if self.reservation is not None:
+            sent |= await self.reservation.headers()
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})

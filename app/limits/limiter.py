@@ -1,7 +1,7 @@
-"""Whether a request may run: its claims on its caller's limits, taken together or not at all, and settled at its end.
+"""Reserves all of a caller's limits atomically before a request runs and settles actual usage afterwards.
 
-One round trip to the store stands before a request (its claims are made at once), none before its answer: what the
-headers tell is asked for while the deployment works.
+A request waits for one round trip to the store (all reservations are made concurrently); its response waits for none:
+what the rate-limit headers report is read while the deployment works.
 """
 
 import asyncio
@@ -21,26 +21,26 @@ from app.limits.token_estimate import estimate
 from app.telemetry.logs import event
 
 _PAUSE_S = 1.0
-"""How long a store that failed is left alone: or every request would wait for it in turn."""
+"""How long a failed store is not called: otherwise every request would wait for it in turn."""
 
 _log = logging.getLogger("switchyard")
 
 
 class UsageSource(Protocol):
-    """What a limit has to do with an answer."""
+    """What a reservation needs of a response."""
 
-    limits: "Reservation | None"
-    """Who tells the headers about limits that go with it."""
+    reservation: "Reservation | None"
+    """Set by the reservation itself once it counts: the response carries its `headers`."""
 
     def tokens_used(self, prompt: int) -> int:
-        """What the request has cost so far; `prompt` is what its prompt was estimated at."""
+        """The tokens that the request has cost so far; `prompt` is the estimate for its prompt."""
 
 
 class LimitObserver(Protocol):
-    """Who wants to know what happens here."""
+    """Counts what happens here."""
 
     def limited(self, endpoint: str, limit: str) -> None:
-        """A request was refused for a limit."""
+        """A request was rejected because of a limit."""
 
     def store_failed(self) -> None:
         """The store did not answer."""
@@ -48,7 +48,7 @@ class LimitObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LimitSubject:
-    """Whose limits they are: the name for messages, the id under which is counted, the key's own limits if it has."""
+    """The caller: its name for messages, the id that counts are kept under, its key's own limits if any."""
 
     name: str
     id: str
@@ -65,10 +65,12 @@ _TITLES: Mapping[Kind, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Charge:
+class _Limit:
+    """One limit and what the request takes of it, under a key of the store."""
+
     kind: Kind
     key: str
-    limit: int
+    maximum: int
     cost: int = 1
 
 
@@ -80,24 +82,22 @@ class Limiter:
         self._observer, self._clock = observer, clock
         self._down_until = float("-inf")
 
-    def admit(
-        self, subject: LimitSubject, endpoint: str, body: Mapping[str, Any], answer: UsageSource
-    ) -> "Reservation":
-        """A context in which the request runs; entering it raises what keeps the request from that.
+    def admit(self, subject: LimitSubject, endpoint: str, body: Mapping[str, Any], usage: UsageSource) -> "Reservation":
+        """The context in which the request runs.
 
-        That is LimitExceeded; TooLarge where the prompt alone exceeds the limit, so that no waiting helps; Unavailable
-        where the store does not answer and the configuration wants no requests then.
+        Entering it raises LimitExceeded; TooLarge if the prompt alone exceeds the limit, so that waiting does not help;
+        Unavailable if the store does not answer and the configuration rejects requests then.
         """
         limits = self.limiting.of(subject.name, endpoint, subject.own)
-        claims: list[_Charge] = []
+        applicable: list[_Limit] = []
         if limits.requests_per_minute is not None:
-            claims.append(_Charge("requests", f"{subject.id}:{endpoint}:requests", limits.requests_per_minute))
+            applicable.append(_Limit("requests", f"{subject.id}:{endpoint}:requests", limits.requests_per_minute))
         if limits.tokens_per_minute is not None:
             key = f"{subject.id}:{endpoint}:tokens"
-            claims.append(_Charge("tokens", key, limits.tokens_per_minute, estimate(body)))
+            applicable.append(_Limit("tokens", key, limits.tokens_per_minute, estimate(body)))
         if limits.concurrent_requests is not None:
-            claims.append(_Charge("concurrent", f"{subject.id}:{endpoint}", limits.concurrent_requests))
-        return Reservation(self, f"'{subject.name}' on '{endpoint}'", endpoint, claims, answer)
+            applicable.append(_Limit("concurrent", f"{subject.id}:{endpoint}", limits.concurrent_requests))
+        return Reservation(self, f"'{subject.name}' on '{endpoint}'", endpoint, applicable, usage)
 
     @property
     def is_down(self) -> bool:
@@ -105,142 +105,140 @@ class Limiter:
         return self._clock() < self._down_until
 
     def failed(self, error: StoreFailed) -> None:
-        """Notes that the store did not answer."""
+        """Records that the store did not answer."""
         if not self.is_down:
             _log.warning("The limit store does not answer", extra=event("limit_store_failed", error=str(error)))
         self._down_until = self._clock() + _PAUSE_S
         self._observer.store_failed()
 
     @contextmanager
-    def failures_noted(self) -> Iterator[None]:
-        """For work that no request's outcome hangs on."""
+    def failures_recorded(self) -> Iterator[None]:
+        """Records a store failure of the block instead of raising it."""
         try:
             yield
         except StoreFailed as error:
             self.failed(error)
 
-    def refused(self, endpoint: str, claims: Sequence[_Charge]) -> None:
-        """Notes that a request was refused for these."""
-        for claim in claims:
-            self._observer.limited(endpoint, claim.kind)
+    def rejected(self, endpoint: str, exceeded: Sequence[_Limit]) -> None:
+        """Records that a request was rejected because of these limits."""
+        for limit in exceeded:
+            self._observer.limited(endpoint, limit.kind)
 
 
 class Reservation:
-    """One request's claims, held while it runs."""
+    """What one request reserves of its caller's limits, held while it runs."""
 
-    def __init__(
-        self, limiter: Limiter, who: str, endpoint: str, claims: Sequence[_Charge], answer: UsageSource
-    ) -> None:
+    def __init__(self, limiter: Limiter, who: str, endpoint: str, limits: Sequence[_Limit], usage: UsageSource) -> None:
         self._limiter, self._store = limiter, limiter.store
-        self._who, self._endpoint, self._claims, self._answer = who, endpoint, claims, answer
+        self._who, self._endpoint, self._limits, self._usage = who, endpoint, limits, usage
         self._holder = uuid.uuid4().hex
-        self._taken: list[_Charge] = []
+        self._reserved: list[_Limit] = []
         self._windows: asyncio.Task[Mapping[Kind, Window]] | None = None
 
     async def __aenter__(self) -> Self:
-        if not self._claims:
+        if not self._limits:
             return self
-        for claim in self._claims:
-            if claim.cost > claim.limit:
-                self._limiter.refused(self._endpoint, [claim])
+        for limit in self._limits:
+            if limit.cost > limit.maximum:
+                self._limiter.rejected(self._endpoint, [limit])
                 raise TooLarge(
-                    f"The request takes about {claim.cost} tokens, which the limit of {claim.limit} "
-                    f"{_TITLES[claim.kind]} for {self._who} can never admit; shorten it"
+                    f"The request takes about {limit.cost} tokens, which the limit of {limit.maximum} "
+                    f"{_TITLES[limit.kind]} for {self._who} can never admit; shorten it"
                 )
-        if self._limiter.is_down or not await self._take_all():
+        if self._limiter.is_down or not await self._reserve_all():
             if self._limiter.limiting.on_store_failure == "refuse":
-                await self._give_back()
+                await self._release_all()
                 raise Unavailable("Rate limits are temporarily unavailable", retry_after=_PAUSE_S)
             return self
-        self._answer.limits = self
-        self._windows = asyncio.create_task(self._look())
-        if lacking := [claim for claim in self._claims if claim not in self._taken]:
-            await self._give_back()
-            self._limiter.refused(self._endpoint, lacking)
-            raise self._refusal(lacking, await self._windows)
+        self._usage.reservation = self
+        self._windows = asyncio.create_task(self._read_windows())
+        if exceeded := [limit for limit in self._limits if limit not in self._reserved]:
+            await self._release_all()
+            self._limiter.rejected(self._endpoint, exceeded)
+            raise self._rejection(exceeded, await self._windows)
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        for claim in self._taken:
-            with self._limiter.failures_noted():
-                if claim.kind == "concurrent":
-                    await self._store.release(claim.key, self._holder)
-                elif claim.kind == "tokens" and (spent := self._spent(claim, error)) != claim.cost:
-                    await self._store.add(claim.key, spent - claim.cost)
+        for limit in self._reserved:
+            with self._limiter.failures_recorded():
+                if limit.kind == "concurrent":
+                    await self._store.release(limit.key, self._holder)
+                elif limit.kind == "tokens" and (spent := self._spent(limit, error)) != limit.cost:
+                    await self._store.add(limit.key, spent - limit.cost)
         if self._windows is not None:
             await asyncio.wait([self._windows])
 
-    def _spent(self, claim: _Charge, error: BaseException | None) -> int:
-        """What no deployment has answered costs nothing; what a client did not wait for does, by leaving or by asking
-        for little time."""
+    def _spent(self, limit: _Limit, error: BaseException | None) -> int:
+        """The tokens to charge: none for a request that failed, but those of one whose client left or set a short
+        timeout."""
         failed = isinstance(error, SwitchyardError) and not isinstance(error, DeadlinePassed)
-        return 0 if failed else self._answer.tokens_used(claim.cost)
+        return 0 if failed else self._usage.tokens_used(limit.cost)
 
     async def headers(self) -> Mapping[str, str]:
-        """What the answer says about the limits, by OpenAI's names."""
-        told: dict[str, str] = {}
-        # Shielded: what waits for it here may be given up, and the end waits for it again.
+        """The response headers about the limits, by OpenAI's names."""
+        headers: dict[str, str] = {}
+        # Shielded: if this wait is cancelled, `__aexit__` still waits for the task.
         windows = await asyncio.shield(self._windows) if self._windows is not None else {}
-        for claim in self._claims:
-            if (window := windows.get(claim.kind)) is not None:
-                told[f"x-ratelimit-limit-{claim.kind}"] = str(claim.limit)
-                told[f"x-ratelimit-remaining-{claim.kind}"] = str(window.remaining(claim.limit))
-                told[f"x-ratelimit-reset-{claim.kind}"] = duration(window.resets_in_s)
-        return told
+        for limit in self._limits:
+            if (window := windows.get(limit.kind)) is not None:
+                headers[f"x-ratelimit-limit-{limit.kind}"] = str(limit.maximum)
+                headers[f"x-ratelimit-remaining-{limit.kind}"] = str(window.remaining(limit.maximum))
+                headers[f"x-ratelimit-reset-{limit.kind}"] = duration(window.resets_in_s)
+        return headers
 
-    async def _take_all(self) -> bool:
-        """Makes every claim at once; `_taken` are those that fit. False where the store fails at any of them."""
+    async def _reserve_all(self) -> bool:
+        """Reserves every limit concurrently; `_reserved` holds those that had room. False if the store failed."""
         try:
-            outcomes = await asyncio.gather(*map(self._take, self._claims), return_exceptions=True)
+            outcomes = await asyncio.gather(*map(self._reserve, self._limits), return_exceptions=True)
         except asyncio.CancelledError:
-            # What was cancelled may have been counted all the same; a place that nobody took is freed without harm.
-            places = [claim for claim in self._claims if claim.kind == "concurrent" and claim not in self._taken]
-            self._taken += places
-            await self._give_back()
+            # A cancelled call may have counted all the same; releasing a slot that was not taken does no harm.
+            slots = [limit for limit in self._limits if limit.kind == "concurrent" and limit not in self._reserved]
+            self._reserved += slots
+            await self._release_all()
             raise
         for outcome in outcomes:
             if isinstance(outcome, StoreFailed):
                 self._limiter.failed(outcome)
                 return False
             if isinstance(outcome, BaseException):
-                await self._give_back()
+                await self._release_all()
                 raise outcome
         return True
 
-    async def _take(self, claim: _Charge) -> None:
-        if claim.kind == "concurrent":
-            fits = await self._store.acquire(claim.key, claim.limit, self._holder)
+    async def _reserve(self, limit: _Limit) -> None:
+        if limit.kind == "concurrent":
+            fits = await self._store.acquire(limit.key, limit.maximum, self._holder)
         else:
-            fits = await self._store.take(claim.key, claim.limit, claim.cost)
+            fits = await self._store.take(limit.key, limit.maximum, limit.cost)
         if fits:
-            self._taken.append(claim)
+            self._reserved.append(limit)
 
-    async def _give_back(self) -> None:
-        taken, self._taken = self._taken, []
-        for claim in taken:
-            with self._limiter.failures_noted():
-                if claim.kind == "concurrent":
-                    await self._store.release(claim.key, self._holder)
+    async def _release_all(self) -> None:
+        reserved, self._reserved = self._reserved, []
+        for limit in reserved:
+            with self._limiter.failures_recorded():
+                if limit.kind == "concurrent":
+                    await self._store.release(limit.key, self._holder)
                 else:
-                    await self._store.add(claim.key, -claim.cost)
+                    await self._store.add(limit.key, -limit.cost)
 
-    async def _look(self) -> Mapping[Kind, Window]:
-        counted = [claim for claim in self._claims if claim.kind != "concurrent"]
+    async def _read_windows(self) -> Mapping[Kind, Window]:
+        counted = [limit for limit in self._limits if limit.kind != "concurrent"]
         windows: Sequence[Window] = ()
-        with self._limiter.failures_noted():
-            windows = await asyncio.gather(*(self._store.window(claim.key) for claim in counted))
-        return {claim.kind: window for claim, window in zip(counted, windows, strict=False)}
+        with self._limiter.failures_recorded():
+            windows = await asyncio.gather(*(self._store.window(limit.key) for limit in counted))
+        return {limit.kind: window for limit, window in zip(counted, windows, strict=False)}
 
-    def _refusal(self, lacking: Sequence[_Charge], windows: Mapping[Kind, Window]) -> LimitExceeded:
+    def _rejection(self, exceeded: Sequence[_Limit], windows: Mapping[Kind, Window]) -> LimitExceeded:
         waits: list[int] = []
         reasons: list[str] = []
-        for claim in lacking:
-            title = f"{claim.limit} {_TITLES[claim.kind]}"
-            if (window := windows.get(claim.kind)) is None:  # the store has failed since, or these are no counts
+        for limit in exceeded:
+            title = f"{limit.maximum} {_TITLES[limit.kind]}"
+            if (window := windows.get(limit.kind)) is None:  # the store failed since, or the limit has no window
                 waits.append(1)
-                reasons.append(f"{title}; one frees as soon as another ends" if claim.kind == "concurrent" else title)
+                reasons.append(f"{title}; one frees as soon as another ends" if limit.kind == "concurrent" else title)
                 continue
-            waits.append(max(1, math.ceil(window.frees_in_s(claim.limit, claim.cost))))
-            cost = f" and this takes about {claim.cost}" if claim.kind == "tokens" else ""
+            waits.append(max(1, math.ceil(window.frees_in_s(limit.maximum, limit.cost))))
+            cost = f" and this takes about {limit.cost}" if limit.kind == "tokens" else ""
             reasons.append(f"{title}, of which {window.used} are used{cost}; it frees in {waits[-1]} s")
         return LimitExceeded(f"Limit reached for {self._who}: {'. '.join(reasons)}", retry_after=max(waits))

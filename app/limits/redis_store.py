@@ -16,16 +16,16 @@ from redis.exceptions import RedisError
 from app.limits.store import LEASE_S, Store, StoreFailed
 
 _TIMEOUT_S = 0.5
-"""How long a request waits for the store before it is taken for down."""
+"""How long a request waits for the store before the store counts as down."""
 
 _CONNECTIONS = 64
 _PREFIX = "switchyard"
 
 
 def shared_store(url: str, *, lease_s: int = LEASE_S) -> Store:
-    """The counts at `url` (redis://, rediss://, valkey:// or valkeys://), which is connected to when it is needed.
+    """The counts at `url` (redis://, rediss://, valkey:// or valkeys://), connected on first use.
 
-    Raises ValueError where that is no such URL.
+    Raises ValueError if it is not such a URL.
     """
     url = url.replace("valkey", "redis", 1) if url.startswith("valkey") else url
     pool = BlockingConnectionPool.from_url(
@@ -34,7 +34,7 @@ def shared_store(url: str, *, lease_s: int = LEASE_S) -> Store:
         timeout=_TIMEOUT_S,
         socket_timeout=_TIMEOUT_S,
         socket_connect_timeout=_TIMEOUT_S,
-        # For a connection that the server has closed meanwhile. What was not answered in time may have been counted.
+        # Retries on a connection that the server has closed; not after a timeout, which may have counted.
         retry=Retry(NoBackoff(), 1, supported_errors=(RedisConnectionError,)),
     )
     options: dict[str, Any] = {"connection_pool": pool, "wrap_exceptions": True}

@@ -1,8 +1,8 @@
-"""What the counts of a sliding window mean: how much is left, and when more frees. Pure; times are in seconds.
+"""Sliding windows: how much of a limit is left, and when more frees. Pure; times are in seconds.
 
-Counted is per minute, and the minute before weighs in by as much of it as still lies within the last 60 seconds. That
-needs two numbers per limit however large it is, lets nobody take a double share around a boundary, and can tell
-exactly when a refused request would pass. Contract of the headers: OpenAI's API, "rate limits in headers".
+Usage is counted per minute; the previous minute counts by the share of it that lies within the last 60 seconds. That
+takes two numbers per limit, allows no double usage around a boundary, and gives the exact time at which a rejected
+request would pass. Contract of the headers: OpenAI's API, "rate limits in headers".
 """
 
 import math
@@ -13,10 +13,10 @@ PERIOD_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One limit's counts, as `limits` tells them.
+    """One limit's counts, as the library `limits` returns them.
 
-    `previous_left_s` is how long the previous minute still weighs in (0 to 60), `current_left_s` how long the current
-    one will (60 to 120; 0 before the first count).
+    `previous_left_s` is how long the previous minute still counts (0 to 60), `current_left_s` how long the current one
+    will (60 to 120; 0 before the first count).
     """
 
     previous: int
@@ -26,22 +26,22 @@ class Window:
 
     @property
     def used(self) -> int:
-        """What counts at this moment."""
+        """The usage at this moment."""
         return math.floor(self.previous * self.previous_left_s / PERIOD_S) + self.current
 
     def remaining(self, limit: int) -> int:
-        """What `limit` leaves: 0 where a settled request took more than was left."""
+        """What is left of `limit`; 0 if a settled request took more than was left."""
         return min(limit, max(0, limit - self.used))
 
     @property
     def resets_in_s(self) -> float:
-        """Until nothing counts any more, if nothing is added."""
+        """The time until the usage is 0, if nothing is added."""
         if self.current > 0:
             return self.current_left_s
         return self.previous_left_s if self.previous > 0 else 0.0
 
     def frees_in_s(self, limit: int, cost: int) -> float:
-        """Until `cost` fits into `limit`, if nothing is added; `cost` is at most `limit`."""
+        """The time until `cost` fits into `limit`, if nothing is added; `cost` is at most `limit`."""
         room = limit - cost
         if self.used <= room:
             return 0.0
@@ -52,7 +52,7 @@ class Window:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI's headers have it: ``6m0s``, ``12.5s``, ``20ms``."""
+    """A duration in the format of OpenAI's headers: ``6m0s``, ``12.5s``, ``20ms``."""
     milliseconds = math.ceil(max(0.0, seconds) * 1000)
     if milliseconds < 1000:
         return f"{milliseconds}ms"

@@ -16,14 +16,14 @@ from limits.errors import StorageError
 from app.limits.sliding_window import PERIOD_S, Window
 
 LEASE_S = 30
-"""How long the requests of a router that died count on."""
+"""How long the concurrent requests of a router that died still count."""
 
 RENEW_EVERY_S = LEASE_S / 3
 _NO_LIMIT = 2**53  # exact in Lua's numbers
 
 
 class StoreFailed(Exception):
-    """The store did not answer, or not sensibly."""
+    """The store did not answer, or answered with an error."""
 
 
 class Windows(Protocol):
@@ -64,27 +64,27 @@ class Store:
             return await self._windows.acquire_sliding_window_entry(key, limit, PERIOD_S, cost)
 
     async def add(self, key: str, amount: int) -> None:
-        """Counts `amount`, whether it fits or not; a negative one is given back."""
+        """Counts `amount` unconditionally; a negative one is returned to the limit."""
         with _failures():
             await self._windows.acquire_sliding_window_entry(key, _NO_LIMIT, PERIOD_S, amount)
 
     async def window(self, key: str) -> Window:
-        """The counts as they are."""
+        """The current counts."""
         with _failures():
             return Window(*await self._windows.get_sliding_window(key, PERIOD_S))
 
     async def acquire(self, key: str, limit: int, holder: str) -> bool:
-        """Counts one request that runs from here on, if it is not the `limit` + 1st."""
+        """Counts one running request, if fewer than `limit` are running."""
         with _failures():
             return await self._leases.acquire(key, limit, holder)
 
     async def release(self, key: str, holder: str) -> None:
-        """The request has ended; nothing happens where it had not been counted."""
+        """Stops counting the request, if it was counted."""
         with _failures():
             await self._leases.release(key, holder)
 
     async def renew(self) -> None:
-        """Says that the requests which were counted here still run: to be called every RENEW_EVERY_S."""
+        """Renews the leases of the requests that run here; to be called every RENEW_EVERY_S."""
         with _failures():
             await self._leases.renew()
 
@@ -136,4 +136,4 @@ class _MemoryLeases:
             self._holders.pop(key, None)
 
     async def renew(self) -> None:
-        """Nothing: they end with the process."""
+        """Does nothing: the leases end with the process."""

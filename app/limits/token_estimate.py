@@ -1,4 +1,4 @@
-"""How many tokens a request looks like, before anybody has counted them. Pure."""
+"""Estimates a request's tokens before the engine counts them. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,16 +7,16 @@ _FIELDS = ("messages", "prompt", "input", "instructions", "system", "tools")
 _BYTES_PER_TOKEN = 4
 
 _DATA = 500
-"""What an image or a piece of audio is taken for; engines make some hundreds of tokens of one."""
+"""The estimate for an image or a piece of audio: engines turn one into some hundreds of tokens."""
 
 _DATA_FIELDS = ("url", "image_url", "data", "file_data")
-"""Where one stands in a message, as a URL or in base64: far more bytes than the engine will make tokens of it."""
+"""The fields that hold one, as a URL or in base64: far more bytes than tokens."""
 
 
 def estimate(body: Mapping[str, Any]) -> int:
     """The prompt's tokens in vLLM's request `body`, at least 1: token ids are counted, text has four bytes a token.
 
-    A tokenizer would take milliseconds for what the engine tells for nothing a moment later.
+    A tokenizer would take milliseconds, and the engine returns the exact count a moment later.
     """
     return max(1, sum(_tokens(body.get(name)) for name in _FIELDS))
 

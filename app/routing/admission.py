@@ -1,6 +1,6 @@
-"""How many requests an endpoint takes at a time, and how many more may wait for their turn.
+"""How many requests an endpoint serves at a time, and how many more may queue.
 
-Without a bound every request would reach the engines at once, and wait there, out of sight and for ever.
+Without a bound every request would go to the engines at once and wait there, invisible and without a timeout.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ RETRY_AFTER_S = 1.0
 
 @dataclass(slots=True)
 class AdmissionQueue:
-    """One endpoint's. First come, first served; limits may change from one request to the next."""
+    """One endpoint's queue: first in, first out. Limits may change between requests."""
 
     running: int = 0
     _waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
@@ -29,7 +29,7 @@ class AdmissionQueue:
 
     @asynccontextmanager
     async def slot(self, endpoint: str, limits: Admission | None) -> AsyncIterator[None]:
-        """Holds a place while the block runs; raises Unavailable where the queue is full or the wait too long."""
+        """Holds a slot while the block runs. Raises Unavailable if the queue is full or the wait too long."""
         if limits is None:
             yield
             return
@@ -48,16 +48,16 @@ class AdmissionQueue:
                 f"Endpoint '{endpoint}' is at capacity ({self.running} running, {self.waiting} queued)",
                 retry_after=RETRY_AFTER_S,
             )
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(place)
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(slot)
         try:
             async with asyncio.timeout(limits.max_wait_s):
-                await place
+                await slot
         except BaseException as error:
-            if place.done() and not place.cancelled():  # given at the very moment in which the wait ended
+            if slot.done() and not slot.cancelled():  # granted in the very moment in which the wait ended
                 self._leave(limits)
-            elif place in self._waiting:
-                self._waiting.remove(place)
+            elif slot in self._waiting:
+                self._waiting.remove(slot)
             if not isinstance(error, TimeoutError):
                 raise
             raise Unavailable(
@@ -67,7 +67,7 @@ class AdmissionQueue:
     def _leave(self, limits: Admission) -> None:
         self.running -= 1
         while self._waiting and self.running < limits.max_concurrent:
-            place = self._waiting.popleft()
-            if not place.done():
+            slot = self._waiting.popleft()
+            if not slot.done():
                 self.running += 1
-                place.set_result(None)
+                slot.set_result(None)

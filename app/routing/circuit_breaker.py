@@ -1,16 +1,31 @@
-"""Which deployments are worth asking, by how their last answers went: one circuit breaker each.
+"""Circuit breakers: which deployments are worth calling, by how their last attempts went. Envoy calls it outlier
+ejection.
 
-A breaker opens after some server faults in a row (a client's 4xx is no fault, nor is being busy), stays open for a
-while that doubles with each failed probe, then lets one request through to find out. As Envoy's outlier detection does
-it, but that the last deployment of an endpoint is never taken out: with all of them open, the first is asked.
+A breaker opens after some faults in a row, stays open for a while that doubles with each failed trial, and closes when
+a trial succeeds. The last deployment of an endpoint is never ejected: with all breakers open, the first is called.
+
+A client must not open a breaker for others: some request bodies make a healthy engine answer 500. So only a failed
+connection, which no body causes, is believed at once. Faults of any other kind put a breaker under suspicion, and the
+router sends the deployment a small request of its own: what that one meets decides. The same request is the trial of an
+open breaker.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 FAULTS_IN_A_ROW = 5
 OPEN_S = 5.0
 LONGEST_OPEN_S = 60.0
+
+
+class Fault(Enum):
+    """What a failed attempt says of the deployment."""
+
+    CONNECTION = "connection"
+    """Nothing was reached: true for every request."""
+    ANSWER = "answer"
+    """It failed or was too slow: perhaps only for this request."""
 
 
 @dataclass(slots=True)
@@ -20,49 +35,41 @@ class Breaker:
     faults: int = 0
     openings: int = 0
     open_until: float | None = None
-    probe: "Attempt | None" = None
+    checking: bool = False
 
-    def admits(self, now: float) -> bool:
-        """Whether a request may go there: closed, or open for long enough and no probe on its way."""
-        return self.open_until is None or (now >= self.open_until and self.probe is None)
-
-    def attempt(self) -> "Attempt":
-        """A request goes there; with an open breaker it is the probe, unless there is one."""
-        request = Attempt(self)
-        if self.open_until is not None and self.probe is None:
-            self.probe = request
-        return request
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Attempt:
-    """One request to a breaker's deployment; exactly one of the methods tells how it ended.
-
-    Requests that went there before the breaker opened, or although it is open, end while another one probes: the probe
-    is its own request's alone.
-    """
-
-    breaker: Breaker
+    @property
+    def is_open(self) -> bool:
+        """Whether the deployment gets no request while another one of the endpoint can."""
+        return self.open_until is not None
 
     def succeeded(self) -> None:
-        """The deployment answered, if only to refuse."""
-        breaker = self.breaker
-        breaker.faults, breaker.openings, breaker.open_until, breaker.probe = 0, 0, None, None
+        """The deployment answered a client, if only to reject the request."""
+        if not self.is_open:  # attempts from before the opening end late; the trial decides
+            self.faults = 0
 
-    def failed(self, now: float) -> None:
-        """A server fault."""
-        breaker = self.breaker
-        breaker.faults += 1
-        opens = breaker.open_until is None and breaker.faults >= FAULTS_IN_A_ROW
-        if opens or breaker.probe is self:
-            breaker.open_until = now + min(OPEN_S * 2**breaker.openings, LONGEST_OPEN_S)
-            breaker.openings += 1
-            breaker.probe = None
+    def failed(self, fault: Fault, now: float) -> None:
+        """An attempt failed."""
+        self.faults += 1
+        if fault is Fault.CONNECTION and self.faults >= FAULTS_IN_A_ROW and not self.is_open:
+            self._open(now)
 
-    def abandoned(self) -> None:
-        """It ended without telling anything: its client left, or its own deadline passed."""
-        if self.breaker.probe is self:
-            self.breaker.probe = None
+    def wants_check(self, now: float) -> bool:
+        """Whether it is time to send the deployment a request of the router's own; at most one is under way."""
+        if self.checking:
+            return False
+        return now >= self.open_until if self.open_until is not None else self.faults >= FAULTS_IN_A_ROW
+
+    def checked(self, healthy: bool, now: float) -> None:
+        """The router's own request has ended."""
+        self.checking = False
+        if healthy:
+            self.faults, self.openings, self.open_until = 0, 0, None
+        else:
+            self._open(now)
+
+    def _open(self, now: float) -> None:
+        self.open_until = now + min(OPEN_S * 2**self.openings, LONGEST_OPEN_S)
+        self.openings += 1
 
 
 @dataclass(slots=True)
@@ -78,5 +85,8 @@ class Breakers:
 
     def order(self, candidates: Sequence[str]) -> Sequence[str]:
         """`candidates` with those whose breaker is open put last, otherwise in their order."""
-        now = self.clock()
-        return sorted(candidates, key=lambda name: not self.of(name).admits(now))
+        return sorted(candidates, key=lambda name: self.of(name).is_open)
+
+    def open(self) -> Sequence[str]:
+        """The deployments whose breaker is open."""
+        return [name for name, breaker in self._of.items() if breaker.is_open]

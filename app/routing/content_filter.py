@@ -1,4 +1,4 @@
-"""Requests that an endpoint refuses for their content: patterns over the text that the caller sends."""
+"""An endpoint's content filter: patterns over the text of a request."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,8 +9,8 @@ from app.errors import BadRequest
 _FIELDS = ("messages", "prompt", "input", "instruction", "instructions", "system")
 
 
-def refuse_hits(content_filter: ContentFilter | None, body: Mapping[str, Any]) -> None:
-    """Raises BadRequest (code ``content_filter``), naming the field, where its text matches a pattern.
+def check_content(content_filter: ContentFilter | None, body: Mapping[str, Any]) -> None:
+    """Raises BadRequest (code ``content_filter``), naming the field, if its text matches a pattern.
 
     `body` is vLLM's request. The message names neither the pattern nor the text.
     """

@@ -1,8 +1,8 @@
-"""How much extra load retries may make: a budget per endpoint.
+"""The extra load that retries may cause: a budget per endpoint, after Finagle's RetryBudget.
 
-Each request pays in a tenth of a retry and each retry takes one out, so that in a storm of failures the load grows by a
-tenth and no more. What is saved is bounded: an hour of calm does not pay for a storm. The reserve at the start lets an
-endpoint with little traffic retry at all. Finagle's RetryBudget is the model.
+Each request deposits a tenth of a retry and each retry withdraws one, so that retries add at most a tenth to the load
+when everything fails. The balance is capped, so that a quiet hour does not pay for a burst; it starts full, so that an
+endpoint with little traffic can retry.
 """
 
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class RetryBudget:
     balance: float = RESERVE
 
     def request(self) -> None:
-        """A request came in."""
+        """Deposits the share of one request."""
         self.balance = min(RESERVE, self.balance + SHARE)
 
     def take(self) -> bool:
-        """Whether a retry is allowed; if so it is paid for."""
+        """Withdraws one retry; whether there was one."""
         # Tenths do not add up to one exactly.
         if self.balance < 1 - 1e-9:
             return False

@@ -1,6 +1,6 @@
 """Which deployment serves a request: pure functions of the configuration, the request and a random source.
 
-Order: the header names one; else a sticky key chooses one; else the traffic percentages do.
+In this order: the one that the header names, the one of the sticky key, one drawn by the traffic percentages.
 """
 
 import hashlib
@@ -13,18 +13,19 @@ from app.config.schema import Config, Endpoint, Sticky, Task
 from app.errors import BadRequest, NotFound, WrongTask
 
 DEPLOYMENT_HEADER = "azureml-model-deployment"
-Reason = Literal["header", "model", "sticky", "traffic"]
+Reason = Literal["header", "model", "sticky", "traffic", "failover"]
+"""Why a deployment serves a request; `failover`: another one was assigned, and is failing."""
 
 
 class Random(Protocol):
-    """What the split draws from: `random.Random`, or a test's own."""
+    """The random source: `random.Random`, or a test's own."""
 
     def random(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Who serves a request, why, and who may serve it if that one fails before the first byte."""
+    """The deployment of a request, why it was chosen, and the alternatives if it fails before the first byte."""
 
     endpoint: str
     deployment: str
@@ -52,10 +53,10 @@ def assign(
     if name is None:
         raise BadRequest(f"name an endpoint: this server has no default for {task}", param="model")
     if (endpoint := config.endpoints.get(name)) is not None:
-        _must_do(task, endpoint.tasks, "endpoint", name)
+        _require_task(task, endpoint.tasks, "endpoint", name)
         return _within(name, endpoint, header, sticky_key, random)
     if (deployment := config.deployments.get(name)) is not None:
-        _must_do(task, deployment.tasks, "deployment", name)
+        _require_task(task, deployment.tasks, "deployment", name)
         if header is not None and header != name:
             raise _no_such_deployment(header, name, [name])
         return Assignment(_endpoint_of(config, name), name, "model")
@@ -63,7 +64,7 @@ def assign(
     raise NotFound(f"The model '{name}' does not exist; available endpoints: {known}", param="model")
 
 
-def _must_do(task: Task, tasks: Sequence[Task], what: str, name: str) -> None:
+def _require_task(task: Task, tasks: Sequence[Task], what: str, name: str) -> None:
     if task not in tasks:
         raise WrongTask(
             f"model: {what} '{name}' does not support {task}; it supports {', '.join(tasks)}", param="model"
@@ -71,9 +72,9 @@ def _must_do(task: Task, tasks: Sequence[Task], what: str, name: str) -> None:
 
 
 def _endpoint_of(config: Config, deployment: str) -> str:
-    """The endpoint to book a directly named deployment under: the first that it is behind, else its own name.
+    """The endpoint that a directly named deployment counts under: the first that it is behind, else its own name.
 
-    What holds for the endpoint (limits, filters, admission) is not to be had around by naming the deployment.
+    Naming a deployment must not bypass its endpoint's limits, filter or admission.
     """
     behind = (name for name, e in config.endpoints.items() if deployment in (*e.traffic, *(e.fallback or ())))
     return next(behind, deployment)

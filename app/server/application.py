@@ -1,7 +1,7 @@
 """The router as an ASGI application, built from values.
 
-A `Router` takes a configuration and its environment; whoever hosts its `app` (uvicorn, a Serve deployment, a test)
-delivers later configurations through `reconfigure`.
+A `Router` takes its environment; the host of its `app` (uvicorn, a Serve deployment, a test) delivers configurations
+through `reconfigure`.
 """
 
 import asyncio
@@ -21,19 +21,24 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.access.caller import ConfigViews, names
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.config.base import ConfigError
-from app.config.schema import Config, parse
+from app.config.schema import Config, Cors, parse
 from app.control_plane import ControlPlane
 from app.dialects.base import JSON, Request
 from app.dialects.json_body import dump
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.registry import DIALECTS
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
+from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.handler import Candidates, handle
 from app.exchange.request import headers_of
-from app.exchange.response import told_by_headers
-from app.exchange.state import RouterState, Snapshot
+from app.exchange.response import error_headers
+from app.exchange.snapshot import Snapshot
+from app.exchange.state import RouterState
+from app.routing.circuit_breaker import Breakers
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
+from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
+from app.server.http10 import HTTP10
 from app.server.openapi import Operation, document, operations
 from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
@@ -46,9 +51,9 @@ _PROBE_CACHE_S = 1.0
 
 
 class Router:
-    """The running router: its application, and the way to give it a configuration.
+    """The router: its ASGI application `app`, and `reconfigure`.
 
-    Until the first one it answers 503, since a Serve replica builds its application before its configuration comes.
+    Until the first configuration it answers 503: a Serve replica builds its application before it is configured.
     """
 
     def __init__(
@@ -68,7 +73,8 @@ class Router:
             several_routers=environment.several_routers,
             timing=access_timing,
         )
-        self.state = RouterState(self._upstream, telemetry, self._access, random or Random())
+        self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
+        self.state = RouterState(self._upstream, telemetry, self._access, self._deployments, random or Random())
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control)
         endpoints = route_apps(self._exchange)
@@ -78,22 +84,22 @@ class Router:
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
-            exception_handlers={HTTPException: _not_found, SwitchyardError: _forbidden},
+            exception_handlers={HTTPException: _not_found, SwitchyardError: _operation_error},
             lifespan=self._lifespan,
         )
         starlette.router.redirect_slashes = False
-        self.app: ASGIApp = StripTrailingSlash(ExactPathRouter(endpoints, starlette))
+        self.app: ASGIApp = LiveCORS(HTTP10(StripTrailingSlash(ExactPathRouter(endpoints, starlette))), self._cors)
 
     def reconfigure(self, config: object) -> None:
         """Serves by `config` (a Config, or plain data) from the next request on.
 
-        Raises ConfigError on one that cannot be served; the one before stays in force.
+        Raises ConfigError on an invalid one; the previous one then stays in force.
         """
         reloads = self.state.telemetry.reloads
         try:
-            wanted = config if isinstance(config, Config) else parse(config)
-            snapshot = Snapshot(wanted, targets(wanted, self._environment), ConfigViews(wanted))
-            self._access.reconfigure(wanted)
+            new = config if isinstance(config, Config) else parse(config)
+            snapshot = Snapshot(new, targets(new, self._environment), ConfigViews(new))
+            self._access.reconfigure(new)
             self.state.snapshot = snapshot
         except ConfigError:
             reloads.labels("refused").inc()
@@ -104,10 +110,14 @@ class Router:
     def _views(self) -> ConfigViews | None:
         return self.state.snapshot.views if self.state.snapshot is not None else None
 
+    def _cors(self) -> Cors | None:
+        return self.state.snapshot.config.cors if self.state.snapshot is not None else None
+
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         async with self._upstream, self._access.running(), monitor_event_loop(self.state.telemetry):
             yield
+            await self._deployments.close()
 
     async def _exchange(self, candidates: Candidates, scope: Scope, receive: Receive, send: Send) -> None:
         await handle(self.state, candidates, scope, receive, send)
@@ -137,23 +147,28 @@ class Router:
             for name, endpoint in snapshot.config.endpoints.items()
         }
         ready = all(endpoints.values())
-        body = {"status": "ready" if ready else "not ready", "endpoints": endpoints, "deployments": healthy}
+        body = {
+            "status": "ready" if ready else "not ready",
+            "endpoints": endpoints,
+            "deployments": healthy,
+            "open_breakers": list(self._deployments.open()),
+        }
         return JSONResponse(body, status_code=200 if ready else 503)
 
     async def _all_healthy(self) -> Mapping[str, bool]:
-        """Which deployments are healthy; asked at most once a second, however many probes come."""
-        asked = list(self.state.snapshot.targets.values()) if self.state.snapshot is not None else []
-        when, known = self._readiness
-        if time.monotonic() - when < _PROBE_CACHE_S and all(target.name in known for target in asked):
+        """The health of every deployment, probed at most once a second."""
+        probed = list(self.state.snapshot.targets.values()) if self.state.snapshot is not None else []
+        probed_at, known = self._readiness
+        if time.monotonic() - probed_at < _PROBE_CACHE_S and all(target.name in known for target in probed):
             return known
-        answers = await asyncio.gather(*(self._upstream.probe(target, _PROBE_TIMEOUT_S) for target in asked))
-        known = {target.name: answer for target, answer in zip(asked, answers, strict=True)}
+        answers = await asyncio.gather(*(self._upstream.probe(target, _PROBE_TIMEOUT_S) for target in probed))
+        known = {target.name: answer for target, answer in zip(probed, answers, strict=True)}
         self._readiness = (time.monotonic(), known)
         return known
 
     @cached_property
-    def _described(self) -> bytes:
-        """The OpenAPI document, made when somebody asks for it: it takes a moment."""
+    def _document(self) -> bytes:
+        """The OpenAPI document, built on first use: it takes a moment."""
         own: list[Operation] = [
             (method, route.path, "switchyard", route.name.lstrip("_"), ())
             for route in self._operations()
@@ -162,18 +177,18 @@ class Router:
         return dump(document([*operations(DIALECTS), *self._management.operations(), *own]))
 
     async def _openapi(self, request: HTTPRequest) -> Response:
-        """What can be asked here: open, since it tells of the code alone, and names no endpoint."""
-        return Response(self._described, media_type=JSON)
+        """The OpenAPI document. It is open: it describes the code alone and names no endpoint."""
+        return Response(self._document, media_type=JSON)
 
     async def _metrics(self, request: HTTPRequest) -> Response:
-        """Those of all endpoints, or of the reader's where the configuration asks for credentials."""
+        """Metrics of all endpoints, or of the reader's if the configuration restricts them."""
         views = self._views()
         reader = await self._access.reader(headers_of(request.scope))
-        seen = None if views is None or reader.endpoints is None else names(views.of(reader))
-        return Response(self.state.telemetry.expose(seen), media_type=CONTENT_TYPE)
+        visible = None if views is None or reader.endpoints is None else names(views.of(reader))
+        return Response(self.state.telemetry.expose(visible), media_type=CONTENT_TYPE)
 
     async def _tgi_metrics(self, request: HTTPRequest) -> Response:
-        """One endpoint's, under TGI's names; without a name the default's."""
+        """One endpoint's metrics under TGI's names; without a name, the default endpoint's."""
         views = self._views()
         reader = await self._access.reader(headers_of(request.scope))
         endpoint = request.path_params.get("endpoint") or (views.config.defaults.get("completions") if views else None)
@@ -184,7 +199,7 @@ class Router:
 
 
 async def _not_found(request: HTTPRequest, raised: Exception) -> Response:
-    """No such path or method: told in the dialect that most clients speak."""
+    """No such path or method, in the error format that most clients read: OpenAI's."""
     assert isinstance(raised, HTTPException)
     error: SwitchyardError = (
         MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}")
@@ -194,10 +209,10 @@ async def _not_found(request: HTTPRequest, raised: Exception) -> Response:
     return _error_response(error, request, raised.headers or {})
 
 
-async def _forbidden(request: HTTPRequest, raised: Exception) -> Response:
-    """One of the router's own operations is not for who asks."""
+async def _operation_error(request: HTTPRequest, raised: Exception) -> Response:
+    """An error of the router's own operations."""
     assert isinstance(raised, SwitchyardError)
-    return _error_response(raised, request, told_by_headers(raised))
+    return _error_response(raised, request, error_headers(raised))
 
 
 def _error_response(error: SwitchyardError, request: HTTPRequest, headers: Mapping[str, str]) -> Response:

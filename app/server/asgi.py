@@ -10,7 +10,7 @@ Exchange = Callable[[Candidates, Scope, Receive, Send], Awaitable[None]]
 
 
 class RouteApp:
-    """One method and path, with the dialects that have it, as an ASGI application."""
+    """One method and path and the dialects that serve it, as an ASGI application."""
 
     def __init__(self, exchange: Exchange, candidates: Candidates) -> None:
         self._exchange, self._candidates = exchange, candidates
@@ -32,7 +32,7 @@ def route_apps(exchange: Exchange) -> RouteApps:
 
 
 class ExactPathRouter:
-    """Paths without parameters are looked up; Starlette tries its routes one by one, and wraps every chunk twice."""
+    """Looks up paths without parameters: Starlette tries its routes one by one and wraps every chunk twice."""
 
     def __init__(self, endpoints: RouteApps, otherwise: ASGIApp) -> None:
         self._endpoints = {where: endpoint for where, endpoint in endpoints.items() if "{" not in where[1]}
@@ -44,7 +44,7 @@ class ExactPathRouter:
 
 
 class StripTrailingSlash:
-    """`/v1/models/` is `/v1/models`: a redirect would cost POSTs their body in some clients."""
+    """Serves `/v1/models/` as `/v1/models`: some clients drop the body of a redirected POST."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

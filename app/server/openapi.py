@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 document of every route, made of the dialects' routes and of the models that check their requests.
 
-It is the code's, not the configuration's: it names no endpoint and is the same for everybody.
+It describes the code, not the configuration: it names no endpoint and is the same for every caller.
 """
 
 import re
@@ -18,9 +18,9 @@ Operation = tuple[str, str, str, str, Sequence[Body]]
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 _HEADERS: Mapping[str, str] = {
-    DEPLOYMENT_HEADER: "The deployment that shall answer",
-    REQUEST_ID_HEADER: "An id for this request, which the answer and the log repeat",
-    "x-request-timeout-s": "How many seconds the client will wait for the whole answer",
+    DEPLOYMENT_HEADER: "The deployment to use",
+    REQUEST_ID_HEADER: "An id for this request; the response and the log repeat it",
+    "x-request-timeout-s": "How many seconds the client waits for the whole response",
 }
 
 _SECURITY: Mapping[str, Mapping[str, str]] = {
@@ -31,7 +31,7 @@ _SECURITY: Mapping[str, Mapping[str, str]] = {
 
 
 def operations(dialects: Sequence[Dialect]) -> list[Operation]:
-    """What the dialects serve."""
+    """The dialects' operations."""
     return [
         (route.method, route.path, dialect.name, route.operation, dialect.bodies.get(route.operation, ()))
         for dialect in dialects
@@ -40,7 +40,7 @@ def operations(dialects: Sequence[Dialect]) -> list[Operation]:
 
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
-    """The document. Dialects that share a method and path share its description, whose body is any one's."""
+    """The document. Dialects that share a method and path share its entry; the body is that of any of them."""
     schemas = Schemas()
     shared: dict[tuple[str, str], list[Operation]] = {}
     for operation in operations:
@@ -70,23 +70,23 @@ def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> di
     bodies = [schema for _, _, dialect, _, bodies in together for schema in schemas.references(dialect, bodies)]
     parameters: list[Mapping[str, Any]] = [_parameter("path", name) for name in _PARAMETER.findall(path)]
     if "azure" in dialects:
-        parameters.append(_parameter("query", "api-version", "By this the request is known as Azure's"))
+        parameters.append(_parameter("query", "api-version", "Marks the request as Azure's"))
     if bodies:
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _HEADERS]
-    told: dict[str, Any] = {
+    operation: dict[str, Any] = {
         "tags": dialects,
         "summary": ", ".join(dict.fromkeys(f"{dialect}: {name}" for _, _, dialect, name, _ in together)),
         "parameters": parameters,
         "responses": {
-            "200": {"description": "The answer; an event stream where the request asks for one"},
-            "default": {"description": "An error in the dialect's own form"},
+            "200": {"description": "The response; an event stream if the request asks for one"},
+            "default": {"description": "An error in the dialect's own format"},
         },
     }
     if bodies:
-        told["requestBody"] = {"required": True, "content": content(bodies)}
-    return told
+        operation["requestBody"] = {"required": True, "content": content(bodies)}
+    return operation
 
 
 def _parameter(place: str, name: str, description: str = "") -> dict[str, Any]:
-    told = {"in": place, "name": name, "required": place == "path", "schema": {"type": "string"}}
-    return told | ({"description": description} if description else {})
+    parameter = {"in": place, "name": name, "required": place == "path", "schema": {"type": "string"}}
+    return parameter | ({"description": description} if description else {})

@@ -26,12 +26,12 @@ _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75
 _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
 
-_MORE_THAN_ANY = 2**63
-"""JSON numbers have no end, floats do: a client may ask for more tokens than a histogram can add up."""
+_MAX_OBSERVED = 2**63
+"""JSON integers are unbounded: a client may request more tokens than a histogram's float can hold."""
 
 
 class Telemetry:
-    """The process's metrics. With PROMETHEUS_MULTIPROC_DIR set, `expose` tells those of all processes sharing it."""
+    """The process's metrics. With PROMETHEUS_MULTIPROC_DIR set, `expose` returns those of all its processes."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -42,7 +42,19 @@ class Telemetry:
             registry=registry,
             multiprocess_mode="livesum",
         )
-        self.requests = Counter("switchyard_requests", "Requests answered", _LABELS, registry=registry)
+        self.requests = Counter(
+            "switchyard_requests",
+            "Requests answered, by why the deployment was chosen",
+            (*_LABELS, "reason"),
+            registry=registry,
+        )
+        self.breaker_open = Gauge(
+            "switchyard_breaker_open",
+            "1 while a deployment's circuit breaker is open",
+            ("deployment",),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
         self.errors = Counter(
             "switchyard_errors", "Requests that failed, by kind", (*_LABELS, "error_type"), registry=registry
         )
@@ -103,22 +115,22 @@ class Telemetry:
             ProcessCollector(registry=registry)
 
     def keys_read(self, outcome: str) -> None:
-        """Books a change of the keys file: ``applied`` or ``refused``."""
+        """Counts a reload of the keys file: ``applied`` or ``refused``."""
         self.key_reloads.labels(outcome).inc()
 
     def limited(self, endpoint: str, limit: str) -> None:
-        """Books a request over a limit: of ``requests``, ``tokens`` or ``concurrent`` ones."""
+        """Counts a request over a limit of ``requests``, ``tokens`` or ``concurrent`` requests."""
         self.limits.labels(endpoint, limit).inc()
 
     def store_failed(self) -> None:
-        """Books that limits could not be looked up."""
+        """Counts a failure of the limit store."""
         self.store_failures.inc()
 
     def finish(self, record: Record) -> None:
-        """Books a finished exchange and writes its line in the access log."""
+        """Counts a finished request and writes its access log line."""
         elapsed = time.perf_counter() - record.started
         labels = record.labels
-        self.requests.labels(*labels).inc()
+        self.requests.labels(*labels, record.reason).inc()
         self.duration.labels(*labels).observe(elapsed)
         if record.error:
             self.errors.labels(*labels, record.error).inc()
@@ -131,7 +143,7 @@ class Telemetry:
             self.tokens.labels(*labels, "input").observe(record.usage.prompt_tokens)
             self.tokens.labels(*labels, "output").observe(record.usage.completion_tokens)
         if record.max_tokens is not None:
-            self.max_tokens.labels(*labels).observe(min(record.max_tokens, _MORE_THAN_ANY))
+            self.max_tokens.labels(*labels).observe(min(record.max_tokens, _MAX_OBSERVED))
         log_request(record, elapsed)
 
     def expose(self, endpoints: Collection[str] | None = None) -> bytes:
@@ -153,7 +165,7 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class _ForEndpoints(Collector):
-    """The samples with one of some endpoints' labels."""
+    """The samples of some endpoints."""
 
     endpoints: Collection[str]
     source: CollectorRegistry

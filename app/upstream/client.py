@@ -1,7 +1,7 @@
-"""The one seam to deployments: a call to one over HTTP.
+"""The one seam to deployments: HTTP calls.
 
-Whatever goes wrong on the wire leaves here as one of our errors. The timeouts until the first byte are kept here, those
-after it by the exchange.
+Every failure on the wire is raised as one of our errors. Timeouts up to the first byte are applied here, those after it
+by the exchange.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ import aiohttp
 from pydantic_core import to_json
 
 from app.config.schema import Timeouts
-from app.engine.errors import engine_error, refusal_in
+from app.engine.errors import engine_error, error_in_first_chunk
 from app.engine.model import Model
-from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable
+from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
 from app.upstream.target import Target
 
@@ -25,8 +25,8 @@ _MAX_ERROR_BYTES = 64 * 1024
 class Upstream:
     """The connections to deployments. One per process; an async context manager that opens and closes them.
 
-    Every call POSTs a body with the target's own model name in it. It raises Rejected where the deployment refuses
-    the request and UpstreamError where it fails, in both cases before the first byte of an answer.
+    Each call POSTs a body with the target's own model name. It raises Rejected if the deployment rejects the request
+    and UpstreamError if it fails, both before the first byte of a response.
     """
 
     def __init__(self, *, model_fresh_s: float = FRESH_S, model_max_wait_s: float = MAX_WAIT_S) -> None:
@@ -36,9 +36,9 @@ class Upstream:
 
     async def __aenter__(self) -> Self:
         self._open = aiohttp.ClientSession(
-            # The bound on concurrent requests is admission's; a second one here would queue in silence.
+            # Admission bounds concurrent requests; a second bound here would queue them unseen.
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15),
-            cookie_jar=aiohttp.DummyCookieJar(),  # one deployment's cookies are no business of the next caller's
+            cookie_jar=aiohttp.DummyCookieJar(),  # cookies of one response must not reach another caller's request
             auto_decompress=False,
             skip_auto_headers=("User-Agent", "Accept-Encoding"),
         )
@@ -56,15 +56,15 @@ class Upstream:
     async def unary(
         self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
     ) -> bytes:
-        """The whole answer: a JSON object, or nothing where that is the answer."""
+        """The whole response: a JSON object, or empty."""
         with _translated(target):
             async with asyncio.timeout(timeouts.first_byte_s):
                 response = await self._post(target, path, body, request_id, timeouts)
                 async with response:
                     if response.status != 200:
-                        raise await _refusal(response, target)
+                        raise await _error(response, target)
                     answer = await response.read()
-        # A server in between can make an orderly end of a broken one.
+        # A proxy in between can turn a broken response into one that ends in order.
         if response.content_type.endswith("json") and not answer.rstrip().endswith(b"}"):
             raise Incomplete(f"Deployment '{target.name}' ended its response before it was complete")
         return answer
@@ -73,20 +73,19 @@ class Upstream:
     async def stream(
         self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The answer's chunks as they arrive, entered once the first one is here.
+        """The response's chunks as they arrive; entered with the first one.
 
-        The iterator raises UpstreamError. Leaving the block before the end closes the connection, which ends the
-        engine's work.
+        The iterator raises UpstreamError. Leaving the block early closes the connection, which stops the engine.
         """
         with _translated(target):
             async with asyncio.timeout(timeouts.first_byte_s):
                 response = await self._post(target, path, body, request_id, timeouts)
                 try:
                     if response.status != 200:
-                        raise await _refusal(response, target)
+                        raise await _error(response, target)
                     first = await response.content.readany()
-                    if (refusal := refusal_in(first)) is not None:
-                        raise refusal
+                    if (error := error_in_first_chunk(first)) is not None:
+                        raise error
                 except BaseException:
                     response.close()
                     raise
@@ -107,7 +106,7 @@ class Upstream:
         return await self._session.post(target.url + path, data=data, headers=headers, timeout=limits)
 
     async def model(self, target: Target, timeouts: Timeouts) -> Model:
-        """What `target` says of its model. Raises UpstreamError where it says nothing."""
+        """The model of `target`. Raises UpstreamError if the deployment does not describe it."""
         return await self._models.of(target, timeouts)
 
     async def _get(self, target: Target, path: str, etag: str | None, timeouts: Timeouts) -> CardResponse | None:
@@ -120,11 +119,11 @@ class Upstream:
                 if response.status == 304:
                     return None
                 if response.status != 200:
-                    raise await _refusal(response, target)
+                    raise await _error(response, target)
                 return CardResponse(await response.read(), response.headers.get("etag"))
 
     async def probe(self, target: Target, timeout_s: float) -> bool:
-        """Whether the deployment says that it is healthy."""
+        """Whether the deployment reports that it is healthy."""
         limits = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with self._session.get(f"{target.url}/health", headers=target.headers, timeout=limits) as response:
@@ -140,13 +139,13 @@ async def _chunks(response: aiohttp.ClientResponse, first: bytes, target: Target
             yield chunk
 
 
-async def _refusal(response: aiohttp.ClientResponse, target: Target) -> SwitchyardError:
+async def _error(response: aiohttp.ClientResponse, target: Target) -> SwitchyardError:
     body = await response.content.read(_MAX_ERROR_BYTES)
     status = response.status
     if status in (401, 403):
         return Broken(f"Deployment '{target.name}' rejected the router's credentials")
     if status >= 500 and not response.content_type.endswith("json"):
-        # Not the engine's words: the ingress in front of it has nobody to ask.
+        # Not the engine's own error: the ingress in front of it has no replica.
         return Unavailable(f"Deployment '{target.name}' is not available")
     if status in (429, 503):
         return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
@@ -163,7 +162,9 @@ def _translated(target: Target) -> Iterator[None]:
         raise TimedOut(f"Timed out connecting to deployment '{target.name}'") from error
     except (aiohttp.ServerTimeoutError, TimeoutError) as error:
         raise TimedOut(f"{name} did not respond in time") from error
-    except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+    except aiohttp.ClientConnectorError as error:
+        raise Unreachable(f"{name} is not available") from error
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
         raise Unavailable(f"{name} is not available") from error
     except (aiohttp.ClientError, ValueError) as error:
         raise Incomplete(f"{name} ended its response before it was complete") from error

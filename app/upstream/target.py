@@ -1,4 +1,4 @@
-"""Where deployments are, and the keys that open them, from the configuration and the process's environment."""
+"""Deployments' URLs and keys, from the configuration and the process's environment."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIA
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a deployment is: base URL without /v1, the model's name there, the headers that open it."""
+    """A deployment: its base URL without /v1, its name for the model, the headers with its key."""
 
     name: str
     url: str
@@ -27,9 +27,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeEnvironment:
-    """What a process knows beside its configuration: the Serve ingress's URL, and the key to model applications.
+    """What a process knows besides its configuration: the URL of Serve's ingress, the key to model applications.
 
-    `loopback`: only this machine reaches it. `several_routers`: others serve the same callers with it.
+    `loopback`: only this machine reaches the process. `several_routers`: other routers serve the same callers.
     """
 
     serve_url: str = "http://127.0.0.1:8000"
@@ -39,13 +39,13 @@ class RuntimeEnvironment:
 
     @classmethod
     def from_environment(cls, serve_url: str, *, loopback: bool, several_routers: bool = False) -> Self:
-        """With the key from SWITCHYARD_INTERNAL_KEY."""
+        """With the internal key from the environment."""
         key = os.environ.get(INTERNAL_KEY_VARIABLE, "")
         return cls(serve_url, key, loopback=loopback, several_routers=several_routers)
 
 
 def targets(config: Config, environment: RuntimeEnvironment) -> dict[str, Target]:
-    """Every deployment's Target. Raises ConfigError where a key's variable or file cannot be read."""
+    """Every deployment's Target. Raises ConfigError if a key's variable or file cannot be read."""
     problems: list[str] = []
     found: dict[str, Target] = {}
     for name, deployment in config.deployments.items():

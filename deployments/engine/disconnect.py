@@ -1,8 +1,8 @@
-"""A client that goes away ends its generation, streaming or not.
+"""A client that disconnects ends its generation, streaming or not.
 
-Serve answers a disconnect by cancelling the request's task. vLLM runs an answer that is not streamed in a task of
-its own, and the one that would end it, on reading the disconnect, is the one that Serve has just cancelled: the
-engine goes on for nobody. So the cancellation is held back for a moment, in which vLLM reads the disconnect itself.
+Serve handles a disconnect by cancelling the request's task. vLLM generates an unstreamed response in a task of its own,
+and the task that would end it on a disconnect is the one that Serve has just cancelled: the engine would go on. So the
+cancellation is delayed for a moment, in which vLLM reads the disconnect itself.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ import asyncio
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 GRACE_S = 0.1
-"""How long the application may take to end by itself. A stream does not: it ends by the cancellation that follows."""
+"""How long the application has to end by itself. A stream does not: the cancellation that follows ends it."""
 
 
 class DisconnectMiddleware:
-    """Lets the application see a disconnect before it is cancelled for it."""
+    """Lets the application read a disconnect before it is cancelled."""
 
     def __init__(self, app: ASGIApp, *, grace_s: float = GRACE_S) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Tells the router about the model: what `app.engine.model` reads, at a route beside vLLM's own."""
+"""Describes the model to the router, at a route beside vLLM's own: what `app.engine.model` reads."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from deployments.engine.logits.registry import supported_xargs
 def add_model_card(app: FastAPI, path: str) -> None:
     """Adds `GET path` to vLLM's application `app`, whose state holds the engine's client once it runs.
 
-    A router asks again now and then: an unchanged card costs no more than a 304.
+    Routers poll it: an unchanged card costs only a 304.
     """
     cards: dict[str, bytes] = {}
 
@@ -30,7 +30,7 @@ def add_model_card(app: FastAPI, path: str) -> None:
 
 
 def eos_token_ids(engine: Any) -> frozenset[int]:
-    """All ids at which the engine ends an answer: the tokenizer's, and those the model's authors list."""
+    """All ids that end an answer: the tokenizer's, and those in the model's generation config."""
     listed = engine.model_config.try_get_generation_config().get("eos_token_id") or []
     ids = frozenset(listed if isinstance(listed, list) else [listed])
     own = engine.get_tokenizer().eos_token_id

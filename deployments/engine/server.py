@@ -1,4 +1,4 @@
-"""What every vLLM deployment shares: its arguments, its defaults, its server class.
+"""The base of every vLLM deployment: arguments, defaults, server class.
 
 An application named in `serve_config.yaml` is one `LLMConfig`. vLLM's own FastAPI application is
 mounted on each replica (`serve.ingress()`), so every native route is there, behind the internal key.
@@ -50,11 +50,11 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
 
     async def _start_engine(self) -> None:
         log_to_stderr()
-        await self.engine.start()  # and no more: Ray's would start a 400 MB actor for usage reports
-        self._vitals = asyncio.create_task(exit_when_engine_dies(self.engine._engine_client))
+        await self.engine.start()  # not super(): Ray's also starts a 400 MB actor for usage reports
+        self._watchdog = asyncio.create_task(exit_when_engine_dies(self.engine._engine_client))
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
-        # Here and not above: they import vLLM, which an application's build need not wait for.
+        # Imported here: they import vLLM, which building the application does not need.
         from deployments.engine.completions.route import add_completions
         from deployments.engine.logits.vllm_adapter import BatchProcessor
 
@@ -80,12 +80,12 @@ class PackagedWeights(CallbackBase):  # type: ignore[misc]
 
 
 def models_directory() -> Path:
-    """Where prepared weights are kept, on this node."""
+    """The directory of prepared weights on this node."""
     return weights.default_cache()
 
 
 def build_engine(args: EngineArgs, **engine_kwargs: Any) -> serve.Application:
-    """The application for `args`. What the YAML says wins over `engine_kwargs`, and both over the defaults."""
+    """The application for `args`. The YAML takes precedence over `engine_kwargs`, and both over the defaults."""
     config = LLMConfig.model_validate(_with_defaults(args.llm_config, {**ENGINE_KWARGS, **engine_kwargs}))
     return build_llm_deployment(
         config,

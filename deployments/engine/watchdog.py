@@ -1,8 +1,8 @@
-"""A replica ends with its engine.
+"""A replica exits with its engine.
 
-A replica whose engine process has died would refuse every request within a millisecond, and the ingress, which sends
-requests where the fewest are, would send it nearly all of them. Serve's health checks find that out after half a
-minute; connections that nobody takes are noticed at once, and go to another replica.
+A replica whose engine process has died would reject every request within a millisecond, and the ingress, which prefers
+the least loaded replica, would send it nearly all of them. Serve's health checks take half a minute to notice; refused
+connections are noticed at once and go to another replica.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any
 from app.telemetry.logs import event
 
 LOOK_EVERY_S = 0.02
-"""Shorter than the router waits before it asks a deployment again (`app.exchange.forward.RETRY_SAME_AFTER_S`)."""
+"""Less than the router's pause before a retry (`app.exchange.forward.RETRY_SAME_AFTER_S`)."""
 
 _log = logging.getLogger("switchyard")
 
@@ -25,6 +25,6 @@ async def exit_when_engine_dies(engine: Any) -> None:
     message = "The engine died: this replica exits, so that its requests go to others and Serve starts a new one"
     _log.critical(message, extra=event("engine_died"))
     logging.shutdown()
-    # First of all, what clients wait for: the kernel gives gigabytes of memory back before it closes anything.
+    # Sockets first, since clients wait for them: on exit the kernel frees gigabytes of memory before it closes files.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os._exit(1)

@@ -1,1 +1,1 @@
-"""`make serve`: the whole application on one machine, in the foreground."""
+"""`switchyard serve`: the whole application on one machine, in the foreground."""

@@ -1,4 +1,4 @@
-"""The environment of a local run: what Ray, Serve, HAProxy and vLLM are told, and where they listen.
+"""The environment of a local run: the settings of Ray, Serve, HAProxy and vLLM, and the ports they listen on.
 
 Ray reads most of it when it is imported, so it is set before that.
 """
@@ -13,13 +13,13 @@ from pathlib import Path
 
 from app.internal_api import INTERNAL_KEY_VARIABLE, LOOPBACK_VARIABLE, MODELS_VARIABLE
 from deployments import draining, haproxy
-from deployments.local import processes as leftovers
+from deployments.local.directories import ROOT, models_directory
+from deployments.local.processes import MARKER, Run
 
-ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
 
 TOKEN = "ray_token"
-"""In the run's directory, which only its user can read."""
+"""The file with Ray's token, in the run's directory, which only its user can read."""
 
 DEFAULTS: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -29,7 +29,7 @@ DEFAULTS: Mapping[str, str] = {
     **haproxy.SETTINGS,
     **draining.SETTINGS,
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",  # its 5 s kill a proxy that a busy laptop is still starting
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray on loopback; asked by address, it takes another interface
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray on loopback; with an address it would take another interface
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "VLLM_NO_USAGE_STATS": "1",
@@ -38,12 +38,12 @@ DEFAULTS: Mapping[str, str] = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # "auto" pins every engine to the same core
     "VLLM_LOGGING_LEVEL": "INFO",
 }
-"""The environment of a local run; what the caller has set wins."""
+"""The environment of a local run; variables that are already set win."""
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Everything a run listens on besides its own port; two runs on a machine must not meet."""
+    """Every port of a run besides the public one. Two runs on a machine must not share any."""
 
     dashboard: int
     stats: int
@@ -53,7 +53,7 @@ class Ports:
     replicas: int
 
 
-def set_environment(run: leftovers.Run, ports: Ports, *, loopback: bool) -> None:
+def set_environment(run: Run, ports: Ports, *, loopback: bool) -> None:
     """Puts everything that Ray, Serve, HAProxy, vLLM and the applications read into this process's environment.
 
     `loopback`: whether the application listens on that interface alone.
@@ -61,14 +61,14 @@ def set_environment(run: leftovers.Run, ports: Ports, *, loopback: bool) -> None
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ.setdefault(INTERNAL_KEY_VARIABLE, secrets.token_urlsafe(32))
-    os.environ.setdefault(MODELS_VARIABLE, str(ROOT / ".models"))
+    os.environ.setdefault(MODELS_VARIABLE, str(models_directory()))
     (Path(run.directory) / TOKEN).write_text(secrets.token_hex(32))
     authenticate(run)
     path = os.environ.get("PYTHONPATH")
     no_proxy = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
     proxy = Path(run.directory)  # no deeper: Ray adds 57 characters, and HAProxy takes 97 for a socket
     os.environ |= {
-        leftovers.MARKER: run.run_id,
+        MARKER: run.run_id,
         LOOPBACK_VARIABLE: "1" if loopback else "0",
         "SPT_NOENV": "1",  # or a process that sets its title overwrites the marker in /proc/<pid>/environ
         "NO_PROXY": f"{no_proxy},{HOST}" if no_proxy else HOST,
@@ -88,14 +88,14 @@ def set_environment(run: leftovers.Run, ports: Ports, *, loopback: bool) -> None
     }
 
 
-def authenticate(run: leftovers.Run) -> None:
-    """Has Ray use the run's token. Ray would make one of its own, which no other terminal knows."""
+def authenticate(run: Run) -> None:
+    """Makes Ray use the run's token, which `switchyard deploy` in another terminal can read."""
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(run.directory) / TOKEN)}
 
 
 def free_ports(taken: int) -> Ports:
-    """Ports that nobody listens on now, `taken` left out."""
+    """Ports that are free now, other than `taken`."""
     dashboard = 8265 if is_free(8265) and taken != 8265 else 0
     with contextlib.ExitStack() as sockets:
         bound = [sockets.enter_context(socket.socket()) for _ in range(5)]
@@ -107,7 +107,7 @@ def free_ports(taken: int) -> Ports:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens on `port`, on any interface."""
+    """Whether `port` is free on every interface."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,8 +1,8 @@
-"""What a local run leaves on the machine, and how to find it again.
+"""The processes of a local run, and how to end all of them.
 
-Every process of a run inherits SWITCHYARD_RUN_ID, and nothing without it is ever touched. The record in
-the run directory says which id that was, so that a run whose launcher was killed can be cleaned up too.
-Ray's own shutdown misses HAProxy and vLLM's engine processes: they belong to nobody once their parent dies.
+Every process of a run inherits SWITCHYARD_RUN_ID, and no other process is ever touched. The record in the run
+directory holds that id, so that a run whose launcher was killed can be cleaned up too. Ray's own shutdown misses
+HAProxy and vLLM's engine processes once their parent has died.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from deployments.local.directories import home
 
 MARKER = "SWITCHYARD_RUN_ID"
 RUN_DIRECTORY = "SWITCHYARD_RUN_DIR"
@@ -42,12 +44,12 @@ class AlreadyRunning(Exception):
 
 
 def run_directory() -> Path:
-    """Where the record of a local run is kept; one run at a time for each."""
-    return Path(os.environ.get(RUN_DIRECTORY) or Path(__file__).resolve().parent.parent / ".run")
+    """Where the record of a local run is kept. Each directory holds one run at a time."""
+    return Path(os.environ.get(RUN_DIRECTORY) or home() / ".run")
 
 
 def record(directory: Path) -> Run | None:
-    """The run that was recorded last, whether it lives or not."""
+    """The run that was recorded last, whether it is alive or not."""
     try:
         return Run(**json.loads((directory / "local.json").read_text()))
     except (OSError, ValueError, TypeError):
@@ -55,7 +57,7 @@ def record(directory: Path) -> Run | None:
 
 
 def write_record(directory: Path, run: Run) -> None:
-    """Atomically, so that `stop` never reads half of it."""
+    """Writes it atomically, so that `stop` never reads half of it."""
     draft = directory / "local.json.new"
     draft.write_text(json.dumps(asdict(run), indent=2) + "\n")
     draft.replace(directory / "local.json")
@@ -63,7 +65,7 @@ def write_record(directory: Path, run: Run) -> None:
 
 @contextlib.contextmanager
 def exclusive(directory: Path) -> Iterator[None]:
-    """Holds the run directory; raises AlreadyRunning. The kernel lets go when the launcher dies, however it dies."""
+    """Locks the run directory; raises AlreadyRunning. The kernel releases the lock however the launcher dies."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as lock:
         try:
@@ -74,7 +76,7 @@ def exclusive(directory: Path) -> Iterator[None]:
 
 
 def processes_of(run_id: str) -> list[int]:
-    """The live processes of the run, this one left out."""
+    """The live processes of the run, without this one."""
     needle = f"{MARKER}={run_id}".encode()
     found: list[int] = []
     for entry in Path("/proc").iterdir():
@@ -86,22 +88,22 @@ def processes_of(run_id: str) -> list[int]:
 
 
 def sweep(run_id: str) -> int:
-    """Ends every process of the run: asks, waits, then kills. Returns how many there were."""
-    asked: set[int] = set()
+    """Ends every process of the run: SIGTERM, then SIGKILL after GRACE_S. Returns how many there were."""
+    signalled: set[int] = set()
     deadline = time.monotonic() + GRACE_S
     while alive := processes_of(run_id):
         late = time.monotonic() > deadline
         for pid in alive:
-            if late or pid not in asked:
+            if late or pid not in signalled:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
-        asked.update(alive)
+        signalled.update(alive)
         time.sleep(0.1)
-    return len(asked)
+    return len(signalled)
 
 
 def clean(directory: Path) -> int:
-    """Ends what the recorded run left and forgets it. The caller holds the run directory."""
+    """Ends what the recorded run left and deletes its record. The caller holds the lock of the run directory."""
     run = record(directory)
     if run is None:
         return 0
@@ -112,10 +114,10 @@ def clean(directory: Path) -> int:
 
 
 def stop(directory: Path) -> str:
-    """Stops the run of `directory`, its launcher first if it lives. Returns what happened, for the terminal."""
+    """Stops the run of `directory`, its launcher first if it is alive. Returns what happened, for the terminal."""
     run = record(directory)
     deadline = time.monotonic() + LAUNCHER_S
-    asked = False
+    signalled = False
     while True:
         try:
             with exclusive(directory):
@@ -123,12 +125,12 @@ def stop(directory: Path) -> str:
             break
         except AlreadyRunning:
             run = record(directory)
-            if run is not None and not asked:
+            if run is not None and not signalled:
                 os.kill(run.pid, signal.SIGTERM)
-                asked = True
+                signalled = True
             elif run is not None and time.monotonic() > deadline:
                 os.kill(run.pid, signal.SIGKILL)
             time.sleep(0.2)
-    if asked:
+    if signalled:
         return "Stopped."
     return f"Cleaned up {ended} processes of a run that was killed." if run else "Nothing is running."

@@ -1,10 +1,10 @@
-"""The default models, made from packages: a fresh machine needs a package index and no model hub.
+"""The default models, built from packages: a fresh machine needs a package index, not a model hub.
 
-    prepare(name, cache)     a folder that vLLM and transformers load; made on the first call
-    prepare_tiny(cache)      a model that costs nothing to run, to measure the serving path alone
+    prepare(name, cache)     a folder that vLLM and transformers load; built on the first call
+    prepare_tiny(cache)      a tiny model, to measure the serving path alone
 
 A model is a recipe: a file or folder in an installed package, and a function from it to a model folder.
-The packages are never imported: what they would import to run the models is not installed.
+The packages are never imported: their own dependencies are not installed.
 A finished folder carries a marker with the recipe's version and the size of every file, written last.
 """
 
@@ -26,14 +26,14 @@ MARKER = ".recipe.json"
 
 
 def default_cache() -> Path:
-    """Where prepared models are kept: $SWITCHYARD_MODELS, or `.models` in the current directory."""
+    """The directory of prepared models: $SWITCHYARD_MODELS, or `.models` in the current directory."""
     return Path(os.environ.get(MODELS_VARIABLE) or ".models").absolute()
 
 
 def prepare(name: str, cache: Path, recipes: Mapping[str, Recipe] = RECIPES) -> Path:
-    """The folder of model `name` in `cache`, made if it is missing, damaged, or of another version.
+    """The folder of model `name` in `cache`, built if it is missing, damaged, or of another version.
 
-    Safe to call from several threads and processes: one makes the folder, the others wait for it.
+    Safe to call from several threads and processes: one builds the folder, the others wait for it.
     Raises WeightsError for an unknown name or a missing package, OSError if the cache cannot be written.
     """
     if name not in recipes:
@@ -46,8 +46,7 @@ def prepare(name: str, cache: Path, recipes: Mapping[str, Recipe] = RECIPES) -> 
     cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / f".{name}.lock"):
         if not _is_complete(folder, recipe.version):
-            if not sys.stderr.isatty():
-                sys.stderr.write(f"Preparing {name}\n")
+            sys.stderr.write(f"Preparing {name} (only the first time)\n")
             _build(recipe, source, folder)
     return folder
 
@@ -71,7 +70,7 @@ def _find(name: str, recipe: Recipe) -> Path:
 
 
 def _build(recipe: Recipe, source: Path, folder: Path) -> None:
-    """Under the lock: a leftover is nobody's, and no other process is between the two renames."""
+    """Called under the lock: no other process uses the leftovers or is between the two renames."""
     partial, stale = (folder.with_name(f".{folder.name}.{kind}") for kind in ("partial", "stale"))
     for leftover in (partial, stale):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -81,7 +80,7 @@ def _build(recipe: Recipe, source: Path, folder: Path) -> None:
         marker = {"version": recipe.version, "files": _sizes(partial)}
         (partial / MARKER).write_text(json.dumps(marker, indent=2) + "\n")
         if folder.exists():
-            folder.rename(stale)  # an engine that has it open keeps its files
+            folder.rename(stale)  # an engine with open files keeps them
         partial.rename(folder)
     finally:
         for leftover in (partial, stale):
@@ -103,7 +102,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Held by one thread of one process; a process that dies lets go of it."""
+    """An exclusive lock of one thread; the kernel releases it if the process dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

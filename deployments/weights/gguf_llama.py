@@ -102,7 +102,7 @@ def llama_config(metadata: Mapping[str, Any], *, tied: bool) -> dict[str, Any]:
 
 
 def convert_llama(source: Path, destination: Path) -> None:
-    """The GGUF file `source` as a bfloat16 model folder. Raises WeightsError if it is no Llama."""
+    """Converts the GGUF file `source` to a bfloat16 model folder. Raises WeightsError if it is not a Llama."""
     import gguf
     import torch
     from tqdm import tqdm
@@ -147,7 +147,7 @@ def _save_llama(config: Mapping[str, Any], tensors: dict[str, Any], source: Path
     (destination / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (destination / "generation_config.json").write_text(json.dumps(ids, indent=2) + "\n")
     save_file(tensors, destination / "model.safetensors", metadata={"format": "pt"})
-    (destination / "model.safetensors").chmod(0o644)  # safetensors makes it its owner's alone
+    (destination / "model.safetensors").chmod(0o644)  # safetensors makes it readable by its owner only
     _save_tokenizer(source, config["max_position_embeddings"], destination)
 
 

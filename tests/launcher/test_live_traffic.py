@@ -1,8 +1,10 @@
 """Three router replicas and Databricks' SDK: a change of traffic reaches all of them, or none."""
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -21,10 +23,11 @@ from databricks.sdk.service.serving import Route, TrafficConfig
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from deployments.local import processes as leftovers
+from deployments.local import processes
 from deployments.local.environment import TOKEN
 from tests.support.fake_engine import FakeEngine
-from tests.support.launcher import Launcher, deliver, launched
+from tests.support.launcher import Launcher, command, deliver, environment, launched
+from tests.support.project import ROOT
 from tests.support.servers import serve
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
@@ -64,7 +67,7 @@ class Cluster:
 
     def serve_says(self) -> Any:
         """What Serve keeps of the router's application, and runs."""
-        run = leftovers.record(self.launcher.directory)
+        run = processes.record(self.launcher.directory)
         assert run is not None
         headers = {"authorization": f"Bearer {(Path(run.directory) / TOKEN).read_text()}"}
         return httpx.get(f"{run.dashboard}/api/serve/applications/", headers=headers).json()["applications"]["router"]
@@ -169,8 +172,55 @@ def test_replicas_that_start_anew_have_the_change(cluster: Cluster) -> None:
     assert cluster.served(40) == {"green": 40}
 
 
+def switchyard(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command, for the application whose run directory this is."""
+    variables = environment(cluster.launcher.directory)
+    return subprocess.run(command(*arguments), cwd=ROOT, env=variables, capture_output=True, text=True, timeout=120)
+
+
+def test_the_command_shows_what_runs(cluster: Cluster) -> None:
+    shown = switchyard(cluster, "status")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    first, _, _, blue, green, _, router = shown.stdout.splitlines()
+    assert first == f"{cluster.url}: ready"
+    assert blue.split() == ["chat", "chat", "blue", "90", "%", "healthy", "-", "blue"]
+    assert green.split() == ["green", "10", "%", "healthy", "-", "green"]
+    assert router == f"router: RUNNING, {REPLICAS}/{REPLICAS} replicas"
+    status = json.loads(switchyard(cluster, "status", "--json").stdout)
+    assert status["endpoints"]["chat"] == {"tasks": ["chat"], "ready": True, "traffic": {"blue": 90, "green": 10}}
+    assert status["applications"]["router"]["running"] == REPLICAS
+
+
+def test_the_command_moves_traffic_on_every_replica(cluster: Cluster) -> None:
+    dry = switchyard(cluster, "traffic", "chat", "green=100", "--dry-run")
+    assert (dry.returncode, dry.stdout) == (0, "chat\n  blue   90 % → 0 %\n  green  10 % → 100 %\n")
+    assert cluster.applied() == {"blue": 90, "green": 10}
+    moved = switchyard(cluster, "traffic", "chat", "green=100")
+    assert (moved.returncode, moved.stdout) == (0, dry.stdout)
+    assert cluster.served(40) == {"green": 40}
+    assert switchyard(cluster, "traffic", "chat").stdout == "chat\n  blue   0 %\n  green  100 %\n"
+
+
+def test_a_dry_run_rejects_what_the_routers_would_reject(cluster: Cluster) -> None:
+    rejected = switchyard(cluster, "traffic", "chat", "gone=100", "--dry-run")
+    assert rejected.returncode == 1
+    assert "unknown deployment 'gone'" in rejected.stderr
+    assert cluster.applied() == {"blue": 90, "green": 10}
+
+
 def test_the_next_deployment_of_the_file_puts_its_traffic_in_force(cluster: Cluster) -> None:
     cluster.move(0)
     deliver(cluster.config, cluster.launcher.directory)
     endpoint = cluster.endpoints.wait_get_serving_endpoint_not_updating("chat")
     assert [it.traffic_percentage for it in endpoint.config.traffic_config.routes] == [90, 10]
+
+
+def test_ctrl_c_stops_everything(cluster: Cluster) -> None:
+    """The last one here: it ends the application that the other tests share."""
+    launcher = cluster.launcher
+    launcher.process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    launcher.process.send_signal(signal.SIGINT)  # a second one changes nothing
+    assert launcher.process.wait(timeout=90) == 0
+    launcher.assert_nothing_is_left()
+    assert not (launcher.directory / "local.json").exists()

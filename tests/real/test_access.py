@@ -25,7 +25,7 @@ CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content"
 def deliver(application: Application, file: Path) -> None:
     """By `make deploy`'s command."""
     done = subprocess.run(
-        command("deploy", "--config", str(file)),
+        command("deploy", str(file)),
         cwd=ROOT,
         env=environment(application.directory),
         capture_output=True,

@@ -1,4 +1,7 @@
-"""The logits processors on real generations: what each promises holds in thousands of tokens, and not without it."""
+"""The logits processors in the real engine: each acts on every sequence of a batch, and on no other request.
+
+That what they promise holds in thousands of tokens is proved without a model, in tests/unit.
+"""
 
 import json
 from typing import Any
@@ -18,10 +21,6 @@ DEPLOYMENT = "smollm2-green"
 PROMPTS = [
     "The history of the bicycle begins",
     "Dear neighbour, thank you for",
-    "In the small town by the sea, everyone",
-    "To bake bread at home, you first",
-    "A list of animals: cat, dog,",
-    "The committee met on Tuesday and",
     "Once upon a time there was a",
     "The difference between rain and snow is",
 ]
@@ -47,7 +46,7 @@ def complete(application: Application, xargs: dict[str, Any] | None, **fields: A
 @pytest.fixture(scope="module")
 def greedy(application: Application) -> list[Text]:
     """What the model says of itself."""
-    return complete(application, None, temperature=0, max_tokens=200)
+    return complete(application, None, temperature=0, max_tokens=150)
 
 
 @pytest.fixture(scope="module")
@@ -73,19 +72,19 @@ def test_the_watermark_is_found_in_marked_text_only(application: Application, vo
 
 def test_no_ngram_comes_twice(application: Application, greedy: list[Text]) -> None:
     n = 3
-    texts = complete(application, {"no_repeat_ngram": n}, temperature=0, max_tokens=200)
+    texts = complete(application, {"no_repeat_ngram": n}, temperature=0, max_tokens=150)
     for prompt, output in texts:
         seen = ngrams(prompt + output, n)
         assert len(set(seen)) == len(seen)
     repeated = [prompt + output for prompt, output in greedy]
-    assert sum(len(ngrams(text, n)) - len(set(ngrams(text, n))) for text in repeated) > 100
+    assert sum(len(ngrams(text, n)) - len(set(ngrams(text, n))) for text in repeated) > 50
 
 
 def test_forbidden_sequences_do_not_come(application: Application, greedy: list[Text]) -> None:
     """Forbidden is what the model likes to say: of each length, what begins its own outputs."""
     forbidden = sorted({tuple(output[i : i + n]) for _, output in greedy for i, n in [(0, 2), (2, 3), (5, 1)]})
     flat = [number for ids in forbidden for number in (-1, *ids)][1:]
-    texts = complete(application, {"bad_word_tokens": flat}, temperature=0, max_tokens=200)
+    texts = complete(application, {"bad_word_tokens": flat}, temperature=0, max_tokens=150)
     for _, output in texts:
         assert not {ids for n in (1, 2, 3) for ids in ngrams(output, n)} & set(forbidden)
 
@@ -115,13 +114,13 @@ def test_hardly_any_mass_leaves_one_token_whatever_the_seed(application: Applica
 
 
 def test_top_choices_are_excluded_as_the_seed_says(application: Application) -> None:
-    def asked(seed: int, probability: float) -> list[Text]:
+    def fields(seed: int, probability: float) -> list[Text]:
         xargs = {"xtc_threshold": 0.01, "xtc_probability": probability}
         return complete(application, xargs, temperature=1, top_k=1, seed=seed, max_tokens=12)
 
-    always, half, never = asked(1, 1), asked(1, 0.5), asked(1, 0)
-    assert asked(1, 0.5) == half
-    assert asked(2, 0.5) != half
+    always, half, never = fields(1, 1), fields(1, 0.5), fields(1, 0)
+    assert fields(1, 0.5) == half
+    assert fields(2, 0.5) != half
     assert all(a[1][0] != n[1][0] for a, n in zip(always, never, strict=True))  # the first token is none of the top
     assert half not in (always, never)
 
@@ -139,7 +138,7 @@ def test_top_choices_are_excluded_as_the_seed_says(application: Application) -> 
         ({"temperature": 5}, "temperature among the vllm_xargs needs 2 as the request's temperature, got 1"),
     ],
 )
-def test_wrong_values_are_refused_by_name(application: Application, xargs: dict[str, Any], message: str) -> None:
+def test_wrong_values_are_rejected_by_name(application: Application, xargs: dict[str, Any], message: str) -> None:
     body = {"model": "SmolLM2-135M-Instruct", "prompt": "a", "temperature": 1, "vllm_xargs": xargs}
     answer = post(application, "/v1/completions", body)
     assert answer.status_code == 400

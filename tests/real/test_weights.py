@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from deployments.weights.cache import prepare, prepare_tiny
+from tests.support import transformers_reference
 from tests.support.project import ROOT
 
 pytestmark = pytest.mark.real
@@ -27,11 +28,8 @@ def tokenizer(smollm2: Path) -> Any:
     return AutoTokenizer.from_pretrained(smollm2)
 
 
-def test_smollm2_knows_the_capital_of_france(smollm2: Path, tokenizer: Any) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+def test_smollm2_knows_the_capital_of_france() -> None:
+    tokenizer, model = transformers_reference.smollm2()
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     inputs = tokenizer(prompt, return_tensors="pt")
@@ -56,7 +54,7 @@ def test_smollm2_sets_digits_apart_before_anything_else(tokenizer: Any) -> None:
     assert tokenizer.tokenize("x\n\n1. 23") == ["x", "ĊĊ", "1", ".", "Ġ", "2", "3"]
 
 
-def test_the_tiny_model_speaks_smollm2s_tokens(smollm2: Path) -> None:
+def test_the_tiny_model_has_smollm2s_tokenizer(smollm2: Path) -> None:
     tiny = prepare_tiny(CACHE)
     assert (tiny / "tokenizer.json").read_bytes() == (smollm2 / "tokenizer.json").read_bytes()
     assert (tiny / "chat_template.jinja").read_bytes() == (smollm2 / "chat_template.jinja").read_bytes()
@@ -65,7 +63,7 @@ def test_the_tiny_model_speaks_smollm2s_tokens(smollm2: Path) -> None:
     assert config["max_position_embeddings"] == 8192
 
 
-def test_minilm_keeps_what_tells_an_engine_how_to_pool() -> None:
+def test_minilm_keeps_its_pooling_configuration() -> None:
     folder = prepare("all-MiniLM-L6-v2", CACHE)
     modules = json.loads((folder / "modules.json").read_text())
     steps = [module["type"].rpartition(".")[2] for module in modules]

@@ -15,6 +15,9 @@ from tests.support.certificates import self_signed_certificate
 from tests.support.fake_engine import FakeEngine
 from tests.support.servers import ServerPool, serve
 
+PROMPT = AccessTiming(refresh_every_s=0.05)
+"""A changed keys file holds after an instant, not after a second or two."""
+
 
 class Rig:
     """A router and the deployments behind it."""
@@ -83,7 +86,7 @@ def engines() -> Iterator[tuple[dict[str, FakeEngine], str]]:
 @pytest.fixture
 def access_timing() -> AccessTiming:
     """The rig's clock and times. A test that needs others parametrizes this fixture."""
-    return AccessTiming()
+    return PROMPT
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,8 @@ import openai
 import pytest
 from starlette.responses import RedirectResponse, Response
 
-from app.access.guard import AccessTiming
 from app.access.jwks import RETRY_S
-from tests.router.conftest import Rig
+from tests.router.conftest import PROMPT, Rig
 from tests.router.test_access import Keys, eventually
 from tests.support.oidc_provider import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
 from tests.support.servers import ServerPool
@@ -43,7 +43,7 @@ def ask(rig: Rig, token: str, **fields: Any) -> httpx.Response:
 def test_a_token_of_the_issuer_is_a_credential(rig: Rig, issuer: LocalIssuer) -> None:
     for _ in range(5):
         assert ask(rig, issuer.token(models=["chat"])).status_code == 200
-    assert issuer.asked == 1
+    assert issuer.fetches == 1
     with openai.OpenAI(base_url=f"{rig.url}/v1", api_key=issuer.token(models=["embed"])) as client:
         assert {model.id for model in client.models.list()} == {"embed", "mini"}
         with pytest.raises(openai.PermissionDeniedError, match="'alice' may not use 'chat'; it may use: embed"):
@@ -62,7 +62,7 @@ def test_no_hostile_token_gets_through(rig: Rig, issuer: LocalIssuer) -> None:
     assert httpx.post(f"{rig.url}/v1/chat/completions", json=CHAT).status_code == 401
 
 
-@pytest.mark.parametrize("access_timing", [AccessTiming(issuer_retry_s=0)], ids=["no pause between fetches"])
+@pytest.mark.parametrize("access_timing", [replace(PROMPT, issuer_retry_s=0)], ids=["no pause between fetches"])
 def test_a_rotated_key_is_found_and_the_old_one_ends(
     rig: Rig, issuer: LocalIssuer, signing_keys: dict[str, Any]
 ) -> None:
@@ -77,11 +77,11 @@ def test_made_up_key_ids_do_not_make_the_router_ask_the_issuer_each_time(rig: Ri
     ask(rig, issuer.token())
     for number in range(10):
         assert ask(rig, issuer.token(headers={"kid": f"made-up-{number}"})).status_code == 401
-    assert issuer.asked == 1
+    assert issuer.fetches == 1
     assert RETRY_S > 5
 
 
-def test_an_issuer_that_is_down_keeps_nobody_out_who_was_known(rig: Rig, issuer: LocalIssuer) -> None:
+def test_known_keys_stay_valid_while_the_issuer_is_down(rig: Rig, issuer: LocalIssuer) -> None:
     assert ask(rig, issuer.token(models=["chat"])).status_code == 200
     issuer.up = False
     assert ask(rig, issuer.token(models=["chat"])).status_code == 200
@@ -104,7 +104,7 @@ def test_an_issuer_that_never_answered_is_a_503(rig: Rig, issuer: LocalIssuer) -
     ],
     ids=["a redirect", "endless", "no keys", "nothing"],
 )
-def test_an_issuer_that_answers_nonsense_is_a_503(rig: Rig, issuer: LocalIssuer, instead: Response) -> None:
+def test_a_malformed_answer_of_the_issuer_is_a_503(rig: Rig, issuer: LocalIssuer, instead: Response) -> None:
     issuer.instead = instead
     assert ask(rig, issuer.token()).status_code == 503
 
@@ -117,12 +117,12 @@ def test_keys_and_tokens_go_together(rig: Rig, issuer: LocalIssuer, tmp_path: Pa
     assert ask(rig, issuer.token(models=["chat"])).status_code == 200
 
 
-@pytest.mark.parametrize("access_timing", [AccessTiming(issuer_timeout_s=60)], ids=["a fetch may take a minute"])
+@pytest.mark.parametrize("access_timing", [replace(PROMPT, issuer_timeout_s=60)], ids=["a fetch may take a minute"])
 def test_a_hanging_issuer_does_not_delay_the_revocation_of_a_key(rig: Rig, issuer: LocalIssuer, tmp_path: Path) -> None:
     issuer.slow_s = 60
     keys = Keys(tmp_path / "keys.yaml")
     rig.change(access={"keys_file": str(keys.path)})
-    assert eventually(lambda: issuer.asked == 1)
+    assert eventually(lambda: issuer.fetches == 1)
     assert ask(rig, keys.chat).status_code == 200
     keys.path.write_text("")
     assert eventually(lambda: ask(rig, keys.chat).status_code == 401)
@@ -132,9 +132,9 @@ def test_a_change_of_something_else_keeps_the_issuers_keys(rig: Rig, issuer: Loc
     assert ask(rig, issuer.token(models=["chat"])).status_code == 200
     rig.chat_endpoint(traffic={"blue": 0, "green": 100})
     assert ask(rig, issuer.token(models=["chat"])).status_code == 200
-    assert issuer.asked == 1
+    assert issuer.fetches == 1
 
 
-def test_an_expired_token_is_told_to_be(rig: Rig, issuer: LocalIssuer) -> None:
+def test_the_error_for_an_expired_token_says_so(rig: Rig, issuer: LocalIssuer) -> None:
     answer = ask(rig, issuer.token(exp=int(time.time()) - 3600))
     assert answer.json()["error"]["message"] == "The bearer token has expired"

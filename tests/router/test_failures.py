@@ -75,14 +75,14 @@ async def test_only_one_replacement_is_tried(rig: Rig) -> None:
     assert len(rig.blue.requests) == len(rig.green.requests) == 1
 
 
-async def test_a_refusal_is_the_clients_and_not_tried_elsewhere(rig: Rig) -> None:
+async def test_a_rejection_by_the_engine_is_the_clients_error_and_is_not_retried(rig: Rig) -> None:
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = refuse(400, "bad", "n")
     assert (await ask(rig)).status_code == 400
     assert rig.green.requests == []
 
 
-async def test_a_stream_that_begins_with_a_refusal_is_a_refusal(rig: Rig) -> None:
+async def test_a_stream_that_begins_with_a_rejection_is_an_error_response(rig: Rig) -> None:
     """vLLM looks at `logit_bias` and at grammars only once it has begun to stream."""
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = lambda body: stream([failed(400, "logit_bias: out of vocabulary"), "data: [DONE]\n\n"])
@@ -127,11 +127,11 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event(rig: Rig, parts
 
 async def test_a_stream_that_ends_in_silence_ends_with_an_error_event(rig: Rig) -> None:
     rig.blue.answer = lambda body: stream([chunk("Hel")])
-    sdk = openai.AsyncOpenAI(base_url=f"{rig.url}/v1", api_key="k", max_retries=0)
-    parts = await sdk.chat.completions.create(**CHAT, stream=True)  # type: ignore[call-overload]
-    assert (await anext(parts)).choices[0].delta.content == "Hel"
-    with pytest.raises(openai.APIError, match="before it was complete"):
-        await anext(parts)
+    async with openai.AsyncOpenAI(base_url=f"{rig.url}/v1", api_key="k", max_retries=0) as sdk:
+        parts = await sdk.chat.completions.create(**CHAT, stream=True)  # type: ignore[call-overload]
+        assert (await anext(parts)).choices[0].delta.content == "Hel"
+        with pytest.raises(openai.APIError, match="before it was complete"):
+            await anext(parts)
 
 
 async def test_a_whole_answer_that_breaks_off_is_tried_elsewhere(rig: Rig) -> None:

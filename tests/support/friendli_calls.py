@@ -1,16 +1,18 @@
-"""Friendli's dialect as its unit tests ask it."""
+"""Drives Friendli's dialect in its unit tests."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.dialects.base import Request, ServingContext
+from app.dialects.base import Call, EngineRequest, Request, ServingContext
 from app.dialects.friendli.dialect import Friendli
-from app.dialects.legacy import Call
-from tests.support import samples as given
+from app.dialects.json_body import dump
+from tests.support import samples
+from tests.support.dialect_calls import outcome
 from tests.support.samples import CONTEXT, MODEL, SERVED
 
-EXTENDED = replace(given.EXTENDED, hidden_size=4)
+EXTENDED = replace(samples.EXTENDED, hidden_size=4)
 DEPLOYED = ServingContext("blue", SERVED.settings, EXTENDED)
 PLAIN = ServingContext("blue", SERVED.settings, MODEL)
 
@@ -35,14 +37,24 @@ def parse_bytes(operation: str, body: bytes, headers: dict[str, str] = CLASSIC) 
 
 
 def parse(operation: str, headers: dict[str, str] = CLASSIC, **fields: Any) -> Call:
-    """A request with the fields that it must have, and `fields`."""
+    """A request with the required fields, and `fields`."""
     required = {} if "tokens" in fields and operation != "detokenize" else REQUIRED[operation]
     return parse_bytes(operation, json.dumps({**required, **fields}).encode(), headers)
 
 
-def question(
-    operation: str = "completions", headers: dict[str, str] = CLASSIC, served: ServingContext = DEPLOYED, **fields: Any
+def result(
+    operation: str = "completions",
+    headers: dict[str, str] = CLASSIC,
+    serving: ServingContext = DEPLOYED,
+    answers: Sequence[Sequence[Any]] = (),
+    **fields: Any,
 ) -> dict[str, Any]:
-    """What the engine is asked."""
-    call = parse(operation, headers, **fields)
-    return call.fit(call.body, served) if call.fit else call.body
+    """The body of the main engine request, or of the finished reply; `answers` are those to the lookups."""
+    end = outcome(parse(operation, headers, **fields), serving, *answers)
+    body: dict[str, Any] = json.loads(dump(end.body) if isinstance(end, EngineRequest) else end.body)
+    return body
+
+
+def reply(call: Call, answer: bytes, serving: ServingContext = DEPLOYED) -> Any:
+    """The client's answer, parsed, for the engine's."""
+    return json.loads(call.translation.reply(answer, serving).body)

@@ -1,7 +1,8 @@
-"""The application as users start it: `python -m deployments serve` in a process of its own."""
+"""The application as users start it: `switchyard serve` in a process of its own."""
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -31,9 +32,15 @@ class Launcher:
         """The application's base URL."""
         return f"http://127.0.0.1:{self.port}"
 
+    def assert_nothing_is_left(self) -> None:
+        """No process of this run is alive, and nothing listens on its port."""
+        assert leftovers.processes_of(self.run_id) == []
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", self.port)) != 0
+
 
 def command(*arguments: str) -> list[str]:
-    """A command line of the launcher's."""
+    """A `switchyard` command line that needs no installation."""
     return [sys.executable, "-m", "deployments", *arguments]
 
 
@@ -45,7 +52,7 @@ def environment(directory: Path) -> dict[str, str]:
 def deliver(config: Path, directory: Path) -> None:
     """`make deploy`: delivers `config` to the application whose run directory this is. Fails where it is refused."""
     done = subprocess.run(
-        command("deploy", "--config", str(config)),
+        command("deploy", str(config)),
         cwd=ROOT,
         env=environment(directory),
         capture_output=True,
@@ -61,7 +68,7 @@ def launched(config: Path, directory: Path, variables: Mapping[str, str]) -> Ite
     port, terminal = free_port(), directory / "terminal"
     with terminal.open("wb") as output:
         process = subprocess.Popen(
-            command("serve", "--config", str(config), "--port", str(port)),
+            command("serve", str(config), "--port", str(port)),
             cwd=ROOT,
             env={**environment(directory), **variables},
             stdout=output,

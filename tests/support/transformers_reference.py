@@ -1,17 +1,36 @@
-"""The default models run directly in transformers: what the deployments' answers are held against."""
+"""The default models run directly in transformers, the reference for the deployments' answers. Each is loaded once."""
 
+from functools import cache
 from typing import Any
 
 from deployments.weights.cache import default_cache, prepare
 
 
-def embed(texts: list[str]) -> list[list[float]]:
-    """Vectors of 384 floats, of length one: mean pooling and normalisation, as the model's card describes."""
+@cache
+def smollm2() -> tuple[Any, Any]:
+    """The chat model's tokenizer, and the model in float32."""
     import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = prepare("SmolLM2-135M-Instruct", default_cache())
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return AutoTokenizer.from_pretrained(folder), model
+
+
+@cache
+def minilm() -> tuple[Any, Any]:
+    """The embedding model's tokenizer, and the model."""
     from transformers import AutoModel, AutoTokenizer
 
     folder = prepare("all-MiniLM-L6-v2", default_cache())
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder)
+
+
+def embed(texts: list[str]) -> list[list[float]]:
+    """Vectors of 384 floats, of length one: mean pooling and normalisation, as the model's card describes."""
+    import torch
+
+    tokenizer, model = minilm()
     batch = tokenizer(texts, padding=True, truncation=True, max_length=256, return_tensors="pt")
     with torch.no_grad():
         hidden = model(**batch).last_hidden_state
@@ -24,16 +43,11 @@ def embed(texts: list[str]) -> list[list[float]]:
 def beams(prompt: str, **arguments: Any) -> list[tuple[list[int], float]]:
     """The token ids of a beam search's answers, eos included, and their scores, the best first."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = prepare("SmolLM2-135M-Instruct", default_cache())
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    question = tokenizer(prompt, return_tensors="pt")
-    length = question["input_ids"].shape[1]
+    tokenizer, model = smollm2()
+    inputs = tokenizer(prompt, return_tensors="pt")
+    length = inputs["input_ids"].shape[1]
     with torch.no_grad():
-        found = model.generate(
-            **question, do_sample=False, return_dict_in_generate=True, output_scores=True, **arguments
-        )
+        found = model.generate(**inputs, do_sample=False, return_dict_in_generate=True, output_scores=True, **arguments)
     pairs = zip(found.sequences[:, length:].tolist(), found.sequences_scores.tolist(), strict=True)
     return [([id for id in ids if id != tokenizer.pad_token_id], score) for ids, score in pairs]

@@ -71,7 +71,7 @@ class CompletionStream(LastChoiceUsageStream):
         for choice in chunk["choices"]:
             choice["text"] = self._text(choice["index"], choice["text"], choice["finish_reason"] is not None)
             if usage:
-                self._tally.note(choice["index"], usage)
+                self._tally.add(choice["index"], usage)
         self._head = {name: value for name, value in chunk.items() if name != "choices"}
         return super()._choice(encode(dump(chunk)))
 

@@ -3,14 +3,23 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from app.dialects.friendli.fields import GenerationFields, Phrase, Strict, checked
-from app.dialects.friendli.rules import GENERATION_RULES, Rule, obeyed
-from app.dialects.friendli.sampling import counts_up
+from app.dialects.friendli.fields import (
+    EXCLUDED_STOP,
+    TOOLS,
+    GenerationFields,
+    Microseconds,
+    Phrase,
+    Strict,
+    checked,
+)
+from app.dialects.friendli.rule import Exclusive, OnlyWith, Rule, obeyed
+from app.dialects.friendli.rules import GENERATION_RULES
+from app.dialects.friendli.sampling import seeds_count_up
 from app.internal_api import MAX_STOP_STRINGS
 
 
 class _Open(Strict):
-    """The members that are looked at; the engine knows the others."""
+    """Checks some members; vLLM checks the others."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -45,41 +54,82 @@ class Chat(GenerationFields):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     messages: list[Message] = Field(min_length=1)
     parallel_tool_calls: bool | None = None
-    parse_reasoning: bool | None = None
-    reasoning_budget: int | None = Field(default=None, ge=1)
+    parse_reasoning: bool | None = Field(
+        default=None, description="true sends reasoning as `reasoning_content`; false is an error"
+    )
+    reasoning_budget: int | None = Field(default=None, ge=1, description="vLLM's `thinking_token_budget`")
     reasoning_effort: str | None = None
-    stop: str | list[Phrase] = Field(default=[], max_length=MAX_STOP_STRINGS)
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
-    tools: list[Tool] = Field(default=[])
+    stop: str | list[Phrase] = Field(default=[], max_length=MAX_STOP_STRINGS, description=EXCLUDED_STOP)
+    timeout_microseconds: Microseconds | None = Field(
+        default=None,
+        description="the time for the whole answer, then 429; if the answer has begun, an error event",
+    )
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = Field(
+        default=None, description="vLLM's; `auto` and `none` are not sent without tools"
+    )
+    tools: list[Tool] = Field(default=[], description=TOOLS)
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
 
     @property
     def seeds(self) -> list[int]:
-        """As the client gave them: none, one, or one for each choice."""
+        """None, one, or one for each choice, as the client gave them."""
         return self.seed if isinstance(self.seed, list) else [self.seed]
+
+    @property
+    def is_one_request(self) -> bool:
+        """Whether vLLM can make all choices from one request: it can count seeds up, and no more."""
+        return not self.seeds or seeds_count_up(self.seeds)
+
+
+class NoFormatWithTools(Rule[Chat]):
+    field = "response_format"
+    message = "not supported with tools"
+
+    def when(self, fields: Chat) -> bool:
+        return fields.is_formatted and bool(fields.tools)
+
+
+class NoMinTokensWithTools(Rule[Chat]):
+    field = "min_tokens"
+    message = "not supported with tools"
+
+    def when(self, fields: Chat) -> bool:
+        return bool(fields.min_tokens and fields.tools)
+
+
+class ToolChoiceNeedsTools(Rule[Chat]):
+    field = "tool_choice"
+    message = "only allowed with tools"
+
+    def when(self, fields: Chat) -> bool:
+        return fields.tool_choice not in (None, "none", "auto") and not fields.tools
+
+
+class StreamedSeedsCountUp(Rule[Chat]):
+    field = "seed"
+    message = "a list that does not count up by one cannot be streamed"
+
+    def when(self, fields: Chat) -> bool:
+        return fields.stream and not fields.is_one_request
+
+
+class ReasoningStaysParsed(Rule[Chat]):
+    field = "parse_reasoning"
+    message = "false is not supported: what the engine parses stays so"
+
+    def when(self, fields: Chat) -> bool:
+        return fields.parse_reasoning is False
 
 
 _RULES: Sequence[Rule[Chat]] = (
-    ("top_logprobs", lambda f: f.top_logprobs is not None and not f.logprobs, "only allowed with logprobs"),
-    (
-        "max_completion_tokens",
-        lambda f: f.max_completion_tokens is not None and f.max_tokens is not None,
-        "cannot be given together with max_tokens",
-    ),
-    ("response_format", lambda f: f.is_formatted and bool(f.tools), "not supported with tools"),
-    ("min_tokens", lambda f: bool(f.min_tokens and f.tools), "not supported with tools"),
-    ("tool_choice", lambda f: f.tool_choice not in (None, "none", "auto") and not f.tools, "only allowed with tools"),
-    ("seed", lambda f: f.stream and not _counts_up(f), "a list that does not count up by one cannot be streamed"),
-    (
-        "parse_reasoning",
-        lambda f: f.parse_reasoning is False,
-        "false is not supported: what the engine parses stays so",
-    ),
+    OnlyWith("top_logprobs", "logprobs"),
+    Exclusive("max_completion_tokens", "max_tokens"),
+    NoFormatWithTools(),
+    NoMinTokensWithTools(),
+    ToolChoiceNeedsTools(),
+    StreamedSeedsCountUp(),
+    ReasoningStaysParsed(),
 )
-
-
-def _counts_up(fields: Chat) -> bool:
-    return not fields.seeds or counts_up(fields.seeds)
 
 
 def read(body: Mapping[str, Any]) -> Chat:

@@ -1,10 +1,10 @@
-"""Who speaks Friendli's API on a path that OpenAI's clients have too, and in which of its two forms.
+"""Detects Friendli's clients on paths that they share with OpenAI's, and which form of a stream they read.
 
-Friendli's present SDK reads OpenAI's chunks (`Form` "modern"), the one before it (`friendli-client`) and its documents
-know events of another form ("classic"). Only streams differ.
+Friendli's current SDK reads OpenAI's chunks (`Form` "modern"); the previous one (`friendli-client`) and Friendli's
+documentation have events of their own ("classic"). Only streams differ.
 
-Headers decide first: the OpenAI SDK's own say that it is not Friendli's, and its bodies are not looked at. Others are
-searched for the names of fields that only Friendli has; only where one of them occurs is a body parsed.
+Headers decide first: those of the OpenAI SDK mean that a request is not Friendli's, whatever its body. Other bodies are
+searched for the names of fields that only Friendli has, and parsed only if one occurs.
 """
 
 import re
@@ -15,9 +15,9 @@ from app.dialects.base import Request
 from app.dialects.json_body import peek
 
 Form = Literal["classic", "modern"]
-_SDK = "friendli-core"  # in the present SDK's user agent
+_SDK = "friendli-core"  # in the current SDK's user agent
 _OPENAI_SDKS = ("OpenAI/", "AsyncOpenAI/", "DatabricksOpenAI/")
-_ALWAYS_SENT = "timeout_microseconds"  # by the SDK before, as null where its user says nothing
+_ALWAYS_SENT = "timeout_microseconds"  # by the previous SDK, as null unless its user sets it
 
 FRIENDLIS_OWN = frozenset(
     "bad_word_tokens beam_search_type early_stopping embedding_to_replace encoder_no_repeat_ngram "
@@ -25,7 +25,7 @@ FRIENDLIS_OWN = frozenset(
     "max_total_tokens min_total_tokens no_repeat_ngram num_beams stop_tokens timeout timeout_microseconds "
     "token_index_to_replace tokens".split()
 )
-"""Fields of a completions request that no other dialect has. `bad_words` and `min_tokens` are vLLM's too."""
+"""Fields of a completions request that no other dialect has; `bad_words` and `min_tokens` are vLLM's too."""
 
 _MAY_BE_FRIENDLIS = re.compile(
     rb'"(?:%b)"\s*:|"seed"\s*:\s*\[|"response_format"' % "|".join(sorted(FRIENDLIS_OWN)).encode()
@@ -33,12 +33,12 @@ _MAY_BE_FRIENDLIS = re.compile(
 
 
 def is_openais_sdk(headers: Mapping[str, str]) -> bool:
-    """Whether the OpenAI SDK sends the request, or a client made of it."""
+    """Whether the client is the OpenAI SDK, or is built on it."""
     return "x-stainless-lang" in headers or headers.get("user-agent", "").startswith(_OPENAI_SDKS)
 
 
 def form(headers: Mapping[str, str]) -> Form:
-    """How a client of Friendli's reads a stream. The OpenAI SDK on Friendli's own paths reads OpenAI's chunks."""
+    """The form of stream that a client reads. The OpenAI SDK on Friendli's own paths reads OpenAI's chunks."""
     is_modern = _SDK in headers.get("user-agent", "") or is_openais_sdk(headers)
     return "modern" if is_modern else "classic"
 
@@ -56,7 +56,7 @@ def is_friendli_completion(request: Request) -> bool:
 
 
 def is_friendli_chat(request: Request) -> bool:
-    """Whether a request at `/v1/chat/completions` is Friendli's; its answer has OpenAI's form in any case."""
+    """Whether a request at `/v1/chat/completions` is Friendli's; the answer has OpenAI's format in any case."""
     headers = request.headers
     if "x-friendli-team" in headers or _SDK in headers.get("user-agent", ""):
         return True

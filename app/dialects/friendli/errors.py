@@ -1,10 +1,12 @@
-"""Friendli's errors. Its reference has none but the 429 of a timeout; the SDKs keep status and body as they are."""
+"""Friendli's errors. Its reference documents only the 429 of a timeout; the SDKs keep status and body as they are."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from app.dialects.base import Reply
-from app.dialects.friendli.support import HONOURED
+from app.dialects.friendli.chat_fields import Chat
+from app.dialects.friendli.embeddings import Embeddings
+from app.dialects.friendli.fields import Completions
 from app.dialects.json_body import dump
 from app.errors import Rejected, SwitchyardError
 from app.sse import DONE, encode
@@ -16,9 +18,11 @@ _TYPES: Mapping[int, str] = {
     429: "rate_limit_error",
 }
 
+# The other operations' fields are among these.
+_FIELDS = {*Completions.model_fields, *Chat.model_fields, *Embeddings.model_fields}
 
-# What vLLM calls these is not what the client sent.
-_NAMES: Mapping[str, str] = {
+# The engine's names for the client's fields, where they differ.
+_CLIENT_NAMES: Mapping[str, str] = {
     "beam": "num_beams",
     "beam.bad_word_tokens": "bad_word_tokens",
     "beam.early_stopping": "early_stopping",
@@ -56,24 +60,24 @@ def error_reply(error: SwitchyardError) -> Reply:
 
 
 def timeout_reply(param: str) -> Reply:
-    """The time that the client set in the field `param` is over."""
+    """The answer when the time that the client set in the field `param` has passed."""
     message = f"{param}: the time for this request is over"
     error = {"message": message, "type": _TYPES[429], "param": param, "code": "timeout"}
     return Reply(dump({"error": error, "detail": message}), 429)
 
 
 def error_frames(error: SwitchyardError) -> bytes:
-    """A chat stream's last events, in OpenAI's form as its chunks are."""
+    """A failed chat stream's last events, in OpenAI's format like its chunks."""
     return encode(dump(error_body(error))) + DONE
 
 
 def _param(error: SwitchyardError) -> str | None:
     if error.param is not None:
-        return _NAMES.get(error.param, error.param)
+        return _CLIENT_NAMES.get(error.param, error.param)
     if not isinstance(error, Rejected):
         return None
     if error.message.startswith("Grammar error"):
         return "response_format"
-    # The engine's processors begin their messages with the key, which is the field's name.
+    # The logits processors begin their messages with the key, which is the field's name.
     first = error.message.partition(" ")[0].rstrip(":")
-    return first if any(first in fields for fields in HONOURED.values()) else None
+    return first if first in _FIELDS else None

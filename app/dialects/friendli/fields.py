@@ -1,31 +1,38 @@
-"""The fields of Friendli's requests: types, bounds, and what excludes what. `HONOURED` says what becomes of each.
+"""The fields of Friendli's requests: types and bounds. `rules` has what excludes what.
 
 Contract: Friendli's API reference (`/v1/completions` of its model APIs, dedicated endpoints and containers), and what
 its two SDKs send. Null is absent, and so is an empty list. Where the two differ, the `Form` of the request decides.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, Field
 
+from app.dialects.common.support import GREEDY_N, GREEDY_TOP_P, MODEL, REST_OF_THE_CONTEXT, USER
 from app.dialects.json_body import value_at
-from app.dialects.validation import first_problem
+from app.dialects.validation import Problem, validated
 from app.errors import BadRequest, ClientError, Unprocessable
-from app.internal_api import LARGEST_SEED, MAX_BEAMS, MAX_STOP_STRINGS
+from app.internal_api import LARGEST_SEED, MAX_BEAMS, MAX_SEEDS, MAX_STOP_STRINGS
 
-MAX_CHOICES = 128
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Phrase = Annotated[str, Field(min_length=1)]
 Microseconds = Annotated[int, Field(ge=1, lt=2**63)]
+ModelName = Annotated[str | None, Field(description=f"{MODEL}, or both as `endpoint:deployment`")]
+
+EXCLUDED_STOP = "vLLM's; excluded from the answer"
+TOOLS = "vLLM's; functions only"
+_PROCESSOR = "a logits processor"
+_PROCESSOR_OR_SEARCH = "a logits processor; in a beam search, the search itself"
+_SEARCH_ONLY = "by the deployment's beam search; an error without `num_beams`"
+_ENCODER_ONLY = "rejected except 1: no encoder-decoder model is served"
 
 
 class Strict(BaseModel):
-    """Fields of the exact JSON type, and no others."""
+    """Fields of the exact JSON type; unknown ones are rejected."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -40,7 +47,7 @@ class TokenSequence(Strict):
 
 
 class JsonSchema(Strict):
-    """The schema of type `json_schema`, as OpenAI nests it; OpenAI's other members change nothing."""
+    """The schema of type `json_schema`, nested as in OpenAI's API; OpenAI's other members have no effect."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -62,33 +69,56 @@ class StreamOptions(Strict):
 
 
 class GenerationFields(Strict):
-    """What completions and chat have in common."""
+    """The fields that completions and chat share."""
 
-    eos_token: list[TokenId] = []
+    eos_token: list[TokenId] = Field(default=[], description="ends the answer instead of the model's own")
     frequency_penalty: Penalty | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, description=REST_OF_THE_CONTEXT)
     min_p: Share | None = None
-    min_tokens: int | None = Field(default=None, ge=0)
-    model: str | None = None
-    n: int = Field(default=1, ge=1, le=MAX_CHOICES)
+    min_tokens: int | None = Field(
+        default=None, ge=0, description="vLLM's; an error with `response_format`, and with tools"
+    )
+    model: ModelName = None
+    n: int = Field(default=1, ge=1, le=MAX_SEEDS, description=GREEDY_N)
     presence_penalty: Penalty | None = None
-    repetition_penalty: float | None = Field(default=None, gt=0)
-    response_format: ResponseFormat | None = None
-    seed: Seed | list[Seed] = []
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    temperature: float | None = Field(default=None, ge=0)
-    timeout: Microseconds | None = None
-    timeout_microseconds: Microseconds | None = None
-    top_k: int | None = Field(default=None, ge=0, lt=2**31)
-    top_p: Share | None = None
-    user: str | None = None
-    xtc_probability: Share | None = None
-    xtc_threshold: Share | None = None
+    repetition_penalty: float | None = Field(
+        default=None,
+        gt=0,
+        description="vLLM's; at least 1 in completions unless the client is the current SDK, otherwise above 0",
+    )
+    response_format: ResponseFormat | None = Field(
+        default=None,
+        description="vLLM's structured outputs: text, `json_object` with and without a schema, `json_schema`, regex",
+    )
+    seed: Seed | list[Seed] = Field(
+        default=[], description="one for the first choice, counted up for the others, or one for each choice"
+    )
+    stream: bool = Field(default=False, description="events in the client's form")
+    stream_options: StreamOptions | None = Field(
+        default=None, description="`include_usage` adds the usage; the classic form of completions always has it"
+    )
+    temperature: float | None = Field(default=None, ge=0, description="vLLM's; above 2 by a logits processor")
+    timeout: Microseconds | None = Field(default=None, description="the reference's name for `timeout_microseconds`")
+    timeout_microseconds: Microseconds | None = Field(
+        default=None,
+        description="the time for the whole answer, then 429; if the answer has begun, the connection closes",
+    )
+    top_k: int | None = Field(default=None, ge=0, lt=2**31, description="vLLM's; 0 is off")
+    top_p: Share | None = Field(
+        default=None, description=f"{GREEDY_TOP_P}, and an error in the classic form of completions"
+    )
+    user: str | None = Field(default=None, description=USER)
+    xtc_probability: Share | None = Field(default=None, description=_PROCESSOR)
+    xtc_threshold: Share | None = Field(default=None, description=_PROCESSOR)
+
+    def is_given(self, name: str) -> bool:
+        """Whether a field says anything: an empty list and false say no more than its absence."""
+        value = getattr(self, name)
+        return value is not None and value is not False and value != []
 
     @property
     def is_formatted(self) -> bool:
-        """Whether a grammar shapes the answer."""
+        """Whether a grammar constrains the answer."""
         return self.response_format is not None and self.response_format.type != "text"
 
     @property
@@ -98,12 +128,12 @@ class GenerationFields(Strict):
 
     @property
     def shows_usage(self) -> bool:
-        """Whether a stream of OpenAI's chunks tells the counts."""
+        """Whether a stream of OpenAI's chunks ends with the token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
     def timeout_s(self) -> float | None:
-        """How long the client waits."""
+        """How long the client waits for the whole answer, in seconds."""
         wanted = self.timeout_microseconds or self.timeout
         return None if wanted is None else wanted / 1e6
 
@@ -111,62 +141,87 @@ class GenerationFields(Strict):
 class Completions(GenerationFields):
     """POST …/v1/completions."""
 
-    bad_word_tokens: list[TokenSequence] = Field(default=[])
-    bad_words: list[Phrase] = Field(default=[])
-    beam_compat_no_post_normalization: bool = False
-    beam_compat_pre_normalization: bool = False
-    beam_search_type: Literal["DETERMINISTIC", "NAIVE_SAMPLING", "STOCHASTIC"] = "DETERMINISTIC"
-    early_stopping: bool | None = None
-    embedding_to_replace: list[float] = Field(default=[])
-    encoder_no_repeat_ngram: int = Field(default=1, ge=1)
-    encoder_repetition_penalty: float = Field(default=1.0, gt=0)
-    forced_output_tokens: list[TokenId] = Field(default=[])
+    refused: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("soft_prompts", "position_ids", "generation_offset"), "not supported"
+    )
+
+    bad_word_tokens: list[TokenSequence] = Field(default=[], description=_PROCESSOR_OR_SEARCH)
+    bad_words: list[Phrase] = Field(
+        default=[], description="tokenized here, then as `bad_word_tokens`: exactly that spelling"
+    )
+    beam_compat_no_post_normalization: bool = Field(
+        default=False,
+        description="accepted with `beam_compat_pre_normalization`: both request the way in which transformers scores "
+        "beams, which is the deployment's",
+    )
+    beam_compat_pre_normalization: bool = Field(default=False, description="checked; changes nothing alone")
+    beam_search_type: Literal["DETERMINISTIC", "NAIVE_SAMPLING", "STOCHASTIC"] = Field(
+        default="DETERMINISTIC", description="all three, by the deployment's beam search"
+    )
+    early_stopping: bool | None = Field(default=None, description=_SEARCH_ONLY)
+    embedding_to_replace: list[float] = Field(
+        default=[], description="by the deployment, with `token_index_to_replace`"
+    )
+    encoder_no_repeat_ngram: int = Field(default=1, ge=1, description=_ENCODER_ONLY)
+    encoder_repetition_penalty: float = Field(default=1.0, gt=0, description=_ENCODER_ONLY)
+    forced_output_tokens: list[TokenId] = Field(
+        default=[], description="a logits processor; the answer is these tokens and no more"
+    )
     generation_offset: Any = None
-    include_output_logits: bool = False
-    include_output_logprobs: bool = False
-    length_penalty: float | None = Field(default=None, ge=-10, le=10)
-    logprobs: int | None = Field(default=None, ge=0)
-    max_total_tokens: int | None = Field(default=None, ge=1)
-    min_total_tokens: int | None = Field(default=None, ge=0)
-    no_repeat_ngram: int = Field(default=1, ge=1, lt=2**31)
-    num_beams: int | None = Field(default=None, ge=1, le=MAX_BEAMS)
+    include_output_logits: bool = Field(
+        default=False,
+        description="`choices[].logits`, one number per token, if the engine runs with `logprobs_mode: raw_logits`; "
+        "otherwise an error",
+    )
+    include_output_logprobs: bool = Field(
+        default=False, description="`choices[].logprobs` is a list, one number per token"
+    )
+    length_penalty: float | None = Field(default=None, ge=-10, le=10, description=_SEARCH_ONLY)
+    logprobs: int | None = Field(default=None, ge=0, description="`choices[].logprobs` in OpenAI's format")
+    max_total_tokens: int | None = Field(
+        default=None, ge=1, description="like `max_tokens`, including the prompt's length"
+    )
+    min_total_tokens: int | None = Field(
+        default=None, ge=0, description="like `min_tokens`, including the prompt's length"
+    )
+    no_repeat_ngram: int = Field(default=1, ge=1, lt=2**31, description=_PROCESSOR_OR_SEARCH)
+    num_beams: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_BEAMS,
+        description=f"1 to {MAX_BEAMS}, by the deployment's beam search; the answer is the best beam",
+    )
     position_ids: Any = None
-    prompt: str | None = None
+    prompt: str | None = Field(default=None, description="tokenized here; exactly one of it and `tokens`")
     soft_prompts: Any = None
-    stop: list[Phrase] = Field(default=[], max_length=MAX_STOP_STRINGS)
-    stop_tokens: list[TokenSequence] = Field(default=[])
-    token_index_to_replace: list[Annotated[int, Field(ge=0)]] = Field(default=[])
-    tokens: list[TokenId] = Field(default=[])
+    stop: list[Phrase] = Field(default=[], max_length=MAX_STOP_STRINGS, description=EXCLUDED_STOP)
+    stop_tokens: list[TokenSequence] = Field(
+        default=[], description="any id in any of the sequences stops; excluded from the answer"
+    )
+    token_index_to_replace: list[Annotated[int, Field(ge=0)]] = Field(
+        default=[], description="by the deployment, with `embedding_to_replace`"
+    )
+    tokens: list[TokenId] = Field(default=[], description="the prompt as ids")
 
     @property
     def searches(self) -> bool:
-        """Whether a beam search finds the answer."""
+        """Whether the answer comes from a beam search."""
         return self.num_beams is not None
 
     @property
     def draws_beams(self) -> bool:
-        """Whether a beam search draws its beams."""
+        """Whether the answer comes from a beam search that samples its beams."""
         return self.searches and self.beam_search_type != "DETERMINISTIC"
 
 
 def checked(body: Mapping[str, Any], model: type[_Fields]) -> _Fields:
-    """`body` as `model`. Raises BadRequest for a value that is out of bounds or unknown, Unprocessable for a type."""
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        raise _wrong(error, body) from None
+    """`body` as `model`. Raises BadRequest for an unknown field or a value out of bounds, Unprocessable for a type."""
 
+    def wrong(problem: Problem) -> ClientError:
+        if problem.unknown:
+            return BadRequest(f"{problem.path}: unknown field", param=problem.path, code="unknown_parameter")
+        if problem.wrong_type:
+            return Unprocessable(problem.message, param=problem.path, value=value_at(body, problem.path))
+        return BadRequest(problem.message, param=problem.path)
 
-def _wrong(error: ValidationError, body: Mapping[str, Any]) -> ClientError:
-    problem = first_problem(error)
-    if problem.unknown:
-        return BadRequest(f"{problem.path}: unknown field", param=problem.path, code="unknown_parameter")
-    errors = error.errors(include_url=False)
-    if all(_is_of_type(item) for item in errors if item["loc"][:1] == errors[0]["loc"][:1]):
-        return Unprocessable(problem.message, param=problem.path, value=value_at(body, problem.path))
-    return BadRequest(problem.message, param=problem.path)
-
-
-def _is_of_type(found: ErrorDetails) -> bool:
-    """Whether a JSON type is wrong; pydantic tells a choice of words that is no word as a value out of bounds."""
-    return found["type"].endswith("_type") or (found["type"] == "literal_error" and not isinstance(found["input"], str))
+    return validated(model, body, wrong)

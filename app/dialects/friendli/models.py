@@ -10,9 +10,9 @@ _FREE = {name: "0" for name in ("input", "output", "prompt", "completion")} | {
 
 
 def models(config: Config) -> dict[str, Any]:
-    """The endpoints, as the SDK's catalogue wants them.
+    """The endpoints in the format of the SDK's model list.
 
-    It insists on numbers that the router does not know without asking every deployment: these are 0.
+    It requires numbers that the router would have to ask every deployment for: these are 0.
     """
     return {"object": "list", "data": [_card(name, endpoint.tasks) for name, endpoint in config.endpoints.items()]}
 

@@ -1,4 +1,4 @@
-"""Friendli's `response_format` in vLLM's words (`structured_outputs`)."""
+"""Friendli's `response_format` as vLLM's `structured_outputs`."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,14 +12,13 @@ from app.errors import BadRequest
 
 PARAM = "response_format"
 
-
-# What Friendli's reference rules out: looking around, its anchors among that, and escapes for sets of Unicode.
+# Excluded by Friendli's reference: look-around, anchors, and Unicode property escapes.
 _UNSUPPORTED_GROUP = re.compile(r"\(\?(?:=|!|<=|<!)")
 _UNSUPPORTED_ESCAPES = frozenset("AaZzNpP")
 
 
-def structured(wanted: ResponseFormat | None) -> dict[str, Any] | None:
-    """vLLM's `structured_outputs`, None for plain text. What the engine cannot compile it refuses itself.
+def structured_outputs(wanted: ResponseFormat | None) -> dict[str, Any] | None:
+    """vLLM's `structured_outputs`, None for plain text. The engine itself rejects what it cannot compile.
 
     Raises BadRequest.
     """
@@ -35,7 +34,7 @@ def structured(wanted: ResponseFormat | None) -> dict[str, Any] | None:
         raise _wrong("json_schema", f"not allowed where the type is {wanted.type}")
     if wanted.type == "regex":
         return {"regex": _pattern(wanted.schema_)}
-    return {"json_object": True} if wanted.schema_ is None else {"json": _whole(wanted.schema_)}
+    return {"json_object": True} if wanted.schema_ is None else {"json": _complete(wanted.schema_)}
 
 
 def _wrong(field: str, why: str) -> BadRequest:
@@ -70,8 +69,8 @@ def _unsupported(pattern: str) -> Iterator[str]:
         position += 1
 
 
-def _whole(schema: str | dict[str, Any]) -> dict[str, Any]:
-    """A schema as Friendli reads it: every property is generated, and no other."""
+def _complete(schema: str | dict[str, Any]) -> dict[str, Any]:
+    """A schema as Friendli reads it: every property is required, and no other is allowed."""
     if isinstance(schema, str):
         try:
             schema = from_json(schema)
@@ -80,33 +79,33 @@ def _whole(schema: str | dict[str, Any]) -> dict[str, Any]:
     if not isinstance(schema, dict):
         raise _wrong("schema", "must be a JSON schema, an object")
     if _is_recursive(schema):
-        # With every property required such an answer would never end.
+        # With every property required, such an answer would never end.
         raise _wrong("schema", "recursion is not supported")
-    whole: dict[str, Any] = _required(schema)
-    return whole
+    complete: dict[str, Any] = _all_required(schema)
+    return complete
 
 
-# Where a JSON schema has others: by name, in a list, or alone.
+# Where a JSON schema contains others: by name, in a list, or alone.
 _NAMED = ("properties", "$defs", "definitions", "patternProperties")
-_PLACES = ("items", "prefixItems", "anyOf", "oneOf", "allOf", "not", "if", "then", "else", "contains")
+_DIRECT = ("items", "prefixItems", "anyOf", "oneOf", "allOf", "not", "if", "then", "else", "contains")
 
 
-def _required(schema: Any) -> Any:
+def _all_required(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_required(item) for item in schema]
+        return [_all_required(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    whole = {**schema, **{name: _required(schema[name]) for name in _PLACES if name in schema}}
+    complete = {**schema, **{name: _all_required(schema[name]) for name in _DIRECT if name in schema}}
     for name in _NAMED:
         if isinstance(schema.get(name), dict):
-            whole[name] = {key: _required(item) for key, item in schema[name].items()}
+            complete[name] = {key: _all_required(item) for key, item in schema[name].items()}
     if isinstance(schema.get("properties"), dict):
-        whole |= {"required": list(schema["properties"]), "additionalProperties": False}
-    return whole
+        complete |= {"required": list(schema["properties"]), "additionalProperties": False}
+    return complete
 
 
 def _is_recursive(schema: Mapping[str, Any]) -> bool:
-    """Whether following the references from the top comes back to one that is being followed."""
+    """Whether the references, followed from the top, form a cycle."""
     top = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
     followed: dict[str, set[str]] = {"#": set(_references(top))}
     waiting = [*followed["#"]]
@@ -133,7 +132,7 @@ def _references(part: Any) -> Iterator[str]:
 
 
 def _definition(schema: Mapping[str, Any], reference: str) -> Any:
-    """What a reference inside the schema points at; None where that is nothing, which the engine refuses."""
+    """What a reference inside the schema points to; None if nothing, which the engine rejects."""
     found: Any = schema
     for step in reference.removeprefix("#").strip("/").split("/"):
         if not isinstance(found, dict):

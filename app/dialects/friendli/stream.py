@@ -1,12 +1,12 @@
-"""Friendli's two forms of a stream, one event per token. Neither can tell a failure: the connection breaks."""
+"""Friendli's two forms of a stream, one event per token. Neither has error events: on failure the connection breaks."""
 
 from abc import abstractmethod
 from functools import cached_property
 from typing import Any
 
 from app.dialects.common.token_events import TokenEvents
-from app.dialects.friendli.answer import Choice, head, logprobs, shown, told_at_once, top, usage, wrong_choices
-from app.dialects.friendli.generation import Completion
+from app.dialects.friendli.answer import Choice, head, logprobs, usage, visible_text, wrong_choices
+from app.dialects.friendli.completion_request import CompletionRequest
 from app.dialects.json_body import dump
 from app.engine.model import Model
 from app.engine.token_reader import Step, Token
@@ -15,14 +15,13 @@ from app.sse import DONE, encode
 
 
 class _Events(TokenEvents):
-    """They end when all choices have ended."""
+    """A stream that ends when all choices have ended."""
 
-    def __init__(self, completion: Completion, model: Model) -> None:
-        super().__init__(
-            TokenStream(model, top=top(completion), keep_end=False, at_once=told_at_once(completion)), None
-        )
-        self._completion = completion
-        self._choices = [Choice(completion, index) for index, _ in enumerate(completion.seeds)]
+    def __init__(self, request: CompletionRequest, model: Model) -> None:
+        top = request.top_logprobs or 0
+        super().__init__(TokenStream(model, top=top, keep_end=False, at_once=request.gets_text_at_once), None)
+        self._request = request
+        self._choices = [Choice(request, index) for index, _ in enumerate(request.seeds)]
         self._open = len(self._choices)
 
     def _event(self, step: Step) -> bytes:
@@ -42,15 +41,15 @@ class _Events(TokenEvents):
 
     @abstractmethod
     def _token(self, choice: Choice, token: Token) -> bytes:
-        """A token, which `choice` does not have yet."""
+        """The event for a token, which `choice` does not have yet."""
 
     @abstractmethod
     def _choice_ended(self, choice: Choice) -> bytes:
-        """The end of one choice."""
+        """The event for the end of one choice."""
 
     @abstractmethod
     def _end(self) -> bytes:
-        """The end of all."""
+        """The event for the end of all choices."""
 
 
 class ClassicEvents(_Events):
@@ -58,38 +57,38 @@ class ClassicEvents(_Events):
 
     def _token(self, choice: Choice, token: Token) -> bytes:
         event = b'data: {"event":"token_sampled","index":%d,"text":%b,"token":%d}\n\n'
-        return event % (choice.index, dump(shown(token)), token.id)
+        return event % (choice.index, dump(visible_text(token)), token.id)
 
     def _choice_ended(self, choice: Choice) -> bytes:
         return b""
 
     def _end(self) -> bytes:
-        told = [choice.completed() for choice in self._choices]
-        return encode(dump({"event": "complete", "choices": told, "usage": usage(self._choices)}))
+        choices = [choice.in_complete_event() for choice in self._choices]
+        return encode(dump({"event": "complete", "choices": choices, "usage": usage(self._choices)}))
 
 
 class ModernChunks(_Events):
     """OpenAI's chunks, each with its token, and `[DONE]`. A choice's last chunk has its seed."""
 
     def _token(self, choice: Choice, token: Token) -> bytes:
-        if self._completion.fields.logprobs is None:
+        if self._request.fields.logprobs is None:
             chunk = b'%b,"choices":[{"index":%d,"text":%b,"token":%d,"finish_reason":null,"logprobs":null}]}\n\n'
-            return chunk % (self._begun, choice.index, dump(shown(token)), token.id)
-        told = {"index": choice.index, "text": shown(token), "token": token.id, "finish_reason": None}
-        return self._chunk([{**told, "logprobs": logprobs([token], len(choice.text))}])
+            return chunk % (self._head, choice.index, dump(visible_text(token)), token.id)
+        part = {"index": choice.index, "text": visible_text(token), "token": token.id, "finish_reason": None}
+        return self._chunk([{**part, "logprobs": logprobs([token], len(choice.text))}])
 
     def _choice_ended(self, choice: Choice) -> bytes:
         last = {"index": choice.index, "text": "", "finish_reason": choice.finish_reason, "seed": choice.seed}
-        return self._chunk([{**last, **choice.numbers()}])
+        return self._chunk([{**last, **choice.scores()}])
 
     def _end(self) -> bytes:
-        counted = self._completion.fields.shows_usage
-        return (self._chunk([], usage=usage(self._choices)) if counted else b"") + DONE
+        counts = self._request.fields.shows_usage
+        return (self._chunk([], usage=usage(self._choices)) if counts else b"") + DONE
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
-        return b"%b,%b\n\n" % (self._begun, dump({"choices": choices, **more})[1:])
+        return b"%b,%b\n\n" % (self._head, dump({"choices": choices, **more})[1:])
 
     @cached_property
-    def _begun(self) -> bytes:
-        """What each chunk begins with."""
+    def _head(self) -> bytes:
+        """The beginning of every chunk."""
         return b"data: " + dump(head(self._tokens.head)).removesuffix(b"}")

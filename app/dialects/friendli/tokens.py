@@ -1,29 +1,42 @@
-"""What Friendli answers beside text: token ids, texts of ids, rendered conversations, vectors, the list of models."""
+"""Token ids of a text, the text of ids, and the prompt of a conversation."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import Field
 from pydantic_core import from_json
 
-from app.dialects.base import Reply, ServingContext
+from app.dialects.base import (
+    Call,
+    EngineRequest,
+    Flow,
+    ParseContext,
+    Reply,
+    Request,
+    ServingContext,
+    Translation,
+    no_lookups,
+)
+from app.dialects.friendli import chat
 from app.dialects.friendli.chat_fields import Message, Tool
-from app.dialects.friendli.fields import Strict, TokenId
+from app.dialects.friendli.fields import TOOLS, ModelName, Strict, TokenId, checked
 from app.dialects.json_body import dump
-from app.errors import BadRequest, Broken
+from app.errors import BadRequest
 
 
 class Tokenize(Strict):
     """POST …/v1/tokenize."""
 
-    model: str | None = None
-    prompt: str
+    model: ModelName = None
+    prompt: str = Field(description="its ids, with special tokens as the engine adds them")
 
 
 class Detokenize(Strict):
     """POST …/v1/detokenize."""
 
-    model: str | None = None
-    tokens: list[TokenId]
+    model: ModelName = None
+    tokens: list[TokenId] = Field(description="their text, with special tokens spelt out")
 
 
 class Render(Strict):
@@ -31,27 +44,68 @@ class Render(Strict):
 
     chat_template_kwargs: dict[str, Any] | None = None
     messages: list[Message] = Field(min_length=1)
-    model: str | None = None
-    tools: list[Tool] = Field(default=[])
+    model: ModelName = None
+    tools: list[Tool] = Field(default=[], description=TOOLS)
 
 
-def tokens(prompt: str, served: ServingContext) -> dict[str, Any]:
-    """`/tokenize`."""
-    return {"tokens": served.known_model.encode(prompt)}
+def parse_tokenize(body: Mapping[str, Any], request: Request, context: ParseContext) -> Call:
+    """Raises BadRequest or Unprocessable."""
+    prompt = checked(body, Tokenize).prompt
+    return Call("completions", {"prompt": prompt}, TokenizeTranslation(prompt))
 
 
-def text(ids: list[int], served: ServingContext) -> dict[str, Any]:
-    """`/detokenize`. Raises BadRequest for an id that is none."""
-    model = served.known_model
-    if ids and max(ids) >= model.vocab_size:
-        raise BadRequest(f"tokens: {max(ids)} is no token id, they are 0 to {model.vocab_size - 1}", param="tokens")
-    return {"text": model.decode(ids, special=True)}
+@dataclass(frozen=True)
+class TokenizeTranslation(Translation):
+    """The ids of a text, by the router's copy of the tokenizer."""
+
+    prompt: str
+    needs_model = True
+
+    def engine_requests(self, serving: ServingContext) -> Flow:
+        # A generator, so that a long text is tokenized where the exchange runs the flow: not on the event loop.
+        yield from ()
+        return Reply(dump({"tokens": serving.known_model.encode(self.prompt)}))
 
 
-def rendered(body: bytes, served: ServingContext) -> Reply:
-    """`/chat/render`: the prompt that the engine makes of a conversation. Raises Broken."""
-    try:
-        ids = from_json(body)["token_ids"]
-        return Reply(dump({"text": served.known_model.decode(ids, special=True)}))
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise Broken("The deployment's answer is no prompt") from error
+def parse_detokenize(body: Mapping[str, Any], request: Request, context: ParseContext) -> Call:
+    """Raises BadRequest or Unprocessable."""
+    return Call("completions", {}, DetokenizeTranslation(checked(body, Detokenize).tokens))
+
+
+@dataclass(frozen=True)
+class DetokenizeTranslation(Translation):
+    """The text of ids, by the router's copy of the tokenizer; special tokens are spelt out."""
+
+    ids: list[int]
+    needs_model = True
+
+    def engine_requests(self, serving: ServingContext) -> Flow:
+        yield from ()
+        model = serving.known_model
+        if self.ids and max(self.ids) >= model.vocab_size:
+            raise BadRequest(
+                f"tokens: {max(self.ids)} is no token id, they are 0 to {model.vocab_size - 1}", param="tokens"
+            )
+        return Reply(dump({"text": model.decode(self.ids, special=True)}))
+
+
+def parse_render(body: Mapping[str, Any], request: Request, context: ParseContext) -> Call:
+    """Raises BadRequest or Unprocessable."""
+    checked(body, Render)
+    engine_body = {name: value for name, value in body.items() if name != "model" and value != []}
+    return Call("chat", engine_body, RenderTranslation(engine_body))
+
+
+@dataclass(frozen=True)
+class RenderTranslation(Translation):
+    """The prompt that the engine makes of a conversation."""
+
+    body: dict[str, Any]
+    needs_model = True
+
+    def engine_requests(self, serving: ServingContext) -> Flow:
+        return no_lookups(EngineRequest(f"{chat.PATH}/render", self.body))
+
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        ids = from_json(answer)["token_ids"]
+        return Reply(dump({"text": serving.known_model.decode(ids, special=True)}))

@@ -5,8 +5,8 @@
         search.advance([next_token(beam.tokens, search.needed(beam)) for beam in search.live])
     search.results()
 
-`settings` says what is asked, `scoring` which tokens may follow a beam and at what score, `ranked` and `stochastic`
-which beams survive a step.
+`settings` holds the parameters, `scoring` decides which tokens may follow a beam and with what score, `ranked` and
+`stochastic` which beams survive a step.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,6 @@ from deployments.engine.beam_search.stochastic import StochasticSearch
 
 
 def start(settings: Settings, prompt: Sequence[int], random: np.random.Generator) -> Search:
-    """A search for answers to the token ids of `prompt`."""
+    """A search for answers to `prompt`, which is token ids."""
     kind = StochasticSearch if settings.kind is Kind.STOCHASTIC else RankedSearch
     return kind(settings, prompt, random)

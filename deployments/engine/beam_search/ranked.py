@@ -36,7 +36,7 @@ class RankedSearch(Search):
         return list(self._finished)
 
     def _chosen(self, found: Sequence[Continuations], next_tokens: Sequence[NextToken]) -> list[Beam]:
-        """In the order of choice. Held beams stand for choice as they are."""
+        """The chosen beams, in order. Held beams compete unchanged."""
         scores = [beam.score + continuations.scores for beam, continuations in zip(self.live, found, strict=True)]
         first = np.cumsum([0, *(len(part) for part in scores)])
         everything = np.concatenate([*scores, [beam.score for beam in self._held]])
@@ -56,7 +56,7 @@ class RankedSearch(Search):
         """Places in `scores`: those of all continuations, then those of held beams."""
         keys = scores
         if self._settings.kind is Kind.NAIVE_SAMPLING:
-            # The highest of log-weights with Gumbel noise are a draw without replacement, in the order of drawing.
+            # The highest log-weights with Gumbel noise are a draw without replacement, in drawing order.
             keys = scores + np.concatenate([*self._noise(found), self._random.gumbel(size=len(self._held))])
         count = min(self._settings.breadth, len(keys))
         highest = np.argpartition(-keys, count - 1)[:count]

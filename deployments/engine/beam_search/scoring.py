@@ -1,4 +1,4 @@
-"""Which tokens may follow a beam, and at what score.
+"""Which tokens may follow a beam, and with what score.
 
 The order is transformers': penalties and bans act on log-probabilities, then temperature, top_k and top_p where the
 search draws. Scores are not normalised again, except for the stochastic search, whose beams are probabilities.
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NextToken:
-    """The model's word on the token after a beam: ids and log-probabilities, the likeliest first, all or so many."""
+    """The model's output after a beam: ids and log-probabilities, the likeliest first, all or the top ones."""
 
     ids: Ids
     logprobs: Floats
@@ -27,7 +27,7 @@ class NextToken:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Continuations:
-    """What may follow a beam, the best first: ids, scores, and log-probabilities as the model gave them."""
+    """The continuations of a beam, the best first: ids, scores, and the model's log-probabilities."""
 
     ids: Ids
     scores: Floats
@@ -49,11 +49,11 @@ class Scoring:
         self._raises = (
             settings.repetition_penalty < 1 or settings.frequency_penalty < 0 or settings.presence_penalty < 0
         )
-        # transformers keeps so many from top_k and top_p, lest the end of the answer be all that is left of a beam.
+        # transformers keeps this many through top_k and top_p, so that a beam is not left with its end alone.
         self._keeps = 1 + len(settings.eos) if settings.kind is Kind.NAIVE_SAMPLING else 1
 
     def needed(self, answer: Tokens) -> int | None:
-        """How many of the likeliest tokens decide what follows `answer`; None where it takes the whole vocabulary."""
+        """How many of the likeliest tokens decide what follows `answer`; None: the whole vocabulary."""
         settings = self._settings
         if (settings.samples and settings.top_k == 0) or self._raises:
             return None
@@ -62,7 +62,7 @@ class Scoring:
         return max(wanted + displaced, settings.top_logprobs or 0)
 
     def continuations(self, answer: Tokens, next_token: NextToken) -> Continuations:
-        """What may follow `answer`, the best first."""
+        """The continuations of `answer`, the best first."""
         allowed = np.isfinite(next_token.logprobs) & ~np.isin(next_token.ids, self._banned(answer))
         ids, logprobs = next_token.ids[allowed], next_token.logprobs[allowed]
         scores = self._penalised(answer, ids, logprobs)
@@ -92,7 +92,7 @@ class Scoring:
         return [int(token) for token in np.unique(ngrams[same_beginning, -1])]
 
     def _lowered(self, answer: Tokens) -> set[int]:
-        """What the penalties act on."""
+        """The tokens that penalties apply to."""
         lowered = set(answer) if self._penalises or self._settings.repetition_penalty != 1 else set()
         return lowered | set(self._in_prompt.tolist()) if self._settings.repetition_penalty != 1 else lowered
 

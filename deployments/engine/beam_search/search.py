@@ -1,4 +1,4 @@
-"""What all searches are made of: beams, how they end, and one step from what the model says to what may follow."""
+"""The base of all searches: beams, their ends, and one step from the model's output to the continuations."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,18 +12,18 @@ from deployments.engine.beam_search.settings import Settings, Tokens
 
 
 class FinishReason(StrEnum):
-    """Why a beam does not go on."""
+    """Why a beam ended."""
 
     EOS = "eos"
     STOP = "stop"
     LENGTH = "length"
     EXHAUSTED = "exhausted"
-    """Every token that could follow is ruled out."""
+    """Every token that could follow is forbidden."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeamStep:
-    """What the model said where a token was chosen: its log-probability, and the favourites with theirs."""
+    """The model's output at one token: its log-probability, and the likeliest tokens with theirs."""
 
     logprob: float
     favourites: tuple[tuple[int, float], ...] = ()
@@ -53,7 +53,7 @@ class Search(ABC):
         self._settings = settings
         self._scoring = Scoring(settings, prompt)
         self._random = random
-        self._held: Sequence[Beam] = ()  # ended, but among the active beams still
+        self._held: Sequence[Beam] = ()  # ended, but still among the active beams
 
     def needed(self, beam: Beam) -> int | None:
         """How many of the likeliest tokens after `beam` `advance` has to know; None: all of them."""
@@ -61,18 +61,18 @@ class Search(ABC):
 
     @abstractmethod
     def advance(self, next_tokens: Sequence[NextToken]) -> None:
-        """One token further, by the model's word on what follows each of `live`."""
+        """Advances by one token, given the model's output after each of `live`."""
 
     @abstractmethod
     def results(self) -> list[Beam]:
         """At most `width` ended beams, the most valuable first."""
 
     def value(self, beam: Beam) -> float:
-        """What beams are compared by in the end."""
+        """The value by which finished beams are ranked."""
         return self._settings.value(beam.score, len(beam.tokens))
 
     def _continuations(self, next_tokens: Sequence[NextToken]) -> list[Continuations]:
-        """What may follow each of `live`. A beam that nothing may follow ends there, and is held."""
+        """The continuations of each of `live`. A beam without any ends, and is held."""
         pairs = zip(self.live, next_tokens, strict=True)
         found = [self._scoring.continuations(beam.tokens, next_token) for beam, next_token in pairs]
         stuck = (beam for beam, continuations in zip(self.live, found, strict=True) if not len(continuations.ids))
@@ -99,7 +99,7 @@ class Search(ABC):
 
 
 def drawn_by_id(random: np.random.Generator, ids: np.ndarray) -> np.ndarray:
-    """Gumbel noise, one for each of `ids`, in whatever order they come: near ties in a ranking do not move it."""
+    """Gumbel noise for each of `ids`, independent of their order, which near ties can change."""
     noise = np.empty(len(ids))
     noise[np.argsort(ids)] = random.gumbel(size=len(ids))
     return noise

@@ -1,4 +1,4 @@
-"""What is asked of a beam search."""
+"""The parameters of a beam search."""
 
 import math
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A request. Lengths are in tokens of the answer, the ending token included.
+    """Lengths are in tokens of the answer, the ending token included.
 
     - `eos` ends a beam. A sequence of `stops` ends one too, but it keeps its place among the `width` active beams: the
       search is over only when all of them contain a stop. Before `min_tokens` neither may come.
@@ -65,9 +65,9 @@ class Settings:
 
     @property
     def breadth(self) -> int:
-        """How many continuations a ranked search looks at: enough that `width` stay if all eos ids are among them."""
+        """How many continuations a ranked search considers: enough to keep `width` without all eos ids."""
         return max(2, 1 + len(self.eos)) * self.width
 
     def value(self, score: float, length: int) -> float:
-        """What an answer of `length` tokens whose scores sum up to `score` is worth."""
+        """The value of an answer of `length` tokens whose scores sum up to `score`."""
         return score / math.pow(max(length, 1), self.length_penalty)

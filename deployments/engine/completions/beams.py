@@ -1,9 +1,9 @@
 """Beam search on vLLM: one request for one token per live beam and step.
 
-All of a beam but its last block of tokens is in the engine's prefix cache, so that a step costs little more than a
-token per beam. Most searches ask for some dozens of log-probabilities. One that draws from the whole vocabulary asks
-for all of them, and unpacking these holds the server's event loop for milliseconds each: it asks for few beams at a
-time, so that other requests come in between.
+All of a beam but its last block of tokens is in the engine's prefix cache, so that a step costs little more than one
+token per beam. Most searches need some dozens of log-probabilities. One that draws from the whole vocabulary needs all
+of them, and unpacking these blocks the server's event loop for milliseconds each: it advances few beams at a time, so
+that other requests are served in between.
 """
 
 import asyncio
@@ -27,26 +27,26 @@ from deployments.engine.completions.engines import Engine, Outputs, require_toke
 from deployments.engine.completions.request import BeamSearch
 from deployments.engine.model_info import eos_token_ids
 
-WHOLE_AT_ONCE = 2
-"""So many beams ask for the log-probabilities of the whole vocabulary at a time."""
+MAX_FULL_VOCABULARY = 2
+"""How many beams request the log-probabilities of the whole vocabulary at a time."""
 
 
 class BeamSearching(Engine):
-    """Answers a prompt with the best `n` beams of a search; `scores` are what they are worth, once they are found."""
+    """Answers a prompt with the best `n` beams of a search; `scores` are their values, once the search is over."""
 
-    def __init__(self, engine: Any, asked: BeamSearch, n: int) -> None:
+    def __init__(self, engine: Any, beam: BeamSearch, n: int) -> None:
         super().__init__(engine)
         self.scores: Sequence[float] = ()
-        self._asked = asked
+        self._beam = beam
         self._n = n
         self._vocabulary: int = engine.model_config.get_vocab_size()
 
     def generate(self, prompt: Any, params: SamplingParams, request_id: str, **options: Any) -> Outputs:
         require_tokens(prompt, "beam")
         self._check(params)
-        eos = self._asked.eos_token_ids
-        settings = _settings(self._asked, params, eos_token_ids(self._engine) if eos is None else eos)
-        search = start(settings, prompt["prompt_token_ids"], np.random.default_rng(self._asked.seed))
+        eos = self._beam.eos_token_ids
+        settings = _settings(self._beam, params, eos_token_ids(self._engine) if eos is None else eos)
+        search = start(settings, prompt["prompt_token_ids"], np.random.default_rng(self._beam.seed))
         return self._answer(search, prompt, params, request_id, options)
 
     async def _answer(
@@ -65,25 +65,25 @@ class BeamSearching(Engine):
     async def _advance(self, search: Search, prompt: Any, request_id: str, options: dict[str, Any]) -> None:
         needed = [search.needed(beam) for beam in search.live]
         takes_all = None in needed
-        at_once = asyncio.Semaphore(WHOLE_AT_ONCE if takes_all else len(needed))
+        slots = asyncio.Semaphore(MAX_FULL_VOCABULARY if takes_all else len(needed))
 
-        async def ask(index: int) -> NextToken:
+        async def next_token(index: int) -> NextToken:
             tokens = [*prompt["prompt_token_ids"], *search.live[index].tokens]
             count = min(needed[index] or self._vocabulary, self._vocabulary)
             extended = tokens_input(tokens, cache_salt=prompt.get("cache_salt"))
-            async with at_once:
+            async with slots:
                 return await self._next_token(extended, count, f"{request_id}-{index}", options)
 
-        questions = [asyncio.ensure_future(ask(index)) for index in range(len(needed))]
+        tasks = [asyncio.ensure_future(next_token(index)) for index in range(len(needed))]
         try:
-            answers = await asyncio.gather(*questions)
+            next_tokens = await asyncio.gather(*tasks)
         finally:
-            for question in questions:  # one that failed leaves the others running
-                question.cancel()
+            for task in tasks:  # after a failure the others still run
+                task.cancel()
         if takes_all:
-            await asyncio.to_thread(search.advance, answers)
+            await asyncio.to_thread(search.advance, next_tokens)
         else:
-            search.advance(answers)
+            search.advance(next_tokens)
 
     async def _next_token(self, prompt: Any, count: int, request_id: str, options: dict[str, Any]) -> NextToken:
         params = _OneToken(
@@ -125,7 +125,7 @@ class BeamSearching(Engine):
         if params.logprobs is not None and not 0 <= params.logprobs <= config.max_logprobs:
             raise VLLMValidationError(f"logprobs must be 0 to {config.max_logprobs}", parameter="logprobs")
         for name in ("eos_token_ids", "stop_tokens", "bad_word_tokens"):
-            if _highest(getattr(self._asked, name) or []) >= self._vocabulary:
+            if _highest(getattr(self._beam, name) or []) >= self._vocabulary:
                 raise VLLMValidationError(
                     f"beam.{name} holds a token id outside of the vocabulary of {self._vocabulary}",
                     parameter=f"beam.{name}",
@@ -133,30 +133,30 @@ class BeamSearching(Engine):
 
 
 class _OneToken(SamplingParams):  # type: ignore[misc]  # vLLM is not followed
-    """Parameters of our own: `max_logprobs` bounds what clients may ask for."""
+    """Without the check of `max_logprobs`, which bounds what clients may request."""
 
     def _validate_logprobs(self, model_config: Any) -> None:
         pass
 
 
-def _settings(asked: BeamSearch, params: SamplingParams, eos: Sequence[int] | frozenset[int]) -> Settings:
+def _settings(beam: BeamSearch, params: SamplingParams, eos: Sequence[int] | frozenset[int]) -> Settings:
     return Settings(
-        width=asked.width,
+        width=beam.width,
         max_tokens=params.max_tokens,
-        kind=asked.type,
+        kind=beam.type,
         min_tokens=params.min_tokens,
         eos=frozenset(eos),
-        stops=tuple(map(tuple, asked.stop_tokens)),
-        forbidden=tuple(map(tuple, asked.bad_word_tokens)),
-        no_repeat_ngram=asked.no_repeat_ngram,
+        stops=tuple(map(tuple, beam.stop_tokens)),
+        forbidden=tuple(map(tuple, beam.bad_word_tokens)),
+        no_repeat_ngram=beam.no_repeat_ngram,
         repetition_penalty=params.repetition_penalty,
         frequency_penalty=params.frequency_penalty,
         presence_penalty=params.presence_penalty,
         temperature=params.temperature,
         top_k=max(params.top_k, 0),
         top_p=params.top_p,
-        length_penalty=asked.length_penalty,
-        early_stopping=asked.early_stopping,
+        length_penalty=beam.length_penalty,
+        early_stopping=beam.early_stopping,
         top_logprobs=params.logprobs,
     )
 
@@ -166,7 +166,7 @@ def _highest(ids: Sequence[Any]) -> int:
 
 
 def _logprobs(beam: Beam) -> list[dict[int, Logprob]]:
-    """As vLLM has them: per token a dictionary, the chosen token first."""
+    """In vLLM's form: a dictionary per token, the chosen token first."""
     return [
         {token: Logprob(step.logprob)} | {id: Logprob(logprob) for id, logprob in step.favourites}
         for token, step in zip(beam.tokens, beam.steps, strict=True)
@@ -174,7 +174,7 @@ def _logprobs(beam: Beam) -> list[dict[int, Logprob]]:
 
 
 def _text(tokenizer: Any, prompt: Sequence[int], tokens: Sequence[int], params: SamplingParams) -> str:
-    """What vLLM would have said for these tokens after that prompt."""
+    """The text that vLLM produces for these tokens after that prompt."""
     request = EngineCoreRequest(
         request_id="",
         prompt_token_ids=list(prompt),

@@ -1,7 +1,7 @@
-"""Engines in front of vLLM's, for vLLM's completion server: each asks the next one in its own way.
+"""Wrappers of vLLM's engine for vLLM's completion server.
 
-They are what that server sees of an engine: `generate` with the prompt as its renderer left it, and whatever else the
-engine has. What cannot be done is refused at once, before the server has begun to answer.
+The server calls `generate` with a rendered prompt and reads other attributes of the engine. What a wrapper cannot do it
+rejects at once, before the server has started its response.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -20,7 +20,7 @@ Outputs = AsyncGenerator[RequestOutput, None]
 
 
 class Engine:
-    """`engine`, seen through: every attribute is its own."""
+    """A transparent wrapper: every other attribute is the engine's own."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -29,13 +29,13 @@ class Engine:
         return getattr(self._engine, name)
 
     def generate(self, prompt: Any, params: SamplingParams, request_id: str, **options: Any) -> Outputs:
-        """One RequestOutput after the other, as AsyncLLM's."""
+        """As `AsyncLLM.generate`."""
         outputs: Outputs = self._engine.generate(prompt, params, request_id, **options)
         return outputs
 
 
 class Seeded(Engine):
-    """One choice per seed, each a request to the engine of its own. Leaving the generator ends them all."""
+    """One choice per seed, each an engine request of its own. Closing the generator ends them all."""
 
     def __init__(self, engine: Any, seeds: Sequence[int]) -> None:
         super().__init__(engine)
@@ -51,7 +51,7 @@ class Seeded(Engine):
 
 
 class WithEmbeddings(Engine):
-    """Puts embeddings in the places of some of the prompt's tokens.
+    """Replaces the embeddings of some of the prompt's tokens.
 
     `values` has hidden_size numbers for each of `indices`, which count the prompt's tokens from 0.
     """
@@ -73,9 +73,9 @@ class WithEmbeddings(Engine):
         self._rows = torch.tensor(values, dtype=engine.model_config.dtype).reshape(len(indices), width)
 
     def generate(self, prompt: Any, params: SamplingParams, request_id: str, **options: Any) -> Outputs:
-        return super().generate(self._mixed(prompt), params, request_id, **options)
+        return super().generate(self._with_replacements(prompt), params, request_id, **options)
 
-    def _mixed(self, prompt: Any) -> Any:
+    def _with_replacements(self, prompt: Any) -> Any:
         require_tokens(prompt, "replace_embeddings")
         ids = prompt["prompt_token_ids"]
         if (highest := max(self._indices)) >= len(ids):
@@ -83,8 +83,8 @@ class WithEmbeddings(Engine):
                 f"replace_embeddings.indices holds {highest}, but the prompt has {len(ids)} tokens",
                 parameter="replace_embeddings.indices",
             )
-        # What stands where a token's own embedding goes is part of the prefix cache's key, so that it must not be a
-        # row that a client can send: not a number.
+        # The rows of kept tokens are part of the prefix cache's key, so they must differ from anything that a client
+        # can send: NaN.
         rows = torch.full((len(ids), self._rows.shape[1]), torch.nan, dtype=self._rows.dtype)
         rows[self._indices] = self._rows
         is_token = torch.ones(len(ids), dtype=torch.bool)

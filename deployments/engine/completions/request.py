@@ -1,4 +1,4 @@
-"""The body of `POST /switchyard/completions`: vLLM's own, and what only this route knows."""
+"""The body of `POST /switchyard/completions`: vLLM's own fields and this route's."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -42,7 +42,7 @@ class ReplacedEmbeddings(_Part):
     @model_validator(mode="after")
     def _each_once(self) -> Self:
         if len(set(self.indices)) < len(self.indices):
-            raise _refused("replace_embeddings.indices", "must not hold an index twice")
+            raise _rejected("replace_embeddings.indices", "must not hold an index twice")
         return self
 
 
@@ -55,7 +55,7 @@ _WITH_BEAM = frozenset(
 
 
 class ExtendedCompletionRequest(CompletionRequest):  # type: ignore[misc]  # vLLM is not followed
-    """Every field of vLLM's completions, for one prompt; unknown ones are refused."""
+    """Every field of vLLM's completions, for one prompt; unknown fields are rejected."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -72,9 +72,9 @@ class ExtendedCompletionRequest(CompletionRequest):  # type: ignore[misc]  # vLL
         if self.seeds is None:
             return self
         if self.seed is not None:
-            raise _refused("seed", "cannot be given together with seeds")
+            raise _rejected("seed", "cannot be given together with seeds")
         if self.n not in (1, len(self.seeds)):
-            raise _refused("n", f"must be the number of seeds, {len(self.seeds)}")
+            raise _rejected("n", f"must be the number of seeds, {len(self.seeds)}")
         self.n = len(self.seeds)
         return self
 
@@ -85,23 +85,23 @@ class ExtendedCompletionRequest(CompletionRequest):  # type: ignore[misc]  # vLL
         for name in sorted(self.model_fields_set - _WITH_BEAM):
             default = type(self).model_fields[name].get_default(call_default_factory=True)
             if getattr(self, name) not in (None, default):
-                raise _refused(name, "cannot be given together with beam")
+                raise _rejected(name, "cannot be given together with beam")
         if self.n > self.beam.width:
-            raise _refused("n", f"must not exceed beam.width, {self.beam.width}")
+            raise _rejected("n", f"must not exceed beam.width, {self.beam.width}")
         if self.beam.type is Kind.DETERMINISTIC:
             for name in ("top_k", "top_p"):
                 if getattr(self, name) is not None:
-                    raise _refused(name, "cannot be given where beam.type is DETERMINISTIC")
+                    raise _rejected(name, "cannot be given where beam.type is DETERMINISTIC")
         elif self.temperature == 0:
-            raise _refused("temperature", f"must be greater than 0 where beam.type is {self.beam.type}")
+            raise _rejected("temperature", f"must be greater than 0 where beam.type is {self.beam.type}")
         return self
 
     def to_sampling_params(self, max_tokens: int, default_sampling_params: dict[str, Any] | None = None) -> Any:
-        """vLLM's. Choices that are requests of their own are not the `n` of which greedy sampling allows only one."""
+        """vLLM's parameters. Separate engine requests do not count as `n`, which greedy sampling limits to 1."""
         several = self.seeds is not None or self.beam is not None
         request = self.model_copy(update={"n": 1}) if several else self
         return CompletionRequest.to_sampling_params(request, max_tokens, default_sampling_params)
 
 
-def _refused(parameter: str, why: str) -> VLLMValidationError:
+def _rejected(parameter: str, why: str) -> VLLMValidationError:
     return VLLMValidationError(f"{parameter} {why}", parameter=parameter)

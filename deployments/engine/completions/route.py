@@ -3,11 +3,11 @@
 The request
 ===========
 A JSON object with the fields of vLLM 0.29's `/v1/completions` (`CompletionRequest`), for one prompt: `prompt` is a
-string or a list of token ids. Unknown fields are refused, and so are `prompt_embeds` and `use_beam_search`. Three
+string or a list of token ids. Unknown fields are rejected, and so are `prompt_embeds` and `use_beam_search`. Three
 fields are this route's own; `replace_embeddings` goes with either of the others.
 
 `seeds`: list of 1 to 128 integers from 0 to 2**64 - 1
-    One choice per seed, drawn as if each were alone: `choices[i]` is what `seeds[i]` draws. `n` is left out, or their
+    One choice per seed, each drawn as if it were alone: `choices[i]` with `seeds[i]`. `n` is left out, or their
     number; `seed` is not given. Everything else works as without, streams and `vllm_xargs` too. A seed below 2**63
     draws what `/v1/completions` draws with it; those above are taken as int64 (`app.internal_api.to_int64_seed`).
 
@@ -31,9 +31,8 @@ fields are this route's own; `replace_embeddings` goes with either of the others
     beams, the best first; default 1, at most `width`), `logprobs`, the three penalties, `temperature` (above 0 for the
     types that draw; DETERMINISTIC ranks the same at any), `top_k` and `top_p` (only for the types that draw), and what
     shapes the prompt and the text (`add_special_tokens`, `truncate_prompt_tokens`, `skip_special_tokens`,
-    `return_token_ids`, ...). Any other field is refused when it is not at its default, `stream` among them.
-    NAIVE_SAMPLING and STOCHASTIC without `top_k` ask the engine for the whole vocabulary in every step: ten times as
-    slow as with one.
+    `return_token_ids`, ...). Any other field is rejected unless it has its default, `stream` among them.
+    NAIVE_SAMPLING and STOCHASTIC without `top_k` read the whole vocabulary in every step, which is ten times slower.
 
 `replace_embeddings`: `{"indices": [int], "values": [float]}`
     The prompt's tokens at `indices` (from 0, each once) get embeddings of the client's: `values` holds hidden_size
@@ -44,15 +43,15 @@ The answer
 ==========
 That of `/v1/completions`, by the same code: with `stream: false` a `CompletionResponse`, with `stream: true` events
 `data: {...}` of one choice each and `data: [DONE]`. `token_ids` needs `return_token_ids: true`; they include the token
-that ended a choice, which `text` does not. `usage.prompt_tokens` counts the prompt once. A client that leaves ends the
-engine's work.
+that ended a choice, which `text` does not. `usage.prompt_tokens` counts the prompt once. A disconnect stops the
+engine.
 
-A beam's choice has one key more: `beam_score`, what it is worth. Its `finish_reason` is "length", or "stop" with
+A beam's choice has one key more: `beam_score`, its value. Its `finish_reason` is "length", or "stop" with
 `stop_reason` null for the tokenizer's eos, otherwise the id that ended it: another of the eos ids, or the last one of a
 sequence of `stop_tokens`, all of which `text` leaves out. `logprobs` are the model's own, before penalties and
 temperature; `usage.completion_tokens` counts the choices that are returned.
 
-What is wrong is answered with 400 and vLLM's error object, whose `param` names the field (`beam.width`).
+Invalid requests are answered with 400 and vLLM's error object, whose `param` names the field (`beam.width`).
 """
 
 from copy import copy
@@ -84,7 +83,7 @@ def add_completions(app: FastAPI) -> None:
 
 
 async def complete(request: ExtendedCompletionRequest, raw_request: Request) -> Response:
-    """Has vLLM's completion server answer, with an engine in front of its own."""
+    """Serves the request with vLLM's completion server and a wrapped engine."""
     server: OpenAIServingCompletion | None = getattr(raw_request.app.state, "openai_serving_completion", None)
     if server is None:
         missing = ErrorInfo(message="The model does not support completions", type="NotFoundError", code=404)
@@ -104,7 +103,7 @@ async def complete(request: ExtendedCompletionRequest, raw_request: Request) -> 
 
 
 def _engine(engine: Any, request: ExtendedCompletionRequest) -> Any:
-    """vLLM's engine, seen as the request asks."""
+    """vLLM's engine in the wrappers that the request needs."""
     if (replaced := request.replace_embeddings) is not None:
         engine = WithEmbeddings(engine, replaced.indices, replaced.values)
     if request.seeds is not None:

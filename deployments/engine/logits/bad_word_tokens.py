@@ -1,7 +1,7 @@
 """`bad_word_tokens`: sequences of token ids that the output never holds.
 
-Friendli's semantics: where the output ends in a sequence's ids but the last, that last one is ruled out. A single id is
-always. On the wire the sequences stand one after the other with -1 between them.
+Friendli's semantics: if the output ends in a sequence's ids but the last, the last one is forbidden. A single id always
+is. On the wire the sequences are concatenated with -1 between them.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ KEY = Xarg.BAD_WORD_TOKENS
 
 
 class BadWordTokens:
-    """Finds the sequences in question by the output's last id; the others cost nothing."""
+    """Finds candidate sequences by the output's last id; others cost nothing."""
 
     def __init__(self, sequences: Sequence[Sequence[int]]) -> None:
         self._single = sorted({ids[0] for ids in sequences if len(ids) == 1})
@@ -27,7 +27,7 @@ class BadWordTokens:
                 self._by_second_last.setdefault(prefix[-1], []).append((prefix, last))
 
     @classmethod
-    def asked(cls, request: SamplingRequest) -> Self | None:
+    def from_request(cls, request: SamplingRequest) -> Self | None:
         ids = request.token_ids(KEY, separator=BAD_WORD_SEPARATOR)
         return cls(_split(ids)) if ids else None
 

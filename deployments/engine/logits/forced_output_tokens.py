@@ -1,7 +1,7 @@
 """`forced_output_tokens`: the output's k-th token is the k-th of these.
 
-Friendli's, to have given answers scored: vLLM's logprobs are the model's own. What comes after the last of them is
-free, and an end-of-sequence token among them ends the output: `max_tokens` and `ignore_eos` are the caller's.
+Friendli's, to score given answers: vLLM's logprobs are the model's own. The tokens after the last of them are free, and
+an end-of-sequence token among them ends the output: `max_tokens` and `ignore_eos` are up to the caller.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ KEY = Xarg.FORCED_OUTPUT_TOKENS
 
 
 class ForcedOutputTokens:
-    """Leaves one token. It comes last, and wins over what the others forbid."""
+    """Allows one token only. It is applied last and overrides what the others forbid."""
 
     def __init__(self, ids: Sequence[int]) -> None:
         self._ids = ids
 
     @classmethod
-    def asked(cls, request: SamplingRequest) -> Self | None:
+    def from_request(cls, request: SamplingRequest) -> Self | None:
         ids = request.token_ids(KEY)
         if ids and request.is_structured:
             raise ValueError(f"{KEY} cannot be combined with a structured output: its grammar chooses the tokens")

@@ -1,6 +1,6 @@
 """`no_repeat_ngram`: an n-gram of tokens occurs at most once in prompt and output.
 
-Friendli's `no_repeat_ngram`, Hugging Face's `no_repeat_ngram_size`. What the prompt repeats itself stays as it is.
+Friendli's `no_repeat_ngram`, Hugging Face's `no_repeat_ngram_size`. Repetitions within the prompt do not matter.
 """
 
 from collections import deque
@@ -18,10 +18,10 @@ BASE = 1_000_003
 
 
 class NoRepeatNgram:
-    """Remembers what followed every n - 1 tokens, reading each token once.
+    """Records which tokens followed every n - 1 tokens, reading each token once.
 
-    The table's key is a rolling hash of them, so that neither time nor memory grows with n. That two windows of a text
-    share one is about as likely as its length squared by 2**61; a token would be forbidden that need not be.
+    The table's key is a rolling hash, so that neither time nor memory grows with n. The probability that two windows of
+    a text collide is about its length squared / 2**61; a collision forbids a token that need not be.
     """
 
     def __init__(self, n: int) -> None:
@@ -30,7 +30,7 @@ class NoRepeatNgram:
         self._forget()
 
     @classmethod
-    def asked(cls, request: SamplingRequest) -> Self | None:
+    def from_request(cls, request: SamplingRequest) -> Self | None:
         n = request.integer(KEY)
         if n is not None and n < 1:
             raise ValueError(f"{KEY} must be at least 1, got {n}")

@@ -1,4 +1,4 @@
-"""What a request asks of the processors, and the shape of a processor."""
+"""The interface of a logits processor, and the parameters that a request gives it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,10 +9,10 @@ from typing import Any, Protocol, Self
 import torch
 
 MAX_TOKEN_IDS = 16_384
-"""In one list. Every id is checked for every request, by the process that serves them all."""
+"""In one list. The process that serves all requests checks every id."""
 
 LARGEST_ID = 2**31 - 1
-"""Where the vocabulary's size is not known."""
+"""The bound of token ids if the vocabulary's size is unknown."""
 
 GREEDY = 1e-5
 """Below this temperature vLLM takes the likeliest token."""
@@ -22,23 +22,24 @@ class Processor(Protocol):
     """One request's processor."""
 
     @classmethod
-    def asked(cls, request: "SamplingRequest") -> Self | None:
-        """The processor that `request` asks for, if any. Raises ValueError, the message begins with the key."""
+    def from_request(cls, request: "SamplingRequest") -> Self | None:
+        """The processor for `request`, None if it sets none of its keys. Raises ValueError; the message begins with the
+        key."""
 
     def __call__(self, scores: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> None:
-        """Changes `scores` in place: float32 of shape (vocabulary,), what the next token is chosen by.
+        """Changes `scores` in place: the next token's logits, float32 of shape (vocabulary,).
 
-        `prompt` and `output` are the token ids so far. A step may come twice with the same output: vLLM throws
-        away what it samples in the middle of a long prompt.
+        `prompt` and `output` are the token ids so far. A step may repeat with the same output: vLLM discards what it
+        samples in the middle of a long prompt.
         """
 
 
 @dataclass(frozen=True)
 class SamplingRequest:
-    """What processors read of a request, from vLLM's `SamplingParams`.
+    """The part of vLLM's `SamplingParams` that processors read.
 
-    `xargs` are its `extra_args`; `is_structured` tells whether a grammar chooses among the tokens as well;
-    `vocabulary_size` is None where it is not known.
+    `xargs` are its `extra_args`; `is_structured`: a grammar constrains the tokens as well; `vocabulary_size` is None if
+    unknown.
     """
 
     xargs: Mapping[str, Any]
@@ -70,7 +71,7 @@ class SamplingRequest:
         return int(value)
 
     def flag(self, key: str) -> bool:
-        """true or false, which vLLM's routes turn into 1 and 0."""
+        """true or false, which vLLM's routes convert to 1 and 0."""
         value = self.xargs.get(key)
         if value is not None and (not isinstance(value, int) or value not in (0, 1)):
             raise ValueError(f"{key} must be true or false, got {shortened(value)}")
@@ -97,9 +98,9 @@ def _is_integer(value: Any) -> bool:
 
 
 def forbid(scores: torch.Tensor, ids: Sequence[int]) -> None:
-    """Rules out the tokens `ids`, unless that leaves none, as where a grammar allows one token only.
+    """Forbids the tokens `ids`, unless that leaves none, as when a grammar allows only one token.
 
-    The device is not waited for.
+    It does not synchronize with the device.
     """
     inside = [number for number in ids if 0 <= number < len(scores)]
     if inside:
@@ -107,7 +108,7 @@ def forbid(scores: torch.Tensor, ids: Sequence[int]) -> None:
 
 
 def forbid_tensor(scores: torch.Tensor, ids: torch.Tensor) -> None:
-    """`forbid` for ids of the vocabulary that are on the device."""
+    """`forbid` for ids of the vocabulary that are already on the device."""
     kept = scores[ids]
     scores[ids] = -torch.inf
     scores[ids] = torch.where(scores.amax() == -torch.inf, kept, -torch.inf)

@@ -1,4 +1,4 @@
-"""Which engines load the processors, and what those understand."""
+"""Which engines load the processors, and which keys these support."""
 
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
@@ -19,22 +19,22 @@ PROCESSORS: Mapping[str, Sequence[str]] = {
         Xarg.XTC_PROBABILITY,
     ),
 }
-"""Imported by name in the engine's own process; the keys of `vllm_xargs` that each heeds."""
+"""Imported by name in the engine's own process; the keys of `vllm_xargs` that each supports."""
 
 SPECULATIVE = ("speculative_config", "spec_method", "spec_model", "spec_tokens")
-"""vLLM's arguments that ask for speculative decoding."""
+"""vLLM's arguments that enable speculative decoding."""
 
 
 def logits_processors(engine_kwargs: Mapping[str, Any]) -> list[str]:
     """vLLM's argument of this name for a generation engine with these arguments.
 
-    vLLM has custom processors or speculative decoding, not both, and refuses to start: who asks for the latter gets
-    it. On a GPU vLLM takes its V1 model runner because of custom processors; `logits_processors: []` in the
-    arguments, which wins, gives both back to an engine whose callers need none of this.
+    vLLM does not start with both custom processors and speculative decoding: with the latter there are no processors.
+    On a GPU, custom processors make vLLM use its V1 model runner; `logits_processors: []` in the arguments, which
+    takes precedence, avoids both for an engine whose callers need no processors.
     """
     return [] if any(engine_kwargs.get(name) for name in SPECULATIVE) else list(PROCESSORS)
 
 
 def supported_xargs(loaded: Container[object]) -> list[str]:
-    """The keys of `vllm_xargs` that an engine heeds which has these for `logits_processors`."""
+    """The keys of `vllm_xargs` that an engine with these `logits_processors` supports."""
     return [key for name, keys in PROCESSORS.items() if name in loaded for key in keys]

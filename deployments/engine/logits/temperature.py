@@ -1,6 +1,6 @@
-"""`temperature`: above 2, which is as far as vLLM's own goes. TGI and Friendli set no limit.
+"""`temperature` above 2, which is vLLM's limit. TGI and Friendli have none.
 
-The request's own temperature is 2, so vLLM has divided the scores by that, after the penalties; the rest is done here.
+The request's own temperature is 2, so vLLM has divided the scores by 2, after the penalties; the rest is done here.
 vLLM's min_p acts in between: a caller that sends both raises min_p to the power of temperature / 2, which is the same.
 """
 
@@ -17,13 +17,13 @@ LIMIT = 2.0
 
 
 class Temperature:
-    """Divides scores that are divided by LIMIT already."""
+    """Divides scores that are already divided by LIMIT."""
 
     def __init__(self, temperature: float) -> None:
         self._rest = temperature / LIMIT
 
     @classmethod
-    def asked(cls, request: SamplingRequest) -> Self | None:
+    def from_request(cls, request: SamplingRequest) -> Self | None:
         temperature = request.number(KEY)
         if temperature is None:
             return None

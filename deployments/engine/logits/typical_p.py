@@ -1,7 +1,7 @@
 """`typical_p`: locally typical sampling (Meister et al.), transformers' own.
 
 It keeps the tokens whose surprise is nearest to the expected one, up to this probability mass, and so may drop the
-likeliest. TGI has it after top_k and top_p; vLLM's come after every processor, so here it comes before them.
+likeliest. TGI applies it after top_k and top_p; vLLM applies those after every processor, so here it comes before them.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ KEY = Xarg.TYPICAL_P
 
 
 class TypicalP:
-    """Drops what is not typical; at least one token stays."""
+    """Drops atypical tokens; at least one stays."""
 
     def __init__(self, mass: float) -> None:
         self._warp = TypicalLogitsWarper(mass)
 
     @classmethod
-    def asked(cls, request: SamplingRequest) -> Self | None:
+    def from_request(cls, request: SamplingRequest) -> Self | None:
         mass = request.number(KEY)
         if mass is not None and not 0 < mass <= 1:
             raise ValueError(f"{KEY} must be above 0 and at most 1, got {mass:g}")

@@ -1,6 +1,6 @@
-"""What vLLM loads: one processor per place in its sampler, for a whole batch.
+"""The two processors that vLLM loads: one per place in its sampler, for a whole batch.
 
-A batch in which nobody asks for anything costs one look at an empty table.
+A batch without any of our parameters costs one look at an empty table.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,13 @@ Row = tuple[Sequence[Processor], Sequence[int], Sequence[int]]
 
 
 class BatchProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not followed
-    """`processors`, applied in their order to the rows of the requests that ask for them."""
+    """Applies `processors`, in this order, to the rows of the requests that set their keys."""
 
     processors: ClassVar[Sequence[type[Processor]]]
 
     vocabulary_size: ClassVar[int | None] = None
-    """The model's, for `validate_params`, to which vLLM does not tell it. Set by the process that serves requests."""
+    """The model's vocabulary, for `validate_params`, which vLLM calls on the class. Set by the process that serves
+    requests; None: unknown."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._rows: dict[int, Row] = {}
@@ -38,7 +39,7 @@ class BatchProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not foll
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Raises ValueError, which vLLM answers with 400."""
-        cls._asked(sampling_params, cls.vocabulary_size)
+        cls._processors(sampling_params, cls.vocabulary_size)
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         process_dict_updates(self._rows, batch_update, self._row)
@@ -52,16 +53,16 @@ class BatchProcessor(LogitsProcessor):  # type: ignore[misc]  # vLLM is not foll
 
     @classmethod
     def _row(cls, params: SamplingParams, prompt: list[int] | None, output: list[int]) -> Row | None:
-        processors = cls._asked(params, None)
+        processors = cls._processors(params, None)
         return (processors, prompt or [], output) if processors else None
 
     @classmethod
-    def _asked(cls, params: SamplingParams, vocabulary_size: int | None) -> list[Processor]:
+    def _processors(cls, params: SamplingParams, vocabulary_size: int | None) -> list[Processor]:
         if not params.extra_args:
             return []
         is_structured = params.structured_outputs is not None
         request = SamplingRequest(params.extra_args, params.temperature, params.seed, is_structured, vocabulary_size)
-        return [asked for kind in cls.processors if (asked := kind.asked(request)) is not None]
+        return [it for kind in cls.processors if (it := kind.from_request(request)) is not None]
 
 
 class RawScores(BatchProcessor):
@@ -74,7 +75,8 @@ class RawScores(BatchProcessor):
 
 
 class Sampling(BatchProcessor):
-    """After vLLM's temperature: the place of those that call themselves invariant. Greedy tokens are taken before."""
+    """After vLLM's temperature, the place of processors that declare themselves argmax-invariant. Greedy decoding is
+    done before."""
 
     processors = (Temperature, TypicalP, Xtc)
 

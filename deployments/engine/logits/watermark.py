@@ -1,8 +1,8 @@
-"""`watermark`: text that can be told from what nobody marked, and the test that tells.
+"""`watermark`: marks generated text, and detects the mark.
 
 Kirchenbauer et al., "A Watermark for Large Language Models", with the parameters and the seed of TGI's `watermark.py`:
-the token before chooses a random half of the vocabulary, the green list, whose raw scores gain 2. Text without the
-mark has a green token every second time; marked text has more. transformers' `WatermarkDetector` finds the mark too,
+the token before chooses a random half of the vocabulary, the green list, whose raw scores gain 2. In text without
+the mark every second token is green; marked text has more. transformers' `WatermarkDetector` finds the mark too,
 with `WatermarkingConfig(greenlist_ratio=0.5, bias=2.0, hashing_key=15485863, seeding_scheme="lefthash")` on the CPU.
 """
 
@@ -27,7 +27,7 @@ HASH_KEY = 15_485_863
 def green_list(previous: int, vocabulary_size: int) -> torch.Tensor:
     """The tokens that are green after `previous`: a mask of shape (vocabulary,), on the CPU.
 
-    Drawn there on every machine: a GPU's generator would draw others, and the text could not be checked elsewhere.
+    On the CPU on every machine: a GPU's generator draws others, and the text could not be checked elsewhere.
     """
     generator = torch.Generator().manual_seed(HASH_KEY * previous)
     drawn = torch.randperm(vocabulary_size, generator=generator)[: int(vocabulary_size * GAMMA)]
@@ -40,7 +40,7 @@ class Watermark:
     """Adds DELTA to the green tokens' scores."""
 
     @classmethod
-    def asked(cls, request: SamplingRequest) -> Self | None:
+    def from_request(cls, request: SamplingRequest) -> Self | None:
         return cls() if request.flag(Xarg.WATERMARK) else None
 
     def __call__(self, scores: torch.Tensor, prompt: Sequence[int], output: Sequence[int]) -> None:
@@ -51,7 +51,7 @@ class Watermark:
 
 @dataclass(frozen=True)
 class Detection:
-    """How many tokens could tell, how many of them are green, and by how many deviations that is too many.
+    """How many tokens were tested, how many of them are green, and the z-score of that count.
 
     Unmarked text has a z above 4 once in 30,000 times.
     """
@@ -67,9 +67,9 @@ class Detection:
 
 
 def detect(token_ids: Sequence[int], vocabulary_size: int) -> Detection:
-    """Looks for the mark in a text's token ids; `vocabulary_size` is the model's (`vocab_size` in its config.json).
+    """Tests a text's token ids for the mark; `vocabulary_size` is the model's (`vocab_size` in its config.json).
 
-    A pair of tokens counts once, however often the text repeats it: its colour is settled by the first time.
+    A pair of tokens counts once, however often the text repeats it: its colour is always the same.
     """
     pairs = set(pairwise(token_ids))
     green = sum(bool(green_list(previous, vocabulary_size)[token]) for previous, token in pairs)

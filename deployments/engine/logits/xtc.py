@@ -1,7 +1,7 @@
 """`xtc_threshold` and `xtc_probability`: exclude top choices.
 
 Friendli's semantics: with this probability, at each token, every choice whose probability is the threshold or more is
-dropped except the least likely of them. One such choice alone stays.
+dropped except the least likely of them. A single such choice stays.
 """
 
 import random
@@ -15,7 +15,7 @@ from deployments.engine.logits.processor import SamplingRequest
 
 
 class Xtc:
-    """Draws from the seed and the position: again the same when vLLM repeats a step, on every worker of an engine."""
+    """Draws by seed and position, so that a repeated step and every worker of an engine draw the same."""
 
     def __init__(self, threshold: float, probability: float, seed: int) -> None:
         self._threshold = threshold
@@ -23,11 +23,11 @@ class Xtc:
         self._seed = seed
 
     @classmethod
-    def asked(cls, request: SamplingRequest) -> Self | None:
+    def from_request(cls, request: SamplingRequest) -> Self | None:
         threshold, probability = (_fraction(request, key) for key in (Xarg.XTC_THRESHOLD, Xarg.XTC_PROBABILITY))
         if not threshold or not probability or request.is_greedy:
             return None
-        # Without one, torch's: vLLM seeds it alike in all workers of an engine, and they must agree on every token.
+        # Otherwise torch's: vLLM seeds it equally in all workers of an engine, which must agree on every token.
         seed = int(torch.randint(2**62, ())) if request.seed is None else request.seed
         return cls(threshold, probability, seed)
 

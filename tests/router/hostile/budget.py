@@ -1,13 +1,13 @@
 """How many cases are tried: 2,000 in every run, always the same ones; 20,000 new ones where SWITCHYARD_NIGHTLY=1."""
 
-import os
 from collections.abc import Callable
 from typing import TypeVar
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import SearchStrategy
 
-NIGHTLY = os.environ.get("SWITCHYARD_NIGHTLY") == "1"
+from tests.conftest import NIGHTLY
+
 CASES = 20_000 if NIGHTLY else 2_000
 
 Case = TypeVar("Case")
@@ -20,9 +20,6 @@ def attempt(strategy: SearchStrategy[Case], share: float, check: Callable[[Case]
 
     @settings(
         max_examples=wanted,
-        deadline=None,
-        database=None,
-        derandomize=not NIGHTLY,  # a run for everybody must not fail by chance
         suppress_health_check=list(HealthCheck),
         print_blob=True,
     )

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.__main__ import main
 from app.access.api_keys import KeyRing, create
 from app.access.key_file import KeyFile, append
 from app.config.access import Limits
@@ -55,7 +54,7 @@ def test_the_prefix_is_free_and_part_of_the_key(prefix: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["has space", "ü", "x" * 33, "a\n", "eyJ.a.", "a:b"])
-def test_a_prefix_that_is_no_beginning_of_a_key_is_refused(prefix: str) -> None:
+def test_an_invalid_prefix_is_rejected(prefix: str) -> None:
     with pytest.raises(ConfigError, match="prefix"):
         create("team", prefix=prefix)
 
@@ -73,14 +72,14 @@ RING = KeyRing.parse(RECORD.line)
 
 
 @given(st.text() | st.text(alphabet="0123456789abcdef-", max_size=60).map(lambda text: KEY[:8] + text))
-def test_any_other_text_is_nobodys_key(text: str) -> None:
+def test_any_other_text_is_an_invalid_key(text: str) -> None:
     with pytest.raises(Unauthorized) as raised:
         RING.caller(text, 0)
     assert len(text) < 12 or text not in raised.value.message
 
 
 @given(position=st.integers(0, len(KEY) - 1), other=st.characters(max_codepoint=255))
-def test_a_key_with_one_character_changed_is_nobodys(position: int, other: str) -> None:
+def test_a_key_with_one_character_changed_is_invalid(position: int, other: str) -> None:
     changed = KEY[:position] + other + KEY[position + 1 :]
     if changed == KEY:
         assert RING.caller(changed, 0).name == "team"
@@ -113,7 +112,7 @@ def test_a_file_may_have_comments_and_times_without_quotes() -> None:
         ({"endpoint": ["chat"]}, "0: unknown key; .*known: id, name, hash, endpoints"),
     ],
 )
-def test_a_wrong_record_is_refused_with_its_path(change: dict[str, object], said: str) -> None:
+def test_an_invalid_record_is_rejected_with_its_path(change: dict[str, object], said: str) -> None:
     record = {**RECORD.model_dump(mode="json", exclude_unset=True), **change}
     with pytest.raises(ConfigError, match=said) as raised:
         KeyRing.parse(json.dumps([record]))
@@ -134,7 +133,7 @@ def test_a_wrong_record_is_refused_with_its_path(change: dict[str, object], said
         ("- {}", "0.id: Field required"),
     ],
 )
-def test_a_wrong_file_is_refused(text: str, said: str) -> None:
+def test_an_invalid_file_is_rejected(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         KeyRing.parse(text)
 
@@ -142,7 +141,7 @@ def test_a_wrong_file_is_refused(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     "misplaced", ["- {}\n", "- {{{}: team}}\n", "- {{{0}: 1, {0}: 2}}\n", "- {}: [\n", "{}: a\n", "a: !{}"]
 )
-def test_a_key_that_somebody_put_into_the_file_is_not_told(misplaced: str) -> None:
+def test_a_key_in_the_file_is_not_quoted(misplaced: str) -> None:
     with pytest.raises(ConfigError) as raised:
         KeyRing.parse(misplaced.format(KEY))
     assert KEY not in str(raised.value)
@@ -176,7 +175,7 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
         file.ring.caller(key, 0)
 
 
-def test_a_file_that_is_just_being_written_is_not_taken_by_halves(tmp_path: Path) -> None:
+def test_a_half_written_file_is_not_applied(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(RECORD.line)
     file = KeyFile(path)
@@ -191,7 +190,7 @@ def test_a_file_that_is_just_being_written_is_not_taken_by_halves(tmp_path: Path
 
 
 @pytest.mark.parametrize("content", [None, "- {", b"\xff\xfe", RECORD.line.replace("team", "")])
-def test_a_file_that_breaks_changes_nothing_and_is_told_once(tmp_path: Path, content: str | bytes | None) -> None:
+def test_an_invalid_file_changes_nothing_and_is_reported_once(tmp_path: Path, content: str | bytes | None) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(RECORD.line)
     file = KeyFile(path)
@@ -207,7 +206,7 @@ def test_a_file_that_breaks_changes_nothing_and_is_told_once(tmp_path: Path, con
     assert looks(file) == [False, True]
 
 
-def test_content_that_a_check_refuses_is_not_taken(tmp_path: Path) -> None:
+def test_content_that_the_check_rejects_is_not_applied(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(RECORD.line)
     file = KeyFile(path)
@@ -221,9 +220,9 @@ def test_content_that_a_check_refuses_is_not_taken(tmp_path: Path) -> None:
         looks(file, refuse)
     assert looks(file, refuse) == [False, False]
     assert file.ring.caller(KEY, 0).name == "team"
-    file.judge_again()
+    file.recheck()
     assert file.reread(check_nothing), "a check that has changed looks at it again"
-    file.judge_again()
+    file.recheck()
     assert looks(file) == [False, False], "what was taken is not taken again"
 
 
@@ -243,47 +242,3 @@ def test_a_file_without_a_last_newline_is_appended_to_all_the_same(tmp_path: Pat
     append(path, record.line)
     ring = KeyRing.parse(path.read_text())
     assert (ring.caller(KEY, 0).name, ring.caller(key, 0).name) == ("team", "another")
-
-
-def test_create_key_prints_the_key_once_and_appends_its_record(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "keys.yaml"
-    options = ["--endpoint", "chat", "--endpoint", "embed", "--expires", "90d", "--tokens-per-minute", "9"]
-    assert main(["create-key", "--name", "team", "--file", str(path), "--prefix", "dapi", *options]) == 0
-    printed = capsys.readouterr()
-    key = printed.out.strip()
-    assert key.startswith("dapi")
-    assert key not in printed.err + path.read_text()
-    caller = KeyRing.parse(path.read_text()).caller(key, NOW.timestamp())
-    assert (caller.name, caller.endpoints) == ("team", frozenset({"chat", "embed"}))
-    assert caller.limits == Limits(tokens_per_minute=9)
-    with pytest.raises(Unauthorized, match="expired"):
-        KeyRing.parse(path.read_text()).caller(key, (NOW + timedelta(days=91)).timestamp())
-
-
-def test_without_a_file_create_key_prints_the_record_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["create-key", "--name", "team"]) == 0
-    key, record, _ = capsys.readouterr().out.split("\n")
-    assert key.startswith("sk-sy-")
-    assert KeyRing.parse(record).caller(key, 0).endpoints is None
-
-
-@pytest.mark.parametrize(
-    "options",
-    [["--name", "anonymous"], ["--name", "a\tb"], ["--name", "x", "--prefix", "a b"], ["--name", "x", "--file", "/"]],
-)
-def test_what_makes_no_usable_key_is_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["create-key", *options]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err
-
-
-@pytest.mark.parametrize(
-    "options", [["--expires", "2020-01-01"], ["--expires", "soon"], ["--requests-per-minute", "0"], []]
-)
-def test_wrong_options_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["create-key", *(["--name", "x", *options] if options else [])])
-    assert capsys.readouterr().out == ""

@@ -32,13 +32,13 @@ def with_access(**access: Any) -> dict[str, Any]:
         {"limits": {"callers": {"auth0|62": {"concurrent_requests": 1}}, "store": {"url": "rediss://cache:6379/1"}}},
     ],
 )
-def test_a_right_section_is_taken(access: dict[str, Any]) -> None:
+def test_a_valid_access_section_is_accepted(access: dict[str, Any]) -> None:
     parse(with_access(**access))
 
 
-def test_the_readmes_section_is_right() -> None:
-    readme = (ROOT / "README.md").read_text()
-    section = readme.partition("```yaml\naccess:")[2].partition("```")[0]
+def test_the_section_in_the_docs_is_valid() -> None:
+    page = (ROOT / "docs/access.md").read_text()
+    section = page.partition("```yaml\naccess:")[2].partition("```")[0]
     access = parse({**GOOD, **yaml.safe_load(f"access:{section}")}).access
     assert access.limits.of("batch", "embed", None) == Limits(
         requests_per_minute=600, tokens_per_minute=2000000, concurrent_requests=4
@@ -73,7 +73,7 @@ def test_the_readmes_section_is_right() -> None:
         ({"limits": {"store": {"url": "redis://x?password=pw"}}}, "access.limits.store: `url` holds a password"),
     ],
 )
-def test_a_wrong_section_is_refused(access: dict[str, Any], said: str) -> None:
+def test_an_invalid_access_section_is_rejected(access: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as raised:
         parse(with_access(**access))
     assert "pw@" not in str(raised.value)
@@ -149,7 +149,7 @@ def test_several_routers_do_not_keep_limits_in_memory(tmp_path: Path) -> None:
         ("0.0.0.0", {"oidc": OIDC}, True),
     ],
 )
-def test_a_server_that_others_reach_must_know_who_may_call(
+def test_a_server_that_other_machines_reach_needs_authentication(
     tmp_path: Path, host: str | None, access: dict[str, Any], right: bool
 ) -> None:
     document = {"http_options": {"host": host, "port": 8000}, **router(with_access(**access))}

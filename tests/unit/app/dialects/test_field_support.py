@@ -169,7 +169,7 @@ def fields_with(*sentences: str, prefix: str | None = None) -> list[tuple[str, s
     return [
         (dialect, operation, field)
         for dialect, operation in OPERATIONS
-        for field, sentence in SUPPORT[dialect][operation].items()
+        for field, sentence in sorted(SUPPORT[dialect][operation].items())
         if sentence in sentences or (prefix is not None and sentence.startswith(prefix))
     ]
 

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.dialects.base import MALFORMED_ANSWER_ERRORS
 from app.engine.token_reader import Detokenizer, Reader, Step, Token, choices, mean_logprob, prompt_tokens
 from app.engine.token_stream import TokenStream
 from app.engine.usage import Usage
-from app.errors import Broken, Rejected
+from app.errors import Rejected
 from tests.support import engine_answers as completions
 from tests.support.samples import EOS, MODEL
 
@@ -23,27 +24,27 @@ SIZES = st.lists(st.integers(0, 5), max_size=20)
 CUTS = st.lists(st.floats(0, 1), max_size=10)
 
 
-def told(data: bytes, cuts: list[float], *, top: int = 0) -> list[Step]:
+def read(data: bytes, cuts: list[float], *, top: int = 0) -> list[Step]:
     stream = TokenStream(MODEL, top=top)
     edges = sorted({0, len(data), *(int(cut * len(data)) for cut in cuts)})
     return [step for a, b in pairwise(edges) for step in stream.feed(data[a:b])]
 
 
-def spoken(steps: list[Step]) -> str:
+def text_of(steps: list[Step]) -> str:
     return "".join(step.token.text for step in steps if step.token is not None and not step.token.special)
 
 
 @given(text=TEXTS, prompt=TEXTS, sizes=SIZES, cuts=CUTS)
-def test_any_chunking_gives_the_same_tokens_whose_texts_are_the_text(
+def test_any_chunking_gives_the_same_tokens_with_the_whole_text(
     text: str, prompt: str, sizes: list[int], cuts: list[float]
 ) -> None:
     prompt_ids, ids = MODEL.encode(prompt.rstrip("\ufffd") + "!"), MODEL.encode(text)
     choice = completions.choice(MODEL, prompt_ids, ids)
-    steps = told(completions.stream(completions.portions(MODEL, choice, sizes)), cuts)
+    steps = read(completions.stream(completions.portions(MODEL, choice, sizes)), cuts)
     assert steps == Reader(MODEL).feed(choice)
     assert [step.token.id for step in steps if step.token] == ids
-    # An end that looks incomplete waits for bytes that never come.
-    assert spoken(steps) == choice["text"] == text.replace(EOS, "").rstrip("\ufffd")
+    # An end that looks incomplete waits for bytes that never arrive.
+    assert text_of(steps) == choice["text"] == text.replace(EOS, "").rstrip("\ufffd")
     ending = steps[-1].ending
     assert ending is not None
     assert (ending.text, ending.generated_tokens, ending.prompt_tokens) == (choice["text"], len(ids), len(prompt_ids))
@@ -51,22 +52,20 @@ def test_any_chunking_gives_the_same_tokens_whose_texts_are_the_text(
 
 
 @given(ids=ANY_IDS, prompt=ANY_IDS, sizes=SIZES, cuts=CUTS)
-def test_it_holds_for_bytes_that_are_no_text(
+def test_any_chunking_gives_the_same_tokens_for_invalid_utf_8(
     ids: list[int], prompt: list[int], sizes: list[int], cuts: list[float]
 ) -> None:
     choice = completions.choice(MODEL, prompt, ids)
-    steps = told(completions.stream(completions.portions(MODEL, choice, sizes)), cuts)
+    steps = read(completions.stream(completions.portions(MODEL, choice, sizes)), cuts)
     assert steps == Reader(MODEL).feed(choice)
     assert steps[-1].ending is not None
-    assert spoken(steps) == steps[-1].ending.text
+    assert text_of(steps) == steps[-1].ending.text
 
 
 @pytest.mark.parametrize("keep_end", [True, False])
 @pytest.mark.parametrize("finish_reason", ["length", "stop"])
 @given(text=st.lists(PIECES, min_size=1, max_size=40).map("".join), sizes=st.lists(st.integers(0, 2), max_size=60))
-def test_an_engine_that_tells_each_text_at_once_is_taken_at_its_word(
-    keep_end: bool, finish_reason: str, text: str, sizes: list[int]
-) -> None:
+def test_the_fast_path_gives_the_same_steps(keep_end: bool, finish_reason: str, text: str, sizes: list[int]) -> None:
     choice = completions.choice(MODEL, MODEL.encode("!"), MODEL.encode(text), top=None, finish_reason=finish_reason)
     portions = completions.portions(MODEL, choice, sizes)
     taken, other = (Reader(MODEL, keep_end=keep_end, at_once=at_once) for at_once in (True, False))
@@ -79,22 +78,22 @@ def test_the_text_ends_with_the_stop_string_even_inside_a_token(text: str, stop:
     texts = completions.texts(MODEL, [300], ids)
     needed = next(n for n in range(1, len(ids) + 1) if stop in "".join(texts[:n]))
     choice = completions.choice(MODEL, [300], ids[:needed], stop=stop)
-    steps = told(completions.stream(completions.portions(MODEL, choice, sizes)), [])
-    assert spoken(steps) == choice["text"]
-    assert spoken(steps).endswith(stop)
+    steps = read(completions.stream(completions.portions(MODEL, choice, sizes)), [])
+    assert text_of(steps) == choice["text"]
+    assert text_of(steps).endswith(stop)
     assert steps == Reader(MODEL).feed(choice)
 
 
-def test_tokens_after_the_stop_string_say_nothing() -> None:
+def test_tokens_after_the_stop_string_have_no_text() -> None:
     ids = MODEL.encode("hello there world")  # the engine took several at once
     steps = Reader(MODEL).feed(completions.choice(MODEL, [300], ids, stop="hello t"))
-    assert spoken(steps) == "hello t"
+    assert text_of(steps) == "hello t"
     assert len(steps) == len(ids)
 
 
 @pytest.mark.parametrize("sizes", [[], [1] * 20, [2, 0, 3]])
 @pytest.mark.parametrize(
-    ("text", "stop", "said", "ids_said"),
+    ("text", "stop", "kept_text", "kept_ids"),
     [
         ("hello there", " the", "hello", MODEL.encode("hello")),
         ("hello there", "ello", "h", MODEL.encode("hello")),
@@ -102,34 +101,33 @@ def test_tokens_after_the_stop_string_say_nothing() -> None:
         ("日", "日", "", []),
     ],
 )
-def test_what_ends_the_text_can_be_left_out(
-    text: str, stop: str, said: str, ids_said: list[int], sizes: list[int]
+def test_the_stop_string_can_be_excluded(
+    text: str, stop: str, kept_text: str, kept_ids: list[int], sizes: list[int]
 ) -> None:
     ids = MODEL.encode(text)
     texts = completions.texts(MODEL, [300], ids)
     needed = next(n for n in range(1, len(ids) + 1) if stop in "".join(texts[:n]))
-    choice = {**completions.choice(MODEL, [300], ids[:needed], stop=stop), "text": said}
+    choice = {**completions.choice(MODEL, [300], ids[:needed], stop=stop), "text": kept_text}
     reader = Reader(MODEL, keep_end=False)
     steps = [step for part in completions.portions(MODEL, choice, sizes) for step in reader.feed(part)]
-    assert spoken(steps) == said
-    assert [step.token.id for step in steps if step.token] == ids_said
+    assert text_of(steps) == kept_text
+    assert [step.token.id for step in steps if step.token] == kept_ids
     assert [step.ending is not None for step in steps] == [False] * (len(steps) - 1) + [True]
     assert steps[-1].ending is not None
-    assert steps[-1].ending.text == said
+    assert steps[-1].ending.text == kept_text
 
 
 @pytest.mark.parametrize("sizes", [[], [1] * 20])
-def test_what_may_belong_to_a_stop_string_waits_for_the_engines_text(sizes: list[int]) -> None:
+def test_tokens_are_withheld_until_the_engine_sends_their_text(sizes: list[int]) -> None:
     choice = completions.choice(MODEL, [300], MODEL.encode("hello there"))
     reader = Reader(MODEL, keep_end=False)
     quiet = {**choice, "finish_reason": None, "text": ""}
-    told = [step for part in completions.portions(MODEL, quiet, sizes) for step in reader.feed(part)]
-    assert told == []
+    assert [step for part in completions.portions(MODEL, quiet, sizes) for step in reader.feed(part)] == []
     rest = reader.feed({**choice, "token_ids": [], "logprobs": None})
     assert [step.token.id for step in rest if step.token] == MODEL.encode("hello there")
 
 
-def test_the_token_that_ends_an_answer_can_be_left_out() -> None:
+def test_the_token_that_ends_an_answer_can_be_excluded() -> None:
     ids = MODEL.encode("hello")
     for end, stop in ((0, None), (5, 5)):
         choice = {**completions.choice(MODEL, [300], [*ids, end], finish_reason="stop"), "stop_reason": stop}
@@ -139,7 +137,7 @@ def test_the_token_that_ends_an_answer_can_be_left_out() -> None:
         assert steps[-1].ending.text == "hello"
 
 
-def test_a_special_token_shows_itself_and_is_not_in_the_text() -> None:
+def test_a_special_token_has_its_own_text_which_the_whole_text_excludes() -> None:
     steps = Reader(MODEL).feed(completions.choice(MODEL, [300], [*MODEL.encode("hello"), 0], finish_reason="stop"))
     assert steps[-1].token == Token(0, EOS, -0.5 - (len(steps) - 1), True)
     assert steps[-1].ending is not None
@@ -149,23 +147,23 @@ def test_a_special_token_shows_itself_and_is_not_in_the_text() -> None:
 def test_bytes_that_complete_no_character_have_no_text() -> None:
     ids = MODEL.encode("a😀")[:-1]
     steps = Reader(MODEL).feed(completions.choice(MODEL, [300], ids))
-    assert spoken(steps) == "a"
+    assert text_of(steps) == "a"
     assert len(steps) == len(ids)
 
 
-def test_a_character_that_the_prompt_began_is_told_once_and_whole() -> None:
+def test_a_character_that_the_prompt_began_is_complete_and_not_repeated() -> None:
     ids = MODEL.encode("🦄")
     assert len(ids) > 2
     detokenizer = Detokenizer(MODEL, [*MODEL.encode("hello"), *ids[:2]])
     assert "".join(detokenizer.text(id) for id in ids[2:]) == "🦄"
 
 
-def test_unknown_ids_say_nothing() -> None:
+def test_unknown_ids_have_no_text() -> None:
     detokenizer = Detokenizer(MODEL, [])
     assert [detokenizer.text(id) for id in (10**6, -1, 2**40)] == ["", "", ""]
 
 
-def test_the_likeliest_tokens_come_best_first_and_no_more_than_asked_for() -> None:
+def test_the_likeliest_tokens_are_listed_best_first_and_at_most_top_many() -> None:
     choice = completions.choice(MODEL, [300], [305, 310], top=3)
     first, second = (step.token for step in Reader(MODEL, top=3).feed(choice))
     assert first is not None
@@ -184,27 +182,27 @@ def test_without_logprobs_there_are_none() -> None:
     assert step.token == Token(5, MODEL.decode_one(5), None, False)
 
 
-def test_the_prompts_tokens_are_spelt_one_by_one_and_the_first_has_no_logprob() -> None:
+def test_prompt_tokens_are_decoded_one_by_one_and_the_first_has_no_logprob() -> None:
     prompt = MODEL.encode("hello" + EOS)
-    told = prompt_tokens(MODEL, completions.choice(MODEL, prompt, [5]))
-    assert [token.id for token in told] == prompt
-    assert [token.logprob for token in told] == [None, *[-3.0] * (len(prompt) - 1)]
-    assert "".join(token.text for token in told) == "hello" + EOS
-    assert told[-1].special
-    with pytest.raises(Broken):
+    tokens = prompt_tokens(MODEL, completions.choice(MODEL, prompt, [5]))
+    assert [token.id for token in tokens] == prompt
+    assert [token.logprob for token in tokens] == [None, *[-3.0] * (len(prompt) - 1)]
+    assert "".join(token.text for token in tokens) == "hello" + EOS
+    assert tokens[-1].special
+    with pytest.raises(MALFORMED_ANSWER_ERRORS):
         prompt_tokens(MODEL, {"prompt_token_ids": [1, 2], "prompt_logprobs": None})
 
 
-def test_several_choices_are_told_apart() -> None:
+def test_choices_are_read_independently() -> None:
     first = completions.portions(MODEL, completions.choice(MODEL, [300], MODEL.encode("hello there")), [1])
     second = completions.portions(MODEL, completions.choice(MODEL, [300], MODEL.encode("日本"), index=1), [1])
     mixed = [part for pair in zip(first, second, strict=True) for part in pair]
-    steps = told(completions.stream(mixed), [])
-    assert spoken([step for step in steps if step.index == 0]) == "hello there"
-    assert spoken([step for step in steps if step.index == 1]) == "日本"
+    steps = read(completions.stream(mixed), [])
+    assert text_of([step for step in steps if step.index == 0]) == "hello there"
+    assert text_of([step for step in steps if step.index == 1]) == "日本"
 
 
-def test_tokens_are_counted_as_they_come() -> None:
+def test_tokens_are_counted_as_they_arrive() -> None:
     assert TokenStream(MODEL).usage is None
     stream = TokenStream(MODEL)
     parts = completions.portions(MODEL, completions.choice(MODEL, [300, 301], [5, 6, 7]), [1])
@@ -214,7 +212,7 @@ def test_tokens_are_counted_as_they_come() -> None:
     assert stream.usage == Usage(2, 3)
 
 
-def test_an_ending_of_its_own_is_told() -> None:
+def test_an_ending_without_a_token_is_a_step() -> None:
     choice = completions.choice(MODEL, [300], MODEL.encode("hello"))
     reader = Reader(MODEL)
     reader.feed({**choice, "finish_reason": None})
@@ -247,18 +245,18 @@ def test_the_engines_error_ends_the_stream() -> None:
         b"data: \xff\n\n",
     ],
 )
-def test_nonsense_is_the_deployments_fault(data: bytes) -> None:
-    with pytest.raises(Broken):
+def test_a_malformed_chunk_raises(data: bytes) -> None:
+    with pytest.raises(MALFORMED_ANSWER_ERRORS):
         TokenStream(MODEL).feed(data)
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"choices":[{}]}', b'{"choices":null}'])
-def test_an_answer_without_choices_is_the_deployments_fault(body: bytes) -> None:
-    with pytest.raises(Broken):
+def test_an_answer_without_choices_raises(body: bytes) -> None:
+    with pytest.raises(MALFORMED_ANSWER_ERRORS):
         choices(body)
 
 
-def test_the_best_of_several_is_the_likeliest_per_token() -> None:
+def test_mean_logprob_ranks_by_log_probability_per_token() -> None:
     def tokens(*logprobs: float | None) -> list[Token]:
         return [Token(1, "", logprob, False) for logprob in logprobs]
 
@@ -267,6 +265,6 @@ def test_the_best_of_several_is_the_likeliest_per_token() -> None:
     assert mean_logprob([]) == float("-inf")
 
 
-def test_choices_come_in_order() -> None:
+def test_choices_are_sorted_by_index() -> None:
     body: Any = b'{"choices":[{"index":1},{"index":0}]}'
     assert [choice["index"] for choice in choices(body)] == [0, 1]

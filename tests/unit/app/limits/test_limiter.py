@@ -1,4 +1,4 @@
-"""Claims on limits: taken together or not at all, settled, given back; and a store that does not answer."""
+"""Reservations: all limits or none, settled, released; and a store that does not answer."""
 
 import asyncio
 import time
@@ -35,7 +35,7 @@ class Usage:
     """An answer that has cost `spent` tokens."""
 
     def __init__(self, spent: int | None = None) -> None:
-        self.limits: Reservation | None = None
+        self.reservation: Reservation | None = None
         self._spent = spent
 
     def tokens_used(self, prompt: int) -> int:
@@ -63,7 +63,7 @@ class Desk:
     ) -> dict[str, str]:
         """The headers of a request that is served."""
         async with self.running(subject, endpoint, Usage(spent)) as answer:
-            return dict(await answer.limits.headers()) if answer.limits else {}
+            return dict(await answer.reservation.headers()) if answer.reservation else {}
 
     async def refused(self, **where: Any) -> LimitExceeded:
         with pytest.raises(LimitExceeded) as raised:
@@ -126,7 +126,7 @@ async def test_a_request_that_took_more_than_was_left_is_paid_for_by_the_next() 
     assert error.retry_after > 40
 
 
-async def test_a_prompt_beyond_the_limit_is_told_so_and_not_to_wait() -> None:
+async def test_a_prompt_larger_than_the_limit_is_rejected_without_a_retry_time() -> None:
     desk = Desk(tokens_per_minute=99)
     with pytest.raises(
         TooLarge, match="about 100 tokens, which the limit of 99 tokens per minute for 'team'"
@@ -172,7 +172,7 @@ async def test_a_request_that_failed_costs_no_tokens_and_one_that_was_left_does(
     assert (await desk.run())["x-ratelimit-remaining-tokens"] == "500"
 
 
-async def test_a_refused_request_takes_nothing_of_its_other_limits() -> None:
+async def test_a_rejected_request_uses_none_of_its_other_limits() -> None:
     desk = Desk(requests_per_minute=3, tokens_per_minute=1000, concurrent_requests=1)
     async with desk.running():
         for _ in range(5):
@@ -182,7 +182,7 @@ async def test_a_refused_request_takes_nothing_of_its_other_limits() -> None:
     assert (headers["x-ratelimit-remaining-requests"], headers["x-ratelimit-remaining-tokens"]) == ("1", "800")
 
 
-async def test_every_limit_that_was_hit_is_told() -> None:
+async def test_every_exceeded_limit_is_reported() -> None:
     desk = Desk(requests_per_minute=1, tokens_per_minute=150, concurrent_requests=1)
     async with desk.running():
         error = await desk.refused()
@@ -257,7 +257,7 @@ async def test_while_the_store_is_down_requests_pass_by_default() -> None:
     await desk.refused()
 
 
-async def test_while_the_store_is_down_requests_are_refused_if_the_configuration_says_so() -> None:
+async def test_requests_are_rejected_while_the_store_is_down_if_configured() -> None:
     store = Flaky.in_memory()
     store.fails = True
     desk = Desk(store, on_store_failure="refuse", requests_per_minute=1, concurrent_requests=1)
@@ -269,7 +269,7 @@ async def test_while_the_store_is_down_requests_are_refused_if_the_configuration
     await desk.run()
 
 
-async def test_a_store_that_fails_at_the_end_harms_nobody() -> None:
+async def test_a_store_failure_at_the_end_does_not_fail_the_request() -> None:
     store = Flaky.in_memory()
     desk = Desk(store, tokens_per_minute=1000)
     async with desk.running(answer=Usage(500)):
@@ -298,16 +298,16 @@ async def test_an_answer_that_is_given_up_while_it_asks_for_its_headers_ends_as_
 
     async def answered_in_time() -> None:
         async with desk.running() as answer:
-            assert answer.limits is not None
+            assert answer.reservation is not None
             asyncio.get_running_loop().call_later(0.05, told.set)
-            await asyncio.wait_for(answer.limits.headers(), 0.01)
+            await asyncio.wait_for(answer.reservation.headers(), 0.01)
 
     with pytest.raises(TimeoutError):
         await answered_in_time()
     await desk.run()
 
 
-async def test_a_refusal_says_which_limit_even_if_the_store_fails_meanwhile() -> None:
+async def test_a_rejection_names_the_limit_even_if_the_store_fails_meanwhile() -> None:
     store = Flaky.in_memory()
     desk = Desk(store, requests_per_minute=1)
     await desk.run()

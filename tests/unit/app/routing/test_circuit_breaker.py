@@ -1,101 +1,108 @@
-"""Breakers open on faults in a row, probe once, and never take the last deployment out."""
+"""Breakers open on failed connections and failed checks, never on requests alone, and spare the last deployment."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.routing.circuit_breaker import FAULTS_IN_A_ROW, LONGEST_OPEN_S, OPEN_S, Breaker, Breakers
+from app.routing.circuit_breaker import FAULTS_IN_A_ROW, LONGEST_OPEN_S, OPEN_S, Breaker, Breakers, Fault
 from app.routing.retry_budget import RESERVE, SHARE, RetryBudget
 
 
-def opened(now: float = 0.0) -> Breaker:
+def failed(times: int, fault: Fault, now: float = 0.0) -> Breaker:
     breaker = Breaker()
-    for _ in range(FAULTS_IN_A_ROW):
-        breaker.attempt().failed(now)
+    for _ in range(times):
+        breaker.failed(fault, now)
     return breaker
 
 
-def test_faults_in_a_row_open_it_and_an_answer_between_them_does_not() -> None:
-    breaker = Breaker()
-    for _ in range(FAULTS_IN_A_ROW - 1):
-        breaker.attempt().failed(0.0)
-    breaker.attempt().succeeded()
-    breaker.attempt().failed(0.0)
-    assert breaker.admits(0.0)
-    assert not opened().admits(0.0)
+def opened(now: float = 0.0) -> Breaker:
+    return failed(FAULTS_IN_A_ROW, Fault.CONNECTION, now)
 
 
-def test_after_a_while_one_request_probes_and_its_success_closes_it() -> None:
+def test_failed_connections_in_a_row_open_it() -> None:
+    assert not failed(FAULTS_IN_A_ROW - 1, Fault.CONNECTION).is_open
+    assert opened().is_open
+
+
+def test_failed_answers_only_put_it_under_suspicion() -> None:
+    breaker = failed(3 * FAULTS_IN_A_ROW, Fault.ANSWER)
+    assert not breaker.is_open
+    assert breaker.wants_check(0.0)
+    breaker.checked(healthy=True, now=0.0)
+    assert not breaker.is_open
+    assert not breaker.wants_check(0.0)
+
+
+def test_a_failed_check_opens_it() -> None:
+    breaker = failed(FAULTS_IN_A_ROW, Fault.ANSWER)
+    breaker.checked(healthy=False, now=0.0)
+    assert breaker.is_open
+
+
+def test_an_answer_between_faults_clears_it() -> None:
+    breaker = failed(FAULTS_IN_A_ROW - 1, Fault.CONNECTION)
+    breaker.succeeded()
+    breaker.failed(Fault.CONNECTION, 0.0)
+    assert not breaker.is_open
+    assert not breaker.wants_check(0.0)
+
+
+def test_after_a_while_one_check_at_a_time_decides_whether_it_closes() -> None:
     breaker = opened()
-    assert not breaker.admits(OPEN_S - 0.1)
-    assert breaker.admits(OPEN_S)
-    probe = breaker.attempt()
-    assert not breaker.admits(OPEN_S)
-    probe.succeeded()
-    assert breaker.admits(OPEN_S)
-    breaker.attempt().failed(OPEN_S)
-    assert breaker.admits(OPEN_S)
+    assert not breaker.wants_check(OPEN_S - 0.1)
+    assert breaker.wants_check(OPEN_S)
+    breaker.checking = True
+    assert not breaker.wants_check(OPEN_S)
+    breaker.checked(healthy=True, now=OPEN_S)
+    assert not breaker.is_open
 
 
-def test_each_failed_probe_doubles_the_time_up_to_a_bound() -> None:
+def test_an_answer_to_an_old_request_does_not_close_it() -> None:
+    breaker = opened()
+    breaker.succeeded()
+    assert breaker.is_open
+
+
+def test_it_stays_open_longer_with_every_failed_check_up_to_a_bound() -> None:
     breaker, now, waits = opened(), 0.0, []
     for _ in range(8):
         assert breaker.open_until is not None
         waits.append(breaker.open_until - now)
         now = breaker.open_until
-        breaker.attempt().failed(now)
-    assert waits == [min(OPEN_S * 2**i, LONGEST_OPEN_S) for i in range(8)]
+        breaker.checked(healthy=False, now=now)
+    assert waits[:3] == [OPEN_S, 2 * OPEN_S, 4 * OPEN_S]
+    assert waits[-1] == LONGEST_OPEN_S
 
 
-def test_a_probe_that_tells_nothing_leaves_room_for_another() -> None:
-    breaker = opened()
-    breaker.attempt().abandoned()
-    assert breaker.admits(OPEN_S)
+def test_open_ones_come_last_and_nobody_is_taken_out() -> None:
+    breakers = Breakers(lambda: 0.0)
+    for _ in range(FAULTS_IN_A_ROW):
+        breakers.of("a").failed(Fault.CONNECTION, 0.0)
+    assert breakers.order(["a", "b", "c"]) == ["b", "c", "a"]
+    assert breakers.order(["a"]) == ["a"]
+    assert breakers.open() == ["a"]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=8), st.booleans())
-def test_no_other_request_ends_the_probe(others: list[tuple[bool, bool]], probe_fails: bool) -> None:
+@given(st.lists(st.sampled_from(["succeeded", "failed", "checked"]), max_size=60))
+def test_no_sequence_of_requests_to_a_healthy_deployment_opens_it(events: list[str]) -> None:
     breaker = Breaker()
-    before = [breaker.attempt() for _ in others]
-    for _ in range(FAULTS_IN_A_ROW):
-        breaker.attempt().failed(0.0)
-    probe = breaker.attempt()
-    for request, (is_later, fails) in zip(before, others, strict=True):
-        ended = breaker.attempt() if is_later else request
-        if fails:
-            ended.failed(OPEN_S)
-        else:
-            ended.abandoned()
-        assert breaker.probe is probe
-        assert breaker.open_until == OPEN_S
-    if probe_fails:
-        probe.failed(OPEN_S)
-        assert breaker.open_until == 3 * OPEN_S
-    else:
-        probe.abandoned()
-        assert breaker.admits(OPEN_S)
+    for event in events:
+        if event == "succeeded":
+            breaker.succeeded()
+        elif event == "failed":
+            breaker.failed(Fault.ANSWER, 0.0)
+        elif breaker.wants_check(0.0):
+            breaker.checked(healthy=True, now=0.0)
+        assert not breaker.is_open
 
 
-def test_an_old_probe_does_not_end_the_next_one() -> None:
-    breaker = opened()
-    old = breaker.attempt()
-    breaker.attempt().succeeded()
-    for _ in range(FAULTS_IN_A_ROW):
-        breaker.attempt().failed(0.0)
-    probe = breaker.attempt()
-    old.abandoned()
-    assert breaker.probe is probe
-
-
-@given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, unique=True), st.sets(st.sampled_from(["a", "b", "c"])))
-def test_open_ones_are_asked_last_and_nobody_is_left_out(candidates: list[str], broken: set[str]) -> None:
-    breakers = Breakers(clock=lambda: 0.0)
+@given(st.lists(st.sampled_from("abcd"), unique=True), st.sets(st.sampled_from("abcd")))
+def test_the_order_is_stable_within_open_and_closed_ones(candidates: list[str], broken: set[str]) -> None:
+    breakers = Breakers(lambda: 0.0)
     for name in broken:
         for _ in range(FAULTS_IN_A_ROW):
-            breakers.of(name).attempt().failed(0.0)
-    order = list(breakers.order(candidates))
-    assert sorted(order) == sorted(candidates)
-    assert [name for name in order if name not in broken] == [name for name in candidates if name not in broken]
-    assert all(name in broken for name in order[len(set(candidates) - broken) :])
+            breakers.of(name).failed(Fault.CONNECTION, 0.0)
+    closed = [name for name in candidates if name not in broken]
+    assert breakers.order(candidates) == [*closed, *(name for name in candidates if name in broken)]
 
 
 @given(st.lists(st.booleans(), max_size=2000))

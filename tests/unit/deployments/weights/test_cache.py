@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployments.weights.__main__ import main
 from deployments.weights.cache import MARKER, prepare
 from deployments.weights.errors import WeightsError
 from deployments.weights.gguf_llama import CONFIG, llama_config, tensor_name, unpermute
-from deployments.weights.recipes import MODELS, Recipe, link_folder
+from deployments.weights.recipes import Recipe, link_folder
 
 METADATA: dict[str, Any] = {
     "llama.vocab_size": 49152,
@@ -224,9 +223,3 @@ def test_a_package_without_the_weights_is_named(tmp_path: Path) -> None:
 def test_an_unknown_model_lists_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"'\.\./gone'.*: fake$"):
         prepare("../gone", tmp_path, recipes(Build()))
-
-
-def test_the_command_says_what_is_wrong_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--cache", str(tmp_path), "gone"]) == 1
-    said = capsys.readouterr().err
-    assert all(name in said for name in MODELS)

@@ -31,6 +31,8 @@ from app.errors import (
     Unauthorized,
     Unavailable,
     Unprocessable,
+    Unreachable,
+    UnsupportedMediaType,
     WrongTask,
 )
 
@@ -51,11 +53,13 @@ CASES: list[tuple[SwitchyardError, int, str, type[DatabricksError]]] = [
     (Conflict("m"), 409, "RESOURCE_CONFLICT", platform.ResourceConflict),
     (TooSlow("m"), 408, "BAD_REQUEST", DatabricksError),
     (HeadersTooLarge("m"), 431, "BAD_REQUEST", DatabricksError),
+    (UnsupportedMediaType("m"), 415, "BAD_REQUEST", DatabricksError),
     (TooLarge("m"), 413, "BAD_REQUEST", DatabricksError),
     (InternalError("m"), 500, "INTERNAL_ERROR", platform.InternalError),
     (Broken("m"), 500, "INTERNAL_ERROR", platform.InternalError),
     (Incomplete("m"), 500, "INTERNAL_ERROR", platform.InternalError),
     (Unavailable("m"), 503, "TEMPORARILY_UNAVAILABLE", platform.TemporarilyUnavailable),
+    (Unreachable("m"), 503, "TEMPORARILY_UNAVAILABLE", platform.TemporarilyUnavailable),
     (DeadlinePassed("m"), 504, "DEADLINE_EXCEEDED", platform.DeadlineExceeded),
     (TimedOut("m"), 504, "DEADLINE_EXCEEDED", platform.DeadlineExceeded),
 ]

@@ -1,4 +1,4 @@
-"""Friendli's dialect: whose request it is, its routes, errors, and what else is no field."""
+"""Friendli's dialect: detection of its requests, routes, errors, and the operations beside completions."""
 
 import json
 from typing import Any
@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 
-from app.dialects.base import Request
+from app.dialects.base import MALFORMED_ANSWER_ERRORS, EngineRequest, Reply, Request
 from app.dialects.friendli.detection import form
 from app.dialects.friendli.dialect import Friendli
 from app.dialects.registry import DIALECTS
 from app.engine.errors import engine_error
+from app.engine.usage import Usage
 from app.errors import (
     BadRequest,
     Broken,
@@ -23,7 +24,8 @@ from app.errors import (
     Unauthorized,
     Unavailable,
 )
-from tests.support.friendli_calls import DEPLOYED, MESSAGES, SDK, parse, question
+from tests.support.dialect_calls import engine_request, lookups, outcome
+from tests.support.friendli_calls import DEPLOYED, MESSAGES, SDK, parse, reply, result
 from tests.support.samples import CONFIG, MODEL
 
 OPENAI_SDK = {"user-agent": "OpenAI/Python 2.0", "x-stainless-lang": "python"}
@@ -32,28 +34,31 @@ KEY = {"authorization": "Bearer flp_abc"}
 
 
 def owner(path: str, headers: dict[str, str], body: Any) -> str:
-    """The dialect that serves a POST, as the router chooses it."""
+    """The dialect that the router chooses for a POST."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = Request("POST", path, data, headers=dict(Headers(headers)))
     candidates = [(d, r) for d in DIALECTS for r in d.routes if (r.method, r.path) == ("POST", path)]
     return next((d for d, r in candidates if d.claims(r, request)), candidates[-1][0]).name
 
 
-ASKED = {"model": "chat", "prompt": "hi"}
+COMPLETION = {"model": "chat", "prompt": "hi"}
 
 COMPLETIONS: list[tuple[dict[str, str], Any, str]] = [
-    ({}, ASKED, "openai"),
-    (SDK, ASKED, "friendli"),
-    (OPENAI_SDK, ASKED, "openai"),
-    *[({"user-agent": f"{name}/Python 1"}, ASKED, "openai") for name in ("OpenAI", "AsyncOpenAI", "DatabricksOpenAI")],
-    (TEAM, ASKED, "friendli"),
-    (KEY, ASKED, "friendli"),
-    ({"authorization": "Bearer sk-flp_"}, ASKED, "openai"),
-    (OPENAI_SDK | TEAM | KEY, {**ASKED, "num_beams": 2}, "openai"),
-    ({"user-agent": "OpenAI/Python 2.0"}, {**ASKED, "timeout_microseconds": None}, "openai"),
-    ({}, {**ASKED, "timeout_microseconds": None}, "friendli"),
+    ({}, COMPLETION, "openai"),
+    (SDK, COMPLETION, "friendli"),
+    (OPENAI_SDK, COMPLETION, "openai"),
     *[
-        ({}, {**ASKED, name: None}, "friendli")
+        ({"user-agent": f"{name}/Python 1"}, COMPLETION, "openai")
+        for name in ("OpenAI", "AsyncOpenAI", "DatabricksOpenAI")
+    ],
+    (TEAM, COMPLETION, "friendli"),
+    (KEY, COMPLETION, "friendli"),
+    ({"authorization": "Bearer sk-flp_"}, COMPLETION, "openai"),
+    (OPENAI_SDK | TEAM | KEY, {**COMPLETION, "num_beams": 2}, "openai"),
+    ({"user-agent": "OpenAI/Python 2.0"}, {**COMPLETION, "timeout_microseconds": None}, "openai"),
+    ({}, {**COMPLETION, "timeout_microseconds": None}, "friendli"),
+    *[
+        ({}, {**COMPLETION, name: None}, "friendli")
         for name in (
             "tokens timeout max_total_tokens min_total_tokens num_beams beam_search_type early_stopping "
             "no_repeat_ngram encoder_no_repeat_ngram encoder_repetition_penalty stop_tokens bad_word_tokens "
@@ -61,60 +66,60 @@ COMPLETIONS: list[tuple[dict[str, str], Any, str]] = [
             "eos_token forced_output_tokens"
         ).split()
     ],
-    ({}, {**ASKED, "seed": [1]}, "friendli"),
-    ({}, {**ASKED, "seed": 1}, "openai"),
-    ({}, {**ASKED, "response_format": {"type": "regex", "schema": "a"}}, "friendli"),
-    ({}, {**ASKED, "response_format": {"type": "json_object", "schema": "{}"}}, "friendli"),
-    ({}, {**ASKED, "response_format": {"type": "json_object"}}, "openai"),
-    ({}, {**ASKED, "response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "openai"),
-    ({}, {**ASKED, "prompt": '{"tokens": [1], "num_beams": 2}'}, "openai"),
-    ({}, {**ASKED, "logit_bias": {"tokens": 1}}, "openai"),
-    ({}, {**ASKED, "bad_words": ["a"], "min_tokens": 1, "min_p": 0.1, "logprobs": 1, "n": 2}, "openai"),
+    ({}, {**COMPLETION, "seed": [1]}, "friendli"),
+    ({}, {**COMPLETION, "seed": 1}, "openai"),
+    ({}, {**COMPLETION, "response_format": {"type": "regex", "schema": "a"}}, "friendli"),
+    ({}, {**COMPLETION, "response_format": {"type": "json_object", "schema": "{}"}}, "friendli"),
+    ({}, {**COMPLETION, "response_format": {"type": "json_object"}}, "openai"),
+    ({}, {**COMPLETION, "response_format": {"type": "json_schema", "json_schema": {"schema": {}}}}, "openai"),
+    ({}, {**COMPLETION, "prompt": '{"tokens": [1], "num_beams": 2}'}, "openai"),
+    ({}, {**COMPLETION, "logit_bias": {"tokens": 1}}, "openai"),
+    ({}, {**COMPLETION, "bad_words": ["a"], "min_tokens": 1, "min_p": 0.1, "logprobs": 1, "n": 2}, "openai"),
     ({}, b'{"tokens": ', "openai"),
     ({}, b'["tokens"]', "openai"),
 ]
 
-ASKED_TO_CHAT = {"model": "chat", "messages": MESSAGES}
+CHAT = {"model": "chat", "messages": MESSAGES}
 
 CHATS: list[tuple[dict[str, str], Any, str]] = [
-    ({}, ASKED_TO_CHAT, "openai"),
-    (OPENAI_SDK, ASKED_TO_CHAT, "openai"),
-    (SDK, ASKED_TO_CHAT, "friendli"),
-    (TEAM, ASKED_TO_CHAT, "friendli"),
-    (TEAM | OPENAI_SDK, ASKED_TO_CHAT, "friendli"),
-    ({}, {**ASKED_TO_CHAT, "timeout_microseconds": None}, "friendli"),
-    (OPENAI_SDK, {**ASKED_TO_CHAT, "timeout_microseconds": None}, "openai"),
-    ({}, {**ASKED_TO_CHAT, "messages": [{"role": "user", "content": '"timeout_microseconds":'}]}, "openai"),
-    ({}, {**ASKED_TO_CHAT, "metadata": {"timeout_microseconds": 1}}, "openai"),
+    ({}, CHAT, "openai"),
+    (OPENAI_SDK, CHAT, "openai"),
+    (SDK, CHAT, "friendli"),
+    (TEAM, CHAT, "friendli"),
+    (TEAM | OPENAI_SDK, CHAT, "friendli"),
+    ({}, {**CHAT, "timeout_microseconds": None}, "friendli"),
+    (OPENAI_SDK, {**CHAT, "timeout_microseconds": None}, "openai"),
+    ({}, {**CHAT, "messages": [{"role": "user", "content": '"timeout_microseconds":'}]}, "openai"),
+    ({}, {**CHAT, "metadata": {"timeout_microseconds": 1}}, "openai"),
     (SDK, {"messages": MESSAGES}, "friendli"),
     (TEAM, {"messages": MESSAGES, "model": "tgi"}, "friendli"),
     ({}, {"messages": MESSAGES}, "tgi"),
     ({}, {"messages": MESSAGES, "timeout_microseconds": None}, "friendli"),
     *[({}, {"messages": MESSAGES, "model": model}, "tgi") for model in ("tgi", "dummy", None)],
-    ({}, {**ASKED_TO_CHAT, "response_format": {"type": "json", "value": {}}}, "tgi"),
-    (OPENAI_SDK, {**ASKED_TO_CHAT, "model": "tgi"}, "tgi"),
+    ({}, {**CHAT, "response_format": {"type": "json", "value": {}}}, "tgi"),
+    (OPENAI_SDK, {**CHAT, "model": "tgi"}, "tgi"),
 ]
 
 
 @pytest.mark.parametrize(("headers", "body", "dialect"), COMPLETIONS)
-def test_who_serves_completions(headers: dict[str, str], body: Any, dialect: str) -> None:
+def test_the_dialect_of_a_completions_request(headers: dict[str, str], body: Any, dialect: str) -> None:
     assert owner("/v1/completions", headers, body) == dialect
 
 
 @pytest.mark.parametrize(("headers", "body", "dialect"), CHATS)
-def test_who_serves_chats(headers: dict[str, str], body: Any, dialect: str) -> None:
+def test_the_dialect_of_a_chat_request(headers: dict[str, str], body: Any, dialect: str) -> None:
     assert owner("/v1/chat/completions", headers, body) == dialect
 
 
 @pytest.mark.parametrize("mount", ["/serverless/v1", "/dedicated/v1", "/v1"])
 @pytest.mark.parametrize("path", ["tokenize", "detokenize", "chat/render"])
-def test_paths_that_only_friendli_has(mount: str, path: str) -> None:
+def test_tokenize_detokenize_and_render_are_friendlis_on_every_mount(mount: str, path: str) -> None:
     assert owner(f"{mount}/{path}", OPENAI_SDK, {}) == "friendli"
 
 
 @pytest.mark.parametrize("mount", ["/serverless/v1", "/dedicated/v1"])
 @pytest.mark.parametrize("path", ["completions", "chat/completions", "embeddings"])
-def test_friendlis_mounts_are_friendlis_for_everybody(mount: str, path: str) -> None:
+def test_friendlis_own_mounts_are_friendlis_for_every_client(mount: str, path: str) -> None:
     assert owner(f"{mount}/{path}", OPENAI_SDK, {}) == "friendli"
 
 
@@ -126,21 +131,21 @@ def test_the_form_of_a_stream_follows_the_client(headers: dict[str, str], expect
     assert form(headers) == expected
 
 
-def test_a_seed_is_drawn_for_each_request_that_has_none() -> None:
-    drawn = [question()["seed"] for _ in range(3)]
+def test_a_seed_is_drawn_for_each_request_without_one() -> None:
+    drawn = [result()["seed"] for _ in range(3)]
     assert len(set(drawn)) == 3
     assert all(0 < seed < 2**53 for seed in drawn)
-    assert question(seed=[], n=2)["seed"] not in drawn
+    assert result(seed=[], n=2)["seed"] not in drawn
 
 
-def test_an_adapter_is_a_deployment_of_its_endpoint() -> None:
+def test_an_adapter_names_a_deployment_of_the_endpoint() -> None:
     call = parse("completions", model="chat:blue")
     assert (call.model, call.deployment) == ("chat", "blue")
     assert parse("chat", model="chat").model == "chat"
     assert parse("tokenize").model is None
 
 
-def test_the_team_or_the_user_is_the_sticky_key() -> None:
+def test_the_sticky_key_is_the_user_or_else_the_team() -> None:
     assert parse("completions", TEAM).user == "t"
     assert parse("chat", TEAM, user="u").user == "u"
     assert parse("completions").user is None
@@ -148,25 +153,30 @@ def test_the_team_or_the_user_is_the_sticky_key() -> None:
 
 @pytest.mark.parametrize("name", ["timeout", "timeout_microseconds"])
 @pytest.mark.parametrize("operation", ["completions", "chat"])
-def test_the_clients_time_is_in_microseconds(operation: str, name: str) -> None:
+def test_the_clients_timeout_is_in_microseconds(operation: str, name: str) -> None:
     fields: dict[str, Any] = {name: 1_500_000}
     assert parse(operation, **fields).timeout_s == 1.5
     assert parse(operation).timeout_s is None
 
 
-def test_plain_completions_ask_vllms_own_route() -> None:
+def path(fields: dict[str, Any]) -> str:
+    """The engine's route for a completion."""
+    return engine_request(parse("completions", **fields), DEPLOYED).path
+
+
+def test_only_extended_completions_use_the_extended_route() -> None:
     plain: list[dict[str, Any]] = [{}, {"n": 2}, {"seed": [1, 2], "n": 2}, {"no_repeat_ngram": 2}, {"temperature": 3}]
-    assert {parse("completions", **fields).path for fields in plain} == {"/v1/completions"}
+    assert {path(fields) for fields in plain} == {"/v1/completions"}
     extended: list[dict[str, Any]] = [
         {"num_beams": 1},
         {"seed": [1, 3], "n": 2},
         {"token_index_to_replace": [0], "embedding_to_replace": [0.5] * 4},
     ]
-    assert {parse("completions", **fields).path for fields in extended} == {"/switchyard/completions"}
+    assert {path(fields) for fields in extended} == {"/switchyard/completions"}
 
 
-def test_a_plain_question_asks_for_no_more_than_it_needs() -> None:
-    assert question(seed=7) == {
+def test_a_plain_request_has_no_more_fields_than_it_needs() -> None:
+    assert result(seed=7) == {
         "prompt": MODEL.encode("say hello"),
         "stream": False,
         "return_token_ids": True,
@@ -176,56 +186,59 @@ def test_a_plain_question_asks_for_no_more_than_it_needs() -> None:
     }
 
 
-def test_the_prompt_is_text_until_the_deployment_is_chosen() -> None:
+def test_the_prompt_is_text_until_the_deployment_is_known() -> None:
     assert parse("completions").body["prompt"] == "say hello"
 
 
-def test_seeds_of_a_chat_that_do_not_count_up_are_asked_one_by_one() -> None:
+def test_each_seed_of_a_chat_is_a_request_of_its_own_unless_they_count_up() -> None:
     call = parse("chat", seed=[5, 2**64 - 2], n=2, temperature=0)
-    assert call.path is None
-    assert call.fan_out is not None
-    lookup = call.fan_out(call.body)
-    assert [path for path, _ in lookup.questions] == ["/v1/chat/completions"] * 2
-    assert [(asked["n"], asked["seed"], asked["temperature"]) for _, asked in lookup.questions] == [
-        (1, 5, 0.0),
-        (1, -2, 0.0),
-    ]
+    requests = lookups(call, DEPLOYED)
+    assert [request.path for request in requests] == ["/v1/chat/completions"] * 2
+    assert [(r.body["n"], r.body["seed"], r.body["temperature"]) for r in requests] == [(1, 5, 0.0), (1, -2, 0.0)]
     answers = [
         {"id": "a", "choices": [{"index": 0, "text": text}], "usage": {"prompt_tokens": 9, "completion_tokens": n}}
         for text, n in (("x", 1), ("y", 2))
     ]
-    joined = lookup.then(call.body, answers)
+    answer = outcome(call, DEPLOYED, answers)
+    assert isinstance(answer, Reply)
+    joined = json.loads(answer.body)
     assert [(choice["index"], choice["text"]) for choice in joined["choices"]] == [(0, "x"), (1, "y")]
     assert joined["usage"] == {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
-    with pytest.raises(Broken):
-        lookup.then(call.body, [{"choices": []}, {}])
+    assert answer.usage == Usage(9, 3)
+    with pytest.raises(MALFORMED_ANSWER_ERRORS):
+        outcome(call, DEPLOYED, [{"choices": []}, {}])
 
 
-def test_reasoning_has_friendlis_name_where_it_is_asked_for() -> None:
+def test_seeds_of_a_chat_that_count_up_are_one_request() -> None:
+    request = outcome(parse("chat", seed=[5, 6], n=2), DEPLOYED)
+    assert isinstance(request, EngineRequest)
+    assert (request.body["n"], request.body["seed"]) == (2, 5)
+
+
+def test_reasoning_has_friendlis_name_if_the_client_requests_it() -> None:
     body = json.dumps({"choices": [{"message": {"content": '"reasoning":', "reasoning": "why"}}]}).encode()
-    told = json.loads(Friendli().render(parse("chat", parse_reasoning=True), body, DEPLOYED).body)
-    assert told["choices"][0]["message"] == {"content": '"reasoning":', "reasoning_content": "why"}
-    assert Friendli().render(parse("chat"), body, DEPLOYED).body == body
-    stream = Friendli().stream(parse("chat", parse_reasoning=True, stream=True), DEPLOYED)
+    answer = reply(parse("chat", parse_reasoning=True), body)
+    assert answer["choices"][0]["message"] == {"content": '"reasoning":', "reasoning_content": "why"}
+    assert parse("chat").translation.reply(body, DEPLOYED).body == body
+    stream = parse("chat", parse_reasoning=True, stream=True).translation.open_stream(DEPLOYED)
     chunk = b'data: {"choices":[{"delta":{"reasoning":"why"}}]}\n\n'
-    told_chunk = stream.feed(chunk[:20]) + stream.feed(chunk[20:])
-    assert told_chunk == chunk.replace(b'"reasoning"', b'"reasoning_content"')
+    assert stream.feed(chunk[:20]) + stream.feed(chunk[20:]) == chunk.replace(b'"reasoning"', b'"reasoning_content"')
 
 
-def test_embeddings_tell_completion_tokens() -> None:
+def test_embeddings_have_a_count_of_completion_tokens() -> None:
     answer = {"id": "e", "data": [], "usage": {"prompt_tokens": 3, "total_tokens": 3}}
-    told = json.loads(Friendli().render(parse("embeddings"), json.dumps(answer).encode(), DEPLOYED).body)
-    assert told["usage"] == {"prompt_tokens": 3, "total_tokens": 3, "completion_tokens": 0}
-    with pytest.raises(Broken):
-        Friendli().render(parse("embeddings"), b"[]", DEPLOYED)
+    usage = reply(parse("embeddings"), json.dumps(answer).encode())["usage"]
+    assert usage == {"prompt_tokens": 3, "total_tokens": 3, "completion_tokens": 0}
+    with pytest.raises(MALFORMED_ANSWER_ERRORS):
+        reply(parse("embeddings"), b"[]")
 
 
 def test_a_rendered_conversation_has_its_special_tokens() -> None:
     body = json.dumps({"token_ids": [0, *MODEL.encode("hello", special=False)]}).encode()
-    assert json.loads(Friendli().render(parse("render"), body, DEPLOYED).body) == {"text": "<|end|>hello"}
-    for nonsense in (b"{}", b'{"token_ids": [-1]}', b'{"token_ids": "a"}', b"x"):
-        with pytest.raises(Broken):
-            Friendli().render(parse("render"), nonsense, DEPLOYED)
+    assert reply(parse("render"), body) == {"text": "<|end|>hello"}
+    for malformed in (b"{}", b'{"token_ids": [-1]}', b'{"token_ids": "a"}', b"x"):
+        with pytest.raises(MALFORMED_ANSWER_ERRORS):
+            reply(parse("render"), malformed)
 
 
 def test_the_models_are_the_endpoints() -> None:
@@ -252,12 +265,12 @@ ERRORS: list[tuple[SwitchyardError, int, str, str | None]] = [
 
 
 @pytest.mark.parametrize(("error", "status", "kind", "param"), ERRORS)
-def test_errors_tell_the_field_in_the_clients_words(
+def test_errors_name_the_field_as_the_client_does(
     error: SwitchyardError, status: int, kind: str, param: str | None
 ) -> None:
-    reply = Friendli().render_error(error, "completions", Request("POST", "/x"))
-    body = json.loads(reply.body)
-    assert reply.status == status
+    answer = Friendli().render_error(error, "completions", Request("POST", "/x"))
+    body = json.loads(answer.body)
+    assert answer.status == status
     assert body["detail"] == body["error"]["message"]
     assert (body["error"]["type"], body["error"]["param"]) == (kind, param)
     assert param is None or param in body["detail"]
@@ -265,11 +278,11 @@ def test_errors_tell_the_field_in_the_clients_words(
 
 
 @pytest.mark.parametrize("name", ["timeout", "timeout_microseconds"])
-def test_the_clients_own_time_is_a_429(name: str) -> None:
+def test_the_clients_own_timeout_is_a_429(name: str) -> None:
     request = Request("POST", "/x", json.dumps({name: 5, "prompt": "a"}).encode())
-    reply = Friendli().render_error(DeadlinePassed("late"), "completions", request)
-    assert reply.status == 429
-    assert json.loads(reply.body)["error"] == {
+    answer = Friendli().render_error(DeadlinePassed("late"), "completions", request)
+    assert answer.status == 429
+    assert json.loads(answer.body)["error"] == {
         "message": f"{name}: the time for this request is over",
         "type": "rate_limit_error",
         "param": name,
@@ -279,9 +292,9 @@ def test_the_clients_own_time_is_a_429(name: str) -> None:
     assert Friendli().render_error(DeadlinePassed("late"), "completions", null).status == 504
 
 
-def test_the_extended_routes_refusals_name_the_clients_field() -> None:
-    body = {"error": {"message": "beam.length_penalty must be", "param": "beam.length_penalty", "code": 400}}
-    error = engine_error(json.dumps(body).encode(), 400)
-    told = json.loads(Friendli().render_error(error, "completions", Request("POST", "/x")).body)
-    assert told["error"]["param"] == "length_penalty"
-    assert told["detail"] == "length_penalty must be"
+def test_errors_of_the_extended_route_name_the_clients_field() -> None:
+    engine_body = {"error": {"message": "beam.length_penalty must be", "param": "beam.length_penalty", "code": 400}}
+    error = engine_error(json.dumps(engine_body).encode(), 400)
+    body = json.loads(Friendli().render_error(error, "completions", Request("POST", "/x")).body)
+    assert body["error"]["param"] == "length_penalty"
+    assert body["detail"] == "length_penalty must be"

@@ -1,4 +1,4 @@
-"""Friendli's request fields: each one, valid and beyond its bounds, and every pair that contradicts itself."""
+"""Friendli's request fields: each valid, out of bounds, and in every contradictory combination."""
 
 import json
 from dataclasses import replace
@@ -13,9 +13,9 @@ from app.dialects.friendli.chat_fields import Chat
 from app.dialects.friendli.dialect import Friendli
 from app.dialects.friendli.embeddings import Embeddings
 from app.dialects.friendli.fields import Completions, Strict
-from app.dialects.friendli.support import HONOURED
 from app.dialects.friendli.tokens import Detokenize, Render, Tokenize
 from app.errors import BadRequest, ClientError, Unprocessable
+from tests.support.dialect_calls import engine_body
 from tests.support.friendli_calls import (
     DEPLOYED,
     EXTENDED,
@@ -25,7 +25,7 @@ from tests.support.friendli_calls import (
     SDK,
     parse,
     parse_bytes,
-    question,
+    result,
 )
 from tests.support.samples import MODEL, SERVED
 
@@ -40,7 +40,7 @@ MODELS: dict[str, type[Strict]] = {
 
 
 Sample = tuple[dict[str, Any], dict[str, Any]]
-"""Fields, and what they make of the engine's question."""
+"""Fields of the client's request, and the fields of the engine's that follow from them."""
 
 HELLO = MODEL.encode("hello", special=False)
 WORLD = MODEL.encode(" world", special=False)
@@ -110,7 +110,7 @@ COMMON: dict[str, list[Sample]] = {
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
-HONOURED_AS: dict[str, dict[str, list[Sample]]] = {
+SUPPORT: dict[str, dict[str, list[Sample]]] = {
     "completions": {
         **COMMON,
         "bad_word_tokens": [
@@ -190,8 +190,8 @@ HONOURED_AS: dict[str, dict[str, list[Sample]]] = {
         "seed": [
             *COMMON["seed"],
             ({"seed": [5, 7], "n": 2}, {"seeds": [5, 7]}),
-            ({"seed": [2**64 - 2, 2**64 - 1], "n": 2}, {"seeds": [2**64 - 2, 2**63]}),
-            ({"seed": 2**64 - 1, "n": 2}, {"seeds": [2**63, 0]}),
+            ({"seed": [2**64 - 2, 2**64 - 1], "n": 2}, {"seeds": [2**64 - 2, 2**64 - 1]}),
+            ({"seed": 2**64 - 1, "n": 2}, {"seeds": [2**64 - 1, 0]}),
             ({"seed": [5, 7], "n": 2, "temperature": 0}, {"seeds": [5, 7], "temperature": 0.0, "top_p": 1.0}),
         ],
         "soft_prompts": [({"soft_prompts": None}, {})],
@@ -264,26 +264,28 @@ HONOURED_AS: dict[str, dict[str, list[Sample]]] = {
 }
 
 CASES = [
-    pytest.param(operation, fields, told, id=f"{operation}-{name}-{index}")
-    for operation, samples in HONOURED_AS.items()
+    pytest.param(operation, fields, engine_fields, id=f"{operation}-{name}-{index}")
+    for operation, samples in SUPPORT.items()
     for name, cases in samples.items()
-    for index, (fields, told) in enumerate(cases)
+    for index, (fields, engine_fields) in enumerate(cases)
 ]
 
 
-@pytest.mark.parametrize("operation", HONOURED)
-def test_the_table_of_samples_is_complete(operation: str) -> None:
-    assert set(HONOURED_AS[operation]) == set(HONOURED[operation])
+@pytest.mark.parametrize("operation", MODELS)
+def test_every_field_has_samples(operation: str) -> None:
+    assert set(SUPPORT[operation]) == set(MODELS[operation].model_fields)
 
 
-@pytest.mark.parametrize(("operation", "fields", "told"), CASES)
-def test_a_field_makes_just_this_of_the_question(operation: str, fields: dict[str, Any], told: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("operation", "fields", "engine_fields"), CASES)
+def test_a_field_changes_just_this_of_the_engines_request(
+    operation: str, fields: dict[str, Any], engine_fields: dict[str, Any]
+) -> None:
     seeded: dict[str, Any] = {"seed": 7} if "seed" in MODELS[operation].model_fields else {}
-    least = question(operation, **seeded)
+    least = result(operation, **seeded)
     replaced = {"seeds": {"seed"}, "beam": {"seed", "temperature"}}
-    gone = {name for key, names in replaced.items() if key in told for name in names}
-    expected = {**{name: value for name, value in least.items() if name not in gone}, **told}
-    assert question(operation, **{"seed": 7, **fields} if "seed" in least else fields) == expected
+    gone = {name for key, names in replaced.items() if key in engine_fields for name in names}
+    expected = {**{name: value for name, value in least.items() if name not in gone}, **engine_fields}
+    assert result(operation, **{"seed": 7, **fields} if "seed" in least else fields) == expected
 
 
 INVALID: dict[str, list[tuple[dict[str, Any], str]]] = {
@@ -468,16 +470,16 @@ BEYOND: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), BEYOND, ids=lambda value: str(value)[:60])
-def test_what_the_deployments_model_cannot_is_a_400_that_names_the_field(fields: dict[str, Any], param: str) -> None:
+def test_what_exceeds_the_deployments_model_is_a_400_that_names_the_field(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as raised:
-        question(**fields)
+        result(**fields)
     assert raised.value.param == param
     assert raised.value.message.startswith(f"{param}:")
 
 
-def test_an_id_that_is_none_cannot_be_detokenized() -> None:
+def test_an_unknown_id_cannot_be_detokenized() -> None:
     with pytest.raises(BadRequest, match="tokens: "):
-        question("detokenize", tokens=[MODEL.vocab_size])
+        result("detokenize", tokens=[MODEL.vocab_size])
 
 
 @pytest.mark.parametrize(
@@ -496,39 +498,37 @@ def test_an_id_that_is_none_cannot_be_detokenized() -> None:
         ("chat", {"xtc_threshold": 0.1, "xtc_probability": 0.5}, "xtc_threshold"),
     ],
 )
-def test_a_plain_server_is_not_asked_for_what_it_would_leave_out(
-    operation: str, fields: dict[str, Any], param: str
-) -> None:
+def test_a_plain_server_is_not_sent_what_it_would_ignore(operation: str, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest, match=f"{param}: deployment 'blue' is a plain vLLM server") as raised:
-        question(operation, served=PLAIN, **fields)
+        result(operation, serving=PLAIN, **fields)
     assert raised.value.param == param
-    question(operation, served=DEPLOYED, **fields)
+    result(operation, serving=DEPLOYED, **fields)
 
 
-def test_an_application_is_not_asked_for_a_processor_that_it_lacks() -> None:
+def test_an_application_is_not_sent_fields_of_a_logits_processor_that_it_lacks() -> None:
     without = ServingContext("blue", SERVED.settings, replace(EXTENDED, processors=frozenset({"temperature"})))
-    assert question(served=without, temperature=2.5)["vllm_xargs"] == {"temperature": 2.5}
-    assert "beam" in question(served=without, num_beams=2)
+    assert result(serving=without, temperature=2.5)["vllm_xargs"] == {"temperature": 2.5}
+    assert "beam" in result(serving=without, num_beams=2)
     with pytest.raises(BadRequest, match="no_repeat_ngram: deployment 'blue' runs without the logits processor"):
-        question(served=without, no_repeat_ngram=2)
+        result(serving=without, no_repeat_ngram=2)
     with pytest.raises(BadRequest, match="bad_words: deployment 'blue' runs without the logits processor"):
-        question(served=without, bad_words=["x"])
+        result(serving=without, bad_words=["x"])
 
 
-def test_a_plain_server_is_asked_for_all_else() -> None:
+def test_a_plain_server_serves_everything_else() -> None:
     fields: dict[str, Any] = {"n": 2, "seed": [5, 6], "stop": ["a"], "stop_tokens": [{"tokens": [5]}], "logprobs": 1}
-    assert question(served=PLAIN, **fields)["n"] == 2
+    assert result(serving=PLAIN, **fields)["n"] == 2
 
 
 @pytest.mark.parametrize("fields", [{"repetition_penalty": 0.5}, {"top_p": 0}])
-def test_the_present_sdk_may_go_lower(fields: dict[str, Any]) -> None:
-    assert question(headers=SDK, **fields)
+def test_the_current_sdk_may_go_lower(fields: dict[str, Any]) -> None:
+    assert result(headers=SDK, **fields)
     with pytest.raises(BadRequest):
-        question(**fields)
+        result(**fields)
 
 
-def test_zero_of_top_p_is_greedy() -> None:
-    assert {"temperature": 0.0, "top_p": 1.0}.items() <= question(headers=SDK, top_p=0).items()
+def test_top_p_0_is_greedy() -> None:
+    assert {"temperature": 0.0, "top_p": 1.0}.items() <= result(headers=SDK, top_p=0).items()
 
 
 RECURSIVE: list[dict[str, Any]] = [
@@ -542,7 +542,7 @@ RECURSIVE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("schema", RECURSIVE)
-def test_a_recursive_schema_is_refused(schema: dict[str, Any]) -> None:
+def test_a_recursive_schema_is_rejected(schema: dict[str, Any]) -> None:
     with pytest.raises(BadRequest, match=r"response_format\.schema: recursion is not supported"):
         parse("completions", response_format={"type": "json_object", "schema": json.dumps(schema)})
 
@@ -554,21 +554,21 @@ def test_every_property_is_required_at_every_depth() -> None:
         "$defs": {"c": inner},
     }
     form = {"type": "json_object", "schema": json.dumps(schema)}
-    told = question(response_format=form)["structured_outputs"]["json"]
+    got = result(response_format=form)["structured_outputs"]["json"]
     whole = {**inner, "required": ["x", "required"], "additionalProperties": False}
-    assert told["properties"]["a"]["items"] == whole
-    assert told["properties"]["b"]["anyOf"] == [whole, {"$ref": "#/$defs/c"}]
-    assert told["$defs"]["c"] == whole
-    assert told["required"] == ["a", "b"]
+    assert got["properties"]["a"]["items"] == whole
+    assert got["properties"]["b"]["anyOf"] == [whole, {"$ref": "#/$defs/c"}]
+    assert got["$defs"]["c"] == whole
+    assert got["required"] == ["a", "b"]
 
 
 def test_a_long_chain_of_references_is_followed() -> None:
     links = {f"d{i}": {"$ref": f"#/$defs/d{i + 1}"} for i in range(5000)}
     schema = {"$ref": "#/$defs/d0", "$defs": {**links, "d5000": {"type": "integer"}}}
-    assert question(response_format={"type": "json_object", "schema": schema})["structured_outputs"]
+    assert result(response_format={"type": "json_object", "schema": schema})["structured_outputs"]
 
 
-# What a request may hold, right or wrong.
+# Any values of fields, right or wrong.
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.integers(0, 40) | st.floats() | st.text(max_size=5),
     lambda inner: (
@@ -579,30 +579,29 @@ VALUES = st.recursive(
 )
 
 
-def refusal(operation: str, body: bytes, headers: dict[str, str]) -> ClientError | None:
-    """Why it is refused; None for a question that can be sent."""
+def rejection(operation: str, body: bytes, headers: dict[str, str]) -> ClientError | None:
+    """Why a request is rejected; None if it can be sent to the engine."""
     try:
-        call = parse_bytes(operation, body, headers)
-        json.dumps(call.fit(call.body, DEPLOYED) if call.fit else call.body)
+        json.dumps(engine_body(parse_bytes(operation, body, headers), DEPLOYED))
     except ClientError as error:
         return error
     return None
 
 
 @given(st.data(), st.sampled_from(list(MODELS)), st.sampled_from([SDK, {}]))
-def test_any_fields_are_a_question_or_a_clients_error(data: st.DataObject, operation: str, headers: Any) -> None:
+def test_any_fields_are_a_request_or_a_client_error(data: st.DataObject, operation: str, headers: Any) -> None:
     names = st.sampled_from([*MODELS[operation].model_fields, "unheard_of"])
-    right = st.sampled_from([fields for cases in HONOURED_AS[operation].values() for fields, _ in cases])
+    right = st.sampled_from([fields for cases in SUPPORT[operation].values() for fields, _ in cases])
     fields = {**REQUIRED[operation]}
     for part in data.draw(st.lists(right | st.dictionaries(names, VALUES, max_size=3), max_size=4)):
         fields |= part
-    error = refusal(operation, json.dumps(fields).encode(), headers)
+    error = rejection(operation, json.dumps(fields).encode(), headers)
     assert error is None or error.param is None or error.param in error.message
 
 
 @given(st.sampled_from(list(MODELS)), st.binary(max_size=40) | VALUES.map(lambda v: json.dumps(v).encode()))
-def test_any_bytes_are_a_question_or_a_clients_error(operation: str, body: bytes) -> None:
-    if (error := refusal(operation, body, {})) is not None:
+def test_any_bytes_are_a_request_or_a_client_error(operation: str, body: bytes) -> None:
+    if (error := rejection(operation, body, {})) is not None:
         reply = Friendli().render_error(error, operation, Request("POST", "/x", body))
         assert reply.status == error.status
         assert json.loads(reply.body)["detail"]

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import NoRepeatNGramLogitsProcessor
 
@@ -15,7 +15,6 @@ from tests.support.token_sampling import generate, made_up_scores, ruled_out
 IDS = st.lists(st.integers(0, 5), max_size=30)
 
 
-@settings(deadline=None)
 @given(n=st.integers(2, 6), prompt=IDS, output=IDS, split=st.integers(0, 30))
 def test_it_rules_out_what_transformers_rules_out(n: int, prompt: list[int], output: list[int], split: int) -> None:
     processor = NoRepeatNgram(n)
@@ -68,11 +67,11 @@ def test_ids_outside_the_vocabulary_harm_nothing() -> None:
 
 
 @pytest.mark.parametrize("value", [1, None])
-def test_one_is_off(value: int | None) -> None:
-    assert NoRepeatNgram.asked(SamplingRequest({"no_repeat_ngram": value})) is None
+def test_an_ngram_length_of_1_disables_the_processor(value: int | None) -> None:
+    assert NoRepeatNgram.from_request(SamplingRequest({"no_repeat_ngram": value})) is None
 
 
 @pytest.mark.parametrize("value", [0, -3, 2.5, "3", True, [3], 2**40])
-def test_other_values_are_refused(value: object) -> None:
+def test_other_values_are_rejected(value: object) -> None:
     with pytest.raises(ValueError, match=r"^no_repeat_ngram must be "):
-        NoRepeatNgram.asked(SamplingRequest({"no_repeat_ngram": value}))
+        NoRepeatNgram.from_request(SamplingRequest({"no_repeat_ngram": value}))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 from transformers import TypicalLogitsWarper
@@ -19,18 +19,16 @@ SCORES = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40).map(tor
 PROBABILITIES = [0.4, 0.3, 0.2, 0.1]
 
 
-@settings(deadline=None)
 @given(scores=SCORES, mass=st.floats(0.01, 0.99), temperature=st.floats(2.1, 50))
 def test_typical_p_is_transformers_at_any_temperature(scores: torch.Tensor, mass: float, temperature: float) -> None:
     request = SamplingRequest({"typical_p": mass, "temperature": temperature}, temperature=2)
     expected = TypicalLogitsWarper(mass)(None, (scores / temperature)[None])[0]
     processed = scores / 2  # as vLLM leaves them
-    present(Temperature.asked(request))(processed, [], [])
-    present(TypicalP.asked(request))(processed, [], [])
+    present(Temperature.from_request(request))(processed, [], [])
+    present(TypicalP.from_request(request))(processed, [], [])
     torch.testing.assert_close(processed, expected)
 
 
-@settings(deadline=None)
 @given(scores=SCORES, mass=st.floats(0.01, 0.99))
 def test_typical_p_keeps_the_fewest_of_the_most_typical(scores: torch.Tensor, mass: float) -> None:
     surprise = -scores.double().log_softmax(-1)
@@ -55,13 +53,13 @@ def test_typical_p_keeps_the_fewest_of_the_most_typical(scores: torch.Tensor, ma
     ],
 )
 def test_typical_p_is_off(request_: SamplingRequest) -> None:
-    assert TypicalP.asked(request_) is None
+    assert TypicalP.from_request(request_) is None
 
 
 @pytest.mark.parametrize("value", [0, -0.1, 1.1, math.nan, math.inf, "0.5", True, [0.5]])
-def test_other_masses_are_refused(value: object) -> None:
+def test_other_masses_are_rejected(value: object) -> None:
     with pytest.raises(ValueError, match=r"^typical_p must be "):
-        TypicalP.asked(SamplingRequest({"typical_p": value}))
+        TypicalP.from_request(SamplingRequest({"typical_p": value}))
 
 
 def excluded(threshold: float, position: int = 0, probability: float = 1.0, seed: int = 0) -> set[int]:
@@ -108,23 +106,23 @@ def test_the_seed_and_the_position_decide() -> None:
     ],
 )
 def test_xtc_is_off(request_: SamplingRequest) -> None:
-    assert Xtc.asked(request_) is None
+    assert Xtc.from_request(request_) is None
 
 
 @pytest.mark.parametrize("key", ["xtc_threshold", "xtc_probability"])
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, "x", [0.1]])
-def test_other_fractions_are_refused(key: str, value: object) -> None:
+def test_other_fractions_are_rejected(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"^{key} must be "):
-        Xtc.asked(SamplingRequest({key: value}))
+        Xtc.from_request(SamplingRequest({key: value}))
 
 
 @pytest.mark.parametrize("value", [2, 1, 0, -3, math.inf, "4"])
 def test_lower_temperatures_are_the_requests_own(value: object) -> None:
     with pytest.raises(ValueError, match=r"^temperature .*must be "):
-        Temperature.asked(SamplingRequest({"temperature": value}, temperature=2))
+        Temperature.from_request(SamplingRequest({"temperature": value}, temperature=2))
 
 
 @pytest.mark.parametrize("own", [0, 1, 1.9])
 def test_the_requests_own_temperature_must_be_at_the_limit(own: float) -> None:
     with pytest.raises(ValueError, match=f"^temperature among the vllm_xargs needs 2 .* got {own}"):
-        Temperature.asked(SamplingRequest({"temperature": 4}, temperature=own))
+        Temperature.from_request(SamplingRequest({"temperature": 4}, temperature=own))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.engine.logits.bad_word_tokens import BadWordTokens
@@ -20,12 +20,11 @@ def on_the_wire(sequences: list[list[int]]) -> list[int]:
     return [number for ids in sequences for number in (-1, *ids)][1:]
 
 
-@settings(deadline=None)
 @given(sequences=SEQUENCES, output=st.lists(st.integers(0, 4), max_size=12))
 def test_the_last_id_is_ruled_out_where_the_output_ends_in_the_others(
     sequences: list[list[int]], output: list[int]
 ) -> None:
-    processor = present(BadWordTokens.asked(SamplingRequest({"bad_word_tokens": on_the_wire(sequences)})))
+    processor = present(BadWordTokens.from_request(SamplingRequest({"bad_word_tokens": on_the_wire(sequences)})))
     scores = torch.zeros(6)  # token 5 is in no sequence: something is always left
     processor(scores, [0, 1, 2, 3, 4], output)
     assert ruled_out(scores) == {ids[-1] for ids in sequences if output[len(output) - len(ids) + 1 :] == ids[:-1]}
@@ -64,34 +63,34 @@ def test_forbidden_ids_outside_the_vocabulary_harm_nothing() -> None:
 @pytest.mark.parametrize("value", [[], None])
 @KINDS
 def test_no_ids_are_off(key: str, kind: type[BadWordTokens], value: object) -> None:
-    assert kind.asked(SamplingRequest({key: value})) is None
+    assert kind.from_request(SamplingRequest({key: value})) is None
 
 
 @pytest.mark.parametrize("value", [[-1], [-1, 5], [5, -1], [5, -1, -1, 6]])
-def test_empty_sequences_are_refused(value: list[int]) -> None:
+def test_empty_sequences_are_rejected(value: list[int]) -> None:
     with pytest.raises(ValueError, match=r"^bad_word_tokens holds an empty sequence"):
-        BadWordTokens.asked(SamplingRequest({"bad_word_tokens": value}))
+        BadWordTokens.from_request(SamplingRequest({"bad_word_tokens": value}))
 
 
 @pytest.mark.parametrize("value", ["1 2", 5, [1.0], [True], [[1, 2]], ["1"], {"tokens": [1]}, [None]])
 @KINDS
-def test_what_is_no_list_of_integers_is_refused(key: str, kind: type[BadWordTokens], value: object) -> None:
+def test_other_values_than_lists_of_integers_are_rejected(key: str, kind: type[BadWordTokens], value: object) -> None:
     with pytest.raises(ValueError, match=f"^{key} must be a list of integers"):
-        kind.asked(SamplingRequest({key: value}))
+        kind.from_request(SamplingRequest({key: value}))
 
 
 @pytest.mark.parametrize("value", [[100], [1, -2], [2**40]])
 @KINDS
-def test_ids_outside_the_vocabulary_are_refused(key: str, kind: type[BadWordTokens], value: list[int]) -> None:
+def test_ids_outside_the_vocabulary_are_rejected(key: str, kind: type[BadWordTokens], value: list[int]) -> None:
     with pytest.raises(ValueError, match=f"^{key} holds {value[-1]}, which is no token id: they are 0 to 99"):
-        kind.asked(SamplingRequest({key: value}, vocabulary_size=100))
+        kind.from_request(SamplingRequest({key: value}, vocabulary_size=100))
 
 
 @KINDS
-def test_too_many_ids_are_refused(key: str, kind: type[BadWordTokens]) -> None:
-    assert kind.asked(SamplingRequest({key: [1] * MAX_TOKEN_IDS})) is not None
+def test_too_many_ids_are_rejected(key: str, kind: type[BadWordTokens]) -> None:
+    assert kind.from_request(SamplingRequest({key: [1] * MAX_TOKEN_IDS})) is not None
     with pytest.raises(ValueError, match=f"^{key} may hold {MAX_TOKEN_IDS} token ids"):
-        kind.asked(SamplingRequest({key: [1] * (MAX_TOKEN_IDS + 1)}))
+        kind.from_request(SamplingRequest({key: [1] * (MAX_TOKEN_IDS + 1)}))
 
 
 def test_the_output_is_the_forced_tokens_and_then_free() -> None:
@@ -114,4 +113,4 @@ def test_a_forced_id_outside_the_vocabulary_harms_nothing() -> None:
 
 def test_a_grammar_and_forced_tokens_exclude_each_other() -> None:
     with pytest.raises(ValueError, match=r"^forced_output_tokens cannot be combined"):
-        ForcedOutputTokens.asked(SamplingRequest({"forced_output_tokens": [1]}, is_structured=True))
+        ForcedOutputTokens.from_request(SamplingRequest({"forced_output_tokens": [1]}, is_structured=True))

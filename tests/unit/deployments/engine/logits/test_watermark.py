@@ -66,10 +66,10 @@ def test_repeating_oneself_is_no_evidence() -> None:
 
 @pytest.mark.parametrize(("value", "is_on"), [(True, True), (1, True), (False, False), (0, False), (None, False)])
 def test_a_request_switches_it_on(value: object, is_on: bool) -> None:
-    assert (Watermark.asked(SamplingRequest({"watermark": value})) is not None) == is_on
+    assert (Watermark.from_request(SamplingRequest({"watermark": value})) is not None) == is_on
 
 
 @pytest.mark.parametrize("value", ["yes", 2, 0.5, [1]])
-def test_other_values_are_refused(value: object) -> None:
+def test_other_values_are_rejected(value: object) -> None:
     with pytest.raises(ValueError, match=r"^watermark must be true or false"):
-        Watermark.asked(SamplingRequest({"watermark": value}))
+        Watermark.from_request(SamplingRequest({"watermark": value}))

@@ -1,0 +1,127 @@
+"""The configuration reference in docs/configuration.md, generated from the JSON Schema.
+
+python -m app.config.reference docs/configuration.md
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.config.json_schema import schema
+
+BEGIN, END = "<!-- keys: begin (made by `make schema`) -->", "<!-- keys: end -->"
+_BOUNDS = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"))
+_SCALARS = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}
+
+Schema = Mapping[str, Any]
+
+
+def reference(serve_schema: Schema) -> str:
+    """Markdown: one section with a table per object of the router's `user_config`, outer objects first.
+
+    `serve_schema` is the JSON Schema of `serve_config.yaml`, with every object of the configuration in `$defs`.
+    """
+    definitions: Mapping[str, Schema] = serve_schema["$defs"]
+    paths: dict[str, list[str]] = {}
+    for path, name in _objects("", "Config", definitions):
+        paths.setdefault(name, []).append(f"`{path}`" if path else "Top level")
+    return "\n\n".join(_section(where, definitions[name], definitions) for name, where in paths.items())
+
+
+def _objects(path: str, name: str, definitions: Mapping[str, Schema]) -> Iterator[tuple[str, str]]:
+    """Every object of the configuration: where it stands, and the name of its definition."""
+    yield path, name
+    for key, value in definitions[name]["properties"].items():
+        if (held := _object(value)) is not None:
+            suffix, below = held
+            yield from _objects(f"{path}.{key}{suffix}".removeprefix("."), below, definitions)
+
+
+def _section(paths: Sequence[str], definition: Schema, definitions: Mapping[str, Schema]) -> str:
+    head = ["| key | value | default | meaning |", "| --- | --- | --- | --- |"]
+    required = definition.get("required", ())
+    rows = [_row(name, key, name in required, definitions) for name, key in definition["properties"].items()]
+    return f"### {', '.join(paths)}\n\n{_text(definition)}\n\n" + "\n".join([*head, *rows])
+
+
+def _row(name: str, key: Schema, required: bool, definitions: Mapping[str, Schema]) -> str:
+    held = _object(key)
+    meaning = _text(key) or (_text(definitions[held[1]]) if held is not None else "")
+    cells = [f"`{name}`", _value(key), "required" if required else _default(key), meaning]
+    return "".join(f"| {cell} " if cell else "| " for cell in cells) + "|"
+
+
+def _object(key: Schema) -> tuple[str, str] | None:
+    """The name of the object that a key holds, after the path's suffix: `.<name>` for a map of them."""
+    if (referred := _referred(key)) is not None:
+        return "", referred
+    values = key.get("additionalProperties") or next(iter(key.get("patternProperties", {}).values()), None)
+    if isinstance(values, Mapping) and (referred := _referred(values)) is not None:
+        return ".<name>", referred
+    return None
+
+
+def _referred(key: Schema) -> str | None:
+    references = [it["$ref"] for it in (key, *key.get("anyOf", ())) if "$ref" in it]
+    return str(references[0]).rpartition("/")[2] if references else None
+
+
+def _value(key: Schema) -> str:
+    """What may stand there, in a few words."""
+    if (reached := _object(key)) is not None:
+        return "map of objects" if reached[0] else "object"
+    options = [it for it in key.get("anyOf", [key]) if it.get("type") != "null"]
+    return " or ".join(_type(it) for it in options)
+
+
+def _type(key: Schema) -> str:
+    if "enum" in key:
+        return ", ".join(f"`{it}`" for it in key["enum"])
+    if key["type"] == "array":
+        return f"list of {_type(key['items'])}"
+    if key["type"] == "object":
+        values = key.get("additionalProperties") or next(iter(key["patternProperties"].values()))
+        return f"map to {_type(values)}"
+    if key.get("format") in ("path", "regex"):
+        return {"path": "path", "regex": "regular expression"}[key["format"]]
+    bounds = [f"{sign} {key[bound]}" for bound, sign in _BOUNDS if bound in key]
+    return " ".join([_SCALARS[key["type"]], ", ".join(bounds)]).strip()
+
+
+def _default(key: Schema) -> str:
+    """Empty where the default is to leave the key out, or is an object whose own table has the defaults."""
+    default = key.get("default")
+    if default is None or default == [] or isinstance(default, Mapping):
+        return ""
+    return f"`{default if isinstance(default, str) else json.dumps(default)}`"
+
+
+def _text(described: Schema) -> str:
+    """The description on one line. Renderers take `<` for HTML, except between backticks."""
+    text = " ".join(str(described.get("description", "")).split())
+    return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(text.split("`")))
+
+
+def updated(page: str) -> str:
+    """`page` with the reference between its two marks. Raises ValueError where they are missing."""
+    before, begin, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no line {BEGIN} with a line {END} after it")
+    return f"{before}{BEGIN}\n\n{reference(schema())}\n\n{END}{after}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m app.config.reference")
+    parser.add_argument("file", type=Path, help="the Markdown file that has the marks")
+    file: Path = parser.parse_args(argv).file
+    file.write_text(updated(file.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Rules over several fields: which combinations Friendli's reference excludes, each with its message.
+
+Pydantic checks each field alone. These are written by hand because their order and their texts are contract.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
+
+from app.dialects.friendli.fields import Completions, GenerationFields
+from app.errors import BadRequest
+
+_Checked = TypeVar("_Checked", bound=GenerationFields)
+_Fields = TypeVar("_Fields", bound=GenerationFields, contravariant=True)
+
+
+class Rule(ABC, Generic[_Fields]):
+    """`field` is wrong `when` the condition holds; `message` says why."""
+
+    field: str
+    message: str
+
+    @abstractmethod
+    def when(self, fields: _Fields) -> bool:
+        """Whether `fields` break the rule."""
+
+
+def obeyed(fields: _Checked, rules: Iterable[Rule[_Checked]]) -> _Checked:
+    """`fields`. Raises BadRequest for the first rule that they break."""
+    for rule in rules:
+        if rule.when(fields):
+            raise BadRequest(f"{rule.field}: {rule.message}", param=rule.field)
+    return fields
+
+
+class _On(Rule[_Fields]):
+    """A kind of rule, for one field."""
+
+    def __init__(self, field: str, message: str) -> None:
+        self.field, self.message = field, message
+
+    def _value(self, fields: GenerationFields) -> Any:
+        return getattr(fields, self.field)
+
+
+class Exclusive(_On[GenerationFields]):
+    """Two fields that exclude one another."""
+
+    def __init__(self, field: str, other: str) -> None:
+        super().__init__(field, f"cannot be given together with {other}")
+        self._other = other
+
+    def when(self, fields: GenerationFields) -> bool:
+        return fields.is_given(self.field) and fields.is_given(self._other)
+
+
+class OnlyWith(_On[GenerationFields]):
+    """A field that needs another one to be set."""
+
+    def __init__(self, field: str, other: str) -> None:
+        super().__init__(field, f"only allowed with {other}")
+        self._other = other
+
+    def when(self, fields: GenerationFields) -> bool:
+        return fields.is_given(self.field) and not getattr(fields, self._other)
+
+
+class RequiredWith(_On[GenerationFields]):
+    """A field that must be given if another one is."""
+
+    def __init__(self, field: str, other: str) -> None:
+        super().__init__(field, f"must be given with {other}")
+        self._other = other
+
+    def when(self, fields: GenerationFields) -> bool:
+        return fields.is_given(self._other) and not fields.is_given(self.field)
+
+
+class NotWithFormat(_On[GenerationFields]):
+    """A field that a grammar excludes."""
+
+    def __init__(self, field: str, message: str = "not supported with response_format") -> None:
+        super().__init__(field, message)
+
+    def when(self, fields: GenerationFields) -> bool:
+        return fields.is_formatted and bool(self._value(fields))
+
+
+class NotWithBeams(_On[Completions]):
+    """A field that must have its default in a beam search."""
+
+    def __init__(self, field: str, message: str = "not supported with num_beams") -> None:
+        super().__init__(field, message)
+
+    def when(self, fields: Completions) -> bool:
+        return fields.searches and self._value(fields) != Completions.model_fields[self.field].default
+
+
+class OnlyWithBeams(_On[Completions]):
+    """A field of beam searches alone."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field, "only allowed with num_beams")
+
+    def when(self, fields: Completions) -> bool:
+        return not fields.searches and self._value(fields) is not None
+
+
+class NotWithDeterministicBeams(_On[Completions]):
+    """A field of those beam searches alone that draw."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field, "not allowed where beam_search_type is DETERMINISTIC")
+
+    def when(self, fields: Completions) -> bool:
+        return fields.searches and not fields.draws_beams and self._value(fields) is not None
+
+
+class EncoderOnly(_On[Completions]):
+    """A field that has an effect in encoder-decoder models alone; 1 is neutral."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field, "only allowed for encoder-decoder models")
+
+    def when(self, fields: Completions) -> bool:
+        return bool(self._value(fields) != 1)
+
+
+class Unsupported(_On[Completions]):
+    """A field that no value makes acceptable."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__(field, Completions.refused[field])
+
+    def when(self, fields: Completions) -> bool:
+        return self._value(fields) is not None

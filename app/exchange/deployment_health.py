@@ -1,0 +1,120 @@
+"""Circuit breakers at work: what attempts report, the router's own check requests, and who hears of a change.
+
+A check is the smallest request that a deployment can serve. It decides for a breaker under suspicion, is the trial of
+an open one, and tells a request that breaks a healthy engine from an engine that is ill.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+
+from app.config.schema import Config, Task
+from app.dialects.base import EngineRequest
+from app.errors import ClientError, SwitchyardError, Unavailable, Unreachable, UpstreamError
+from app.exchange.snapshot import Calls, Snapshot
+from app.routing.circuit_breaker import Breakers, Fault
+from app.telemetry.logs import event
+from app.telemetry.metrics import Telemetry
+
+MAX_CHECK_S = 30.0
+"""A healthy engine takes milliseconds, a busy one some seconds."""
+
+_log = logging.getLogger("switchyard")
+
+_HI = [{"role": "user", "content": "a"}]
+_CHECKS: Mapping[Task, EngineRequest] = {
+    "completions": EngineRequest("/v1/completions", {"prompt": "a", "max_tokens": 1, "temperature": 0}),
+    "chat": EngineRequest("/v1/chat/completions", {"messages": _HI, "max_tokens": 1, "temperature": 0}),
+    "responses": EngineRequest("/v1/responses", {"input": "a", "max_output_tokens": 1, "store": False}),
+    "embeddings": EngineRequest("/v1/embeddings", {"input": "a"}),
+}
+"""Task to request; the first task in this order that a deployment does is checked."""
+
+
+class DeploymentHealth:
+    """The breakers of all deployments, kept over changes of the configuration."""
+
+    def __init__(self, upstream: Calls, telemetry: Telemetry, breakers: Breakers) -> None:
+        self._upstream, self._telemetry, self._breakers = upstream, telemetry, breakers
+        self._checks: set[asyncio.Task[None]] = set()
+
+    def order(self, candidates: Sequence[str], snapshot: Snapshot) -> Sequence[str]:
+        """`candidates` with those whose breaker is open put last; their trials start when they are due."""
+        for name in candidates:
+            self._check_if_due(name, snapshot)
+        return self._breakers.order(candidates)
+
+    def open(self) -> Sequence[str]:
+        """The deployments whose breaker is open."""
+        return self._breakers.open()
+
+    def succeeded(self, name: str) -> None:
+        """The deployment answered a client, if only to reject the request."""
+        self._breakers.of(name).succeeded()
+
+    def failed(self, name: str, error: UpstreamError, snapshot: Snapshot) -> None:
+        """An attempt ended with `error`."""
+        if not error.is_fault:
+            return
+        fault = Fault.CONNECTION if isinstance(error, Unreachable) else Fault.ANSWER
+        was_open = self._breakers.of(name).is_open
+        self._breakers.of(name).failed(fault, self._breakers.clock())
+        self._report(name, was_open, error.kind)
+        self._check_if_due(name, snapshot)
+
+    async def is_healthy(self, name: str, snapshot: Snapshot) -> bool:
+        """Whether the deployment serves the smallest request that it can be sent."""
+        target, request = snapshot.targets[name], check_request(snapshot.config, name)
+        patience = min(snapshot.config.timeouts.first_byte_s, MAX_CHECK_S)
+        timeouts = snapshot.config.timeouts.model_copy(update={"first_byte_s": patience})
+        try:
+            await self._upstream.unary(
+                target, request.path, request.body, request_id=f"check-{uuid.uuid4().hex}", timeouts=timeouts
+            )
+        except ClientError:
+            return True  # it answers
+        except Unavailable as error:
+            return not error.is_fault  # busy is well
+        except SwitchyardError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Ends the checks that are under way."""
+        for check in self._checks:
+            check.cancel()
+        await asyncio.gather(*self._checks, return_exceptions=True)
+
+    def _check_if_due(self, name: str, snapshot: Snapshot) -> None:
+        breaker = self._breakers.of(name)
+        if breaker.wants_check(self._breakers.clock()):
+            breaker.checking = True
+            check = asyncio.create_task(self._check(name, snapshot))
+            self._checks.add(check)
+            check.add_done_callback(self._checks.discard)
+
+    async def _check(self, name: str, snapshot: Snapshot) -> None:
+        breaker = self._breakers.of(name)
+        was_open, healthy = breaker.is_open, False
+        try:
+            healthy = await self.is_healthy(name, snapshot)
+        finally:
+            breaker.checked(healthy, self._breakers.clock())
+            self._report(name, was_open, "check")
+
+    def _report(self, name: str, was_open: bool, cause: str) -> None:
+        is_open = self._breakers.of(name).is_open
+        if is_open == was_open:
+            return
+        self._telemetry.breaker_open.labels(name).set(int(is_open))
+        if is_open:
+            _log.warning("Circuit breaker opened", extra=event("breaker_opened", deployment=name, cause=cause))
+        else:
+            _log.warning("Circuit breaker closed", extra=event("breaker_closed", deployment=name, cause=cause))
+
+
+def check_request(config: Config, name: str) -> EngineRequest:
+    """The smallest request that deployment `name` can serve."""
+    tasks = config.deployments[name].tasks
+    return next(request for task, request in _CHECKS.items() if task in tasks)

@@ -1,0 +1,34 @@
+"""What a request keeps from its beginning to its end, and the seam to deployments."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from app.access.caller import ConfigViews
+from app.config.schema import Config, Timeouts
+from app.engine.model import Model
+from app.upstream.target import Target
+
+
+class Calls(Protocol):
+    """The seam to deployments; `upstream.Upstream` is the real one."""
+
+    async def model(self, target: Target, timeouts: Timeouts) -> Model: ...
+
+    async def unary(
+        self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
+    ) -> bytes: ...
+
+    def stream(
+        self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The configuration at one moment; a request keeps the one that it started with."""
+
+    config: Config
+    targets: Mapping[str, Target]
+    views: ConfigViews

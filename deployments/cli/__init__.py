@@ -1,0 +1,1 @@
+"""The `switchyard` command. `main` parses arguments and prints; what a command does is in the other modules."""

@@ -1,0 +1,376 @@
+"""The command line: arguments, printing, exit codes. Imports are inside the commands, so that `--help` is instant."""
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deployments.cli.errors import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from deployments.cli.router_client import RouterClient
+    from deployments.cli.traffic import Change
+
+HELP = """Serve language models behind many providers' APIs, with traffic split between model variants.
+
+\b
+Examples:
+  switchyard serve                                             start serve_config.yaml on port 8000
+  switchyard status                                            endpoints, split, replicas, health
+  switchyard traffic chat smollm2-blue=50 smollm2-green=50     move traffic, live
+  switchyard check my_config.yaml                              find mistakes without starting anything
+
+\b
+Exit codes:
+  0  done
+  1  what was named is wrong or failed: a file, an endpoint, a change; `status`: something is not ready
+  2  the command line is wrong
+  3  nothing is running, or the server cannot be reached
+  4  the server asks for credentials, or for others
+"""
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+keys_app = typer.Typer(help="API keys for callers.", rich_markup_mode=None)
+app.add_typer(keys_app, name="keys")
+
+DEFAULT_CONFIG = Path("serve_config.yaml")
+ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.", show_default=True)]
+Port = Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        envvar="SWITCHYARD_URL", metavar="URL", help="The server. Default: the one started from this directory."
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(envvar="SWITCHYARD_API_KEY", metavar="KEY", help="An API key, if the server asks for one."),
+]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code. Errors are printed on stderr."""
+    from deployments.local.errors import LaunchError, NotRunning
+
+    arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    try:
+        return app(arguments, prog_name="switchyard", standalone_mode=False) or ExitCode.OK
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "switchyard"
+        _print_error(f"{error.format_message().rstrip('.')}. See: {command} --help")
+        return error.exit_code
+    except CommandError as error:
+        _print_error(error.message)
+        return error.exit_code
+    except LaunchError as error:
+        _print_error(str(error))
+        return ExitCode.UNREACHABLE if isinstance(error, NotRunning) else ExitCode.WRONG
+    except ModuleNotFoundError as error:  # an installation of the router alone
+        _print_error(f"This command needs the package {error.name}, which is not installed. Run: make setup")
+        return ExitCode.WRONG
+
+
+def _print_error(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(version("switchyard"))
+        except PackageNotFoundError:
+            typer.echo("not installed: run make setup")
+        raise typer.Exit
+
+
+@app.callback(help=HELP)
+def switchyard(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What holds for every command."""
+
+
+@app.command()
+def serve(config: ConfigFile = DEFAULT_CONFIG, port: Port = 8000) -> None:
+    """Start everything on this machine.
+
+    It stays in the foreground; Ctrl-C stops it.
+
+    \b
+    Examples:
+      switchyard serve
+      switchyard serve my_config.yaml --port 9000
+    """
+    from deployments.local import launcher
+
+    launcher.serve(config, port)
+
+
+@app.command()
+def deploy(config: ConfigFile = DEFAULT_CONFIG) -> None:
+    """Apply a changed configuration, live.
+
+    Traffic moves without a restart. An invalid file changes nothing.
+
+    \b
+    Examples:
+      switchyard deploy
+      switchyard deploy my_config.yaml
+    """
+    from deployments.local import launcher
+
+    launcher.deploy(config)
+    typer.echo("Applied: traffic follows within seconds; replicas whose `args` changed are replaced one by one.")
+
+
+@app.command()
+def stop() -> None:
+    """Stop the application.
+
+    The one that was started from this directory, or what is left of it after a crash.
+
+    \b
+    Example:
+      switchyard stop
+    """
+    from deployments.local import launcher
+
+    typer.echo(launcher.stop())
+
+
+@app.command()
+def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
+    """Validate a configuration without starting anything.
+
+    Prints one line for each problem, with the fix.
+
+    \b
+    Examples:
+      switchyard check
+      switchyard check my_config.yaml
+    """
+    from app.config.serve_file import check_file
+
+    if problems := check_file(config):
+        raise CommandError("\n".join(problems))
+    typer.echo(f"{config}: OK")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of the configuration, for editors.
+
+    \b
+    Example:
+      switchyard schema > serve_config.schema.json
+    """
+    from app.config.json_schema import schema as json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Show endpoints, their split, deployments, replicas and health.
+
+    The exit code is 1 while an endpoint is not ready.
+
+    \b
+    Examples:
+      switchyard status
+      switchyard status --json
+      switchyard status --url https://models.example.com --key sk-sy-...
+    """
+    from deployments.cli.status import of_local_run, of_server
+
+    if url is None:
+        from deployments.local import dashboard, launcher
+
+        run = launcher.running()
+        found = of_local_run(_client(None, key), dashboard.read(run))
+    else:
+        found = of_server(_client(url, key))
+    typer.echo(json.dumps(found.as_json(), indent=2) if as_json else found.table())
+    if not found.ready:
+        raise typer.Exit(ExitCode.WRONG)
+
+
+@app.command()
+def traffic(
+    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="The endpoint, as in the configuration.")],
+    shares: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=SHARE", help="Percentages, sum 100; one left out gets 0."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change, change nothing.")] = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Show an endpoint's split, or change it live.
+
+    Returns when every router has the change. The configuration file stays as it is: the next deploy restores its split.
+
+    \b
+    Examples:
+      switchyard traffic chat
+      switchyard traffic chat smollm2-blue=50 smollm2-green=50
+      switchyard traffic chat smollm2-green=100 --dry-run
+    """
+    from deployments.cli import traffic as splits
+
+    wanted = splits.parse_shares(shares) if shares else None
+    client = _client(url, key)
+    before = splits.current(client, endpoint)
+    if wanted is None:
+        typer.echo(splits.split_table(endpoint, before))
+        return
+    change = splits.plan(endpoint, before, wanted)
+    if dry_run:
+        _check_change(client, change, local=url is None)
+        typer.echo(change.table())
+        typer.echo("Dry run: nothing is changed.", err=True)
+        return
+    typer.echo(splits.apply(client, change).table())
+    typer.echo("Every router has it. The next deploy restores the split of the configuration file.", err=True)
+
+
+def _check_change(client: "RouterClient", change: "Change", *, local: bool) -> None:
+    from deployments.cli import traffic as splits
+
+    config = None
+    if local:
+        from deployments.local import dashboard, launcher
+
+        config = dashboard.read(launcher.running()).router_config
+    splits.check(client, change, config)
+
+
+def _client(url: str | None, key: str | None) -> "RouterClient":
+    """The router at `url`, or of the application that runs from this directory."""
+    from deployments.cli.router_client import RouterClient
+
+    if url is None:
+        from deployments.local import launcher
+        from deployments.local.environment import HOST
+
+        url = f"http://{HOST}:{launcher.running().port}"
+    return RouterClient(url, key)
+
+
+@app.command()
+def router(
+    config: Annotated[Path, typer.Argument(metavar="FILE", help="The router's part, or a whole serve_config.yaml.")],
+    host: Annotated[str, typer.Option(help="The address to listen on; others than loopback need `access`.")] = (
+        "127.0.0.1"
+    ),
+    port: Port = 8000,
+    serve_url: Annotated[
+        str, typer.Option(metavar="URL", help="Ray Serve's ingress, for deployments with an `app`.")
+    ] = "http://127.0.0.1:8000",
+) -> None:
+    """Run the router alone, without Ray.
+
+    It serves deployments that have a `url`, and those of a Ray Serve elsewhere.
+
+    \b
+    Example:
+      switchyard router router.yaml --port 8080
+    """
+    from app.config.base import ConfigError
+    from app.server import standalone
+
+    try:
+        standalone.run(config, host, port, serve_url)
+    except ConfigError as error:
+        raise CommandError("\n".join([f"{config} is invalid:", *error.problems])) from None
+
+
+@app.command()
+def weights(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Models; default: all.")] = None,
+    cache: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Default: $SWITCHYARD_MODELS, or .models in this directory.")
+    ] = None,
+) -> None:
+    """Prepare the default models.
+
+    Prints their folders. `serve` prepares what it needs by itself.
+
+    \b
+    Example:
+      switchyard weights --cache /mnt/models
+    """
+    from deployments.weights.cache import default_cache, prepare
+    from deployments.weights.errors import WeightsError
+    from deployments.weights.recipes import MODELS
+
+    try:
+        for name in names or MODELS:
+            typer.echo(prepare(name, cache or default_cache()))
+    except WeightsError as error:
+        raise CommandError(str(error)) from None
+
+
+Count = Annotated[int | None, typer.Option(min=1)]
+
+
+@keys_app.command("create")
+def create(
+    name: Annotated[str, typer.Option(help="Who gets the key: for logs and limits.")],
+    file: Annotated[Path | None, typer.Option(metavar="FILE", help="The keys file; the record is appended.")] = None,
+    endpoint: Annotated[
+        list[str] | None, typer.Option(help="An endpoint that it may use; repeatable. Default: all.")
+    ] = None,
+    expires: Annotated[str | None, typer.Option(metavar="WHEN", help="A date, a time, or days: 90d.")] = None,
+    prefix: Annotated[str, typer.Option(help="What the key starts with, such as dapi or flp_.")] = "sk-sy-",
+    requests_per_minute: Count = None,
+    tokens_per_minute: Count = None,
+    concurrent_requests: Count = None,
+) -> None:
+    """Create an API key and print it, once.
+
+    What is kept is a line with a hash, in the keys file. A lost key cannot be recovered: create another.
+
+    \b
+    Examples:
+      switchyard keys create --name team-search --file keys.yaml --expires 90d
+      switchyard keys create --name team-search --endpoint chat --tokens-per-minute 20000
+    """
+    from deployments.cli.keys import create_key, expiry
+
+    numbers = {
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+        "concurrent_requests": concurrent_requests,
+    }
+    created = create_key(
+        name,
+        file,
+        prefix=prefix,
+        endpoints=endpoint or [],
+        expires=expiry(expires, datetime.now(UTC)) if expires is not None else None,
+        limits={limit: number for limit, number in numbers.items() if number is not None},
+    )
+    typer.echo(created.key)
+    if file is not None:
+        typer.echo(f"The key is shown only this once; {file} has its hash, under the id {created.record_id}.", err=True)
+        return
+    typer.echo(created.line, nl=False)
+    typer.echo("The first line is the key, shown only this once; add the second line to the keys file.", err=True)

@@ -1,0 +1,85 @@
+"""A router over HTTP: its readiness, and Databricks' management API, which reads and changes traffic.
+
+Contract: https://docs.databricks.com/api/workspace/servingendpoints; `app.server.databricks_management` serves it.
+"""
+
+import http.client
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+from app.config.urls import is_loopback
+from deployments.cli.errors import CommandError, ExitCode
+
+_TIMEOUT_S = 30.0
+_ENDPOINTS = "/api/2.0/serving-endpoints"
+
+
+class RouterClient:
+    """The router at `url` (with or without /v1), called with `key` if there is one."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise CommandError(f"--url '{url}' is no URL, expected http://HOST:PORT", ExitCode.USAGE)
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._opener = build_opener(ProxyHandler({})) if is_loopback(parts.hostname) else build_opener()
+
+    def readiness(self) -> Mapping[str, Any]:
+        """``{"status": …, "endpoints": {name: bool}, "deployments": {name: bool}}``."""
+        return self._call("GET", "/ready", accept=(200, 503))
+
+    def endpoints(self) -> list[str]:
+        """The names of the endpoints that the key may use."""
+        return [item["name"] for item in self._call("GET", _ENDPOINTS)["endpoints"]]
+
+    def endpoint(self, name: str) -> Mapping[str, Any]:
+        """One endpoint as Databricks' object."""
+        return self._call("GET", f"{_ENDPOINTS}/{quote(name, safe='')}")
+
+    def set_traffic(self, name: str, shares: Mapping[str, int]) -> None:
+        """Changes an endpoint's traffic. A deployment that `shares` leaves out gets 0."""
+        routes = [{"served_entity_name": entity, "traffic_percentage": share} for entity, share in shares.items()]
+        path = f"{_ENDPOINTS}/{quote(name, safe='')}/config"
+        self._call("PUT", path, {"traffic_config": {"routes": routes}})
+
+    def _call(
+        self, method: str, path: str, body: object = None, *, accept: tuple[int, ...] = (200,)
+    ) -> Mapping[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **self._headers}
+        try:
+            with self._opener.open(
+                Request(self.url + path, data, headers, method=method), timeout=_TIMEOUT_S
+            ) as answer:
+                status, text = answer.status, answer.read()
+        except HTTPError as error:
+            with error:
+                status, text = error.code, error.read()
+        except (URLError, OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            message = f"{self.url} cannot be reached ({reason}). Start it with: switchyard serve, or correct --url"
+            raise CommandError(message, ExitCode.UNREACHABLE) from None
+        try:
+            content = json.loads(text)
+        except ValueError:
+            content = None
+        if status not in accept:
+            raise self._error(status, content)
+        if not isinstance(content, dict):
+            raise CommandError(f"{self.url} is not a Switchyard router: {path} returned no JSON object")
+        return content
+
+    def _error(self, status: int, content: Any) -> CommandError:
+        message = content.get("message") if isinstance(content, dict) else None
+        text = re.sub(r"^traffic_config\S*: ", "", str(message or f"{self.url} returned status {status}"))
+        if status == 401:
+            return CommandError(f"{text}. Name a key: --key KEY, or the variable SWITCHYARD_API_KEY", ExitCode.DENIED)
+        if status == 403:
+            return CommandError(text, ExitCode.DENIED)
+        return CommandError(text, ExitCode.UNREACHABLE if status >= 500 else ExitCode.WRONG)

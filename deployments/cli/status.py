@@ -1,0 +1,126 @@
+"""What runs: endpoints, their split, deployments, replicas and health."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from deployments.cli.router_client import RouterClient
+from deployments.cli.table import table
+from deployments.local.dashboard import Instance
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """`traffic`: deployment to percentage; `ready`: a deployment with traffic is healthy."""
+
+    tasks: list[str]
+    ready: bool
+    traffic: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """`application` is the Serve application, None for a server elsewhere or if Serve cannot be read."""
+
+    model: str
+    healthy: bool
+    application: str | None = None
+
+
+@dataclass(frozen=True)
+class Application:
+    """A Serve application and its replicas."""
+
+    status: str
+    running: int
+    wanted: int
+    messages: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Status:
+    """Everything that `switchyard status` prints. `applications` is None for a server elsewhere."""
+
+    url: str
+    ready: bool
+    endpoints: dict[str, Endpoint]
+    deployments: dict[str, Deployment]
+    applications: dict[str, Application] | None
+
+    def as_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return asdict(self)
+
+    def table(self) -> str:
+        """For a terminal: one line for each deployment of each endpoint, then what Serve says of those that fail."""
+        rows = [row for name in self.endpoints for row in self._rows(name)]
+        unused = [name for name in self.deployments if all(name not in it.traffic for it in self.endpoints.values())]
+        rows += [["-", "", name, "-", *self._state(name)] for name in unused]
+        lines = [f"{self.url}: {'ready' if self.ready else 'NOT READY'}", ""]
+        lines.append(table(["ENDPOINT", "TASKS", "DEPLOYMENT", "SHARE", "HEALTH", "REPLICAS", "MODEL"], rows))
+        used = {it.application for it in self.deployments.values()}
+        others = {name: it for name, it in (self.applications or {}).items() if name not in used}
+        if others:
+            lines += ["", *(f"{name}: {it.status}, {it.running}/{it.wanted} replicas" for name, it in others.items())]
+        for name, application in (self.applications or {}).items():
+            if application.status != "RUNNING":
+                lines += [f"{name}: {message}" for message in application.messages]
+        return "\n".join(lines)
+
+    def _rows(self, name: str) -> list[list[str]]:
+        endpoint = self.endpoints[name]
+        rows = [
+            ["", "", deployment, f"{share} %", *self._state(deployment)]
+            for deployment, share in endpoint.traffic.items()
+        ]
+        rows[0][:2] = [name, ", ".join(endpoint.tasks)]
+        return rows
+
+    def _state(self, name: str) -> list[str]:
+        """Health, replicas and model of a deployment."""
+        deployment = self.deployments[name]
+        application = (self.applications or {}).get(deployment.application or "")
+        health = "healthy" if deployment.healthy else "UNHEALTHY"
+        if application is None:
+            return [health, "-", deployment.model]
+        if application.status != "RUNNING":
+            health = application.status
+        return [health, f"{application.running}/{application.wanted}", deployment.model]
+
+
+def of_local_run(client: RouterClient, instance: Instance) -> Status:
+    """The application that runs from this directory: Serve has its configuration, the router knows who is healthy."""
+    config = instance.router_config or {}
+    readiness = client.readiness()
+    healthy, ready = readiness.get("deployments") or {}, readiness.get("endpoints") or {}
+    return Status(
+        url=client.url,
+        ready=readiness.get("status") == "ready",
+        endpoints={
+            name: Endpoint(list(it["tasks"]), bool(ready.get(name)), dict(it["traffic"]))
+            for name, it in (config.get("endpoints") or {}).items()
+        },
+        deployments={
+            name: Deployment(it["model"], bool(healthy.get(name)), it.get("app"))
+            for name, it in (config.get("deployments") or {}).items()
+        },
+        applications={
+            name: Application(it.status, it.running, it.wanted, list(it.messages))
+            for name, it in instance.applications.items()
+        },
+    )
+
+
+def of_server(client: RouterClient) -> Status:
+    """A router elsewhere, through the management API: what the caller's key may see."""
+    endpoints: dict[str, Endpoint] = {}
+    deployments: dict[str, Deployment] = {}
+    for name in client.endpoints():
+        item = client.endpoint(name)
+        config: Mapping[str, Any] = item["config"]
+        shares = {it["served_entity_name"]: it["traffic_percentage"] for it in config["traffic_config"]["routes"]}
+        endpoints[name] = Endpoint([item["task"]], item["state"]["ready"] == "READY", shares)
+        for entity in config["served_entities"]:
+            healthy = entity["state"]["deployment"] == "DEPLOYMENT_READY"
+            deployments[entity["name"]] = Deployment(entity["entity_name"], healthy)
+    return Status(client.url, all(it.ready for it in endpoints.values()), endpoints, deployments, None)

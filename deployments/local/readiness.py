@@ -1,0 +1,97 @@
+"""Waits until every application runs and answers through the ingress."""
+
+import http.client
+import os
+import threading
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
+from deployments.local import dashboard
+from deployments.local.dashboard import Application
+from deployments.local.environment import HOST
+from deployments.local.errors import LaunchError, NotRunning
+from deployments.local.processes import Run
+from deployments.local.signals import raise_if_stopped, run_in_background
+from deployments.local.terminal import StartDisplay
+
+READY_S = 900.0
+"""The longest start of all applications."""
+
+UNHEALTHY_S = 60.0
+"""How long an application may be unhealthy during the start."""
+
+ANSWER_S = 60.0
+"""How long the ingress may take to route to replicas that run."""
+
+
+def wait_until_ready(document: Mapping[str, Any], run: Run, stop: threading.Event) -> None:
+    """Returns when every application of `document` runs and answers. Raises LaunchError and Stopped."""
+    with StartDisplay() as display:
+        _wait_until_running(document, run, stop, display)
+        _wait_until_answering(document, run.port, stop)
+
+
+class Failures:
+    """Decides when an application that does not run has failed."""
+
+    def __init__(self) -> None:
+        self._unhealthy_since: dict[str, float] = {}
+
+    def check(self, application: Application, now: float) -> None:
+        """Raises LaunchError if Serve gave up, or after UNHEALTHY_S of bad health. `now`: monotonic seconds."""
+        if application.status == "UNHEALTHY":
+            since = self._unhealthy_since.setdefault(application.name, now)
+        else:
+            self._unhealthy_since.pop(application.name, None)
+            since = now
+        if application.status == "DEPLOY_FAILED" or now - since > UNHEALTHY_S:
+            reasons = "\n".join(application.messages)
+            raise LaunchError(f"Application '{application.name}' failed ({application.status}):\n{reasons}")
+
+
+def _wait_until_running(document: Mapping[str, Any], run: Run, stop: threading.Event, display: StartDisplay) -> None:
+    names = [str(application.get("name", "default")) for application in document["applications"]]
+    deadline = time.monotonic() + READY_S
+    failures = Failures()
+    while True:
+        try:
+            found = run_in_background(partial(dashboard.read, run), stop).applications
+        except NotRunning:  # a busy machine: the dashboard answers later
+            found = {}
+        display.update({name: found[name].state if name in found else "NOT_STARTED" for name in names})
+        waiting = [name for name in names if name not in found or found[name].status != "RUNNING"]
+        if not waiting:
+            return
+        for name in waiting:
+            if name in found:
+                failures.check(found[name], time.monotonic())
+        if time.monotonic() > deadline:
+            raise LaunchError(f"Not ready after {READY_S:.0f} s: {', '.join(waiting)}. The logs say why.")
+        raise_if_stopped(stop, wait_s=0.5)
+
+
+def _wait_until_answering(document: Mapping[str, Any], port: int, stop: threading.Event) -> None:
+    """A replica that runs is known to Serve; HAProxy learns of it a moment later."""
+    deadline = time.monotonic() + ANSWER_S
+    for application in document["applications"]:
+        if not str(application.get("import_path")).startswith("deployments."):
+            continue  # only our own applications are known to have /health
+        prefix = str(application.get("route_prefix") or "/").rstrip("/")
+        while not run_in_background(partial(_answers, port, f"{prefix}/health"), stop):
+            if time.monotonic() > deadline:
+                raise LaunchError(f"{prefix or '/'} runs, but does not answer on port {port}. The logs say why.")
+            raise_if_stopped(stop, wait_s=0.1)
+
+
+def _answers(port: int, path: str) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", path, headers={INTERNAL_KEY_HEADER: os.environ[INTERNAL_KEY_VARIABLE]})
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

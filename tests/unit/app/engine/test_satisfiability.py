@@ -1,0 +1,117 @@
+"""Schemas, expressions and grammars that admit nothing are recognised; no other one is."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.satisfiability import grammar_admits_something, regex_admits_something, schema_admits_something
+
+MUTUAL = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        MUTUAL,
+        False,
+        {"type": "string", "pattern": r"[^\s\S]"},
+        {"anyOf": [{"$ref": "#"}, {"allOf": [{"$ref": "#"}]}]},
+        {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]},
+        {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+        {"allOf": [{"type": "string"}, {"$ref": "#/$defs/no"}], "$defs": {"no": False}},
+    ],
+)
+def test_a_schema_that_admits_no_value_is_recognised(schema: Any) -> None:
+    assert not schema_admits_something(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        True,
+        {"$ref": "#/nowhere"},
+        {"$ref": "https://example.com/schema"},
+        {"type": "object", "properties": {"next": {"$ref": "#"}}},
+        {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]},
+        {"type": "array", "items": {"$ref": "#"}},
+        {"anyOf": [{"$ref": "#"}, {"type": "string", "pattern": "a|[^\\s\\S]"}]},
+        {"type": ["object", "null"], "properties": {"next": {"$ref": "#"}}, "required": ["next"]},
+        {"type": "string", "pattern": "("},
+        {"anyOf": []},
+    ],
+)
+def test_every_other_schema_is_left_to_the_engine(schema: Any) -> None:
+    assert schema_admits_something(schema)
+
+
+def test_a_schema_that_is_too_large_to_follow_is_left_to_the_engine() -> None:
+    refs = {str(n): {"$ref": f"#/$defs/{n + 1}"} for n in range(60_000)}
+    assert schema_admits_something({"$ref": "#/$defs/0", "$defs": {**refs, "60000": {"$ref": "#"}}})
+
+
+@pytest.mark.parametrize(
+    "expression", [r"[^\s\S]", r"a[^\d\D]+", r"(x|y)[^\w\W]{2}", r"[^\x00-\U0010ffff]", r"[^\s\S]|[^\d\D]b"]
+)
+def test_an_expression_that_matches_nothing_is_recognised(expression: str) -> None:
+    assert not regex_admits_something(expression)
+
+
+@pytest.mark.parametrize(
+    "expression", [r"[\s\S]", r"a|[^\s\S]", r"[^\s\S]*", r"([^\s\S]b)?", "(", "", r"[^a\s]", "[[a]"]
+)
+def test_every_other_expression_is_left_to_the_engine(expression: str) -> None:
+    assert regex_admits_something(expression)
+
+
+@pytest.mark.filterwarnings("ignore:Possible")
+@given(st.from_regex(r"[ab|()\[\]^\\sSdD*+?]{0,12}", fullmatch=True), st.text("ab 1\n", max_size=6))
+def test_an_expression_that_matches_a_text_is_never_taken_for_an_empty_one(expression: str, text: str) -> None:
+    try:
+        matches = re.fullmatch(expression, text)
+    except re.error:
+        return
+    assert matches is None or regex_admits_something(expression)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        "root ::= root",
+        "root ::= a\na ::= b\nb ::= a",
+        'root ::= "x" root',
+        'root ::= ("x" | "y") a\na ::= "(" a ")"',
+        "root ::= root | root root",
+        r"root ::= [^\s\S]",
+    ],
+)
+def test_a_grammar_that_derives_nothing_is_recognised(grammar: str) -> None:
+    assert not grammar_admits_something(grammar)
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'root ::= "x" root | "y"',
+        'root ::= "x" root?',
+        'root ::= ("x" root)*',
+        'root ::= a{0,3} "b"\na ::= a',
+        "root ::= undefined",
+        "start: start",
+        'root ::= "root ::= root"  # root ::= root',
+        "",
+        "root ::=",
+        'root ::= a "z"\na ::= "(" a ")" | ""',
+    ],
+)
+def test_every_other_grammar_is_left_to_the_engine(grammar: str) -> None:
+    assert grammar_admits_something(grammar)
+
+
+@given(st.text('root::=ab|"()*?[]{}0,\n #', max_size=60))
+def test_any_text_is_a_grammar_that_can_be_looked_at(text: str) -> None:
+    grammar_admits_something(text)

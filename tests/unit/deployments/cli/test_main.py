@@ -1,0 +1,153 @@
+"""The command line without a running application: help, mistakes, exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from deployments.cli.errors import ExitCode
+from deployments.cli.main import app, main
+from deployments.local.processes import RUN_DIRECTORY
+from deployments.weights.recipes import MODELS
+from tests.support.project import ROOT
+
+COMMANDS = ["serve", "deploy", "stop", "check", "status", "traffic", "schema", "router", "weights", "keys create"]
+
+ROUTER_PART = {
+    "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"far": 100}}},
+    "deployments": {"far": {"url": "http://127.0.0.1:9", "model": "big"}},
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RUN_DIRECTORY, str(tmp_path / "run"))
+    monkeypatch.delenv("SWITCHYARD_URL", raising=False)
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """The exit code and stderr of a command that prints nothing on stdout."""
+    code = main(arguments)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return code, printed.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_examples(command: str) -> None:
+    result = CliRunner().invoke(app, [*command.split(), "--help"])
+    assert result.exit_code == 0
+    assert f"  switchyard {command}" in result.output
+    assert "Example" in result.output
+
+
+def test_the_help_lists_every_command_and_exit_code() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+    assert all(f"\n  {command.split()[0]}" in result.output for command in COMMANDS)
+    assert all(f"\n    {code.value}  " in result.output for code in ExitCode)
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "Commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["trafic"], "Did you mean 'traffic'"),
+        (["traffic"], "Missing argument 'ENDPOINT'. See: switchyard traffic --help"),
+        (["serve", "--port", "0"], "'--port'"),
+        (["keys", "create"], "'--name'"),
+        (["traffic", "chat", "blue=60", "green=30"], "sum to 90, they must sum to 100: add 10"),
+        (["traffic", "chat", "blue"], "'blue': expected NAME=SHARE"),
+        (["traffic", "chat", "blue=50", "blue=50"], "'blue' has two shares"),
+        (["status", "--url", "ftp://host"], "expected http://HOST:PORT"),
+    ],
+)
+def test_a_wrong_command_line_gets_one_line_and_exit_code_2(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, error = fails(capsys, *arguments)
+    assert code == ExitCode.USAGE
+    assert expected in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["traffic", "chat"], ["deploy", str(ROOT / "serve_config.yaml")]])
+def test_without_a_running_application_the_fix_is_named(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, error = fails(capsys, *arguments)
+    assert (code, error) == (
+        ExitCode.UNREACHABLE,
+        "Nothing is running from this directory. Start it with: switchyard serve\n",
+    )
+
+
+def test_a_server_that_cannot_be_reached_has_an_exit_code_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    code, error = fails(capsys, "status", "--url", "http://127.0.0.1:9")
+    assert code == ExitCode.UNREACHABLE
+    assert error.startswith("http://127.0.0.1:9 cannot be reached (")
+
+
+def test_stop_without_a_running_application_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["stop"]) == 0
+    assert capsys.readouterr().out == "Nothing is running.\n"
+
+
+def test_check_reports_ok_or_every_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "router.yaml"
+    file.write_text(yaml.safe_dump(ROUTER_PART))
+    assert main(["check", str(file)]) == 0
+    assert capsys.readouterr().out == f"{file}: OK\n"
+    file.write_text("{}")
+    code, error = fails(capsys, "check", str(file))
+    assert code == ExitCode.WRONG
+    assert "endpoints: Field required" in error
+    assert "deployments: Field required" in error
+
+
+@pytest.mark.parametrize("command", ["serve", "router"])
+def test_an_invalid_file_is_named_and_nothing_starts(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gone.yaml"
+    code, error = fails(capsys, command, str(file))
+    assert code == ExitCode.WRONG
+    assert error == f"{file} is invalid:\n{file}: No such file or directory\n"
+
+
+def test_the_schema_in_the_repository_is_the_one_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads((ROOT / "serve_config.schema.json").read_text())
+
+
+def test_an_unknown_model_lists_the_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, error = fails(capsys, "weights", "--cache", str(tmp_path), "gone")
+    assert code == ExitCode.WRONG
+    assert all(name in error for name in MODELS)
+
+
+def test_a_command_names_the_package_that_an_installation_of_the_router_alone_lacks(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['numpy'] = None; from deployments.cli.main import main; sys.exit(main(['weights']))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (ExitCode.WRONG, "")
+    assert done.stderr == "This command needs the package numpy, which is not installed. Run: make setup\n"
+
+
+def test_the_help_and_the_check_import_neither_ray_nor_the_router() -> None:
+    code = (
+        "import sys; from deployments.cli.main import main; main(['--help']); main(['check']);"
+        "assert not {'ray', 'vllm', 'torch', 'starlette', 'aiohttp', 'rich'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60, capture_output=True)

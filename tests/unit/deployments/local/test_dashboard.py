@@ -1,0 +1,118 @@
+"""Serve's REST API on a server that answers as Ray 2.60's dashboard does."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from deployments.local import dashboard
+from deployments.local.environment import TOKEN
+from deployments.local.errors import LaunchError, NotRunning
+from deployments.local.processes import Run
+from tests.support.servers import serve
+
+USER_CONFIG: dict[str, Any] = {"endpoints": {}, "deployments": {}}
+ANSWER: dict[str, Any] = {
+    "controller_info": {},
+    "applications": {
+        "router": {
+            "status": "RUNNING",
+            "message": "",
+            "deployed_app_config": {"deployments": [{"name": "Router", "user_config": USER_CONFIG}]},
+            "deployments": {"Router": {"message": "", "target_num_replicas": 1, "replicas": [{"state": "RUNNING"}]}},
+        },
+        "chat": {
+            "status": "DEPLOYING",
+            "message": "waiting",
+            "deployed_app_config": {},
+            "deployments": {
+                "Engine": {
+                    "message": "no memory",
+                    "target_num_replicas": 2,
+                    "replicas": [{"state": "STARTING"}, {"state": "RUNNING"}],
+                }
+            },
+        },
+    },
+}
+
+
+class FakeDashboard:
+    def __init__(self) -> None:
+        self.deployed: Any = None
+        self.authorization = ""
+        self.error: str | None = None
+        self.app = Starlette(routes=[Route("/api/serve/applications/", self.handle, methods=["GET", "PUT"])])
+
+    async def handle(self, request: Request) -> Response:
+        self.authorization = request.headers.get("authorization", "")
+        if self.error is not None:
+            return PlainTextResponse(self.error, 400)
+        if request.method == "PUT":
+            self.deployed = json.loads(await request.body())
+            return Response()
+        return JSONResponse(ANSWER)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[tuple[FakeDashboard, str]]:
+    fake = FakeDashboard()
+    with serve(fake.app) as url:
+        yield fake, url
+
+
+@pytest.fixture
+def fake(server: tuple[FakeDashboard, str], monkeypatch: pytest.MonkeyPatch) -> FakeDashboard:
+    for variable in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    server[0].error = server[0].deployed = None
+    return server[0]
+
+
+@pytest.fixture
+def run(server: tuple[FakeDashboard, str], tmp_path: Path) -> Run:
+    (tmp_path / TOKEN).write_text("the-runs-token")
+    return Run(1, "id", 8000, server[1], str(tmp_path))
+
+
+def test_applications_are_read_with_their_replicas_and_messages(fake: FakeDashboard, run: Run) -> None:
+    instance = dashboard.read(run)
+    assert instance.applications["chat"] == dashboard.Application("chat", "DEPLOYING", ("waiting", "no memory"), 1, 2)
+    assert instance.applications["router"].state == "RUNNING"
+    assert instance.router_config == USER_CONFIG
+
+
+def test_calls_carry_the_runs_token_unless_the_environment_names_another(
+    fake: FakeDashboard, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dashboard.read(run)
+    assert fake.authorization == "Bearer the-runs-token"
+    (tmp_path / "other").write_text("of-the-file\n")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "other"))
+    dashboard.read(run)
+    assert fake.authorization == "Bearer of-the-file"
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of-the-variable")
+    dashboard.read(run)
+    assert fake.authorization == "Bearer of-the-variable"
+
+
+def test_a_configuration_is_delivered_as_it_is(fake: FakeDashboard, run: Run) -> None:
+    dashboard.deploy(run, {"applications": []})
+    assert fake.deployed == {"applications": []}
+
+
+def test_serves_reason_for_a_rejection_is_passed_on(fake: FakeDashboard, run: Run) -> None:
+    fake.error = "import_path is wrong\n"
+    with pytest.raises(LaunchError, match=r"^Ray Serve rejected the call \(400\): import_path is wrong$"):
+        dashboard.deploy(run, {})
+
+
+def test_a_dashboard_that_is_gone_is_not_running(tmp_path: Path) -> None:
+    with pytest.raises(NotRunning, match=r"does not answer .* switchyard stop"):
+        dashboard.read(Run(1, "id", 8000, "http://127.0.0.1:9", str(tmp_path)))

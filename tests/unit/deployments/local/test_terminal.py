@@ -1,0 +1,35 @@
+"""The display of a start: lines for a log, a spinner for a person."""
+
+import io
+
+from deployments.local.directories import ROOT, home
+from deployments.local.terminal import StartDisplay
+from tests.support import project
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_without_a_terminal_there_is_a_line_for_each_change() -> None:
+    stream = io.StringIO()
+    with StartDisplay(stream) as display:
+        display.update({"router": "RUNNING", "chat": "DEPLOYING", "embed": "DEPLOYING"})
+        display.update({"router": "RUNNING", "chat": "DEPLOYING", "embed": "DEPLOYING"})
+        display.update({"router": "RUNNING", "chat": "RUNNING", "embed": "DEPLOYING"})
+        display.update({"router": "RUNNING", "chat": "RUNNING", "embed": "RUNNING"})
+    assert stream.getvalue() == "Waiting for: chat, embed\nWaiting for: embed\n"
+
+
+def test_a_terminal_shows_the_state_of_every_application() -> None:
+    stream = Terminal()
+    with StartDisplay(stream) as display:
+        display.update({"router": "RUNNING", "chat": "DEPLOYING (0/1 replicas)"})
+    shown = stream.getvalue()
+    assert "router  RUNNING" in shown
+    assert "chat    DEPLOYING (0/1 replicas)" in shown
+
+
+def test_a_checkout_keeps_its_files_at_its_top() -> None:
+    assert home() == ROOT == project.ROOT

@@ -1,0 +1,175 @@
+"""The pages agree with the code, with one another, and with what a reader expects of them."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import httpx
+import pytest
+import yaml
+
+from app.config.reference import updated
+from app.config.schema import parse
+from app.errors import SwitchyardError
+from app.server.application import Router
+from app.telemetry.metrics import Telemetry
+from app.upstream.target import RuntimeEnvironment
+from deployments import draining, haproxy
+from tests.support.documents import PAGES, RUNNABLE, Block, anchors, blocks, links, paragraphs, runnable, section
+from tests.support.project import ROOT
+
+DOCS = ROOT / "docs"
+OPERATING = DOCS / "operating.md"
+LINKED = sorted({*PAGES, *ROOT.glob("*.md")})
+LANGUAGES = {*RUNNABLE, "console", "text", "yaml"}
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def first_cells(text: str) -> list[str]:
+    """The words in backticks in the first column of the tables in `text`."""
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return [word for cell in rows for word in re.findall(r"`([^`]+)`", cell)]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 140
+
+
+@pytest.mark.parametrize("page", LINKED, ids=name)
+def test_every_relative_link_and_anchor_resolves(page: Path) -> None:
+    broken = []
+    for link in links(page):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        path, _, anchor = unquote(link).partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_page_is_linked_from_another_one() -> None:
+    linked = {(page.parent / link.partition("#")[0]).resolve() for page in LINKED for link in links(page)}
+    assert [name(page) for page in PAGES if page not in linked and page != ROOT / "README.md"] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_paragraph_has_a_hundred_words(page: Path) -> None:
+    assert [text for text in paragraphs(page) if len(text.split()) >= 100] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_names_a_language_that_says_whether_it_is_run(page: Path) -> None:
+    assert {block.language for block in blocks(page)} <= LANGUAGES
+
+
+@pytest.mark.parametrize("block", runnable(), ids=lambda block: block.id)
+def test_every_snippet_parses(block: Block) -> None:
+    if block.language == "python":
+        compile(block.code, block.id, "exec")
+    else:
+        subprocess.run(["bash", "-n"], input=block.code, text=True, check=True)
+
+
+def yaml_blocks() -> list[Block]:
+    return [block for page in PAGES for block in blocks(page) if block.language == "yaml"]
+
+
+@pytest.mark.parametrize("block", yaml_blocks(), ids=lambda block: block.id)
+def test_every_yaml_example_is_valid(block: Block) -> None:
+    example = yaml.safe_load(block.code)
+    if isinstance(example, list):  # Serve applications
+        for application in example:
+            module, _, function = application["import_path"].partition(":")
+            assert f"def {function}(" in (ROOT / f"{module.replace('.', '/')}.py").read_text()
+            assert application["route_prefix"] == f"/deployments/{application['name']}"
+        return
+    endpoints = example.setdefault("endpoints", {"chat": {"tasks": ["chat"], "traffic": {"blue": 100}}})
+    embeds = [*example.get("access", {}).get("limits", {}).get("endpoints", {})]
+    endpoints |= {it: {"tasks": ["chat"], "traffic": {"blue": 100}} for it in embeds if it not in endpoints}
+    named = {it for endpoint in endpoints.values() for it in endpoint["traffic"]}
+    example.setdefault("deployments", {it: {"app": it, "model": "m"} for it in named})
+    parse(example)
+
+
+def test_every_make_target_that_a_page_names_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {target for page in LINKED for target in re.findall(r"(?:`|^|\$ )make ([a-z-]+)", page.read_text())}
+    assert named - targets == set()
+
+
+def test_every_module_that_a_page_runs_exists() -> None:
+    named = {module for page in LINKED for module in re.findall(r"python -m ([\w.]+)", page.read_text())}
+    paths = {module: ROOT / module.replace(".", "/") for module in named}
+    missing = [it for it, path in paths.items() if not path.with_suffix(".py").exists() and not path.is_dir()]
+    assert missing == []
+
+
+def plain(path: str) -> str:
+    """A path without the names of its parameters."""
+    return re.sub(r"{[^}]*}", "{}", path)
+
+
+async def test_every_route_that_a_page_names_exists() -> None:
+    transport = httpx.ASGITransport(Router(RuntimeEnvironment()).app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://router") as client:
+        document = (await client.get("/openapi.json")).json()
+    served = {(method.upper(), plain(path)) for path, methods in document["paths"].items() for method in methods}
+    named = {
+        (method, plain(path))
+        for page in PAGES
+        for method, path in re.findall(r"`(GET|POST|PUT|DELETE) (/[^`\s]*)`", page.read_text())
+    }
+    assert named - served == set()
+
+
+def test_the_configuration_reference_is_the_generated_one() -> None:
+    page = (DOCS / "configuration.md").read_text()
+    assert updated(page) == page, "run `make schema`"
+
+
+def test_operating_lists_every_metric() -> None:
+    families = [family for family in Telemetry().registry.collect() if not family.name.startswith("process_")]
+    exposed = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+    listed = [name for name in first_cells(section(OPERATING, "## Metrics")) if "{" not in name]
+    assert exposed - set(listed) == set()
+    assert {name for name in listed if re.match("switchyard|gen_ai|http", name)} - exposed == set()
+
+
+def kinds(error: type[SwitchyardError]) -> Iterator[str]:
+    """The kinds that are raised: `upstream` is only the base of three."""
+    if "kind" in vars(error) and error.kind != "upstream":
+        yield error.kind
+    for below in error.__subclasses__():
+        yield from kinds(below)
+
+
+def test_operating_lists_every_error_kind() -> None:
+    assert sorted(first_cells(section(OPERATING, "## Errors"))) == sorted({*kinds(SwitchyardError), "client_gone"})
+
+
+def events() -> Iterator[str]:
+    """The names of all log events, as the code has them."""
+    for path in (*(ROOT / "app").rglob("*.py"), *(ROOT / "deployments").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "event":
+                (first, *_) = node.args
+                assert isinstance(first, ast.Constant), f"{path}:{node.lineno}: the name is not a literal"
+                yield str(first.value)
+
+
+def test_operating_lists_every_log_event() -> None:
+    listed = first_cells(section(OPERATING, "## Logs").partition("### Access log")[0])
+    assert sorted(listed) == sorted(set(events()))
+
+
+def test_deploying_lists_the_environment_of_every_node() -> None:
+    listed = section(DOCS / "deploying.md", "## Environment of every node")
+    for variable, value in {**haproxy.SETTINGS, **draining.SETTINGS}.items():
+        assert f"| `{variable}` | `{value}` |" in listed
