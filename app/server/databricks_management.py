@@ -1,7 +1,7 @@
-"""Databricks' management API, served from the router's configuration and, if there is one, the control plane.
+"""Databricks' management API, served from this router's state and, if there is one, the control plane.
 
-Reads need no control plane: they return the configuration in force and the deployments' health; with one, also whether
-every router has the latest configuration. The only write is an endpoint's traffic.
+Reads need no control plane: they return the configuration in force and the deployments' health. With one, they also
+report whether every router has the last configuration. The only write is to an endpoint's traffic.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ Handler = Callable[[HTTPRequest, "OperationContext"], Awaitable[Reply]]
 
 @dataclass(frozen=True, slots=True)
 class OperationContext:
-    """The caller of an operation, and its record for the log."""
+    """The caller, and the record for the access log."""
 
     caller: Caller
     record: Record
@@ -55,7 +55,7 @@ class OperationContext:
 
 _ROOT = "/api/2.0/serving-endpoints"
 _OPEN = ("probe",)
-_UNSUPPORTED = ("not_offered", "unknown")
+_NOT_DOCUMENTED = ("not_offered", "unknown")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 _IN_THE_FILE = (
@@ -68,8 +68,8 @@ _log = logging.getLogger("switchyard")
 class Management:
     """The management routes.
 
-    `views` returns the configuration in force (None before the first), `healthy` which deployments are healthy;
-    `since_ms` is when this router received its configuration (Unix time).
+    `views` returns the configuration in force (None before the first), `healthy` each deployment's health; `since_ms`
+    is when this router got its configuration (Unix time, ms).
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class Management:
         self.since_ms = 0
 
     def operations(self) -> list[Operation]:
-        """What the API offers, for the OpenAPI document."""
+        """The operations for the OpenAPI document."""
         bodies = {"update_config": [Body(Update)]}
-        offered = [(method, path, name) for method, path, name, _ in self._table() if name not in _UNSUPPORTED]
+        offered = [(method, path, name) for method, path, name, _ in self._table() if name not in _NOT_DOCUMENTED]
         return [(method, path, "databricks", name, bodies.get(name, [])) for method, path, name in offered]
 
     def routes(self) -> list[BaseRoute]:
@@ -102,7 +102,7 @@ class Management:
         ]
 
     def _table(self) -> list[tuple[str, str, str, Handler]]:
-        """Method, path, name and handler of each; the last ones match the rest below `/api/2.0`."""
+        """Method, path, name and handler of each; the last ones match every other path below `/api/2.0`."""
         return [
             ("GET", "/.well-known/databricks-config", "probe", self._probe),
             ("GET", _ROOT, "list_endpoints", self._list),
@@ -118,7 +118,7 @@ class Management:
         ]
 
     async def _probe(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        """The SDK calls it without credentials whenever it is configured; an empty object changes nothing for it."""
+        """The SDK requests it without credentials when it is configured; an empty object changes nothing for it."""
         return Reply(b"{}")
 
     async def _list(self, request: HTTPRequest, context: OperationContext) -> Reply:
@@ -137,12 +137,13 @@ class Management:
         return Reply(self._telemetry.expose([name]), media_type=CONTENT_TYPE)
 
     async def _update_config(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        """Changes the traffic in every router. The reply is the endpoint as it is a moment later."""
+        """Changes the traffic on every router. The reply has the endpoint's state a moment later."""
         self._access.require_manager(context.caller)
         name, config = self._endpoint(request, context)
         if self._control is None:
             raise not_offered(_IN_THE_FILE)
-        requested = requested_traffic(name, await read_body(request.receive, request.headers, config), config)
+        body = await read_body(request.receive, request.headers, config)
+        requested = requested_traffic(name, body, config)
         seen = config.endpoints[name].traffic
         await change_traffic(self._control, name, seen=seen, wanted=requested)
         before, after = dict(seen), dict(requested)
@@ -186,7 +187,7 @@ class Management:
         return view(since_ms=applied.since_ms, delivery=delivery, pending=applied.parsed())
 
     async def _applied(self) -> Applied | None:
-        """None without a control plane, or if it does not answer: a read does not fail for that."""
+        """None without a control plane, and if it does not answer: reads work without it."""
         if self._control is None:
             return None
         try:
@@ -202,7 +203,7 @@ class Management:
 class _Operation:
     """One method and path as an ASGI application: the handler's reply, or its error in Databricks' format.
 
-    It is logged and counted like any request.
+    It is logged and counted like every exchange.
     """
 
     name: str
@@ -219,7 +220,7 @@ class _Operation:
             async with errors_rendered(writer, partial(error_reply, request_id=record.request_id)):
                 if (views := self.views()) is not None:
                     check_headers(scope, views.config.max_header_bytes)
-                # Before the first configuration callers cannot be authenticated; the handler then answers 503.
+                # Before the first configuration there are no callers, and every answer is that there is none yet.
                 guarded = views is not None and self.name not in _OPEN
                 caller = await self.access.caller(headers_of(scope)) if guarded else UNAUTHENTICATED
                 record.caller = caller.name
