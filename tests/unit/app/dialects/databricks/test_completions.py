@@ -110,8 +110,8 @@ def test_best_of_chooses_for_each_prompt() -> None:
     call = parse("completions", prompt=["A", "B"], best_of=2, max_tokens=3, use_raw_prompt=True)
     assert call.body == {"prompt": ["A", "B"], "n": 2, "logprobs": 0, "max_tokens": 3}
     value = answer("1", "2", "3", "4")
-    for choice, merit in zip(value["choices"], (-1, -2, -4, -3), strict=True):
-        choice["logprobs"] = {"token_logprobs": [merit]}
+    for choice, logprob in zip(value["choices"], (-1, -2, -4, -3), strict=True):
+        choice["logprobs"] = {"token_logprobs": [logprob]}
     assert [choice["text"] for choice in reply_to(call, value)["choices"]] == ["1", "4"]
 
 
