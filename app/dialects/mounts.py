@@ -5,6 +5,7 @@ Beside its own API, Friendli has OpenAI's Responses and Anthropic's Messages the
 
 from dataclasses import replace
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from app.dialects import legacy
 from app.dialects.base import Call, Request, Route
@@ -42,3 +43,17 @@ def addressed(call: AnyCall, request: Request) -> AnyCall:
         return call
     endpoint, _, adapter = call.model.partition(":")
     return replace(call, model=endpoint, deployment=adapter)
+
+
+def is_own_url(model: object, path: str) -> bool:
+    """Whether `model` is the base URL of a request to `path`, under any host: `path` begins with the URL's.
+
+    Hugging Face's JavaScript client sends it where it knows no model's name.
+    """
+    if not isinstance(model, str) or not model.startswith(("http://", "https://")):
+        return False
+    try:
+        base = urlsplit(model).path.rstrip("/")
+    except ValueError:
+        return False
+    return f"{path}/".startswith(f"{base}/")
