@@ -64,13 +64,14 @@ _UPDATES: Mapping[Delivery, str] = {
 class View:
     """What the router knows when it is asked: the configuration in force, deployments' health, a pending change.
 
-    `since_ms` is when the last configuration was applied (Unix time, ms). Nobody keeps when an endpoint was first
-    declared, so it is as old as that. `may_manage`: the caller may change the traffic.
+    `since_ms` is when the last configuration was applied (Unix time, ms), `created_ms` since when each endpoint has
+    been declared: its served entities are as old as it is. `may_manage`: the caller may change the traffic.
     """
 
     config: Config
     healthy: Mapping[str, bool]
     since_ms: int
+    created_ms: Mapping[str, int]
     url: str
     delivery: Delivery = Delivery.SETTLED
     pending: Config | None = None
@@ -99,13 +100,12 @@ def detailed(name: str, view: View) -> dict[str, Any]:
     endpoint = find(name, view.config)
     told = {
         **_common(name, endpoint, view),
-        "config": {"config_version": _version(name, view.config), **_config(endpoint, view.config, view)},
+        "config": {"config_version": _version(name, view.config), **_config(name, view.config, view)},
         "permission_level": "CAN_MANAGE" if view.may_manage else "CAN_QUERY",
         "endpoint_url": f"{view.url.rstrip('/')}/serving-endpoints/{name}/invocations",
     }
-    coming = view.pending.endpoints.get(name) if view.pending is not None else None
-    if view.pending is not None and coming is not None and view.delivery is not Delivery.SETTLED:
-        pending = _config(coming, view.pending, view)
+    if view.pending is not None and name in view.pending.endpoints and view.delivery is not Delivery.SETTLED:
+        pending = _config(name, view.pending, view)
         told["pending_config"] = {
             "config_version": _version(name, view.pending),
             "start_time": view.since_ms,
@@ -120,7 +120,7 @@ def _common(name: str, endpoint: Endpoint, view: View) -> dict[str, Any]:
         "name": name,
         "id": hashlib.blake2b(name.encode(), digest_size=16).hexdigest(),
         "creator": CREATOR,
-        "creation_timestamp": view.since_ms,
+        "creation_timestamp": _created(name, view),
         "last_updated_timestamp": view.since_ms,
         "state": {
             "ready": "READY" if all(view.healthy.get(deployment) for deployment in active) else "NOT_READY",
@@ -139,8 +139,13 @@ def _summary(name: str, endpoint: Endpoint, view: View) -> dict[str, Any]:
     return {**_common(name, endpoint, view), "config": config}
 
 
-def _config(endpoint: Endpoint, config: Config, view: View) -> dict[str, Any]:
-    entities = [_entity(deployment, config, view) for deployment in endpoint.traffic]
+def _created(name: str, view: View) -> int:
+    return view.created_ms.get(name, view.since_ms)
+
+
+def _config(name: str, config: Config, view: View) -> dict[str, Any]:
+    endpoint, created_ms = config.endpoints[name], _created(name, view)
+    entities = [_entity(deployment, config, view, created_ms) for deployment in endpoint.traffic]
     routes = [
         {"served_model_name": deployment, "served_entity_name": deployment, "traffic_percentage": share}
         for deployment, share in endpoint.traffic.items()
@@ -161,7 +166,7 @@ def identity(deployment: str, config: Config) -> dict[str, str]:
     }
 
 
-def _entity(deployment: str, config: Config, view: View) -> dict[str, Any]:
+def _entity(deployment: str, config: Config, view: View, created_ms: int) -> dict[str, Any]:
     ready = view.healthy.get(deployment, False)
     state = {
         "deployment": "DEPLOYMENT_READY" if ready else "DEPLOYMENT_RECOVERING",
@@ -170,7 +175,7 @@ def _entity(deployment: str, config: Config, view: View) -> dict[str, Any]:
     return {
         **identity(deployment, config),
         "creator": CREATOR,
-        "creation_timestamp": view.since_ms,
+        "creation_timestamp": created_ms,
         "state": state,
     }
 
