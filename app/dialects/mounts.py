@@ -4,10 +4,8 @@ Beside its own API, Friendli has OpenAI's Responses and Anthropic's Messages the
 """
 
 from dataclasses import replace
-from typing import TypeVar
 from urllib.parse import urlsplit
 
-from app.dialects import legacy
 from app.dialects.base import Call, Request, Route
 
 AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
@@ -15,8 +13,6 @@ AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
 
 MOUNTS = ("/serverless/v1", "/dedicated/v1")
 """Friendli's base paths for serverless and dedicated endpoints."""
-
-AnyCall = TypeVar("AnyCall", Call, legacy.Call)
 
 
 def openai_routes(prefix: str) -> tuple[Route, ...]:
@@ -33,7 +29,7 @@ def is_below(request: Request) -> bool:
     return request.path.startswith(tuple(f"{mount}/" for mount in MOUNTS))
 
 
-def addressed(call: AnyCall, request: Request) -> AnyCall:
+def addressed(call: Call, request: Request) -> Call:
     """The call with Friendli's naming: the model ``endpoint:adapter`` is the endpoint's deployment of that name.
 
     The team header stands in for an absent user.

@@ -37,7 +37,7 @@ from databricks.sdk.service.serving import (
 )
 
 from app.control_plane import Delivery
-from app.dialects.databricks.management.objects import REFUSED
+from app.dialects.databricks.management.objects import NOT_OFFERED_CALLS
 from app.errors import TimedOut, Unavailable
 from app.server.application import Router
 from app.telemetry.logs import JsonFormatter
@@ -115,13 +115,13 @@ def test_endpoints_are_listed(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("path", [f"{ROOT}/", f"{ROOT}/chat/", f"{ROOT}/chat/openapi/", f"{ROOT}/chat/metrics/"])
-def test_a_slash_more_changes_nothing(rig: Rig, path: str) -> None:
+def test_a_trailing_slash_is_ignored(rig: Rig, path: str) -> None:
     with_it, without = (httpx.get(rig.url + it) for it in (path, path.rstrip("/")))
     assert with_it.status_code == without.status_code == 200
     assert with_it.headers["content-type"] == without.headers["content-type"]
 
 
-def test_an_endpoint_is_told(rig: Rig) -> None:
+def test_an_endpoint_is_described(rig: Rig) -> None:
     endpoint = workspace(rig.url).serving_endpoints.get("chat")
     assert shares(endpoint) == {"blue": 100, "green": 0}
     assert [(it.name, it.entity_name) for it in endpoint.config.served_entities] == [
@@ -190,7 +190,7 @@ def test_before_the_first_configuration_it_is_unavailable(servers: ServerPool) -
 
 
 def test_every_other_documented_call_says_that_it_is_not_offered(rig: Rig) -> None:
-    for (method, path), why in REFUSED.items():
+    for (method, path), why in NOT_OFFERED_CALLS.items():
         answer = httpx.request(method, rig.url + path.format(name="chat", entity="blue", id="0"), json={})
         assert (answer.status_code, answer.json()["error_code"]) == (400, "FEATURE_DISABLED")
         assert answer.json()["message"] == f"{why}."
@@ -225,7 +225,7 @@ def test_the_sdk_raises_what_is_not_offered(rig: Rig) -> None:
         assert raised.value.error_code == "FEATURE_DISABLED"
 
 
-def test_what_no_documentation_knows_is_told_in_databricks_words(rig: Rig) -> None:
+def test_an_undocumented_path_is_databricks_404(rig: Rig) -> None:
     for path in ("/api/2.0/clusters/list", f"{ROOT}/chat/unheard-of"):
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
             answer = httpx.request(method, rig.url + path)
@@ -251,7 +251,7 @@ def test_another_method_of_a_known_path_is_not_allowed(rig: Rig, method: str, pa
 # --- traffic ---------------------------------------------------------------------------------------
 
 
-def test_a_router_alone_says_that_its_file_declares_the_traffic(rig: Rig) -> None:
+def test_a_standalone_router_rejects_a_change_of_traffic(rig: Rig) -> None:
     with pytest.raises(BadRequest, match="this router runs standalone"):
         workspace(rig.url).serving_endpoints.update_config("chat", traffic_config=traffic(blue=0, green=100))
     assert shares(workspace(rig.url).serving_endpoints.get("chat")) == {"blue": 100, "green": 0}
@@ -307,7 +307,7 @@ def test_the_sdk_waits_until_it_is_delivered(managed: Managed) -> None:
     assert endpoint.state.config_update is EndpointStateConfigUpdate.NOT_UPDATING
 
 
-def test_what_get_told_can_be_put_back(managed: Managed) -> None:
+def test_the_configuration_of_get_can_be_put(managed: Managed) -> None:
     managed.control.delivers_at_once = True
     config = managed.endpoints.get("chat").config
     entities = [ServedEntityInput.from_dict(entity.as_dict()) for entity in config.served_entities]
@@ -367,13 +367,13 @@ def test_an_unknown_endpoint_has_no_traffic(managed: Managed) -> None:
         managed.endpoints.update_config("gone", traffic_config=traffic(blue=100))
 
 
-def test_a_body_that_is_too_large_is_refused(managed: Managed, rig: Rig) -> None:
+def test_a_body_that_is_too_large_is_rejected(managed: Managed, rig: Rig) -> None:
     managed.router.reconfigure({**rig.config, "max_body_bytes": 1024})
     answer = httpx.put(f"{managed.url}{ROOT}/chat/config", content=b" " * 1025)
     assert (answer.status_code, answer.json()["error_code"]) == (413, "BAD_REQUEST")
 
 
-def test_headers_that_are_too_large_are_refused(managed: Managed, rig: Rig) -> None:
+def test_headers_that_are_too_large_are_rejected(managed: Managed, rig: Rig) -> None:
     managed.router.reconfigure({**rig.config, "max_header_bytes": 1024})
     answer = httpx.get(f"{managed.url}{ROOT}", headers={"x-long": "x" * 1024})
     assert (answer.status_code, answer.json()["error_code"]) == (431, "BAD_REQUEST")
@@ -390,16 +390,16 @@ def test_reads_survive_a_control_plane_that_does_not_answer(managed: Managed) ->
     assert len(list(managed.endpoints.list())) == 2
 
 
-def test_a_change_that_cannot_be_sent_is_told(managed: Managed) -> None:
+def test_a_change_that_cannot_be_sent_is_a_503_or_a_504(managed: Managed) -> None:
     managed.control.failure = Unavailable("away", retry_after=1)
     answer = httpx.put(f"{managed.url}{ROOT}/chat/config", json=body(blue=0, green=100))
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-    managed.control.failure = TimedOut("nobody knows")
-    with pytest.raises(DeadlineExceeded, match="nobody knows"):
+    managed.control.failure = TimedOut("no answer yet")
+    with pytest.raises(DeadlineExceeded, match="no answer yet"):
         managed.endpoints.update_config("chat", traffic_config=traffic(blue=0, green=100))
 
 
-def test_a_configuration_that_the_router_refused_has_failed(managed: Managed) -> None:
+def test_a_configuration_that_the_router_rejected_has_failed(managed: Managed) -> None:
     managed.control.config = {**managed.control.config, "endpoints": {}}
     endpoint = managed.endpoints.get("chat")
     assert endpoint.state.config_update is EndpointStateConfigUpdate.UPDATE_FAILED
@@ -409,7 +409,7 @@ def test_a_configuration_that_the_router_refused_has_failed(managed: Managed) ->
         managed.endpoints.update_config("chat", traffic_config=traffic(blue=0, green=100))
 
 
-def test_a_failed_delivery_is_told_and_can_be_replaced(managed: Managed) -> None:
+def test_a_failed_delivery_is_reported_and_can_be_replaced(managed: Managed) -> None:
     managed.control.delivery = Delivery.FAILED
     with pytest.raises(OperationFailed):
         managed.endpoints.wait_get_serving_endpoint_not_updating("chat")
