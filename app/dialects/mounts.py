@@ -4,6 +4,7 @@ Beside its own API, Friendli has OpenAI's Responses and Anthropic's Messages the
 """
 
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from app.dialects.base import Call, Request, Route
 
@@ -38,3 +39,17 @@ def addressed(call: Call, request: Request) -> Call:
         return call
     endpoint, _, adapter = call.model.partition(":")
     return replace(call, model=endpoint, deployment=adapter)
+
+
+def is_own_url(model: object, path: str) -> bool:
+    """Whether `model` is the base URL of a request to `path`, under any host: `path` begins with the URL's.
+
+    Hugging Face's JavaScript client sends it where it knows no model's name.
+    """
+    if not isinstance(model, str) or not model.startswith(("http://", "https://")):
+        return False
+    try:
+        base = urlsplit(model).path.rstrip("/")
+    except ValueError:
+        return False
+    return f"{path}/".startswith(f"{base}/")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from starlette.requests import Request as HTTPRequest
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, compile_path
 from starlette.routing import Route as Path
 from starlette.types import Receive, Scope, Send
 
@@ -33,7 +33,7 @@ from app.dialects.databricks.management.openapi import openapi
 from app.dialects.databricks.management.traffic_update import Update, requested_traffic
 from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body
-from app.errors import NotFound, Unavailable, UpstreamError
+from app.errors import MethodNotAllowed, NotFound, Unavailable, UpstreamError
 from app.exchange.failures import errors_rendered
 from app.exchange.request import check_headers, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter
@@ -68,8 +68,7 @@ _log = logging.getLogger("switchyard")
 class Management:
     """The management routes.
 
-    `views` returns the configuration in force (None before the first), `healthy` each deployment's health; `since_ms`
-    is when this router got its configuration (Unix time, ms).
+    `views` returns the configuration in force (None before the first), `healthy` each deployment's health.
     """
 
     def __init__(
@@ -82,7 +81,14 @@ class Management:
     ) -> None:
         self._views_or_none, self._healthy, self._telemetry, self._control = views, healthy, telemetry, control
         self._access = access
-        self.since_ms = 0
+        self._paths = [(method, compile_path(path)[0]) for method, path, name, _ in self._table() if name != "unknown"]
+        self._since_ms = 0
+        self._created_ms: Mapping[str, int] = {}
+
+    def configured(self, config: Config, now_ms: int) -> None:
+        """Notes when this router received `config` (Unix time): without a control plane that is an endpoint's age."""
+        self._since_ms = now_ms
+        self._created_ms = {name: self._created_ms.get(name, now_ms) for name in config.endpoints}
 
     def operations(self) -> list[Operation]:
         """The operations for the OpenAPI document."""
@@ -158,6 +164,9 @@ class Management:
         raise not_offered(reason)
 
     async def _unknown(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        if allowed := [method for method, pattern in self._paths if pattern.match(request.url.path)]:
+            message = f"{request.method} is not allowed on {request.url.path}"
+            raise MethodNotAllowed(message, allowed=sorted(set(allowed)))
         raise NotFound(f"No API found for '{request.method} {request.url.path}'")
 
     def _endpoint(self, request: HTTPRequest, context: OperationContext) -> tuple[str, Config]:
@@ -179,12 +188,13 @@ class Management:
         views = self._views()
         seen, may_manage = views.of(context.caller), self._access.may_manage(context.caller)
         view = partial(View, seen, healthy, url=str(request.base_url), may_manage=may_manage)
-        if self._control is None:
-            return view(since_ms=self.since_ms)
         if applied is None:
-            return view(since_ms=self.since_ms, delivery=Delivery.UNSETTLED)
+            delivery = Delivery.SETTLED if self._control is None else Delivery.UNSETTLED
+            return view(since_ms=self._since_ms, created_ms=self._created_ms, delivery=delivery)
+        self._created_ms = {**self._created_ms, **applied.created_ms}
         delivery = delivery_seen(applied, before, views.config)
-        return view(since_ms=applied.since_ms, delivery=delivery, pending=applied.parsed())
+        pending = applied.parsed()
+        return view(since_ms=applied.since_ms, created_ms=applied.created_ms, delivery=delivery, pending=pending)
 
     async def _applied(self) -> Applied | None:
         """None without a control plane, and if it does not answer: reads work without it."""

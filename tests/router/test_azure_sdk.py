@@ -219,7 +219,11 @@ def test_azure_openai_names_the_deployment_in_the_path(azure: Rig) -> None:
 
 def test_a_plain_request_without_a_version_is_openais_at_the_root_and_rejected_below_azure(azure: Rig) -> None:
     body = {"model": "chat", "messages": MESSAGES}
-    assert httpx.post(f"{azure.url}/chat/completions", json=body).status_code == 200
+    for base in ("", "/endpoints/chat"):
+        assert httpx.post(f"{azure.url}{base}/chat/completions", json=body).status_code == 200
+        wrong = httpx.post(f"{azure.url}{base}/chat/completions", json={**body, "n": 0})
+        assert (wrong.status_code, wrong.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert httpx.get(f"{azure.url}/endpoints/chat/info").json()["error"]["code"] == "MissingApiVersionParameter"
     refused = httpx.post(f"{azure.url}/azure/chat/completions", json=body)
     assert refused.status_code == 400
     assert refused.headers["x-ms-error-code"] == "MissingApiVersionParameter"

@@ -231,7 +231,21 @@ def test_an_undocumented_path_is_databricks_404(rig: Rig) -> None:
             answer = httpx.request(method, rig.url + path)
             assert (answer.status_code, answer.json()["error_code"]) == (404, "ENDPOINT_NOT_FOUND")
             assert answer.json()["message"] == f"No API found for '{method} {path}'"
-    assert httpx.post(f"{rig.url}{ROOT}/chat/openapi").json()["error_code"] == "ENDPOINT_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", ROOT, "GET, POST"),
+        ("PUT", f"{ROOT}/chat", "DELETE, GET"),
+        ("POST", f"{ROOT}/chat/openapi", "GET"),
+        ("GET", f"{ROOT}/chat/config", "PUT"),
+    ],
+)
+def test_another_method_of_a_known_path_is_not_allowed(rig: Rig, method: str, path: str, allowed: str) -> None:
+    answer = httpx.request(method, rig.url + path)
+    assert (answer.status_code, answer.headers["allow"], answer.json()["error_code"]) == (405, allowed, "BAD_REQUEST")
+    assert answer.json()["message"] == f"{method} is not allowed on {path}"
 
 
 # --- traffic ---------------------------------------------------------------------------------------
@@ -258,6 +272,30 @@ def test_traffic_moves_when_the_control_plane_delivers(managed: Managed) -> None
     assert after.pending_config is None
     assert after.config.config_version == endpoint.pending_config.config_version != before.config.config_version
     assert after.last_updated_timestamp > before.last_updated_timestamp
+    assert after.creation_timestamp == before.creation_timestamp
+    created = [entity.creation_timestamp for entity in (*before.config.served_entities, *after.config.served_entities)]
+    assert set(created) == {before.creation_timestamp}
+
+
+def test_an_endpoint_keeps_its_creation_when_the_control_plane_does_not_answer(managed: Managed) -> None:
+    created = managed.endpoints.get("chat").creation_timestamp
+    managed.control.failure = Unavailable("down")
+    assert managed.endpoints.get("chat").creation_timestamp == created
+
+
+def test_a_router_alone_has_an_endpoint_since_it_was_declared(rig: Rig) -> None:
+    def seen() -> dict[str, tuple[int, int]]:
+        listed = workspace(rig.url).serving_endpoints.list()
+        return {it.name: (it.creation_timestamp, it.last_updated_timestamp) for it in listed}
+
+    before = seen()
+    time.sleep(0.01)
+    rig.chat_endpoint(traffic={"blue": 0, "green": 100})
+    rig.change(endpoints={"new": {"tasks": ["chat"], "traffic": {"blue": 100}}})
+    after = seen()
+    assert after["chat"][0] == before["chat"][0]
+    assert after["chat"][1] > before["chat"][1]
+    assert after["new"][0] == after["new"][1] > before["chat"][0]
 
 
 def test_the_sdk_waits_until_it_is_delivered(managed: Managed) -> None:

@@ -267,6 +267,20 @@ def test_errors_are_databricks_flat_body_for_the_openai_sdk_too(rig: Rig, sdk: A
             sdk.responses.create(model="chat", input="hi", **{field: False})
 
 
+def test_an_answer_with_text_and_calls_can_be_sent_back(rig: Rig, sdk: Any) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    message = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
+    choices = [{"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls"}]
+    usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+    rig.blue.answer = lambda body: JSONResponse(
+        {"id": "c", "object": "chat.completion", "choices": choices, "usage": usage}
+    )
+    answered = sdk.chat.completions.create(model="chat", messages=USER).choices[0].message
+    result = {"role": "tool", "tool_call_id": "c1", "content": "5"}
+    sdk.chat.completions.create(model="chat", messages=[*USER, answered, result])
+    assert rig.blue.requests[-1]["messages"] == [*USER, message, result]
+
+
 def test_an_error_inside_a_stream_raises_in_the_openai_sdk(rig: Rig, sdk: Any) -> None:
     rig.blue.answer = lambda body: stream([chunk("Hel")])
     chunks = sdk.chat.completions.create(model="chat", messages=USER, stream=True)

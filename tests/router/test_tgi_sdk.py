@@ -411,6 +411,19 @@ def test_the_profile_is_the_routers(engine: Rig) -> None:
     assert engine.blue.requests[-1]["max_tokens"] > 20
 
 
+def test_mindies_profile_needs_top_k_below_the_vocabularys_size(engine: Rig, model: Model) -> None:
+    def answer(top_k: int) -> httpx.Response:
+        return httpx.post(f"{engine.url}/generate", json={"inputs": "say", "parameters": {"top_k": top_k}})
+
+    rejected = answer(model.vocab_size)
+    assert (rejected.status_code, rejected.json()["error_type"]) == (422, "validation")
+    assert f"`top_k` must be < {model.vocab_size}" in rejected.json()["error"]
+    assert engine.blue.requests == []
+    assert answer(model.vocab_size - 1).status_code == 200
+    engine.change(tgi={"profile": "tgi"})
+    assert answer(model.vocab_size).status_code == 200
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

@@ -7,7 +7,7 @@ standard ones and those that `databricks-sdk` may send.
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 from pydantic_core import from_json
 
 from app.dialects.common.fields import (
@@ -30,7 +30,7 @@ from app.dialects.common.support import (
     USAGE_ON_LAST_CHOICE,
     USER,
 )
-from app.dialects.json_body import without_nulls
+from app.dialects.json_body import dump, without_nulls
 from app.dialects.validation import Problem, validated
 from app.errors import BadRequest
 from app.internal_api import MAX_STOP_STRINGS
@@ -118,10 +118,14 @@ class Part(StrictModel):
 
 
 class CalledFunction(StrictModel):
-    """What the model called; `arguments` is JSON."""
+    """What the model called; `arguments` is JSON, or an object."""
 
     name: str
-    arguments: str
+    arguments: str | dict[str, Any]
+
+    @field_serializer("arguments")
+    def _as_json(self, arguments: str | dict[str, Any]) -> str:
+        return arguments if isinstance(arguments, str) else dump(arguments).decode()
 
 
 class ToolCall(StrictModel):
@@ -150,8 +154,6 @@ class Message(StrictModel):
             raise ValueError("`tool_call_id` goes with role 'tool', and only with it")
         if self.tool_calls and self.role != "assistant":
             raise ValueError("`tool_calls` goes with role 'assistant' only")
-        if self.tool_calls and self.content:
-            raise ValueError("`content` must be left out of a message with `tool_calls`")
         if self.content is None and not self.tool_calls:
             raise ValueError(f"`content` is required for role '{self.role}'")
         return self

@@ -64,13 +64,15 @@ _UPDATES: Mapping[Delivery, str] = {
 class View:
     """What a response shows: the configuration in force, the deployments' health, a pending change.
 
-    `since_ms` is when the last configuration was applied (Unix time, ms), and stands for the endpoints' creation, which
-    is not recorded. `url` is this server's base URL. `may_manage`: the caller may change the traffic.
+    `since_ms` is when the last configuration was applied (Unix time, ms), `created_ms` since when each endpoint has
+    been declared: its served entities are as old as it is. `url` is this server's base URL. `may_manage`: the caller
+    may change the traffic.
     """
 
     config: Config
     healthy: Mapping[str, bool]
     since_ms: int
+    created_ms: Mapping[str, int]
     url: str
     delivery: Delivery = Delivery.SETTLED
     pending: Config | None = None
@@ -99,16 +101,15 @@ def endpoint_detail(name: str, view: View) -> dict[str, Any]:
     endpoint = find_endpoint(name, view.config)
     detail = {
         **_common(name, endpoint, view),
-        "config": {"config_version": _version(name, view.config), **_config(endpoint, view.config, view)},
+        "config": {"config_version": _version(name, view.config), **_config(name, view.config, view)},
         "permission_level": "CAN_MANAGE" if view.may_manage else "CAN_QUERY",
         "endpoint_url": f"{view.url.rstrip('/')}/serving-endpoints/{name}/invocations",
     }
-    pending = view.pending.endpoints.get(name) if view.pending is not None else None
-    if view.pending is not None and pending is not None and view.delivery is not Delivery.SETTLED:
+    if view.pending is not None and name in view.pending.endpoints and view.delivery is not Delivery.SETTLED:
         detail["pending_config"] = {
             "config_version": _version(name, view.pending),
             "start_time": view.since_ms,
-            **_config(pending, view.pending, view),
+            **_config(name, view.pending, view),
         }
     return detail
 
@@ -119,7 +120,7 @@ def _common(name: str, endpoint: Endpoint, view: View) -> dict[str, Any]:
         "name": name,
         "id": hashlib.blake2b(name.encode(), digest_size=16).hexdigest(),
         "creator": CREATOR,
-        "creation_timestamp": view.since_ms,
+        "creation_timestamp": _created(name, view),
         "last_updated_timestamp": view.since_ms,
         "state": {
             "ready": "READY" if all(view.healthy.get(deployment) for deployment in active) else "NOT_READY",
@@ -138,8 +139,13 @@ def _summary(name: str, endpoint: Endpoint, view: View) -> dict[str, Any]:
     return {**_common(name, endpoint, view), "config": config}
 
 
-def _config(endpoint: Endpoint, config: Config, view: View) -> dict[str, Any]:
-    entities = [_entity(deployment, config, view) for deployment in endpoint.traffic]
+def _created(name: str, view: View) -> int:
+    return view.created_ms.get(name, view.since_ms)
+
+
+def _config(name: str, config: Config, view: View) -> dict[str, Any]:
+    endpoint, created_ms = config.endpoints[name], _created(name, view)
+    entities = [_entity(deployment, config, view, created_ms) for deployment in endpoint.traffic]
     routes = [
         {"served_model_name": deployment, "served_entity_name": deployment, "traffic_percentage": share}
         for deployment, share in endpoint.traffic.items()
@@ -160,7 +166,7 @@ def identity(deployment: str, config: Config) -> dict[str, str]:
     }
 
 
-def _entity(deployment: str, config: Config, view: View) -> dict[str, Any]:
+def _entity(deployment: str, config: Config, view: View, created_ms: int) -> dict[str, Any]:
     ready = view.healthy.get(deployment, False)
     state = {
         "deployment": "DEPLOYMENT_READY" if ready else "DEPLOYMENT_RECOVERING",
@@ -169,7 +175,7 @@ def _entity(deployment: str, config: Config, view: View) -> dict[str, Any]:
     return {
         **identity(deployment, config),
         "creator": CREATOR,
-        "creation_timestamp": view.since_ms,
+        "creation_timestamp": created_ms,
         "state": state,
     }
 

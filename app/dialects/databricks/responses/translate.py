@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,12 @@ _SENT = (
     "include instructions max_output_tokens max_tool_calls model parallel_tool_calls stream temperature text "
     "tool_choice tools top_logprobs top_p"
 ).split()
+
+_TEXTUAL = frozenset(
+    f"application/{name}"
+    for name in "javascript json octet-stream sql toml x-ndjson x-python x-sh x-yaml xml yaml".split()
+)
+"""Media types of text outside ``text/``, and the one of unknown content."""
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -159,11 +166,22 @@ def _file(block: fields.FileBlock, path: str) -> str:
         text = base64.b64decode(data, validate=True).decode()
     except (binascii.Error, ValueError):
         text = "\0"
-    if "\0" in text:
+    # A small PDF may be valid UTF-8.
+    if "\0" in text or text.startswith("%PDF-") or not _is_textual(block.file_data):
         raise BadRequest(
             f"{path}.file_data: must be a text file in UTF-8, in base64 or a base64 data URL", param=f"{path}.file_data"
         )
     return f"{block.filename}:\n{text}" if block.filename else text
+
+
+def _is_textual(file_data: str) -> bool:
+    """Whether a data URL's media type is that of text, or unknown."""
+    if not file_data.startswith("data:"):
+        return True
+    media_type = re.split("[;,]", file_data.removeprefix("data:"), maxsplit=1)[0].strip().lower()
+    if not media_type or media_type in _TEXTUAL:
+        return True
+    return media_type.startswith("text/") or media_type.endswith(("+json", "+xml"))
 
 
 def _with_last_incomplete(output: list[dict[str, Any]]) -> list[dict[str, Any]]:

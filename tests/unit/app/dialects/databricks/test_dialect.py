@@ -165,7 +165,10 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
             ([{"role": "tool", "content": "5"}], "messages[0]"),
             ([{"role": "user", "content": "x", "tool_call_id": "c1"}], "messages[0]"),
             ([{"role": "user", "content": "x", "tool_calls": [CALLED]}], "messages[0]"),
-            ([{"role": "assistant", "content": "x", "tool_calls": [CALLED]}], "messages[0]"),
+            (
+                [{"role": "assistant", "tool_calls": [{**CALLED, "function": {"name": "f", "arguments": [1]}}]}],
+                "messages[0].tool_calls[0].function.arguments",
+            ),
             ([{"role": "assistant", "tool_calls": [{**CALLED, "type": "x"}]}], "messages[0].tool_calls[0].type"),
         )
     ],
@@ -340,6 +343,15 @@ def test_cache_control_and_stream_indices_are_not_sent() -> None:
         {"role": "assistant", "content": "b"},
     ]
     assert body["tools"] == [function()]
+
+
+def test_an_assistants_message_may_have_text_and_calls_with_arguments_as_an_object() -> None:
+    called = {**CALLED, "function": {"name": "f", "arguments": {"city": "Köln", "days": [1, 2]}}}
+    body = parse(
+        "chat", messages=[*MESSAGES, {"role": "assistant", "content": "Let me see.", "tool_calls": [called]}]
+    ).body
+    sent = {**CALLED, "function": {"name": "f", "arguments": '{"city":"Köln","days":[1,2]}'}}
+    assert body["messages"][1] == {"role": "assistant", "content": "Let me see.", "tool_calls": [sent]}
 
 
 def test_tool_choice_is_not_sent_without_tools() -> None:

@@ -48,7 +48,9 @@ def moved(blue: int, green: int) -> Config:
 
 
 def view(**fields: Any) -> View:
-    return View(**{"config": CONFIG, "healthy": HEALTHY, "since_ms": 1_700_000_000_000, "url": "http://h:1/", **fields})
+    times = {"since_ms": 1_700_000_000_000, "created_ms": {"chat": 1_600_000_000_000}}
+    known = {"config": CONFIG, "healthy": HEALTHY, **times}
+    return View(**{**known, "url": "http://h:1/", **fields})
 
 
 def endpoint_object(name: str, **fields: Any) -> Any:
@@ -61,6 +63,8 @@ def endpoint_object(name: str, **fields: Any) -> Any:
 def test_the_sdk_reads_an_endpoint() -> None:
     endpoint = endpoint_object("chat")
     assert (endpoint.name, endpoint.task, endpoint.last_updated_timestamp) == ("chat", "llm/v1/chat", 1_700_000_000_000)
+    assert endpoint.creation_timestamp == 1_600_000_000_000
+    assert {entity.creation_timestamp for entity in endpoint.config.served_entities} == {1_600_000_000_000}
     assert endpoint.state.ready is EndpointStateReady.READY
     assert endpoint.state.config_update is EndpointStateConfigUpdate.NOT_UPDATING
     assert endpoint.pending_config is None

@@ -231,12 +231,25 @@ def test_a_conversation_is_translated_for_the_engine(items: list[dict[str, Any]]
         {"file_data": "not base64!"},
         {"file_data": base64.b64encode(b"\x89PNG\x00").decode()},
         {"file_data": base64.b64encode(b"a\x00b").decode()},
+        {"file_data": f"data:application/pdf;base64,{FILE}"},
+        {"file_data": f"data:image/png,{FILE}"},
+        {"file_data": base64.b64encode(b"%PDF-1.4\n1 0 obj").decode()},
+        {"file_data": f"data:text/plain;base64,{base64.b64encode(b'%PDF-1.4').decode()}"},
     ],
 )
 def test_a_file_that_is_not_inline_text_is_rejected(file: dict[str, Any]) -> None:
     with pytest.raises(BadRequest) as raised:
         responses(input=[user({"type": "input_text", "text": "a"}, {"type": "input_file", **file})])
     assert raised.value.param == "input[0].content[1].file_data"
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    ["", ";charset=utf-8", "text/csv", "Text/Plain", "application/json", "image/svg+xml", "application/octet-stream"],
+)
+def test_a_file_of_a_textual_media_type_is_its_text(media_type: str) -> None:
+    file = {"type": "input_file", "file_data": f"data:{media_type};base64,{FILE}"}
+    assert responses(input=[user(file)])["input"] == [user({"type": "input_text", "text": "größe: 5"})]
 
 
 MESSAGE = {
