@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic_core import from_json
 
@@ -39,6 +39,8 @@ class Generate(Translation):
     body: Mapping[str, Any]
     stream: bool
     needs_model = True
+    field_names: ClassVar[Mapping[str, str]] = {"structured_outputs": "parameters.grammar"}
+    """The client's names of vLLM's fields, for errors."""
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext, *, stream: bool | None = None) -> Call:
@@ -55,7 +57,7 @@ class Generate(Translation):
         translation = cls.of(fields, style, context.random)
         adapter = translation.generation.parameters.adapter_id
         deployment = adapter_deployment(adapter, request, context)
-        return Call("completions", translation.body, translation, deployment=deployment)
+        return Call("completions", translation.body, translation, deployment=deployment, field_names=cls.field_names)
 
     @classmethod
     def of(cls, fields: GenerateRequest, style: RequestStyle, random: Random) -> Self:

@@ -13,6 +13,7 @@ from app.dialects.tgi.chat.fields import Chat
 from app.dialects.tgi.fields import GenerateRequest, read
 from app.dialects.tgi.generate import Generate
 from app.dialects.tgi.profile import RequestStyle, profile_of
+from app.engine.constraints import unsatisfiable_field
 from app.engine.usage import find_usage
 from app.errors import BadRequest, Unprocessable
 
@@ -63,11 +64,19 @@ def _instance(instance: Any, path: str, context: ParseContext) -> Generate | Cha
     """Raises BadRequest or Unprocessable, naming the instance by its `path`."""
     if not isinstance(instance, dict):
         raise BadRequest(f"`{path}`: must be an object", param=path)
-    fields = {**instance, "stream": False}
     try:
-        if "messages" in fields:
-            return ChatCompletion.of(fields)
-        style = RequestStyle(profile_of(context.config), is_tgi=True)
-        return Generate.of(read(fields), style, context.random)
+        translation = _translation({**instance, "stream": False}, context)
+        # The exchange checks the constraints of single requests only.
+        if (field := unsatisfiable_field(translation.body)) is not None:
+            name = translation.field_names.get(field, field)
+            raise Unprocessable(f"{name}: no text satisfies this schema or expression", param=name)
     except (BadRequest, Unprocessable) as error:
         raise type(error)(f"{path}: {error.message}", param=f"{path}.{error.param}", code=error.code) from None
+    return translation
+
+
+def _translation(fields: dict[str, Any], context: ParseContext) -> Generate | ChatCompletion:
+    if "messages" in fields:
+        return ChatCompletion.of(fields)
+    style = RequestStyle(profile_of(context.config), is_tgi=True)
+    return Generate.of(read(fields), style, context.random)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic_core import from_json
 
@@ -39,13 +39,15 @@ class ChatCompletion(Translation):
     hide_usage: bool
     stream: bool
     needs_model: bool
+    field_names: ClassVar[Mapping[str, str]] = {"structured_outputs": "response_format"}
+    """The client's names of vLLM's fields, for errors."""
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
         body = json_object(request.body)
         translation = cls.of(body)
         model, deployment = named_model(body.get("model"), request, context)
-        return Call("chat", translation.body, translation, model, deployment)
+        return Call("chat", translation.body, translation, model, deployment, field_names=cls.field_names)
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Self:
