@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from app.dialects.common.fields import FunctionName, StreamOptions
+from app.dialects.common.fields import FunctionName, NonEmpty, StreamOptions
 
 Text = Annotated[str, Field(max_length=512)]
 Key = Annotated[str, Field(max_length=64)]
@@ -172,7 +172,7 @@ class Responses(_Strict):
     """Responses requests."""
 
     model: str | None = None
-    input: str | Annotated[list[Item], Field(min_length=1)]
+    input: NonEmpty | Annotated[list[Item], Field(min_length=1)]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, gt=0)
     temperature: float | None = Field(default=None, ge=0, le=2)
