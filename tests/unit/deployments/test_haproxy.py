@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -68,10 +69,24 @@ class Proxy:
         arguments = [str(self._script), "-db", "-f", str(config), *replaced]
         self.processes.append(subprocess.Popen(arguments, env=self._environment))
         self.wait(200, "/-/healthz")
-        time.sleep(0.3)  # until the replaced process has its signal
+        for old in last:
+            self.wait_until_stopping(old)
+
+    def wait_until_stopping(self, process: subprocess.Popen[bytes]) -> None:
+        """Returns when the process listens no more, which its signal may take a while to bring about."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                connections = psutil.Process(process.pid).net_connections("tcp4")
+            except psutil.NoSuchProcess:
+                return
+            if not [it for it in connections if it.status == psutil.CONN_LISTEN]:
+                return
+            time.sleep(0.05)
+        raise AssertionError("the replaced HAProxy still listens")
 
     def wait(self, status: int, path: str) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             try:
                 if self.get(path)[0] == status:
@@ -184,7 +199,7 @@ def test_a_kept_connection_outlives_every_replica_that_its_process_knows(tmp_pat
             assert headers["connection"] == "close"
             assert "keep-alive" not in headers
         for old in running.processes[:-1]:
-            assert old.wait(10) == 0, "a process without connections ends"
+            assert old.wait(30) == 0, "a process without connections ends"
 
 
 def test_a_stream_on_a_kept_connection_passes_through_the_old_process(tmp_path: Path) -> None:
@@ -203,3 +218,33 @@ def test_answers_announce_a_little_less_than_the_idle_time(tmp_path: Path) -> No
             assert running.get(path)[1]["keep-alive"] == "timeout=115"
         running.start(port_of(url), keep_alive=4)
         assert running.get("/v1/whole")[1]["keep-alive"] == "timeout=1"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path) -> None:
+    from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
+    from ray.serve.config import HTTPOptions
+
+    options = HTTPOptions(host="0.0.0.0", port=free_port(), keep_alive_timeout_s=120)
+    settings = HAProxyConfig(
+        http_options=options,
+        socket_path=str(tmp_path / "admin.sock"),
+        server_state_base=str(tmp_path),
+        server_state_file=str(tmp_path / "state"),
+    )
+    backend = BackendConfig("router", "/", app_name="router", servers=[ServerConfig("replica", "127.0.0.1", 1)])
+    path = tmp_path / "haproxy.cfg"
+    HAProxyApi(settings, {"router": backend}, config_file_path=str(path))._generate_config_file_internal()
+    environment = {**os.environ, CLOSED_VARIABLE: "1"}
+    done = subprocess.run([write_script(tmp_path), "-c", "-f", path], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    written = path.read_text()
+    assert "errorfile" not in written
+    assert "-/routes for available" not in written
+    for line in (
+        "http-after-response set-header keep-alive timeout=115 unless { stopping }",
+        "use_backend successor if { stopping }",
+        f"server public 127.0.0.1:{options.port}",
+        "acl this_machine src 127.0.0.0/8 ::1",
+    ):
+        assert written.count(line) == 1, line
