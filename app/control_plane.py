@@ -5,7 +5,7 @@ when it is rejected, is decided here for every control plane; `deployments.contr
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol
 
@@ -29,11 +29,15 @@ class Delivery(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What the control plane stores: the routers' configuration as plain data, and since when (Unix time, ms)."""
+    """What the control plane stores: the routers' configuration as plain data, and since when (Unix time, ms).
+
+    `created_ms`: since when each endpoint has been declared, whatever has changed in it since.
+    """
 
     config: Any
     delivery: Delivery
     since_ms: int
+    created_ms: Mapping[str, int] = field(default_factory=dict)
 
     def parsed(self) -> Config | None:
         """The configuration; None if it is invalid, so that every router rejects it."""

@@ -26,6 +26,7 @@
 A dialect words them (`render_error`); nothing else turns an error into bytes.
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 
@@ -101,10 +102,14 @@ class NotFound(ClientError):
 
 
 class MethodNotAllowed(ClientError):
-    """The route exists for other methods."""
+    """The route exists for other methods: for those in `allowed`, if they are known."""
 
     status = 405
     kind = "method_not_allowed"
+
+    def __init__(self, message: str, *, allowed: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.allowed = allowed
 
 
 class TooSlow(ClientError):

@@ -10,6 +10,7 @@ here or over Ray's REST API, can come between the comparison and the write.
 """
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from app.errors import Conflict, TimedOut, Unavailable
 TIMEOUT_S = 10.0
 """For one call to the controller, whose event loop serves the whole cluster."""
 
-Read = Callable[[Any], tuple[Any, str, str, float]]
+Read = Callable[[Any], tuple[Any, str, str, float, dict[str, float]]]
 Replace = Callable[[Any, Any, Any], Literal["replaced", "changed", "busy"]]
 
 
@@ -38,10 +39,11 @@ class ServeControl:
     async def applied(self) -> Applied:
         """What Serve has stored. Raises Unavailable."""
         try:
-            config, application, deployment, since_s = await self._call(self._read)
+            config, application, deployment, since_s, created_s = await self._call(self._read)
         except TimeoutError as error:
             raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
-        return Applied(config, _delivery(application, deployment), int(since_s * 1000))
+        created_ms = {name: int(seconds * 1000) for name, seconds in created_s.items()}
+        return Applied(config, _delivery(application, deployment), int(since_s * 1000), created_ms)
 
     async def replace(self, expected: Any, wanted: Any) -> None:
         """Raises Conflict, Unavailable, and TimedOut if it is unknown whether the change was made."""
@@ -88,10 +90,22 @@ def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
         application = controller.application_state_manager.get_app_status(router.app_name)
         return application.value, deployment.status.value
 
-    def read(controller: Any) -> tuple[Any, str, str, float]:
-        """The deployment's user_config, the application's and its own status, and when it was applied (s)."""
+    def created(controller: Any, user_config: Any, since_s: float) -> dict[str, float]:
+        """When each endpoint was first seen applied (s): kept in Serve's own store, as the configuration is."""
+        endpoints = user_config.get("endpoints") if isinstance(user_config, dict) else None
+        key = f"switchyard-created-{router.app_name}"
+        stored = json.loads(controller.kv_store.get(key) or b"{}")
+        current = {name: stored.get(name, since_s) for name in endpoints or {}}
+        if current != stored:
+            controller.kv_store.put(key, json.dumps(current).encode())
+        return current
+
+    def read(controller: Any) -> tuple[Any, str, str, float, dict[str, float]]:
+        """The deployment's user_config, the application's and its own status, when it was applied (s), and when each
+        endpoint was."""
         since_s, config, _ = controller._read_config_checkpoint()
-        return find(config).user_config, *statuses(controller), since_s
+        user_config = find(config).user_config
+        return user_config, *statuses(controller), since_s, created(controller, user_config, since_s)
 
     def replace(controller: Any, expected: Any, wanted: Any) -> Literal["replaced", "changed", "busy"]:
         """Without an await, so that it is atomic."""

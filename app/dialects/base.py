@@ -202,13 +202,16 @@ class Dialect(Protocol):
     bodies: ClassVar[Mapping[str, Sequence[Body]]]
     """Operation to the bodies it accepts, in the order of the documentation's table; others have no body."""
 
+    unknown_fields: ClassVar[str]
+    """What becomes of a field that no body has, for the docs."""
+
     def claims(self, route: Route, request: Request) -> bool:
         """Whether `request`, on a path that several dialects have, belongs to this one.
 
         Called before the body is read (it is empty then), for requests that are rejected unread, and again after.
         """
 
-    def parse(self, operation: str, request: Request, context: ParseContext) -> Any:
+    def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         """Raises ClientError, and nothing else, on any bytes."""
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:

@@ -7,7 +7,6 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from app.dialects.base import Dialect
@@ -27,24 +26,6 @@ class Row:
 
     def __str__(self) -> str:
         return f"| {self.operations} | {self.fields} | {self.support} |"
-
-
-def support_of(dialect: Dialect) -> FieldSupport:
-    """How each field of the dialect's requests is supported."""
-    try:  # the dialects whose fields are not declared once yet
-        legacy: FieldSupport = import_module(f"app.dialects.{dialect.name}.support").HONOURED
-    except ModuleNotFoundError:
-        return dialect_support(dialect.bodies)
-    return legacy
-
-
-def _unknown_fields(dialect: Dialect) -> str:
-    try:
-        legacy: str = import_module(f"app.dialects.{dialect.name}.support").OTHERS
-    except ModuleNotFoundError:
-        sentence: str = getattr(dialect, "unknown_fields")  # noqa: B009
-        return sentence
-    return legacy
 
 
 def rows(support: FieldSupport, unknown_fields: str) -> Iterator[Row]:
@@ -72,7 +53,7 @@ def _operations(field: str, support: FieldSupport) -> dict[str, list[str]]:
 def table(dialect: Dialect) -> str:
     """A Markdown table."""
     head = ["| requests | fields | support |", "| --- | --- | --- |"]
-    return "\n".join([*head, *map(str, rows(support_of(dialect), _unknown_fields(dialect)))])
+    return "\n".join([*head, *map(str, rows(dialect_support(dialect.bodies), dialect.unknown_fields))])
 
 
 def updated(text: str, dialect: Dialect) -> str:

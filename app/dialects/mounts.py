@@ -4,9 +4,8 @@ Beside its own API, Friendli has OpenAI's Responses and Anthropic's Messages the
 """
 
 from dataclasses import replace
-from typing import TypeVar
+from urllib.parse import urlsplit
 
-from app.dialects import legacy
 from app.dialects.base import Call, Request, Route
 
 AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
@@ -14,8 +13,6 @@ AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
 
 MOUNTS = ("/serverless/v1", "/dedicated/v1")
 """Friendli's base paths for serverless and dedicated endpoints."""
-
-AnyCall = TypeVar("AnyCall", Call, legacy.Call)
 
 
 def openai_routes(prefix: str) -> tuple[Route, ...]:
@@ -32,7 +29,7 @@ def is_below(request: Request) -> bool:
     return request.path.startswith(tuple(f"{mount}/" for mount in MOUNTS))
 
 
-def addressed(call: AnyCall, request: Request) -> AnyCall:
+def addressed(call: Call, request: Request) -> Call:
     """The call with Friendli's naming: the model ``endpoint:adapter`` is the endpoint's deployment of that name.
 
     The team header stands in for an absent user.
@@ -42,3 +39,17 @@ def addressed(call: AnyCall, request: Request) -> AnyCall:
         return call
     endpoint, _, adapter = call.model.partition(":")
     return replace(call, model=endpoint, deployment=adapter)
+
+
+def is_own_url(model: object, path: str) -> bool:
+    """Whether `model` is the base URL of a request to `path`, under any host: `path` begins with the URL's.
+
+    Hugging Face's JavaScript client sends it where it knows no model's name.
+    """
+    if not isinstance(model, str) or not model.startswith(("http://", "https://")):
+        return False
+    try:
+        base = urlsplit(model).path.rstrip("/")
+    except ValueError:
+        return False
+    return f"{path}/".startswith(f"{base}/")

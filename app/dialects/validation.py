@@ -1,7 +1,7 @@
 """Checks a body against a pydantic model, and describes the first problem."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -33,8 +33,8 @@ def first_problem(error: ValidationError) -> Problem:
     """The problem of the first invalid field; in a union, of the branch that got furthest into the value."""
     errors = error.errors(include_url=False)
     of_the_first = [item for item in errors if item["loc"][:1] == errors[0]["loc"][:1]]
-    found = max(of_the_first, key=lambda item: len(_fields(item["loc"])))
-    path, message = field_path(_fields(found["loc"])), found["msg"].removeprefix("Value error, ")
+    found = max(of_the_first, key=lambda item: len(_fields(item)))
+    path, message = field_path(_fields(found)), found["msg"].removeprefix("Value error, ")
     if not path:  # a rule over several fields, whose message begins with the field's name
         path, _, message = message.partition(": ")
     kind = found["type"]
@@ -48,9 +48,12 @@ def _is_wrong_type(error: ErrorDetails) -> bool:
     return error["type"].endswith("_type") or is_literal
 
 
-def _fields(location: Sequence[int | str]) -> list[int | str]:
-    """A location without the parts that name a branch of a union and no field."""
-    return [part for part in location if isinstance(part, int) or not _BRANCH.match(part)]
+def _fields(error: ErrorDetails) -> list[int | str]:
+    """An error's location without the parts that name a branch of a union and no field."""
+    *parents, last = error["loc"] or ("",)
+    fields = [part for part in parents if isinstance(part, int) or not _BRANCH.match(part)]
+    is_field = isinstance(last, int) or error["type"] in ("missing", "extra_forbidden") or not _BRANCH.match(last)
+    return [*fields, last] if error["loc"] and is_field else fields
 
 
 _BRANCH = re.compile(r"(str|int|float|bool|dict)$|constrained-|[A-Z]|.*\[")

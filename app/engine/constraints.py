@@ -13,14 +13,20 @@ from app.engine.satisfiability import grammar_admits_something, regex_admits_som
 
 Json = Any
 
+_FIELDS = frozenset({"response_format", "structured_outputs", "text", "output_config", "tools"})
+
 
 def constrained_field(body: Mapping[str, Any]) -> str | None:
     """The first field of vLLM's request `body` that constrains the answer."""
+    if _FIELDS.isdisjoint(body):  # most requests
+        return None
     return next((name for name, _ in _constraints(body)), None)
 
 
 def unsatisfiable_field(body: Mapping[str, Any]) -> str | None:
     """The first field whose constraint no answer satisfies."""
+    if _FIELDS.isdisjoint(body):
+        return None
     return next((name for name, admits_something in _constraints(body) if not admits_something()), None)
 
 

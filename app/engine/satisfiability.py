@@ -15,7 +15,8 @@ from typing import Any
 Json = Any
 Known = Callable[[Any], bool]
 
-_MAX_QUESTIONS = 50_000
+_MAX_QUESTIONS = 10_000
+"""Some milliseconds."""
 
 
 class _TooLarge(Exception):

@@ -9,6 +9,7 @@ from app.errors import DeadlinePassed, TimedOut
 
 Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
+STOPPED = "The deployment stopped responding"
 _TOO_LONG = "The response took longer than this server allows"
 
 
@@ -77,7 +78,7 @@ class IdleTimeout:
             await self._limit.__aexit__(*raised)
         except TimeoutError as error:
             if self._idle:
-                raise TimedOut("The deployment stopped responding") from error
+                raise TimedOut(STOPPED) from error
             raise DeadlinePassed(_TOO_LONG) from error
 
     def _check(self) -> None:

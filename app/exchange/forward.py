@@ -33,7 +33,7 @@ from app.errors import (
     TimedOut,
     UpstreamError,
 )
-from app.exchange.deadlines import IdleTimeout, until
+from app.exchange.deadlines import STOPPED, IdleTimeout, until
 from app.exchange.failures import StreamAborted
 from app.exchange.request import unsatisfiable
 from app.exchange.response import ResponseWriter
@@ -154,7 +154,7 @@ class Forwarder:
                 if self.call.translation.stream:
                     chunks = await connection.enter_async_context(self._open(target, request))
                     if constrained_field(request.body) is not None:
-                        chunks = await _past_the_role(chunks)
+                        chunks = await self._past_the_role(chunks)
             if self.call.translation.stream:
                 stream = self.call.translation.open_stream(serving)
                 await self.writer.start_stream(stream.headers)
@@ -260,6 +260,24 @@ class Forwarder:
             raise StreamAborted
         await self.writer.end_stream(end)
 
+    async def _past_the_role(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The same chunks, once the second event is here. Raises the engine's error if that is one.
+
+        An engine that cannot follow a schema says so after the event with a chat's role, when no status is sent yet.
+        """
+        begun = b""
+        try:
+            async with asyncio.timeout(self.snapshot.config.timeouts.idle_s):
+                async for chunk in chunks:
+                    begun += chunk
+                    if begun.count(b"\n\n") > 1:
+                        break
+        except TimeoutError as error:
+            raise TimedOut(STOPPED) from error
+        if (failure := error_in_first_chunk(begun.partition(b"\n\n")[2])) is not None:
+            raise failure
+        return _preceded(begun, chunks)
+
     @contextmanager
     def _malformed_answers(self) -> Iterator[None]:
         """Turns what a dialect raises on a malformed answer into Broken, and logs the place in the code."""
@@ -275,21 +293,6 @@ class Forwarder:
             )
             _log.warning(MALFORMED_RESPONSE, extra=malformed)
             raise Broken(MALFORMED_RESPONSE) from error
-
-
-async def _past_the_role(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same chunks, once the second event is here. Raises the engine's error if that is one.
-
-    An engine that cannot follow a schema says so after the event with a chat's role. No status has been sent yet then.
-    """
-    begun = b""
-    async for chunk in chunks:
-        begun += chunk
-        if begun.count(b"\n\n") > 1:
-            break
-    if (error := error_in_first_chunk(begun.partition(b"\n\n")[2])) is not None:
-        raise error
-    return _preceded(begun, chunks)
 
 
 async def _preceded(begun: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

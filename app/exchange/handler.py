@@ -21,7 +21,6 @@ from urllib.parse import parse_qsl
 
 from app.access.caller import UNAUTHENTICATED, Caller, credentials
 from app.config.schema import Config, Sticky, Timeouts
-from app.dialects import legacy
 from app.dialects.base import Call, Dialect, ParseContext, Request, Route
 from app.errors import BadRequest, Unavailable
 from app.exchange.deadlines import Receive, while_connected
@@ -68,8 +67,6 @@ async def handle(
                 return
             record.endpoint = _addressed(route, request, snapshot.config)
             call = dialect.parse(route.operation, request, ParseContext(snapshot.config, state.random))
-            if isinstance(call, legacy.Call):
-                call = call.modern(dialect)
             check_length(call.body, snapshot.config.max_messages)
             check_constraints(call)
             async with while_connected(receive):

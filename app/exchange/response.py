@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.dialects.base import EVENT_STREAM, Reply
-from app.errors import SwitchyardError, Unauthorized
+from app.errors import MethodNotAllowed, SwitchyardError, Unauthorized
 from app.limits.limiter import Reservation
 from app.routing.traffic import DEPLOYMENT_HEADER
 from app.telemetry.access_log import Record
@@ -24,6 +24,8 @@ def error_headers(error: SwitchyardError) -> dict[str, str]:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after)))
     if isinstance(error, Unauthorized):
         headers["www-authenticate"] = "Bearer"  # RFC 9110: a 401 must name a scheme
+    if isinstance(error, MethodNotAllowed) and error.allowed:
+        headers["allow"] = ", ".join(error.allowed)  # RFC 9110: a 405 must list them
     return headers
 
 

@@ -106,7 +106,7 @@ class Router:
         except ConfigError:
             reloads.labels("refused").inc()
             raise
-        self._management.since_ms = int(time.time() * 1000)
+        self._management.configured(new, int(time.time() * 1000))
         reloads.labels("applied").inc()
 
     def _views(self) -> ConfigViews | None:

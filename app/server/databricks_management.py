@@ -1,7 +1,7 @@
-"""Databricks' management API, served from the router's configuration and, if there is one, the control plane.
+"""Databricks' management API, served from this router's state and, if there is one, the control plane.
 
-Reads need no control plane: they return the configuration in force and the deployments' health; with one, also whether
-every router has the latest configuration. The only write is an endpoint's traffic.
+Reads need no control plane: they return the configuration in force and the deployments' health. With one, they also
+report whether every router has the last configuration. The only write is to an endpoint's traffic.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from starlette.requests import Request as HTTPRequest
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, compile_path
 from starlette.routing import Route as Path
 from starlette.types import Receive, Scope, Send
 
@@ -21,12 +21,19 @@ from app.config.schema import Config
 from app.control_plane import Applied, ControlPlane, Delivery, change_traffic, delivery_seen
 from app.dialects.base import Reply
 from app.dialects.databricks.errors import error_reply
-from app.dialects.databricks.management.objects import REFUSED, View, detailed, find, listed, not_offered
+from app.dialects.databricks.management.objects import (
+    NOT_OFFERED_CALLS,
+    View,
+    endpoint_detail,
+    endpoint_list,
+    find_endpoint,
+    not_offered,
+)
 from app.dialects.databricks.management.openapi import openapi
-from app.dialects.databricks.management.traffic_update import Update, traffic_asked
+from app.dialects.databricks.management.traffic_update import Update, requested_traffic
 from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body
-from app.errors import NotFound, Unavailable, UpstreamError
+from app.errors import MethodNotAllowed, NotFound, Unavailable, UpstreamError
 from app.exchange.failures import errors_rendered
 from app.exchange.request import check_headers, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter
@@ -40,7 +47,7 @@ Handler = Callable[[HTTPRequest, "OperationContext"], Awaitable[Reply]]
 
 @dataclass(frozen=True, slots=True)
 class OperationContext:
-    """The caller of an operation, and its record for the log."""
+    """The caller, and the record for the access log."""
 
     caller: Caller
     record: Record
@@ -48,7 +55,7 @@ class OperationContext:
 
 _ROOT = "/api/2.0/serving-endpoints"
 _OPEN = ("probe",)
-_UNSUPPORTED = ("not_offered", "unknown")
+_NOT_DOCUMENTED = ("not_offered", "unknown")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 _IN_THE_FILE = (
@@ -61,8 +68,7 @@ _log = logging.getLogger("switchyard")
 class Management:
     """The management routes.
 
-    `views` gives the configuration in force (None before the first), `healthy` which deployments are healthy;
-    `since_ms` is when this router received its configuration (Unix time).
+    `views` returns the configuration in force (None before the first), `healthy` each deployment's health.
     """
 
     def __init__(
@@ -75,12 +81,19 @@ class Management:
     ) -> None:
         self._views_or_none, self._healthy, self._telemetry, self._control = views, healthy, telemetry, control
         self._access = access
-        self.since_ms = 0
+        self._paths = [(method, compile_path(path)[0]) for method, path, name, _ in self._table() if name != "unknown"]
+        self._since_ms = 0
+        self._created_ms: Mapping[str, int] = {}
+
+    def configured(self, config: Config, now_ms: int) -> None:
+        """Notes when this router received `config` (Unix time): without a control plane that is an endpoint's age."""
+        self._since_ms = now_ms
+        self._created_ms = {name: self._created_ms.get(name, now_ms) for name in config.endpoints}
 
     def operations(self) -> list[Operation]:
-        """What the API offers, for the OpenAPI document."""
+        """The operations for the OpenAPI document."""
         bodies = {"update_config": [Body(Update)]}
-        offered = [(method, path, name) for method, path, name, _ in self._table() if name not in _UNSUPPORTED]
+        offered = [(method, path, name) for method, path, name, _ in self._table() if name not in _NOT_DOCUMENTED]
         return [
             Operation(method, path, "databricks", name, bodies.get(name, []), name in _OPEN)
             for method, path, name in offered
@@ -98,7 +111,7 @@ class Management:
         ]
 
     def _table(self) -> list[tuple[str, str, str, Handler]]:
-        """Method, path, name and handler of each; the last one takes the rest below its prefix."""
+        """Method, path, name and handler of each; the last ones match every other path below `/api/2.0`."""
         return [
             ("GET", "/.well-known/databricks-config", "probe", self._probe),
             ("GET", _ROOT, "list_endpoints", self._list),
@@ -107,22 +120,22 @@ class Management:
             ("GET", f"{_ROOT}/{{name}}/metrics", "export_metrics", self._metrics),
             ("PUT", f"{_ROOT}/{{name}}/config", "update_config", self._update_config),
             *(
-                (method, path, "not_offered", partial(self._not_offered, why))
-                for (method, path), why in REFUSED.items()
+                (method, path, "not_offered", partial(self._not_offered, reason))
+                for (method, path), reason in NOT_OFFERED_CALLS.items()
             ),
             *((method, "/api/2.0/{path:path}", "unknown", self._unknown) for method in _METHODS),
         ]
 
     async def _probe(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        """The SDK calls it without credentials whenever it is configured; an empty object changes nothing for it."""
+        """The SDK requests it without credentials when it is configured; an empty object changes nothing for it."""
         return Reply(b"{}")
 
     async def _list(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        return Reply(dump(listed(await self._view(request, context))))
+        return Reply(dump(endpoint_list(await self._view(request, context))))
 
     async def _get(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name, _ = self._endpoint(request, context)
-        return Reply(dump(detailed(name, await self._view(request, context))))
+        return Reply(dump(endpoint_detail(name, await self._view(request, context))))
 
     async def _openapi(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name, config = self._endpoint(request, context)
@@ -133,32 +146,36 @@ class Management:
         return Reply(self._telemetry.expose([name]), media_type=CONTENT_TYPE)
 
     async def _update_config(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        """Changes the traffic in every router. The reply is the endpoint as it is a moment later."""
+        """Changes the traffic on every router. The reply has the endpoint's state a moment later."""
         self._access.require_manager(context.caller)
         name, config = self._endpoint(request, context)
         if self._control is None:
             raise not_offered(_IN_THE_FILE)
-        wanted = traffic_asked(name, await read_body(request.receive, request.headers, config), config)
+        body = await read_body(request.receive, request.headers, config)
+        requested = requested_traffic(name, body, config)
         seen = config.endpoints[name].traffic
-        await change_traffic(self._control, name, seen=seen, wanted=wanted)
-        before, after = dict(seen), dict(wanted)
+        await change_traffic(self._control, name, seen=seen, wanted=requested)
+        before, after = dict(seen), dict(requested)
         id, caller = context.record.request_id, context.caller.name
         change = event("traffic_changed", request_id=id, caller=caller, endpoint=name, before=before, after=after)
         _log.info("Traffic changed", extra=change)
-        return Reply(dump(detailed(name, await self._view(request, context))))
+        return Reply(dump(endpoint_detail(name, await self._view(request, context))))
 
-    async def _not_offered(self, why: str, request: HTTPRequest, context: OperationContext) -> Reply:
+    async def _not_offered(self, reason: str, request: HTTPRequest, context: OperationContext) -> Reply:
         if "name" in request.path_params:
             self._endpoint(request, context)
-        raise not_offered(why)
+        raise not_offered(reason)
 
     async def _unknown(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        if allowed := [method for method, pattern in self._paths if pattern.match(request.url.path)]:
+            message = f"{request.method} is not allowed on {request.url.path}"
+            raise MethodNotAllowed(message, allowed=sorted(set(allowed)))
         raise NotFound(f"No API found for '{request.method} {request.url.path}'")
 
     def _endpoint(self, request: HTTPRequest, context: OperationContext) -> tuple[str, Config]:
         """The endpoint in the path, and the configuration that has it. Raises NotFound, and Forbidden."""
         name, views = request.path_params["name"], self._views()
-        find(name, views.config)
+        find_endpoint(name, views.config)
         views.require_access(context.caller, name)
         context.record.endpoint = name
         return name, views.config
@@ -174,15 +191,16 @@ class Management:
         views = self._views()
         seen, may_manage = views.of(context.caller), self._access.may_manage(context.caller)
         view = partial(View, seen, healthy, url=str(request.base_url), may_manage=may_manage)
-        if self._control is None:
-            return view(since_ms=self.since_ms)
         if applied is None:
-            return view(since_ms=self.since_ms, delivery=Delivery.UNSETTLED)
+            delivery = Delivery.SETTLED if self._control is None else Delivery.UNSETTLED
+            return view(since_ms=self._since_ms, created_ms=self._created_ms, delivery=delivery)
+        self._created_ms = {**self._created_ms, **applied.created_ms}
         delivery = delivery_seen(applied, before, views.config)
-        return view(since_ms=applied.since_ms, delivery=delivery, pending=applied.parsed())
+        pending = applied.parsed()
+        return view(since_ms=applied.since_ms, created_ms=applied.created_ms, delivery=delivery, pending=pending)
 
     async def _applied(self) -> Applied | None:
-        """None without a control plane, or if it does not answer: a read does not fail for that."""
+        """None without a control plane, and if it does not answer: reads work without it."""
         if self._control is None:
             return None
         try:
@@ -198,7 +216,7 @@ class Management:
 class _Operation:
     """One method and path as an ASGI application: the handler's reply, or its error in Databricks' format.
 
-    It is logged and counted like any request.
+    It is logged and counted like every exchange.
     """
 
     name: str
@@ -215,7 +233,7 @@ class _Operation:
             async with errors_rendered(writer, partial(error_reply, request_id=record.request_id)):
                 if (views := self.views()) is not None:
                     check_headers(scope, views.config.max_header_bytes)
-                # Before the first configuration callers cannot be authenticated; the handler then answers 503.
+                # Before the first configuration there are no callers, and every answer is that there is none yet.
                 guarded = views is not None and self.name not in _OPEN
                 caller = await self.access.caller(headers_of(scope)) if guarded else UNAUTHENTICATED
                 record.caller = caller.name

@@ -15,6 +15,8 @@ import time
 import traceback
 from typing import Any
 
+_encode = json.JSONEncoder(default=str).encode
+
 
 def event(name: str, /, **fields: object) -> dict[str, Any]:
     """The `extra` of a logging call: the event's name and its fields, which must be JSON values."""
@@ -41,7 +43,7 @@ class JsonFormatter(logging.Formatter):
         line |= getattr(record, "fields", {})
         if record.exc_info and record.exc_info[1] is not None:
             line["traceback"] = where(record.exc_info[1])
-        return json.dumps(line, default=str)
+        return _encode(line)
 
 
 def log_to_stderr() -> None:

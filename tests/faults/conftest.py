@@ -73,8 +73,8 @@ class Cluster:
     def metrics(self) -> dict[str, float]:
         """One of the routers'."""
         lines = httpx.get(f"{self.url}/metrics", timeout=30).text.splitlines()
-        told = (line.rpartition(" ") for line in lines if line.startswith("switchyard_"))
-        return {name: float(value) for name, _, value in told}
+        samples = (line.rpartition(" ") for line in lines if line.startswith("switchyard_"))
+        return {name: float(value) for name, _, value in samples}
 
     def state(self) -> dict[str, str]:
         """Serve's statuses of the applications."""

@@ -42,9 +42,9 @@ class Signs:
                 name = f"{title} {process.pid}"
                 self.note(name, "rss_mb", elapsed_s, process.memory_info().rss / 2**20)
                 self.note(name, "fds", elapsed_s, process.num_fds())
-        told = cluster.metrics()
-        self.note("a router", "tasks", elapsed_s, told["switchyard_asyncio_tasks"])
-        self.note("a router", "lag_s", elapsed_s, told["switchyard_event_loop_lag_seconds"])
+        values = cluster.metrics()
+        self.note("a router", "tasks", elapsed_s, values["switchyard_asyncio_tasks"])
+        self.note("a router", "lag_s", elapsed_s, values["switchyard_event_loop_lag_seconds"])
 
     def note(self, name: str, sign: str, elapsed_s: float, value: float) -> None:
         """One value."""

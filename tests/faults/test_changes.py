@@ -40,7 +40,7 @@ def is_refused_as_full(outcome: Outcome) -> bool:
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_a_full_queue_is_refused_and_frees_itself(cluster: Cluster) -> None:
+def test_a_full_queue_is_rejected_and_frees_itself(cluster: Cluster) -> None:
     tight = {"max_concurrent": 1, "max_queued": 0, "max_wait_s": 1}
     change_endpoint(cluster, admission=tight)
     cluster.whole_again()

@@ -28,7 +28,7 @@ def test_the_death_of_a_replica_loses_only_streams_that_had_begun(
 
 
 def test_a_replica_that_hangs_is_gone_around_and_replaced(cluster: Cluster, traffic: Traffic) -> None:
-    """Requests that it holds wait for the first byte no longer than `first_byte_s`, and are asked elsewhere."""
+    """Requests that it holds wait for the first byte no longer than `first_byte_s`, and are retried elsewhere."""
     moment = time.monotonic()
     hung, *_ = cluster.processes(REPLICA)
     hung.suspend()

@@ -14,13 +14,13 @@ from tests.support.redis_server import redis_server
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 
-TOLD = {
+ERROR_EVENTS = {
     "openai": b'data: {"error"',
     "anthropic": b"event: error",
     "databricks": b'data: {"error',
     "tgi": b'"error_type"',
 }
-"""How a stream tells a failure; Azure's and Friendli's have no words for one, and their connections break."""
+"""A stream's error event by dialect; Azure and Friendli have none, and their connections break."""
 
 
 def nothing_is_in_flight(cluster: Cluster) -> None:
@@ -28,18 +28,18 @@ def nothing_is_in_flight(cluster: Cluster) -> None:
 
     def none() -> bool:
         looks = [cluster.metrics() for _ in range(8)]
-        return not any(value for told in looks for name, value in told.items() if "_in_flight{" in name)
+        return not any(value for values in looks for name, value in values.items() if "_in_flight{" in name)
 
     wait_until(none, cluster.metrics, within_s=20)
 
 
 def broke_off(outcome: Outcome) -> bool:
-    """A stream of the broken upstream's that had begun, and that says so."""
+    """A stream of the broken upstream that had begun, and that ends with its dialect's error."""
     begun = outcome.lane.streamed and outcome.status == 200
     if not begun or outcome.headers["azureml-model-deployment"] != "breaking":
         return False
-    told = TOLD.get(outcome.lane.name)
-    return outcome.error is not None if told is None else told in outcome.body
+    event = ERROR_EVENTS.get(outcome.lane.name)
+    return outcome.error is not None if event is None else event in outcome.body
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def upstream(cluster: Cluster) -> Iterator[Breaking]:
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_an_answer_that_breaks_off_is_asked_elsewhere_or_ends_in_an_error(cluster: Cluster, upstream: Breaking) -> None:
+def test_an_answer_that_breaks_off_is_retried_or_ends_in_an_error(cluster: Cluster, upstream: Breaking) -> None:
     with Traffic(cluster.url, lanes()).running() as traffic:
         moment = time.monotonic()
         kinds = [(way, streamed) for way in WAYS for streamed in (False, True)]

@@ -1,14 +1,11 @@
 """The launcher starts the real application, and leaves nothing behind however it ends."""
 
-import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
@@ -49,33 +46,16 @@ def launch(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]
     )
 
 
-def assert_nothing_is_left(launcher: Launcher) -> None:
-    assert processes.processes_of(launcher.run_id) == []
-    with socket.socket() as probe:
-        assert probe.connect_ex(("127.0.0.1", launcher.port)) != 0
-
-
-# SIGTERM ends the application that the other tests share: conftest.py looks at what is left then.
-def test_ctrl_c_stops_everything(launcher: Launcher) -> None:
-    answer = httpx.post(f"{launcher.url}/v1/embeddings", json={"model": "embed", "input": "hello"}, timeout=60)
-    assert len(answer.json()["data"][0]["embedding"]) == 384
-    assert len(processes.processes_of(launcher.run_id)) > 5
-    launcher.process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
-    launcher.process.send_signal(signal.SIGINT)  # impatience changes nothing
-    assert launcher.process.wait(timeout=90) == 0
-    assert_nothing_is_left(launcher)
-    assert not (launcher.directory / "local.json").exists()
-
-
+# SIGTERM ends the application of tests/real: its conftest.py checks what is left. SIGINT: the end of test_live_traffic.
 def test_stop_cleans_up_after_a_killed_launcher(launcher: Launcher, config: Path) -> None:
     refused = launch("serve", str(config), directory=launcher.directory)
     assert refused.returncode == 1
     assert "already runs" in refused.stderr
+    assert len(processes.processes_of(launcher.run_id)) > 5
     launcher.process.kill()
     launcher.process.wait()
     assert launch("stop", directory=launcher.directory).returncode == 0
-    assert_nothing_is_left(launcher)
+    launcher.assert_nothing_is_left()
 
 
 def test_a_taken_port_is_refused_at_once(config: Path, tmp_path: Path) -> None:

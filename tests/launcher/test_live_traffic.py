@@ -213,3 +213,14 @@ def test_the_next_deployment_of_the_file_puts_its_traffic_in_force(cluster: Clus
     deliver(cluster.config, cluster.launcher.directory)
     endpoint = cluster.endpoints.wait_get_serving_endpoint_not_updating("chat")
     assert [it.traffic_percentage for it in endpoint.config.traffic_config.routes] == [90, 10]
+
+
+def test_ctrl_c_stops_everything(cluster: Cluster) -> None:
+    """The last one here: it ends the application that the other tests share."""
+    launcher = cluster.launcher
+    launcher.process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    launcher.process.send_signal(signal.SIGINT)  # a second one changes nothing
+    assert launcher.process.wait(timeout=90) == 0
+    launcher.assert_nothing_is_left()
+    assert not (launcher.directory / "local.json").exists()

@@ -54,7 +54,7 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applicatio
 
 
 def eventually(condition: Callable[[], bool], *, within_s: float) -> bool:
-    """Whether `condition()` becomes true in time; asked every 50 ms."""
+    """Whether `condition()` becomes true in time, checked every 50 ms."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:

@@ -15,12 +15,12 @@ from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from tests.real.conftest import Application, eventually
-from tests.support.conversations import ANSWER, ASKED
+from tests.support.conversations import ANSWER, MESSAGES
 
 pytestmark = pytest.mark.real
 
 KEY = AzureKeyCredential("unused")
-GREEDY: dict[str, Any] = {"messages": ASKED, "temperature": 0, "max_tokens": 24}
+GREEDY: dict[str, Any] = {"messages": MESSAGES, "temperature": 0, "max_tokens": 24}
 TOOL: Any = {
     "type": "function",
     "function": {
@@ -70,13 +70,13 @@ def test_documented_parts_and_roles_are_read(client: Any) -> None:
 
 def test_the_header_routes(client: Any) -> None:
     for name in ("smollm2-blue", "smollm2-green"):
-        told: list[Any] = []
+        seen: list[Any] = []
         client.complete(
             **GREEDY,
             headers={"azureml-model-deployment": name},
-            raw_response_hook=lambda response, told=told: told.append(response.http_response.headers),
+            raw_response_hook=lambda response, seen=seen: seen.append(response.http_response.headers),
         )
-        assert told[0]["azureml-model-deployment"] == name
+        assert seen[0]["azureml-model-deployment"] == name
     with pytest.raises(ResourceNotFoundError) as raised:
         client.complete(**GREEDY, headers={"azureml-model-deployment": "gone"})
     assert body_of(raised.value)["status"] == 404
@@ -145,7 +145,9 @@ def test_what_the_model_cannot_do_is_a_422_with_its_place(
 
 
 @pytest.mark.parametrize(("mode", "status"), [(None, 400), ("error", 400), ("drop", 200), ("pass-through", 200)])
-def test_extra_parameters(application: Application, mode: str | None, status: int) -> None:
+def test_the_extra_parameters_header_decides_about_unknown_fields(
+    application: Application, mode: str | None, status: int
+) -> None:
     answer = httpx.post(
         f"{application.url}/chat/completions",
         params={"api-version": "2024-05-01-preview"},
@@ -185,7 +187,7 @@ def test_info_lets_load_client_choose(application: Application) -> None:
 
 def test_closing_a_stream_ends_the_engines_work(application: Application, client: Any) -> None:
     stream = client.complete(
-        messages=ASKED,
+        messages=MESSAGES,
         max_tokens=4000,
         model_extras={"ignore_eos": True},
         stream=True,

@@ -27,11 +27,11 @@ STORY = "Once upon a time there was a little bird. The little bird"
 )
 def test_a_search_finds_the_beams_of_transformers(application: Application, settings: dict[str, Any]) -> None:
     search = {"width": 4, "early_stopping": False, "length_penalty": 1.0, "no_repeat_ngram": 1, **settings}
-    asked = {"model": MODEL, "prompt": STORY, "max_tokens": 12, "n": 4, "beam": search, "return_token_ids": True}
+    fields = {"model": MODEL, "prompt": STORY, "max_tokens": 12, "n": 4, "beam": search, "return_token_ids": True}
     url = f"{application.url}/deployments/{GREEN}/switchyard/completions"
-    told = httpx.post(url, json=asked, headers={INTERNAL_KEY_HEADER: application.internal_key}, timeout=240)
-    assert told.status_code == 200, told.text
-    choices = told.json()["choices"]
+    answer = httpx.post(url, json=fields, headers={INTERNAL_KEY_HEADER: application.internal_key}, timeout=240)
+    assert answer.status_code == 200, answer.text
+    choices = answer.json()["choices"]
     expected = reference.beams(
         STORY,
         num_beams=4,
@@ -45,6 +45,6 @@ def test_a_search_finds_the_beams_of_transformers(application: Application, sett
     np.testing.assert_allclose([choice["beam_score"] for choice in choices], [s for _, s in expected], rtol=1e-3)
 
 
-def test_the_route_is_the_routers_alone(application: Application) -> None:
+def test_the_route_needs_the_internal_key(application: Application) -> None:
     url = f"{application.url}/deployments/{GREEN}/switchyard/completions"
     assert httpx.post(url, json={"model": MODEL, "prompt": "a"}).status_code == 401

@@ -17,11 +17,11 @@ from databricks.sdk.service.serving import ChatMessage, ChatMessageRole
 from app.internal_api import INTERNAL_KEY_HEADER
 from tests.real.conftest import Application, eventually
 from tests.support.conversations import ANSWER, QUESTION, TOOL
-from tests.support.conversations import ASKED as USER
+from tests.support.conversations import MESSAGES as USER
 
 pytestmark = pytest.mark.real
 
-ASKED = [ChatMessage(role=ChatMessageRole.USER, content=QUESTION)]
+SDK_MESSAGES = [ChatMessage(role=ChatMessageRole.USER, content=QUESTION)]
 GREEN = "smollm2-green"
 NEVER_ENDS = {"2": -100}  # SmolLM2's end of sequence
 
@@ -57,12 +57,14 @@ def invoke(application: Application, **body: Any) -> httpx.Response:
 
 
 def test_query_a_chat_endpoint(endpoints: Any) -> None:
-    answer = endpoints.query("chat", messages=ASKED, temperature=0, max_tokens=24)
+    answer = endpoints.query("chat", messages=SDK_MESSAGES, temperature=0, max_tokens=24)
     assert ANSWER in answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
     assert answer.served_model_name in ("smollm2-blue", "smollm2-green")
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
-    assert endpoints.query(GREEN, messages=ASKED, temperature=0, max_tokens=2).choices[0].finish_reason == "length"
+    assert (
+        endpoints.query(GREEN, messages=SDK_MESSAGES, temperature=0, max_tokens=2).choices[0].finish_reason == "length"
+    )
 
 
 def test_the_streamed_chat_is_the_whole_one(sdk: Any) -> None:
@@ -77,21 +79,21 @@ def test_the_streamed_chat_is_the_whole_one(sdk: Any) -> None:
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
 def test_a_tool_is_called_and_its_answer_read(sdk: Any, choice: Any) -> None:
-    asked = [{"role": "user", "content": "What is the weather in Paris?"}]
+    fields = [{"role": "user", "content": "What is the weather in Paris?"}]
     request = {"model": "chat", "tools": [TOOL], "temperature": 0, "max_tokens": 64}
-    message = sdk.chat.completions.create(messages=asked, tool_choice=choice, **request).choices[0].message
+    message = sdk.chat.completions.create(messages=fields, tool_choice=choice, **request).choices[0].message
     (call,) = message.tool_calls
     assert call.function.name == "get_weather"
     assert isinstance(json.loads(call.function.arguments)["city"], str)
     result = {"role": "tool", "tool_call_id": call.id, "content": "20 degrees"}
-    history = [*asked, message.model_dump(), result]
+    history = [*fields, message.model_dump(), result]
     assert sdk.chat.completions.create(messages=history, tool_choice="none", **request).choices[0].message.content
 
 
 def test_a_json_schema_is_kept_to(application: Application) -> None:
     schema = {"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}, "required": ["color"]}
-    told = {"type": "json_schema", "json_schema": {"name": "c", "schema": schema, "strict": True}}
-    answer = invoke(application, messages=USER, max_tokens=40, response_format=told).json()
+    result = {"type": "json_schema", "json_schema": {"name": "c", "schema": schema, "strict": True}}
+    answer = invoke(application, messages=USER, max_tokens=40, response_format=result).json()
     assert json.loads(answer["choices"][0]["message"]["content"])["color"] in ("red", "blue")
     assert answer["choices"][0]["finishReason"] == answer["choices"][0]["finish_reason"]
 
@@ -190,13 +192,13 @@ def cosine(a: list[float], b: list[float]) -> float:
 
 def test_an_instruction_is_part_of_what_is_embedded(endpoints: Any, sdk: Any) -> None:
     plain = endpoints.query("embed", input=["a green frog"])
-    told = endpoints.query("embed", input=["a green frog"], extra_params={"instruction": "Find animals:"})
+    answer = endpoints.query("embed", input=["a green frog"], extra_params={"instruction": "Find animals:"})
     same = sdk.embeddings.create(model="embed", input="Find animals: a green frog")
-    assert told.served_model_name == "minilm"
-    assert cosine(told.data[0].embedding, same.data[0].embedding) > 0.9999
-    assert cosine(told.data[0].embedding, plain.data[0].embedding) < 0.99
-    assert told.usage.prompt_tokens == same.usage.prompt_tokens > plain.usage.prompt_tokens
-    assert told.usage.completion_tokens is None
+    assert answer.served_model_name == "minilm"
+    assert cosine(answer.data[0].embedding, same.data[0].embedding) > 0.9999
+    assert cosine(answer.data[0].embedding, plain.data[0].embedding) < 0.99
+    assert answer.usage.prompt_tokens == same.usage.prompt_tokens > plain.usage.prompt_tokens
+    assert answer.usage.completion_tokens is None
 
 
 def test_a_response_whole_and_streamed(sdk: Any) -> None:
@@ -318,16 +320,16 @@ def test_bad_requests_are_400_and_name_the_field(
 
 def test_the_sdks_exceptions(endpoints: Any) -> None:
     with pytest.raises(NotFound, match="The given endpoint does not exist"):
-        endpoints.query("gone", messages=ASKED)
+        endpoints.query("gone", messages=SDK_MESSAGES)
     with pytest.raises(InvalidParameterValue, match="expects `input`"):
-        endpoints.query("embed", messages=ASKED)
+        endpoints.query("embed", messages=SDK_MESSAGES)
     with pytest.raises(BadRequest, match="unknown field"):
-        endpoints.query("chat", messages=ASKED, extra_params={"min_p": "0.5"})
+        endpoints.query("chat", messages=SDK_MESSAGES, extra_params={"min_p": "0.5"})
     with pytest.raises(InvalidParameterValue, match="temperature"):
-        endpoints.query("chat", messages=ASKED, temperature=3)
+        endpoints.query("chat", messages=SDK_MESSAGES, temperature=3)
 
 
-def test_one_served_model_can_be_asked(application: Application) -> None:
+def test_a_request_can_name_a_served_model(application: Application) -> None:
     for name in ("smollm2-blue", "smollm2-green"):
         answer = httpx.post(
             f"{application.url}/serving-endpoints/chat/served-models/{name}/invocations",

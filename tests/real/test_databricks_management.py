@@ -167,5 +167,7 @@ async def test_of_two_conflicting_changes_one_is_made(application: Application, 
     (refused,) = [answer.json() for answer in answers if answer.status_code == 409]
     assert refused["error_code"] == "RESOURCE_CONFLICT"
     endpoint = await asyncio.to_thread(endpoints.wait_get_serving_endpoint_not_updating, "chat")
+    before = endpoints.get("chat")
+    assert before.creation_timestamp < before.last_updated_timestamp
     won = next(it for it, answer in zip(wanted, answers, strict=True) if answer.status_code == 200)
     assert shares(endpoint) == won == applied(application)

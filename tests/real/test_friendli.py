@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from deployments.weights.cache import default_cache, prepare
 from tests.real.conftest import Application, eventually
-from tests.support.conversations import ANSWER, ASKED, QUESTION
+from tests.support.conversations import ANSWER, MESSAGES, QUESTION
 
 pytestmark = pytest.mark.real
 
@@ -45,8 +45,8 @@ def friendli(application: Application) -> Iterator[Any]:
 
 def complete(friendli: Any, **body: Any) -> Any:
     """By the present SDK."""
-    asked = {"model": GREEN, **({} if "tokens" in body else {"prompt": PROMPT}), **body}
-    return friendli.serverless.completions.complete(serverless_completions_body=asked, retries=None)
+    fields = {"model": GREEN, **({} if "tokens" in body else {"prompt": PROMPT}), **body}
+    return friendli.serverless.completions.complete(serverless_completions_body=fields, retries=None)
 
 
 def post(application: Application, path: str = "/serverless/v1/completions", **body: Any) -> httpx.Response:
@@ -55,16 +55,16 @@ def post(application: Application, path: str = "/serverless/v1/completions", **b
 
 def answer(application: Application, **body: Any) -> Any:
     """By the documents' form."""
-    told = post(application, **body)
-    assert told.status_code == 200, told.text
-    return told.json()
+    result = post(application, **body)
+    assert result.status_code == 200, result.text
+    return result.json()
 
 
 def events(application: Application, **body: Any) -> tuple[list[Any], Any]:
     """The token events of a stream in the documents' form, and its last event."""
-    told = post(application, **body, stream=True)
-    assert told.status_code == 200, told.text
-    *tokens, last = (json.loads(line.removeprefix("data: ")) for line in told.text.split("\n\n") if line)
+    result = post(application, **body, stream=True)
+    assert result.status_code == 200, result.text
+    *tokens, last = (json.loads(line.removeprefix("data: ")) for line in result.text.split("\n\n") if line)
     assert {event["event"] for event in tokens} <= {"token_sampled"}
     assert last["event"] == "complete"
     return tokens, last
@@ -75,8 +75,8 @@ def ids_of(friendli: Any, text: str) -> list[int]:
     return ids
 
 
-def tokens_of(told: Any) -> list[list[int]]:
-    return [choice["tokens"] for choice in told["choices"]]
+def tokens_of(result: Any) -> list[list[int]]:
+    return [choice["tokens"] for choice in result["choices"]]
 
 
 def ngrams(ids: Ids, n: int) -> list[tuple[int, ...]]:
@@ -99,20 +99,20 @@ def free(unhindered: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize("prompt", [PROMPT, MANY_BYTES])
 def test_greedy_is_what_the_openai_api_says_in_every_form(application: Application, friendli: Any, prompt: str) -> None:
-    told = application.sdk.completions.create(model=GREEN, prompt=prompt, max_tokens=24, temperature=0)
-    expected = told.choices[0].text
-    asked: dict[str, Any] = {"prompt": prompt, "max_tokens": 24, "temperature": 0}
-    whole = complete(friendli, **asked).choices[0]
+    result = application.sdk.completions.create(model=GREEN, prompt=prompt, max_tokens=24, temperature=0)
+    expected = result.choices[0].text
+    fields: dict[str, Any] = {"prompt": prompt, "max_tokens": 24, "temperature": 0}
+    whole = complete(friendli, **fields).choices[0]
     assert whole.text == expected
     assert complete(friendli, tokens=ids_of(friendli, prompt), max_tokens=24, temperature=0).choices[0].text == expected
-    with complete(friendli, **asked, stream=True) as stream:
+    with complete(friendli, **fields, stream=True) as stream:
         chunks = [event.data.choices[0] for event in stream]
     assert "".join(chunk.text for chunk in chunks) == expected
     assert [chunk.token for chunk in chunks[:-1]] == whole.tokens
-    tokens, last = events(application, **asked)
+    tokens, last = events(application, **fields)
     assert "".join(event["text"] for event in tokens) == expected == last["choices"][0]["text"]
     assert [event["token"] for event in tokens] == whole.tokens == last["choices"][0]["tokens"]
-    assert last["usage"] == {**answer(application, **asked)["usage"]}
+    assert last["usage"] == {**answer(application, **fields)["usage"]}
 
 
 async def test_the_async_sdk(application: Application) -> None:
@@ -128,26 +128,26 @@ async def test_the_async_sdk(application: Application) -> None:
     assert text == whole.choices[0].text
 
 
-def test_the_seed_that_is_told_draws_the_same_again(application: Application) -> None:
-    asked: dict[str, Any] = {"prompt": STORY, "max_tokens": 16}
-    first, second = answer(application, **asked, n=2)["choices"]
+def test_a_reported_seed_draws_the_same_tokens_again(application: Application) -> None:
+    fields: dict[str, Any] = {"prompt": STORY, "max_tokens": 16}
+    first, second = answer(application, **fields, n=2)["choices"]
     assert first["text"] != second["text"]
     for choice in (first, second):
-        (again,) = answer(application, **asked, seed=choice["seed"])["choices"]
+        (again,) = answer(application, **fields, seed=choice["seed"])["choices"]
         assert (again["seed"], again["tokens"]) == (choice["seed"], choice["tokens"])
     seeds = [second["seed"], 2**64 - 2, first["seed"]]
-    listed = answer(application, **asked, n=3, seed=seeds)["choices"]
+    listed = answer(application, **fields, n=3, seed=seeds)["choices"]
     assert [choice["seed"] for choice in listed] == seeds
     assert (listed[0]["tokens"], listed[2]["tokens"]) == (second["tokens"], first["tokens"])
-    _, last = events(application, **asked, n=3, seed=seeds)
+    _, last = events(application, **fields, n=3, seed=seeds)
     assert tokens_of(last) == [choice["tokens"] for choice in listed]
 
 
 @pytest.mark.parametrize("n", [2])
 def test_no_ngram_comes_twice(application: Application, friendli: Any, free: list[list[int]], n: int) -> None:
     prompt = ids_of(friendli, STORY.partition(".")[0])  # the story's own repeats itself
-    told = answer(application, **{**MANY, "prompt": None, "tokens": prompt}, no_repeat_ngram=n)
-    for ids in tokens_of(told):
+    result = answer(application, **{**MANY, "prompt": None, "tokens": prompt}, no_repeat_ngram=n)
+    for ids in tokens_of(result):
         seen = ngrams([*prompt, *ids], n)
         assert len(set(seen)) == len(seen)
     assert sum(len(ngrams(ids, n)) - len(set(ngrams(ids, n))) for ids in free) > 15
@@ -163,8 +163,8 @@ def test_forbidden_sequences_and_words_do_not_come(
     forbidden = {*sequences, *(tuple(ids_of(friendli, word)) for word in words)}
     assert sum(counted[len(gram)][gram] for gram in forbidden) > 20
     listed = [{"tokens": list(gram)} for gram in sequences]
-    told = answer(application, **MANY, bad_word_tokens=listed, bad_words=words)
-    for ids in tokens_of(told):
+    result = answer(application, **MANY, bad_word_tokens=listed, bad_words=words)
+    for ids in tokens_of(result):
         assert not forbidden & {gram for n in (1, 2, 3) for gram in ngrams(ids, n)}
 
 
@@ -173,9 +173,9 @@ def test_nothing_comes_after_a_stop_token(application: Application, free: list[l
     counted = Counter(id for ids in free for id in ids[20:])
     stops = [id for id, _ in counted.most_common(3)]
     listed = [{"tokens": stops[:2]}, {"tokens": stops[2:]}]
-    asked = {**MANY, "stop_tokens": listed}
-    found = answer(application, **asked)["choices"]
-    tokens, last = events(application, **asked)
+    fields = {**MANY, "stop_tokens": listed}
+    found = answer(application, **fields)["choices"]
+    tokens, last = events(application, **fields)
     for choice, streamed, before in zip(found, last["choices"], free, strict=True):
         until = next(position for position, id in enumerate(before) if id in stops)
         assert choice["tokens"] == streamed["tokens"] == before[:until]
@@ -199,17 +199,17 @@ def test_nothing_comes_after_a_stop_phrase(application: Application, unhindered:
 
 def test_lengths_count_the_prompt(application: Application, friendli: Any) -> None:
     prompt = len(ids_of(friendli, PROMPT))
-    told = answer(application, prompt=PROMPT, max_total_tokens=prompt + 7, min_total_tokens=prompt + 7)
-    assert told["usage"] == {"prompt_tokens": prompt, "completion_tokens": 7, "total_tokens": prompt + 7}
+    result = answer(application, prompt=PROMPT, max_total_tokens=prompt + 7, min_total_tokens=prompt + 7)
+    assert result["usage"] == {"prompt_tokens": prompt, "completion_tokens": 7, "total_tokens": prompt + 7}
     refused = post(application, prompt=PROMPT, max_total_tokens=prompt)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_total_tokens")
 
 
 def test_another_end_of_sequence(application: Application, free: list[list[int]]) -> None:
     end = free[0][50]
-    told = answer(application, **{**MANY, "n": 1, "eos_token": [end]})["choices"][0]
-    assert told["tokens"] == free[0][: free[0].index(end)]
-    assert told["finish_reason"] == "stop"
+    result = answer(application, **{**MANY, "n": 1, "eos_token": [end]})["choices"][0]
+    assert result["tokens"] == free[0][: free[0].index(end)]
+    assert result["finish_reason"] == "stop"
 
 
 def test_forced_tokens_and_the_models_own_logprobs(application: Application) -> None:
@@ -233,67 +233,67 @@ def embedding(*ids: int) -> list[float]:
 
 def test_a_tokens_own_embedding_changes_nothing_and_another_does(application: Application, friendli: Any) -> None:
     ids = ids_of(friendli, PROMPT)
-    asked: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
-    expected = answer(application, **asked)["choices"][0]["tokens"]
+    fields: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+    expected = answer(application, **fields)["choices"][0]["tokens"]
     everywhere = list(range(len(ids)))
     for indices in ([3], [4, 0], everywhere):
         values = embedding(*(ids[index] for index in indices))
         replaced = {"token_index_to_replace": indices, "embedding_to_replace": values}
-        assert tokens_of(answer(application, **asked, **replaced)) == [expected]
-        assert tokens_of(events(application, **asked, **replaced)[1]) == [expected]
+        assert tokens_of(answer(application, **fields, **replaced)) == [expected]
+        assert tokens_of(events(application, **fields, **replaced)[1]) == [expected]
     (italy,) = ids_of(friendli, " Italy")
     france = ids.index(*ids_of(friendli, " France"))
     replaced = {"token_index_to_replace": [france], "embedding_to_replace": embedding(italy)}
-    told = answer(application, **asked, **replaced)["choices"][0]
-    of_italy = answer(application, **{**asked, "prompt": PROMPT.replace("France", "Italy")})["choices"][0]
-    assert told["tokens"] == of_italy["tokens"] != expected
-    refused = post(application, **asked, token_index_to_replace=[99], embedding_to_replace=embedding(italy))
+    result = answer(application, **fields, **replaced)["choices"][0]
+    of_italy = answer(application, **{**fields, "prompt": PROMPT.replace("France", "Italy")})["choices"][0]
+    assert result["tokens"] == of_italy["tokens"] != expected
+    refused = post(application, **fields, token_index_to_replace=[99], embedding_to_replace=embedding(italy))
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "token_index_to_replace")
 
 
 def test_beams_find_what_is_likelier_than_greedy(application: Application) -> None:
-    asked: dict[str, Any] = {"prompt": STORY, "max_tokens": 12, "min_tokens": 12, "include_output_logprobs": True}
-    (greedy,) = answer(application, **asked, temperature=0)["choices"]
-    (one,) = answer(application, **asked, num_beams=1)["choices"]
+    fields: dict[str, Any] = {"prompt": STORY, "max_tokens": 12, "min_tokens": 12, "include_output_logprobs": True}
+    (greedy,) = answer(application, **fields, temperature=0)["choices"]
+    (one,) = answer(application, **fields, num_beams=1)["choices"]
     assert one["tokens"] == greedy["tokens"]
-    (best,) = answer(application, **asked, num_beams=8, length_penalty=1.0, early_stopping=True)["choices"]
+    (best,) = answer(application, **fields, num_beams=8, length_penalty=1.0, early_stopping=True)["choices"]
     assert sum(best["logprobs"]) > sum(greedy["logprobs"])
     assert len(best["tokens"]) == 12
 
 
 @pytest.mark.parametrize("kind", ["NAIVE_SAMPLING", "STOCHASTIC"])
 def test_drawn_beams_are_drawn_again_by_their_seed(application: Application, kind: str) -> None:
-    asked: dict[str, Any] = {"prompt": STORY, "max_tokens": 8, "num_beams": 3, "beam_search_type": kind, "top_k": 20}
-    (first,) = answer(application, **asked)["choices"]
-    (again,) = answer(application, **asked, seed=first["seed"])["choices"]
+    fields: dict[str, Any] = {"prompt": STORY, "max_tokens": 8, "num_beams": 3, "beam_search_type": kind, "top_k": 20}
+    (first,) = answer(application, **fields)["choices"]
+    (again,) = answer(application, **fields, seed=first["seed"])["choices"]
     assert again["tokens"] == first["tokens"]
 
 
-def test_beams_obey_too(application: Application) -> None:
-    asked: dict[str, Any] = {"prompt": STORY, "max_tokens": 24, "num_beams": 4}
-    (plain,) = answer(application, **asked)["choices"]
-    (told,) = answer(application, **asked, no_repeat_ngram=2)["choices"]
-    assert len(set(ngrams(told["tokens"], 2))) == len(ngrams(told["tokens"], 2))
-    (told,) = answer(application, **asked, bad_word_tokens=[{"tokens": plain["tokens"][:1]}])["choices"]
-    assert plain["tokens"][0] not in told["tokens"]
-    (told,) = answer(application, **asked, stop_tokens=[{"tokens": plain["tokens"]}])["choices"]
-    assert told["finish_reason"] == "stop"
-    assert not set(told["tokens"]) & set(plain["tokens"])
+def test_beams_follow_the_sampling_fields(application: Application) -> None:
+    fields: dict[str, Any] = {"prompt": STORY, "max_tokens": 24, "num_beams": 4}
+    (plain,) = answer(application, **fields)["choices"]
+    (result,) = answer(application, **fields, no_repeat_ngram=2)["choices"]
+    assert len(set(ngrams(result["tokens"], 2))) == len(ngrams(result["tokens"], 2))
+    (result,) = answer(application, **fields, bad_word_tokens=[{"tokens": plain["tokens"][:1]}])["choices"]
+    assert plain["tokens"][0] not in result["tokens"]
+    (result,) = answer(application, **fields, stop_tokens=[{"tokens": plain["tokens"]}])["choices"]
+    assert result["finish_reason"] == "stop"
+    assert not set(result["tokens"]) & set(plain["tokens"])
 
 
-def test_answers_have_the_shape_that_is_asked_for(application: Application, friendli: Any) -> None:
+def test_answers_follow_the_response_format(application: Application, friendli: Any) -> None:
     schema = {"properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}}, "type": "object"}
     form: dict[str, Any] = {"type": "json_object", "schema": json.dumps(schema)}
-    (told,) = answer(application, prompt="A JSON object:", response_format=form, max_tokens=120, temperature=0)[
+    (result,) = answer(application, prompt="A JSON object:", response_format=form, max_tokens=120, temperature=0)[
         "choices"
     ]
-    assert set(json.loads(told["text"])) == {"a", "b"}
+    assert set(json.loads(result["text"])) == {"a", "b"}
     form = {"type": "regex", "schema": "(red|blue)-[0-9]{3}"}
-    (told,) = answer(application, prompt="A colour and a number:", response_format=form)["choices"]
-    assert re.fullmatch("(red|blue)-[0-9]{3}", told["text"])
+    (result,) = answer(application, prompt="A colour and a number:", response_format=form)["choices"]
+    assert re.fullmatch("(red|blue)-[0-9]{3}", result["text"])
     form = {"type": "json_schema", "json_schema": {"schema": {**schema, "required": ["a"]}}}
-    told = complete(friendli, prompt="A JSON object:", response_format=form, max_tokens=120).choices[0]
-    assert isinstance(json.loads(told.text)["a"], int)
+    result = complete(friendli, prompt="A JSON object:", response_format=form, max_tokens=120).choices[0]
+    assert isinstance(json.loads(result.text)["a"], int)
     refused = post(application, prompt="x", response_format={"type": "regex", "schema": "("})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "response_format")
 
@@ -329,8 +329,8 @@ def test_the_sdk_raises(friendli: Any) -> None:
 
 def test_the_clients_time_is_a_429_and_ends_the_work(application: Application) -> None:
     long: dict[str, Any] = {"prompt": STORY, "max_tokens": 4000, "min_tokens": 4000}
-    told = post(application, **long, timeout_microseconds=300_000)
-    assert (told.status_code, told.json()["error"]["param"]) == (429, "timeout_microseconds")
+    result = post(application, **long, timeout_microseconds=300_000)
+    assert (result.status_code, result.json()["error"]["param"]) == (429, "timeout_microseconds")
     assert eventually(lambda: application.running(GREEN) == 0, within_s=10)
     body = {"model": GREEN, **long, "timeout_microseconds": 3_000_000, "stream": True}
     with httpx.stream("POST", f"{application.url}/serverless/v1/completions", json=body, timeout=240) as stream:
@@ -342,43 +342,43 @@ def test_the_clients_time_is_a_429_and_ends_the_work(application: Application) -
 
 
 def test_openais_clients_are_unaffected(application: Application) -> None:
-    told = application.sdk.completions.create(model=GREEN, prompt=PROMPT, max_tokens=3, temperature=0, logprobs=0)
-    assert told.object == "text_completion"
-    assert not hasattr(told.choices[0], "seed")
+    result = application.sdk.completions.create(model=GREEN, prompt=PROMPT, max_tokens=3, temperature=0, logprobs=0)
+    assert result.object == "text_completion"
+    assert not hasattr(result.choices[0], "seed")
     raw = post(application, "/v1/completions", prompt=PROMPT, max_tokens=3, temperature=0)
     assert "seed" not in raw.json()["choices"][0]
     theirs = post(application, "/v1/completions", prompt=PROMPT, max_tokens=3, temperature=0, stop_tokens=None)
     assert theirs.json()["choices"][0]["seed"]
-    assert theirs.json()["choices"][0]["text"] == told.choices[0].text == raw.json()["choices"][0]["text"]
+    assert theirs.json()["choices"][0]["text"] == result.choices[0].text == raw.json()["choices"][0]["text"]
 
 
-def test_chat(application: Application, friendli: Any) -> None:
-    asked: dict[str, Any] = {"model": GREEN, "messages": ASKED, "temperature": 0, "max_tokens": 24, "retries": None}
-    told = friendli.serverless.chat.complete(**asked)
-    assert ANSWER in told.choices[0].message.content
-    with friendli.dedicated.chat.complete(**asked, stream=True) as stream:
+def test_the_sdk_chats(application: Application, friendli: Any) -> None:
+    fields: dict[str, Any] = {"model": GREEN, "messages": MESSAGES, "temperature": 0, "max_tokens": 24, "retries": None}
+    result = friendli.serverless.chat.complete(**fields)
+    assert ANSWER in result.choices[0].message.content
+    with friendli.dedicated.chat.complete(**fields, stream=True) as stream:
         chunks = [event.data for event in stream]
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == told.choices[0].message.content
-    pair = friendli.serverless.chat.complete(**{**asked, "temperature": 1}, n=2, seed=[9, 4])
-    again = friendli.serverless.chat.complete(**{**asked, "temperature": 1}, seed=4)
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == result.choices[0].message.content
+    pair = friendli.serverless.chat.complete(**{**fields, "temperature": 1}, n=2, seed=[9, 4])
+    again = friendli.serverless.chat.complete(**{**fields, "temperature": 1}, seed=4)
     assert pair.choices[1].message.content == again.choices[0].message.content
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-    called = friendli.serverless.chat.complete(**{**asked, "max_tokens": 200}, tools=[tool], tool_choice="required")
+    called = friendli.serverless.chat.complete(**{**fields, "max_tokens": 200}, tools=[tool], tool_choice="required")
     assert called.choices[0].message.tool_calls[0].function.name == "f"
 
 
 def test_tokens_and_rendered_conversations(friendli: Any) -> None:
     ids = ids_of(friendli, MANY_BYTES)
     assert friendli.serverless.token.detokenize(model=GREEN, tokens=ids, retries=None).text == MANY_BYTES
-    text = friendli.serverless.chat_render.render(model=GREEN, messages=ASKED, retries=None).text
+    text = friendli.serverless.chat_render.render(model=GREEN, messages=MESSAGES, retries=None).text
     assert text.startswith("<|im_start|>system\n")
     assert text.endswith(f"{QUESTION}<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_embeddings_and_the_catalogue(friendli: Any) -> None:
-    told = friendli.dedicated.embeddings.embeddings(model="embed", input_=["a", "b"], retries=None)
-    assert [len(item.embedding) for item in told.data] == [384, 384]
-    assert told.usage.completion_tokens == 0
+    result = friendli.dedicated.embeddings.embeddings(model="embed", input_=["a", "b"], retries=None)
+    assert [len(item.embedding) for item in result.data] == [384, 384]
+    assert result.usage.completion_tokens == 0
     assert {model.id for model in friendli.serverless.model.models(retries=None).data} == {"chat", "embed"}
 
 
@@ -404,10 +404,10 @@ FIELDS: dict[str, Any] = {
         lambda names: st.fixed_dictionaries({name: FIELDS[name] for name in names})
     )
 )
-def test_any_fields_are_answered_or_refused_by_name(application: Application, fields: dict[str, Any]) -> None:
-    told = post(application, **{"prompt": "a", "max_tokens": 3, **fields})
-    assert told.status_code in (200, 400, 422), (fields, told.text)
-    if told.status_code != 200:
-        error = told.json()["error"]
+def test_any_fields_are_answered_or_rejected_by_name(application: Application, fields: dict[str, Any]) -> None:
+    result = post(application, **{"prompt": "a", "max_tokens": 3, **fields})
+    assert result.status_code in (200, 400, 422), (fields, result.text)
+    if result.status_code != 200:
+        error = result.json()["error"]
         assert error["param"], (fields, error)
         assert error["param"] in error["message"]

@@ -114,13 +114,13 @@ def test_hardly_any_mass_leaves_one_token_whatever_the_seed(application: Applica
 
 
 def test_top_choices_are_excluded_as_the_seed_says(application: Application) -> None:
-    def asked(seed: int, probability: float) -> list[Text]:
+    def fields(seed: int, probability: float) -> list[Text]:
         xargs = {"xtc_threshold": 0.01, "xtc_probability": probability}
         return complete(application, xargs, temperature=1, top_k=1, seed=seed, max_tokens=12)
 
-    always, half, never = asked(1, 1), asked(1, 0.5), asked(1, 0)
-    assert asked(1, 0.5) == half
-    assert asked(2, 0.5) != half
+    always, half, never = fields(1, 1), fields(1, 0.5), fields(1, 0)
+    assert fields(1, 0.5) == half
+    assert fields(2, 0.5) != half
     assert all(a[1][0] != n[1][0] for a, n in zip(always, never, strict=True))  # the first token is none of the top
     assert half not in (always, never)
 
@@ -138,7 +138,7 @@ def test_top_choices_are_excluded_as_the_seed_says(application: Application) -> 
         ({"temperature": 5}, "temperature among the vllm_xargs needs 2 as the request's temperature, got 1"),
     ],
 )
-def test_wrong_values_are_refused_by_name(application: Application, xargs: dict[str, Any], message: str) -> None:
+def test_wrong_values_are_rejected_by_name(application: Application, xargs: dict[str, Any], message: str) -> None:
     body = {"model": "SmolLM2-135M-Instruct", "prompt": "a", "temperature": 1, "vllm_xargs": xargs}
     answer = post(application, "/v1/completions", body)
     assert answer.status_code == 400

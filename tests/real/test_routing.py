@@ -63,7 +63,7 @@ def test_the_split_of_real_traffic_is_ninety_to_ten(application: Application) ->
     assert binomtest(seen["smollm2-green"], 200, 0.1).pvalue > 0.001
 
 
-def test_model_deployments_refuse_whoever_has_no_internal_key(application: Application) -> None:
+def test_model_deployments_need_the_internal_key(application: Application) -> None:
     url = f"{application.url}/deployments/smollm2-blue"
     for path in ("/v1/models", "/metrics", "/health"):
         assert httpx.get(url + path).status_code == 401

@@ -54,7 +54,7 @@ def test_smollm2_sets_digits_apart_before_anything_else(tokenizer: Any) -> None:
     assert tokenizer.tokenize("x\n\n1. 23") == ["x", "ĊĊ", "1", ".", "Ġ", "2", "3"]
 
 
-def test_the_tiny_model_speaks_smollm2s_tokens(smollm2: Path) -> None:
+def test_the_tiny_model_has_smollm2s_tokenizer(smollm2: Path) -> None:
     tiny = prepare_tiny(CACHE)
     assert (tiny / "tokenizer.json").read_bytes() == (smollm2 / "tokenizer.json").read_bytes()
     assert (tiny / "chat_template.jinja").read_bytes() == (smollm2 / "chat_template.jinja").read_bytes()
@@ -63,7 +63,7 @@ def test_the_tiny_model_speaks_smollm2s_tokens(smollm2: Path) -> None:
     assert config["max_position_embeddings"] == 8192
 
 
-def test_minilm_keeps_what_tells_an_engine_how_to_pool() -> None:
+def test_minilm_keeps_its_pooling_configuration() -> None:
     folder = prepare("all-MiniLM-L6-v2", CACHE)
     modules = json.loads((folder / "modules.json").read_text())
     steps = [module["type"].rpartition(".")[2] for module in modules]

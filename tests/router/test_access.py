@@ -1,4 +1,4 @@
-"""Who may call: keys of every dialect's clients, what they may use, and that no key is told to anybody."""
+"""API keys of every dialect's clients: who may call, which endpoints, and that no key leaks."""
 
 import json
 import logging
@@ -41,7 +41,7 @@ class Keys:
         self.chat = self.new("chat team", endpoints=["chat"])
         self.embed = self.new("embed team", endpoints=["embed"])
         self.expired = self.new("gone team", expires=PAST)
-        self.wrong, _ = create("nobody")
+        self.wrong, _ = create("unknown")
 
     def new(self, name: str, **fields: Any) -> str:
         key, record = create(name, **fields)
@@ -66,7 +66,7 @@ def keys(rig: Rig, tmp_path: Path) -> Keys:
 
 
 class Spoken(NamedTuple):
-    """One dialect's question to the endpoint `chat`, and how it tells what is wrong."""
+    """One dialect's request to the endpoint `chat`, and its error format."""
 
     path: str
     body: dict[str, Any]
@@ -156,7 +156,7 @@ def test_a_key_opens_what_it_is_for(rig: Rig, keys: Keys, spoken: Spoken, which:
 
 @every_dialect
 @pytest.mark.parametrize("which", [None, "wrong", "expired"])
-def test_without_a_valid_key_every_dialect_says_401_in_its_form(
+def test_without_a_valid_key_every_dialect_answers_401_in_its_format(
     rig: Rig, keys: Keys, spoken: Spoken, which: str | None
 ) -> None:
     key = getattr(keys, which) if which else None
@@ -170,7 +170,7 @@ def test_without_a_valid_key_every_dialect_says_401_in_its_form(
 
 
 @every_dialect
-def test_a_key_for_something_else_gets_403_in_the_dialects_form(rig: Rig, keys: Keys, spoken: Spoken) -> None:
+def test_a_key_for_another_endpoint_gets_403_in_the_dialects_format(rig: Rig, keys: Keys, spoken: Spoken) -> None:
     answer = ask(rig, spoken, keys.embed)
     assert answer.status_code == 403
     assert spoken.error(answer) == spoken.forbidden
@@ -292,7 +292,7 @@ def test_no_other_way_leads_to_what_a_caller_may_not_use(rig: Rig, keys: Keys) -
     ).is_success
 
 
-def test_a_strangers_body_is_not_read(rig: Rig, keys: Keys) -> None:
+def test_an_unauthenticated_body_is_not_read(rig: Rig, keys: Keys) -> None:
     """The answer comes while most of the body is still to be sent."""
     host, port = rig.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as connection:
@@ -305,7 +305,7 @@ OPEN = ["/health", "/ready", "/metrics", "/.well-known/databricks-config", "/", 
 OPEN += ["/tgi/health", "/tgi/chat", "/tgi/chat/ping", "/openapi.json", "/docs", "/docs/start.js"]
 
 
-def test_what_stays_open(rig: Rig, keys: Keys) -> None:
+def test_operational_paths_need_no_key(rig: Rig, keys: Keys) -> None:
     rig.change(defaults={"chat": "chat", "completions": "chat"})
     rig.change(access={"limits": {"default": {"requests_per_minute": 1}}})
     for path in OPEN * 2:
@@ -343,9 +343,9 @@ def test_restricted_metrics_are_those_of_the_readers_endpoints(rig: Rig, keys: K
     everything, chats, embeds = (
         httpx.get(f"{rig.url}/metrics", headers=bearer(key)).text for key in (keys.all, keys.chat, keys.embed)
     )
-    for name, told in (("chat", (everything, chats)), ("embed", (everything, embeds))):
+    for name, visible in (("chat", (everything, chats)), ("embed", (everything, embeds))):
         for text in (everything, chats, embeds):
-            assert (f'endpoint="{name}"' in text) == (text in told)
+            assert (f'endpoint="{name}"' in text) == (text in visible)
     assert "switchyard_config_reloads_total" in everything
     answer = httpx.get(f"{rig.url}/tgi/chat/metrics", headers=bearer(keys.embed))
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "permission_denied")
@@ -410,13 +410,13 @@ def test_without_keys_any_credential_will_do(rig: Rig) -> None:
         assert ask(rig, spoken, "unused").status_code == 200
 
 
-def test_a_keys_file_that_is_not_there_refuses_the_configuration(rig: Rig, tmp_path: Path) -> None:
+def test_a_keys_file_that_is_not_there_rejects_the_configuration(rig: Rig, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"access.keys_file: .*gone.yaml: No such file"):
         rig.change(access={"keys_file": str(tmp_path / "gone.yaml")})
     assert ask(rig, DIALECTS["openai"], None).status_code == 200
 
 
-def test_a_router_that_others_reach_refuses_to_serve_everyone(rig: Rig) -> None:
+def test_a_router_on_the_network_needs_access_settings(rig: Rig) -> None:
     exposed = Router(RuntimeEnvironment(loopback=False))
     with pytest.raises(ConfigError, match="access: the server would be reachable from other machines"):
         exposed.reconfigure(rig.config)
@@ -457,7 +457,7 @@ def managed(rig: Rig, keys: Keys, servers: ServerPool) -> Iterator[Managed]:
         yield managed
 
 
-def test_management_tells_a_caller_about_its_endpoints_alone(managed: Managed, keys: Keys) -> None:
+def test_management_shows_a_caller_only_its_endpoints(managed: Managed, keys: Keys) -> None:
     for path in ("", "/chat", "/chat/openapi", "/chat/metrics", "/gone"):
         answer = managed.get(path, None)
         assert (answer.status_code, answer.json()["error_code"]) == (401, "UNAUTHENTICATED")
@@ -494,7 +494,7 @@ def test_anonymous_callers_from_elsewhere_move_nothing(managed: Managed) -> None
     assert managed.get("/chat", None).json()["permission_level"] == "CAN_MANAGE"
 
 
-# --- what is told of keys --------------------------------------------------------------------------
+# --- keys in logs and answers --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -525,20 +525,20 @@ def test_no_key_is_in_any_log_line_metric_error_or_call_to_a_deployment(
     def broken(body: dict[str, Any]) -> Any:
         raise RuntimeError("the deployment's own defect")
 
-    told = ""
+    output = ""
     for key in (keys.all, keys.chat, keys.embed, keys.expired, keys.wrong):
         for spoken in DIALECTS.values():
-            told += ask(rig, spoken, key).text
-            told += httpx.post(rig.url + spoken.path, content=b"{", headers=spoken.headers(key)).text
+            output += ask(rig, spoken, key).text
+            output += httpx.post(rig.url + spoken.path, content=b"{", headers=spoken.headers(key)).text
     rig.blue.answer = broken
-    told += ask(rig, DIALECTS["openai"], keys.all).text
+    output += ask(rig, DIALECTS["openai"], keys.all).text
     keys.path.write_text(f"- {keys.all}\n")
     assert eventually(lambda: 'outcome="refused"} 1.0' in metrics(rig))
-    told += metrics(rig) + "\n".join(every_log) + str(rig.blue.headers)
-    assert '"caller": "chat team"' in told
+    output += metrics(rig) + "\n".join(every_log) + str(rig.blue.headers)
+    assert '"caller": "chat team"' in output
     for key in (keys.all, keys.chat, keys.embed, keys.expired, keys.wrong):
-        assert key not in told
-        assert key.rpartition("-")[2] not in told
+        assert key not in output
+        assert key.rpartition("-")[2] not in output
 
 
 def test_the_access_log_names_the_caller(rig: Rig, keys: Keys, every_log: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the router refuses before a deployment hears of it: too many, too long, too slow, too deep."""
+"""What the router rejects before it calls a deployment: too many requests, too long, too slow, too deep."""
 
 import asyncio
 from typing import Any
@@ -17,12 +17,12 @@ async def ask(rig: Rig, **fields: Any) -> httpx.Response:
         return await client.post(f"{rig.url}/v1/chat/completions", json={**QUESTION, **fields})
 
 
-async def until_asked(rig: Rig, count: int) -> None:
+async def until_called(rig: Rig, count: int) -> None:
     for _ in range(1000):
         if len(rig.blue.requests) >= count:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("the deployment was not asked")
+    raise AssertionError("the deployment was not called")
 
 
 async def until_queued(rig: Rig, count: int) -> None:
@@ -34,11 +34,11 @@ async def until_queued(rig: Rig, count: int) -> None:
     raise AssertionError(f"{queue.waiting} requests are queued, not {count}")
 
 
-async def test_a_full_endpoint_refuses_with_a_time_to_come_back_and_serves_who_waited(rig: Rig) -> None:
+async def test_a_full_endpoint_rejects_with_retry_after_and_serves_its_queue(rig: Rig) -> None:
     rig.chat_endpoint(admission={"max_concurrent": 1, "max_queued": 1, "max_wait_s": 20})
     rig.blue.answer = lambda body: stream([0.5, "data: [DONE]\n\n"])
     first = asyncio.create_task(ask(rig, stream=True))
-    await until_asked(rig, 1)
+    await until_called(rig, 1)
     rig.blue.answer = chat
     second = asyncio.create_task(ask(rig))
     await until_queued(rig, 1)
@@ -51,11 +51,11 @@ async def test_a_full_endpoint_refuses_with_a_time_to_come_back_and_serves_who_w
     assert len(rig.blue.requests) == 2
 
 
-async def test_who_leaves_the_queue_makes_room(rig: Rig) -> None:
+async def test_a_client_that_leaves_the_queue_makes_room(rig: Rig) -> None:
     rig.chat_endpoint(admission={"max_concurrent": 1, "max_queued": 1})
     rig.blue.answer = lambda body: stream([1.0, "data: [DONE]\n\n"])
     first = asyncio.create_task(ask(rig, stream=True))
-    await until_asked(rig, 1)
+    await until_called(rig, 1)
     second = asyncio.create_task(ask(rig))
     await until_queued(rig, 1)
     second.cancel()

@@ -17,7 +17,7 @@ from tests.router.conftest import Rig
 from tests.support.fake_engine import chunk, refuse, stream
 
 KEY = AzureKeyCredential("k")
-ASKED: Any = [{"role": "user", "content": "hi"}]
+MESSAGES: Any = [{"role": "user", "content": "hi"}]
 VERSION = {"api-version": "2024-05-01-preview"}
 
 
@@ -39,15 +39,15 @@ def error_body(error: HttpResponseError) -> Any:
 
 
 def test_a_chat_is_answered(azure: Rig, client: Any) -> None:
-    answer = client.complete(messages=ASKED, max_tokens=5, temperature=0.5)
+    answer = client.complete(messages=MESSAGES, max_tokens=5, temperature=0.5)
     assert answer.choices[0].message.content == "Hello blue-model"
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage.total_tokens == 12
-    assert azure.blue.requests == [{"model": "blue-model", "messages": ASKED, "max_tokens": 5, "temperature": 0.5}]
+    assert azure.blue.requests == [{"model": "blue-model", "messages": MESSAGES, "max_tokens": 5, "temperature": 0.5}]
 
 
 def test_a_stream_ends_with_usage_on_the_last_choice(client: Any) -> None:
-    updates = list(client.complete(messages=ASKED, stream=True))
+    updates = list(client.complete(messages=MESSAGES, stream=True))
     assert "".join(update.choices[0].delta.content for update in updates) == "Hello blue-model"
     assert [update.usage is not None for update in updates] == [False, False, False, True]
     assert updates[-1].choices[0].finish_reason == "stop"
@@ -55,37 +55,40 @@ def test_a_stream_ends_with_usage_on_the_last_choice(client: Any) -> None:
 
 async def test_the_async_client_streams(azure: Rig) -> None:
     async with AsyncChatCompletionsClient(azure.url, KEY) as client:
-        updates = await client.complete(messages=ASKED, stream=True)
+        updates = await client.complete(messages=MESSAGES, stream=True)
         text = "".join([update.choices[0].delta.content or "" async for update in updates])
     assert text == "Hello blue-model"
 
 
 def test_the_endpoint_url_chooses_the_endpoint(azure: Rig) -> None:
     with ChatCompletionsClient(f"{azure.url}/endpoints/chat", KEY) as client:
-        assert client.complete(messages=ASKED).choices[0].message.content == "Hello blue-model"
-        assert client.complete(messages=ASKED, model="green").choices[0].message.content == "Hello green-model"
+        assert client.complete(messages=MESSAGES).choices[0].message.content == "Hello blue-model"
+        assert client.complete(messages=MESSAGES, model="green").choices[0].message.content == "Hello green-model"
     with ChatCompletionsClient(f"{azure.url}/endpoints/gone", KEY) as client, pytest.raises(ResourceNotFoundError):
-        client.complete(messages=ASKED)
+        client.complete(messages=MESSAGES)
 
 
 def test_the_header_routes_and_an_unknown_deployment_is_not_found(azure: Rig, client: Any) -> None:
-    answer = client.complete(messages=ASKED, headers={"azureml-model-deployment": "green"})
+    answer = client.complete(messages=MESSAGES, headers={"azureml-model-deployment": "green"})
     assert answer.choices[0].message.content == "Hello green-model"
     with pytest.raises(ResourceNotFoundError) as raised:
-        client.complete(messages=ASKED, headers={"azureml-model-deployment": "mini"})
+        client.complete(messages=MESSAGES, headers={"azureml-model-deployment": "mini"})
     assert raised.value.status_code == 404
     assert error_body(raised.value)["error"] == "Not Found"
 
 
 def test_model_extras_are_passed_through(azure: Rig, client: Any) -> None:
-    client.complete(messages=ASKED, model_extras={"top_k": 3})
+    client.complete(messages=MESSAGES, model_extras={"top_k": 3})
     assert azure.blue.requests[-1]["top_k"] == 3
 
 
 def test_a_user_keeps_a_deployment(azure: Rig, client: Any) -> None:
     azure.chat_endpoint(traffic={"blue": 50, "green": 50}, sticky={"by": "user"})
     first, second = (
-        [client.complete(messages=ASKED, model_extras={"user": f"u{n}"}).choices[0].message.content for n in range(12)]
+        [
+            client.complete(messages=MESSAGES, model_extras={"user": f"u{n}"}).choices[0].message.content
+            for n in range(12)
+        ]
         for _ in range(2)
     )
     assert first == second
@@ -102,9 +105,11 @@ def test_a_user_keeps_a_deployment(azure: Rig, client: Any) -> None:
         ("pass-through", 200, True),
     ],
 )
-def test_extra_parameters(azure: Rig, mode: str | None, status: int, sent: bool | None) -> None:
+def test_the_extra_parameters_header_decides_about_unknown_fields(
+    azure: Rig, mode: str | None, status: int, sent: bool | None
+) -> None:
     headers = {} if mode is None else {"extra-parameters": mode}
-    body = {"messages": ASKED, "top_k": 3}
+    body = {"messages": MESSAGES, "top_k": 3}
     answer = httpx.post(f"{azure.url}/chat/completions", params=VERSION, json=body, headers=headers)
     assert answer.status_code == status
     if sent is not None:
@@ -118,7 +123,7 @@ def test_what_the_model_cannot_do_is_a_422_with_the_place(azure: Rig, client: An
     azure.blue.answer = refuse(400, message)
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     with pytest.raises(HttpResponseError) as raised:
-        client.complete(messages=ASKED, tools=[tool], tool_choice="auto")
+        client.complete(messages=MESSAGES, tools=[tool], tool_choice="auto")
     body = error_body(raised.value)
     assert (raised.value.status_code, body["code"]) == (422, "parameter_not_supported")
     assert body["detail"]["loc"] == ["body", "tool_choice"]
@@ -127,7 +132,7 @@ def test_what_the_model_cannot_do_is_a_422_with_the_place(azure: Rig, client: An
 def test_the_engines_named_field_comes_with_its_value(azure: Rig, client: Any) -> None:
     azure.blue.answer = refuse(400, "top_k must be 0 or more", "top_k")
     with pytest.raises(HttpResponseError) as raised:
-        client.complete(messages=ASKED, model_extras={"top_k": -5})
+        client.complete(messages=MESSAGES, model_extras={"top_k": -5})
     body = error_body(raised.value)
     assert body["detail"] == {"loc": ["body", "top_k"], "value": "-5", "input": -5}
 
@@ -136,7 +141,7 @@ def test_the_engines_named_field_comes_with_its_value(azure: Rig, client: Any) -
 def test_server_side_failures_have_azures_form(azure: Rig, client: Any, status: int, expected: int) -> None:
     azure.blue.answer = refuse(status, "boom")
     with pytest.raises(HttpResponseError) as raised:
-        client.complete(messages=ASKED)
+        client.complete(messages=MESSAGES)
     response: Any = raised.value.response
     body = json.loads(response.text())
     assert (body["status"], raised.value.status_code) == (expected, expected)
@@ -145,7 +150,7 @@ def test_server_side_failures_have_azures_form(azure: Rig, client: Any, status: 
 
 def test_a_content_filter_hit_has_azures_documented_error(azure: Rig, client: Any) -> None:
     azure.chat_endpoint(content_filter={"patterns": [r"(?i)\bforbidden\b"]})
-    assert client.complete(messages=ASKED).choices[0].finish_reason == "stop"
+    assert client.complete(messages=MESSAGES).choices[0].finish_reason == "stop"
     with pytest.raises(HttpResponseError) as raised:
         client.complete(messages=[{"role": "user", "content": [{"type": "text", "text": "a FORBIDDEN thing"}]}])
     body = error_body(raised.value)
@@ -158,7 +163,7 @@ def test_a_content_filter_hit_has_azures_documented_error(azure: Rig, client: An
 
 def test_a_stream_that_fails_raises_in_the_client(azure: Rig, client: Any) -> None:
     azure.blue.answer = lambda body: stream([chunk("Hel")])
-    updates = iter(client.complete(messages=ASKED, stream=True))
+    updates = iter(client.complete(messages=MESSAGES, stream=True))
     assert next(updates).choices[0].delta.content == "Hel"
     with pytest.raises(Exception, match=r"(?i)incomplete|closed|ended|broken"):
         list(updates)
@@ -171,7 +176,7 @@ def embeddings(body: dict[str, Any]) -> Response:
     return JSONResponse({"id": "e", "object": "list", "model": "m", "created": 1, "data": data, "usage": usage})
 
 
-def test_embeddings(azure: Rig) -> None:
+def test_the_sdk_embeds(azure: Rig) -> None:
     azure.mini.answer = embeddings
     with EmbeddingsClient(azure.url, KEY) as client:
         answer = client.embed(input=["a", "b"], input_type="query")
@@ -201,20 +206,24 @@ def test_info_and_load_client(azure: Rig) -> None:
 def test_openais_sdk_on_the_same_paths_is_openais(azure: Rig) -> None:
     for base in ("", "/azure", "/openai/v1", "/endpoints/chat"):
         with OpenAI(base_url=azure.url + base, api_key="k", max_retries=0) as sdk:
-            answer: Any = sdk.chat.completions.create(model="chat", messages=ASKED, n=1, user="u")
+            answer: Any = sdk.chat.completions.create(model="chat", messages=MESSAGES, n=1, user="u")
             assert answer.choices[0].message.content == "Hello blue-model"
 
 
 def test_azure_openai_names_the_deployment_in_the_path(azure: Rig) -> None:
     with AzureOpenAI(azure_endpoint=azure.url, api_key="k", api_version="2024-06-01", max_retries=0) as sdk:
         for model, expected in (("chat", "Hello blue-model"), ("green", "Hello green-model")):
-            answer: Any = sdk.chat.completions.create(model=model, messages=ASKED)
+            answer: Any = sdk.chat.completions.create(model=model, messages=MESSAGES)
             assert answer.choices[0].message.content == expected
 
 
-def test_a_plain_request_without_a_version_is_openais_at_the_root_and_refused_below_azure(azure: Rig) -> None:
-    body = {"model": "chat", "messages": ASKED}
-    assert httpx.post(f"{azure.url}/chat/completions", json=body).status_code == 200
+def test_a_plain_request_without_a_version_is_openais_at_the_root_and_rejected_below_azure(azure: Rig) -> None:
+    body = {"model": "chat", "messages": MESSAGES}
+    for base in ("", "/endpoints/chat"):
+        assert httpx.post(f"{azure.url}{base}/chat/completions", json=body).status_code == 200
+        wrong = httpx.post(f"{azure.url}{base}/chat/completions", json={**body, "n": 0})
+        assert (wrong.status_code, wrong.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert httpx.get(f"{azure.url}/endpoints/chat/info").json()["error"]["code"] == "MissingApiVersionParameter"
     refused = httpx.post(f"{azure.url}/azure/chat/completions", json=body)
     assert refused.status_code == 400
     assert refused.headers["x-ms-error-code"] == "MissingApiVersionParameter"

@@ -43,7 +43,7 @@ def ask(rig: Rig, token: str, **fields: Any) -> httpx.Response:
 def test_a_token_of_the_issuer_is_a_credential(rig: Rig, issuer: LocalIssuer) -> None:
     for _ in range(5):
         assert ask(rig, issuer.token(models=["chat"])).status_code == 200
-    assert issuer.asked == 1
+    assert issuer.fetches == 1
     with openai.OpenAI(base_url=f"{rig.url}/v1", api_key=issuer.token(models=["embed"])) as client:
         assert {model.id for model in client.models.list()} == {"embed", "mini"}
         with pytest.raises(openai.PermissionDeniedError, match="'alice' may not use 'chat'; it may use: embed"):
@@ -77,11 +77,11 @@ def test_made_up_key_ids_do_not_make_the_router_ask_the_issuer_each_time(rig: Ri
     ask(rig, issuer.token())
     for number in range(10):
         assert ask(rig, issuer.token(headers={"kid": f"made-up-{number}"})).status_code == 401
-    assert issuer.asked == 1
+    assert issuer.fetches == 1
     assert RETRY_S > 5
 
 
-def test_an_issuer_that_is_down_keeps_nobody_out_who_was_known(rig: Rig, issuer: LocalIssuer) -> None:
+def test_known_keys_stay_valid_while_the_issuer_is_down(rig: Rig, issuer: LocalIssuer) -> None:
     assert ask(rig, issuer.token(models=["chat"])).status_code == 200
     issuer.up = False
     assert ask(rig, issuer.token(models=["chat"])).status_code == 200
@@ -104,7 +104,7 @@ def test_an_issuer_that_never_answered_is_a_503(rig: Rig, issuer: LocalIssuer) -
     ],
     ids=["a redirect", "endless", "no keys", "nothing"],
 )
-def test_an_issuer_that_answers_nonsense_is_a_503(rig: Rig, issuer: LocalIssuer, instead: Response) -> None:
+def test_a_malformed_answer_of_the_issuer_is_a_503(rig: Rig, issuer: LocalIssuer, instead: Response) -> None:
     issuer.instead = instead
     assert ask(rig, issuer.token()).status_code == 503
 
@@ -122,7 +122,7 @@ def test_a_hanging_issuer_does_not_delay_the_revocation_of_a_key(rig: Rig, issue
     issuer.slow_s = 60
     keys = Keys(tmp_path / "keys.yaml")
     rig.change(access={"keys_file": str(keys.path)})
-    assert eventually(lambda: issuer.asked == 1)
+    assert eventually(lambda: issuer.fetches == 1)
     assert ask(rig, keys.chat).status_code == 200
     keys.path.write_text("")
     assert eventually(lambda: ask(rig, keys.chat).status_code == 401)
@@ -132,9 +132,9 @@ def test_a_change_of_something_else_keeps_the_issuers_keys(rig: Rig, issuer: Loc
     assert ask(rig, issuer.token(models=["chat"])).status_code == 200
     rig.chat_endpoint(traffic={"blue": 0, "green": 100})
     assert ask(rig, issuer.token(models=["chat"])).status_code == 200
-    assert issuer.asked == 1
+    assert issuer.fetches == 1
 
 
-def test_an_expired_token_is_told_to_be(rig: Rig, issuer: LocalIssuer) -> None:
+def test_the_error_for_an_expired_token_says_so(rig: Rig, issuer: LocalIssuer) -> None:
     answer = ask(rig, issuer.token(exp=int(time.time()) - 3600))
     assert answer.json()["error"]["message"] == "The bearer token has expired"

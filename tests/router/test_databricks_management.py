@@ -37,7 +37,7 @@ from databricks.sdk.service.serving import (
 )
 
 from app.control_plane import Delivery
-from app.dialects.databricks.management.objects import REFUSED
+from app.dialects.databricks.management.objects import NOT_OFFERED_CALLS
 from app.errors import TimedOut, Unavailable
 from app.server.application import Router
 from app.telemetry.logs import JsonFormatter
@@ -115,13 +115,13 @@ def test_endpoints_are_listed(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("path", [f"{ROOT}/", f"{ROOT}/chat/", f"{ROOT}/chat/openapi/", f"{ROOT}/chat/metrics/"])
-def test_a_slash_more_changes_nothing(rig: Rig, path: str) -> None:
+def test_a_trailing_slash_is_ignored(rig: Rig, path: str) -> None:
     with_it, without = (httpx.get(rig.url + it) for it in (path, path.rstrip("/")))
     assert with_it.status_code == without.status_code == 200
     assert with_it.headers["content-type"] == without.headers["content-type"]
 
 
-def test_an_endpoint_is_told(rig: Rig) -> None:
+def test_an_endpoint_is_described(rig: Rig) -> None:
     endpoint = workspace(rig.url).serving_endpoints.get("chat")
     assert shares(endpoint) == {"blue": 100, "green": 0}
     assert [(it.name, it.entity_name) for it in endpoint.config.served_entities] == [
@@ -149,10 +149,8 @@ def test_openapi_and_metrics_are_the_endpoints_own(rig: Rig) -> None:
     document = json.loads(endpoints.get_open_api("embed").contents.read())
     assert document["info"]["title"] == "embed"
     text = endpoints.export_metrics("chat").contents.read().decode()
-    assert (
-        'switchyard_requests_total{deployment="blue",dialect="openai",endpoint="chat",reason="traffic",status="200"} 1.0'
-        in text
-    )
+    labels = 'deployment="blue",dialect="openai",endpoint="chat",reason="traffic",status="200"'
+    assert f"switchyard_requests_total{{{labels}}} 1.0" in text
     assert 'endpoint="embed"' not in text
     assert "# TYPE gen_ai_server_request_duration_seconds histogram" in text
 
@@ -192,7 +190,7 @@ def test_before_the_first_configuration_it_is_unavailable(servers: ServerPool) -
 
 
 def test_every_other_documented_call_says_that_it_is_not_offered(rig: Rig) -> None:
-    for (method, path), why in REFUSED.items():
+    for (method, path), why in NOT_OFFERED_CALLS.items():
         answer = httpx.request(method, rig.url + path.format(name="chat", entity="blue", id="0"), json={})
         assert (answer.status_code, answer.json()["error_code"]) == (400, "FEATURE_DISABLED")
         assert answer.json()["message"] == f"{why}."
@@ -227,19 +225,33 @@ def test_the_sdk_raises_what_is_not_offered(rig: Rig) -> None:
         assert raised.value.error_code == "FEATURE_DISABLED"
 
 
-def test_what_no_documentation_knows_is_told_in_databricks_words(rig: Rig) -> None:
+def test_an_undocumented_path_is_databricks_404(rig: Rig) -> None:
     for path in ("/api/2.0/clusters/list", f"{ROOT}/chat/unheard-of"):
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
             answer = httpx.request(method, rig.url + path)
             assert (answer.status_code, answer.json()["error_code"]) == (404, "ENDPOINT_NOT_FOUND")
             assert answer.json()["message"] == f"No API found for '{method} {path}'"
-    assert httpx.post(f"{rig.url}{ROOT}/chat/openapi").json()["error_code"] == "ENDPOINT_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", ROOT, "GET, POST"),
+        ("PUT", f"{ROOT}/chat", "DELETE, GET"),
+        ("POST", f"{ROOT}/chat/openapi", "GET"),
+        ("GET", f"{ROOT}/chat/config", "PUT"),
+    ],
+)
+def test_another_method_of_a_known_path_is_not_allowed(rig: Rig, method: str, path: str, allowed: str) -> None:
+    answer = httpx.request(method, rig.url + path)
+    assert (answer.status_code, answer.headers["allow"], answer.json()["error_code"]) == (405, allowed, "BAD_REQUEST")
+    assert answer.json()["message"] == f"{method} is not allowed on {path}"
 
 
 # --- traffic ---------------------------------------------------------------------------------------
 
 
-def test_a_router_alone_says_that_its_file_declares_the_traffic(rig: Rig) -> None:
+def test_a_standalone_router_rejects_a_change_of_traffic(rig: Rig) -> None:
     with pytest.raises(BadRequest, match="this router runs standalone"):
         workspace(rig.url).serving_endpoints.update_config("chat", traffic_config=traffic(blue=0, green=100))
     assert shares(workspace(rig.url).serving_endpoints.get("chat")) == {"blue": 100, "green": 0}
@@ -260,6 +272,30 @@ def test_traffic_moves_when_the_control_plane_delivers(managed: Managed) -> None
     assert after.pending_config is None
     assert after.config.config_version == endpoint.pending_config.config_version != before.config.config_version
     assert after.last_updated_timestamp > before.last_updated_timestamp
+    assert after.creation_timestamp == before.creation_timestamp
+    created = [entity.creation_timestamp for entity in (*before.config.served_entities, *after.config.served_entities)]
+    assert set(created) == {before.creation_timestamp}
+
+
+def test_an_endpoint_keeps_its_creation_when_the_control_plane_does_not_answer(managed: Managed) -> None:
+    created = managed.endpoints.get("chat").creation_timestamp
+    managed.control.failure = Unavailable("down")
+    assert managed.endpoints.get("chat").creation_timestamp == created
+
+
+def test_a_router_alone_has_an_endpoint_since_it_was_declared(rig: Rig) -> None:
+    def seen() -> dict[str, tuple[int, int]]:
+        listed = workspace(rig.url).serving_endpoints.list()
+        return {it.name: (it.creation_timestamp, it.last_updated_timestamp) for it in listed}
+
+    before = seen()
+    time.sleep(0.01)
+    rig.chat_endpoint(traffic={"blue": 0, "green": 100})
+    rig.change(endpoints={"new": {"tasks": ["chat"], "traffic": {"blue": 100}}})
+    after = seen()
+    assert after["chat"][0] == before["chat"][0]
+    assert after["chat"][1] > before["chat"][1]
+    assert after["new"][0] == after["new"][1] > before["chat"][0]
 
 
 def test_the_sdk_waits_until_it_is_delivered(managed: Managed) -> None:
@@ -271,7 +307,7 @@ def test_the_sdk_waits_until_it_is_delivered(managed: Managed) -> None:
     assert endpoint.state.config_update is EndpointStateConfigUpdate.NOT_UPDATING
 
 
-def test_what_get_told_can_be_put_back(managed: Managed) -> None:
+def test_the_configuration_of_get_can_be_put(managed: Managed) -> None:
     managed.control.delivers_at_once = True
     config = managed.endpoints.get("chat").config
     entities = [ServedEntityInput.from_dict(entity.as_dict()) for entity in config.served_entities]
@@ -331,13 +367,13 @@ def test_an_unknown_endpoint_has_no_traffic(managed: Managed) -> None:
         managed.endpoints.update_config("gone", traffic_config=traffic(blue=100))
 
 
-def test_a_body_that_is_too_large_is_refused(managed: Managed, rig: Rig) -> None:
+def test_a_body_that_is_too_large_is_rejected(managed: Managed, rig: Rig) -> None:
     managed.router.reconfigure({**rig.config, "max_body_bytes": 1024})
     answer = httpx.put(f"{managed.url}{ROOT}/chat/config", content=b" " * 1025)
     assert (answer.status_code, answer.json()["error_code"]) == (413, "BAD_REQUEST")
 
 
-def test_headers_that_are_too_large_are_refused(managed: Managed, rig: Rig) -> None:
+def test_headers_that_are_too_large_are_rejected(managed: Managed, rig: Rig) -> None:
     managed.router.reconfigure({**rig.config, "max_header_bytes": 1024})
     answer = httpx.get(f"{managed.url}{ROOT}", headers={"x-long": "x" * 1024})
     assert (answer.status_code, answer.json()["error_code"]) == (431, "BAD_REQUEST")
@@ -354,16 +390,16 @@ def test_reads_survive_a_control_plane_that_does_not_answer(managed: Managed) ->
     assert len(list(managed.endpoints.list())) == 2
 
 
-def test_a_change_that_cannot_be_sent_is_told(managed: Managed) -> None:
+def test_a_change_that_cannot_be_sent_is_a_503_or_a_504(managed: Managed) -> None:
     managed.control.failure = Unavailable("away", retry_after=1)
     answer = httpx.put(f"{managed.url}{ROOT}/chat/config", json=body(blue=0, green=100))
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-    managed.control.failure = TimedOut("nobody knows")
-    with pytest.raises(DeadlineExceeded, match="nobody knows"):
+    managed.control.failure = TimedOut("no answer yet")
+    with pytest.raises(DeadlineExceeded, match="no answer yet"):
         managed.endpoints.update_config("chat", traffic_config=traffic(blue=0, green=100))
 
 
-def test_a_configuration_that_the_router_refused_has_failed(managed: Managed) -> None:
+def test_a_configuration_that_the_router_rejected_has_failed(managed: Managed) -> None:
     managed.control.config = {**managed.control.config, "endpoints": {}}
     endpoint = managed.endpoints.get("chat")
     assert endpoint.state.config_update is EndpointStateConfigUpdate.UPDATE_FAILED
@@ -373,7 +409,7 @@ def test_a_configuration_that_the_router_refused_has_failed(managed: Managed) ->
         managed.endpoints.update_config("chat", traffic_config=traffic(blue=0, green=100))
 
 
-def test_a_failed_delivery_is_told_and_can_be_replaced(managed: Managed) -> None:
+def test_a_failed_delivery_is_reported_and_can_be_replaced(managed: Managed) -> None:
     managed.control.delivery = Delivery.FAILED
     with pytest.raises(OperationFailed):
         managed.endpoints.wait_get_serving_endpoint_not_updating("chat")

@@ -17,7 +17,7 @@ from tests.router.conftest import Rig
 from tests.support.fake_engine import USAGE, chunk, frame, refuse, stream
 
 USER = [{"role": "user", "content": "hi"}]
-ASKED = [ChatMessage(role=ChatMessageRole.USER, content="hi")]
+SDK_MESSAGES = [ChatMessage(role=ChatMessageRole.USER, content="hi")]
 INVOCATIONS = "/serving-endpoints/chat/invocations"
 CONTEXT = 100
 
@@ -62,7 +62,7 @@ def embeddings(body: dict[str, Any]) -> Response:
 
 
 def test_query_a_chat_endpoint(rig: Rig, endpoints: Any) -> None:
-    answer = endpoints.query("chat", messages=ASKED, max_tokens=5, temperature=0.5, stop=["x"], n=1)
+    answer = endpoints.query("chat", messages=SDK_MESSAGES, max_tokens=5, temperature=0.5, stop=["x"], n=1)
     (choice,) = answer.choices
     assert choice.message.content == "Hello blue-model"
     assert (choice.finish_reason, choice.index, choice.message.role) == ("stop", 0, ChatMessageRole.ASSISTANT)
@@ -75,7 +75,7 @@ def test_query_a_chat_endpoint(rig: Rig, endpoints: Any) -> None:
 
 def test_query_with_what_only_the_sdk_has(rig: Rig, endpoints: Any) -> None:
     endpoints.query(
-        "chat", messages=ASKED, extra_params={"top_k": "5"}, client_request_id="c", usage_context={"a": "b"}
+        "chat", messages=SDK_MESSAGES, extra_params={"top_k": "5"}, client_request_id="c", usage_context={"a": "b"}
     )
     assert rig.blue.requests == [{"messages": USER, "top_k": 5, "model": "blue-model"}]
 
@@ -83,8 +83,8 @@ def test_query_with_what_only_the_sdk_has(rig: Rig, endpoints: Any) -> None:
 def test_query_a_completion_endpoint(rig: Rig, endpoints: Any) -> None:
     rig.blue.answer = completions
     answer = endpoints.query("chat", prompt=["ab", "abcd"], n=2, max_tokens=7, extra_params={"echo": "true"})
-    told = [(choice.index, choice.text, choice.finish_reason) for choice in answer.choices]
-    assert told == [(0, "ab 12+7", "stop")] * 2 + [(1, "abcd 14+7", "stop")] * 2
+    result = [(choice.index, choice.text, choice.finish_reason) for choice in answer.choices]
+    assert result == [(0, "ab 12+7", "stop")] * 2 + [(1, "abcd 14+7", "stop")] * 2
     assert answer.object.value == "text_completion"
     assert answer.served_model_name == "blue"
 
@@ -106,7 +106,7 @@ def test_an_instruction_follows_the_deployments_template(rig: Rig, endpoints: An
     assert rig.mini.requests[-1]["input"] == ["Instruct: Find\nQuery: a"]
 
 
-def test_one_served_model_can_be_asked(rig: Rig) -> None:
+def test_a_request_can_name_a_served_model(rig: Rig) -> None:
     answer = httpx.post(f"{rig.url}/serving-endpoints/chat/served-models/green/invocations", json={"messages": USER})
     assert answer.headers["served-model-name"] == "green"
     assert answer.json()["choices"][0]["message"]["content"] == "Hello green-model"
@@ -116,12 +116,12 @@ def test_one_served_model_can_be_asked(rig: Rig) -> None:
 
 
 ERRORS: list[tuple[str, dict[str, Any], type[Exception], str]] = [
-    ("gone", {"messages": ASKED}, NotFound, "The given endpoint does not exist.*gone"),
-    ("embed", {"messages": ASKED}, InvalidParameterValue, "expects `input`.*`messages`"),
+    ("gone", {"messages": SDK_MESSAGES}, NotFound, "The given endpoint does not exist.*gone"),
+    ("embed", {"messages": SDK_MESSAGES}, InvalidParameterValue, "expects `input`.*`messages`"),
     ("chat", {"input": 5}, InvalidParameterValue, "input"),
-    ("chat", {"messages": ASKED, "temperature": 3}, InvalidParameterValue, "temperature"),
-    ("chat", {"messages": ASKED, "extra_params": {"min_p": "0.1"}}, BadRequest, 'json: unknown field "min_p"'),
-    ("chat", {"messages": ASKED, "inputs": {"a": 1}}, InvalidParameterValue, "inputs"),
+    ("chat", {"messages": SDK_MESSAGES, "temperature": 3}, InvalidParameterValue, "temperature"),
+    ("chat", {"messages": SDK_MESSAGES, "extra_params": {"min_p": "0.1"}}, BadRequest, 'json: unknown field "min_p"'),
+    ("chat", {"messages": SDK_MESSAGES, "inputs": {"a": 1}}, InvalidParameterValue, "inputs"),
     ("chat", {"prompt": "x" * 200}, InvalidParameterValue, "prompt: .*210 of this model's 100 tokens"),
 ]
 
@@ -135,21 +135,21 @@ def test_errors_raise_the_sdks_exceptions(
         endpoints.query(name, **fields)
 
 
-def test_the_engines_refusal_and_failure_raise_the_sdks_exceptions(rig: Rig, endpoints: Any) -> None:
+def test_engine_errors_raise_the_sdks_exceptions(rig: Rig, endpoints: Any) -> None:
     rig.chat_endpoint(fallback=[])
     rig.blue.answer = refuse(400, "The context length is 10 tokens", "input_tokens")
     with pytest.raises(InvalidParameterValue, match="messages: The context length"):
-        endpoints.query("chat", messages=ASKED)
+        endpoints.query("chat", messages=SDK_MESSAGES)
     rig.blue.answer = refuse(500, "CUDA", kind="InternalServerError")
     with pytest.raises(InternalError, match="failed while serving"):
-        endpoints.query("chat", messages=ASKED)
+        endpoints.query("chat", messages=SDK_MESSAGES)
 
 
 def test_a_deployment_that_is_too_slow_is_a_deadline_that_was_exceeded(rig: Rig, endpoints: Any) -> None:
     rig.change(timeouts={"total_s": 0.3})
     rig.blue.answer = lambda body: stream([5.0, "late"])
     with pytest.raises(DeadlineExceeded):
-        endpoints.query("chat", messages=ASKED)
+        endpoints.query("chat", messages=SDK_MESSAGES)
 
 
 def slow(body: dict[str, Any]) -> Response:
@@ -191,8 +191,8 @@ def test_truncate_cuts_what_does_not_fit_the_context(rig: Rig, endpoints: Any) -
     extra = {"error_behavior": "truncate"}
     assert endpoints.query("chat", prompt="x" * 80, max_tokens=50, extra_params=extra).choices[0].text == " 90+10"
     assert endpoints.query("chat", prompt="x" * 300, max_tokens=50, extra_params=extra).choices[0].text == " 99+1"
-    asked = rig.blue.requests[-1]
-    assert (asked["prompt"][0][0], asked["prompt"][0][-1]) == (211, 309)
+    sent = rig.blue.requests[-1]
+    assert (sent["prompt"][0][0], sent["prompt"][0][-1]) == (211, 309)
 
 
 def test_the_workspaces_own_openai_client(rig: Rig, endpoints: Any) -> None:
@@ -216,7 +216,7 @@ async def test_the_async_openai_sdk_streams(rig: Rig, base: str) -> None:
     assert [chunk.usage is not None for chunk in chunks] == [False, False, False, True]
 
 
-def test_the_openai_sdk_streams_with_the_usage_where_it_asked_for_it(rig: Rig, sdk: Any) -> None:
+def test_with_include_usage_the_openai_sdk_gets_usage_once_at_the_end(rig: Rig, sdk: Any) -> None:
     options = {"include_usage": True}
     answer = sdk.chat.completions.with_raw_response.create(
         model="chat", messages=USER, stream=True, stream_options=options
@@ -265,6 +265,20 @@ def test_errors_are_databricks_flat_body_for_the_openai_sdk_too(rig: Rig, sdk: A
     for field in ("background", "store"):
         with pytest.raises(openai.BadRequestError, match=field):
             sdk.responses.create(model="chat", input="hi", **{field: False})
+
+
+def test_an_answer_with_text_and_calls_can_be_sent_back(rig: Rig, sdk: Any) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    message = {"role": "assistant", "content": "Let me see.", "tool_calls": [call]}
+    choices = [{"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls"}]
+    usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+    rig.blue.answer = lambda body: JSONResponse(
+        {"id": "c", "object": "chat.completion", "choices": choices, "usage": usage}
+    )
+    answered = sdk.chat.completions.create(model="chat", messages=USER).choices[0].message
+    result = {"role": "tool", "tool_call_id": "c1", "content": "5"}
+    sdk.chat.completions.create(model="chat", messages=[*USER, answered, result])
+    assert rig.blue.requests[-1]["messages"] == [*USER, message, result]
 
 
 def test_an_error_inside_a_stream_raises_in_the_openai_sdk(rig: Rig, sdk: Any) -> None:

@@ -75,14 +75,14 @@ async def test_only_one_replacement_is_tried(rig: Rig) -> None:
     assert len(rig.blue.requests) == len(rig.green.requests) == 1
 
 
-async def test_a_refusal_is_the_clients_and_not_tried_elsewhere(rig: Rig) -> None:
+async def test_a_rejection_by_the_engine_is_the_clients_error_and_is_not_retried(rig: Rig) -> None:
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = refuse(400, "bad", "n")
     assert (await ask(rig)).status_code == 400
     assert rig.green.requests == []
 
 
-async def test_a_stream_that_begins_with_a_refusal_is_a_refusal(rig: Rig) -> None:
+async def test_a_stream_that_begins_with_a_rejection_is_an_error_response(rig: Rig) -> None:
     """vLLM looks at `logit_bias` and at grammars only once it has begun to stream."""
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = lambda body: stream([failed(400, "logit_bias: out of vocabulary"), "data: [DONE]\n\n"])

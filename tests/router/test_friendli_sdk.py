@@ -1,6 +1,6 @@
 """Friendli's SDK, sync and async, the one before it, and OpenAI's beside them, against the real router.
 
-The SDK repeats what fails for up to an hour: here it is told not to. Its predecessor, `friendli-client`, takes the same
+The SDK retries for up to an hour; retries are off here. Its predecessor, `friendli-client`, takes the same
 package name and cannot be installed beside it: `Classic` sends what it sends, and reads as it reads.
 """
 
@@ -42,7 +42,7 @@ def friendli(engine: Rig) -> Iterator[Any]:
 
 
 class Three:
-    """The SDK's three kinds of endpoints, asked alike."""
+    """One call for the SDK's three kinds of endpoints."""
 
     def __init__(self, sdk: Any, url: str) -> None:
         self._sdk, self._url = sdk, url
@@ -63,13 +63,13 @@ def ask(friendli: Any, engine: Rig) -> Three:
     return Three(friendli, engine.url)
 
 
-def told(error: SDKError) -> Any:
-    """What the error's body says."""
+def error_of(error: SDKError) -> Any:
+    """The error object in the SDK error's body."""
     return json.loads(error.body)["error"]
 
 
 @KINDS
-def test_a_completion(ask: Three, engine: Rig, kind: str) -> None:
+def test_the_sdk_completes_a_prompt(ask: Three, engine: Rig, kind: str) -> None:
     answer = ask.complete(kind, max_tokens=50, n=2)
     assert [choice.text for choice in answer.choices] == [TEXT, TEXT]
     assert answer.choices[0].tokens == IDS
@@ -83,7 +83,7 @@ def test_a_completion(ask: Three, engine: Rig, kind: str) -> None:
 
 @KINDS
 @pytest.mark.parametrize("n", [1, 2])
-def test_a_stream(ask: Three, kind: str, n: int) -> None:
+def test_the_sdk_streams_a_completion(ask: Three, kind: str, n: int) -> None:
     with ask.complete(kind, stream=True, n=n, logprobs=1, stream_options={"include_usage": True}) as events:
         chunks = [event.data for event in events]
     *parts, last = chunks
@@ -149,9 +149,9 @@ def test_all_of_the_sdks_fields_arrive(ask: Three, engine: Rig) -> None:
         xtc_threshold=0.1,
         xtc_probability=0.5,
     )
-    asked = engine.blue.requests[-1]
+    sent = engine.blue.requests[-1]
     assert engine.blue.paths[-1] == "/switchyard/completions"
-    assert asked == {
+    assert sent == {
         "model": "blue-model",
         "prompt": MODEL.encode("say"),
         "stream": False,
@@ -216,8 +216,8 @@ def test_what_is_wrong_is_an_sdk_error_that_names_the_field(
     with pytest.raises(SDKError) as raised:
         ask.complete(kind, stream=streamed, **fields)
     assert raised.value.status_code == status
-    assert told(raised.value)["param"] == param
-    assert "gone" in raised.value.body or param in told(raised.value)["message"]
+    assert error_of(raised.value)["param"] == param
+    assert "gone" in raised.value.body or param in error_of(raised.value)["message"]
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -237,7 +237,7 @@ def test_the_engines_failures_are_sdk_errors(
     engine.blue.answer = broken
     with pytest.raises(SDKError) as raised:
         ask.complete("serverless", stream=streamed)
-    assert (raised.value.status_code, told(raised.value)["param"]) == (status, param)
+    assert (raised.value.status_code, error_of(raised.value)["param"]) == (status, param)
     assert "CUDA" not in raised.value.body
 
 
@@ -268,7 +268,7 @@ def test_the_clients_time_breaks_the_connection_after_it(engine: Rig) -> None:
             list(lines)
 
 
-def test_a_plain_server_refuses_what_it_cannot(engine: Rig, tmp_path: Any) -> None:
+def test_a_plain_server_rejects_what_it_cannot(engine: Rig, tmp_path: Any) -> None:
     tokenizer().save(str(tmp_path / "tokenizer.json"))
     deployment = {**engine.config["deployments"]["blue"], "tokenizer_dir": str(tmp_path)}
     engine.change(deployments={"blue": deployment})
@@ -328,7 +328,7 @@ def classic(request: pytest.FixtureRequest, engine: Rig) -> Classic:
     return Classic(f"{engine.url}{request.param}")
 
 
-def test_the_sdk_before(classic: Classic, engine: Rig) -> None:
+def test_the_previous_sdk_completes(classic: Classic, engine: Rig) -> None:
     answer = classic.complete(prompt="say", max_tokens=50, seed=[7, 9], n=2)
     assert [(choice["seed"], choice["text"], choice["tokens"]) for choice in answer["choices"]] == [
         (7, TEXT, IDS),
@@ -340,7 +340,7 @@ def test_the_sdk_before(classic: Classic, engine: Rig) -> None:
 
 
 @pytest.mark.parametrize("n", [None, 2])
-def test_the_sdk_before_streams(classic: Classic, n: int | None) -> None:
+def test_the_previous_sdk_streams(classic: Classic, n: int | None) -> None:
     sampled, complete = classic.stream(prompt="say", n=n, seed=None)
     for choice in complete["choices"]:
         own = [part for part in sampled if part["index"] == choice["index"]]
@@ -351,7 +351,7 @@ def test_the_sdk_before_streams(classic: Classic, n: int | None) -> None:
     assert complete["usage"]["completion_tokens"] == (n or 1) * len(IDS)
 
 
-def test_the_sdk_before_chats(engine: Rig) -> None:
+def test_the_previous_sdk_chats(engine: Rig) -> None:
     engine.blue.answer = chat
     body = {
         "messages": [{"role": "user", "content": "hi", "name": None}],
@@ -390,8 +390,8 @@ def test_openais_sdk_on_friendlis_mount(engine: Rig) -> None:
         chunks = list(sdk.completions.create(model="chat", prompt="say", stream=True))
         assert "".join(chunk.choices[0].text for chunk in chunks) == TEXT
         engine.blue.answer = chat
-        told = sdk.chat.completions.create(model="chat", messages=[{"role": "user", "content": "hi"}])
-        assert told.choices[0].message.content == "Hello blue-model"
+        result = sdk.chat.completions.create(model="chat", messages=[{"role": "user", "content": "hi"}])
+        assert result.choices[0].message.content == "Hello blue-model"
         assert [model.id for model in sdk.models.list()] == ["chat", "embed"]
 
 
@@ -454,36 +454,36 @@ def reply(body: dict[str, Any]) -> Response:
 
 
 @KINDS
-def test_responses(friendli: Any, engine: Rig, kind: str) -> None:
+def test_the_sdk_creates_responses(friendli: Any, engine: Rig, kind: str) -> None:
     engine.blue.answer = respond
-    asked = {"model": "chat", "input_": "hi", "retries": None, "server_url": engine.url}
+    fields = {"model": "chat", "input_": "hi", "retries": None, "server_url": engine.url}
     ask_for = getattr(friendli, kind).responses.responses
-    answer = ask_for(**asked)
+    answer = ask_for(**fields)
     assert (answer.output[0].content[0].text, answer.usage.output_tokens) == ("Hello", 3)
-    with ask_for(**asked, stream=True) as events:
-        told = [event.data for event in events]
-    assert [event.delta for event in told if event.TYPE == "response.output_text.delta"] == ["Hello"]
-    assert told[-1].response.status == "completed"
+    with ask_for(**fields, stream=True) as events:
+        result = [event.data for event in events]
+    assert [event.delta for event in result if event.TYPE == "response.output_text.delta"] == ["Hello"]
+    assert result[-1].response.status == "completed"
     assert engine.blue.paths == ["/v1/responses"] * 2
     with pytest.raises(SDKError, match="unsupported_parameter") as raised:
-        ask_for(**asked, additional_properties={"conversation": "c"})
+        ask_for(**fields, additional_properties={"conversation": "c"})
     assert raised.value.status_code == 400
 
 
 @KINDS
-def test_messages(friendli: Any, engine: Rig, kind: str) -> None:
+def test_the_sdk_sends_messages(friendli: Any, engine: Rig, kind: str) -> None:
     engine.blue.answer = reply
-    asked = {"model": "chat", "messages": HI, "max_tokens": 5, "retries": None, "server_url": engine.url}
+    fields = {"model": "chat", "messages": HI, "max_tokens": 5, "retries": None, "server_url": engine.url}
     ask_for = getattr(friendli, kind).messages.messages
-    answer = ask_for(**asked, thinking={"type": "disabled"})
+    answer = ask_for(**fields, thinking={"type": "disabled"})
     assert (answer.content[0].text, answer.usage.output_tokens) == ("Hello", 3)
-    with ask_for(**asked, stream=True) as events:
-        told = [event.data for event in events]
-    assert [event.delta.text for event in told if event.TYPE == "content_block_delta"] == ["Hello"]
-    assert told[-1].TYPE == "message_stop"
+    with ask_for(**fields, stream=True) as events:
+        result = [event.data for event in events]
+    assert [event.delta.text for event in result if event.TYPE == "content_block_delta"] == ["Hello"]
+    assert result[-1].TYPE == "message_stop"
     assert engine.blue.paths == ["/v1/messages"] * 2
     with pytest.raises(SDKError, match="invalid_request_error") as raised:
-        ask_for(**{**asked, "max_tokens": 0, "thinking": {"type": "adaptive"}})
+        ask_for(**{**fields, "max_tokens": 0, "thinking": {"type": "adaptive"}})
     assert raised.value.status_code == 400
 
 
@@ -498,17 +498,17 @@ def test_messages_and_responses_to_a_deployment_of_an_endpoint(friendli: Any, en
 
 
 @KINDS
-def test_chat(friendli: Any, engine: Rig, kind: str) -> None:
+def test_the_sdk_chats(friendli: Any, engine: Rig, kind: str) -> None:
     engine.blue.answer = chat
-    asked = {"model": "chat", "messages": HI, "retries": None, "server_url": engine.url}
-    answer = getattr(friendli, kind).chat.complete(**asked)
+    fields = {"model": "chat", "messages": HI, "retries": None, "server_url": engine.url}
+    answer = getattr(friendli, kind).chat.complete(**fields)
     assert answer.choices[0].message.content == "Hello blue-model"
-    with getattr(friendli, kind).chat.complete(**asked, stream=True, seed=2**64 - 2) as events:
+    with getattr(friendli, kind).chat.complete(**fields, stream=True, seed=2**64 - 2) as events:
         chunks = [event.data for event in events]
     assert "".join(chunk.choices[0].delta.content for chunk in chunks) == "Hello blue-model"
     assert engine.blue.requests[-1]["seed"] == -2
     with pytest.raises(SDKError, match="parse_reasoning"):
-        getattr(friendli, kind).chat.complete(**asked, parse_reasoning=False)
+        getattr(friendli, kind).chat.complete(**fields, parse_reasoning=False)
 
 
 def test_a_chat_with_seeds_of_its_own_for_each_choice(friendli: Any, engine: Rig) -> None:
@@ -519,7 +519,7 @@ def test_a_chat_with_seeds_of_its_own_for_each_choice(friendli: Any, engine: Rig
     assert answer.usage.completion_tokens == 6
 
 
-def test_tokens(friendli: Any, engine: Rig) -> None:
+def test_the_sdk_tokenizes_and_detokenizes(friendli: Any, engine: Rig) -> None:
     for kind in (friendli.serverless, friendli.dedicated):
         assert kind.token.tokenize(model="chat", prompt=TEXT, retries=None).tokens == IDS
         assert kind.token.detokenize(model="chat", tokens=IDS, retries=None).text == TEXT
@@ -537,17 +537,17 @@ def test_a_rendered_conversation(friendli: Any, engine: Rig) -> None:
     assert engine.blue.paths == ["/v1/chat/completions/render"]
 
 
-def test_embeddings(friendli: Any, engine: Rig) -> None:
+def test_the_sdk_embeds(friendli: Any, engine: Rig) -> None:
     data = [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}]
     answer = {"id": "e", "object": "list", "created": 1, "model": "m", "data": data}
     usage = {"prompt_tokens": 2, "total_tokens": 2, "completion_tokens": 0}
     engine.mini.answer = lambda body: JSONResponse({**answer, "usage": usage})
-    told = friendli.dedicated.embeddings.embeddings(model="embed", tokens=[5, 6], retries=None)
-    assert told.data[0].embedding == [0.5, 0.25]
-    assert told.usage.completion_tokens == 0
+    result = friendli.dedicated.embeddings.embeddings(model="embed", tokens=[5, 6], retries=None)
+    assert result.data[0].embedding == [0.5, 0.25]
+    assert result.usage.completion_tokens == 0
     assert engine.mini.requests[-1]["input"] == [[5, 6]]
 
 
-def test_the_catalogue(friendli: Any) -> None:
+def test_the_model_list_has_the_endpoints(friendli: Any) -> None:
     models = friendli.serverless.model.models(retries=None).data
     assert [(model.id, model.mode) for model in models] == [("chat", "chat"), ("embed", "embedding")]

@@ -67,7 +67,7 @@ TOLD: dict[str, object] = {
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-def test_over_a_limit_every_dialect_says_429_in_its_form(rig: Rig, name: str) -> None:
+def test_over_a_limit_every_dialect_answers_429_in_its_format(rig: Rig, name: str) -> None:
     limit(rig, requests_per_minute=1)
     served, refused = (ask(rig, DIALECTS[name], None) for _ in range(2))
     assert served.status_code == 200
@@ -94,7 +94,7 @@ def test_a_limit_is_a_status_on_tgis_streams_too(rig: Rig) -> None:
 
 
 @every_dialect
-def test_what_is_not_limited_says_nothing_about_limits(rig: Rig, spoken: Spoken) -> None:
+def test_without_limits_there_are_no_limit_headers(rig: Rig, spoken: Spoken) -> None:
     assert not [name for name in ask(rig, spoken, None).headers if name.startswith("x-ratelimit")]
 
 
@@ -181,7 +181,7 @@ async def test_a_prompt_that_no_waiting_helps_is_a_413(rig: Rig) -> None:
     assert "can never admit; shorten it" in answer.text
 
 
-async def test_requests_at_a_time(rig: Rig) -> None:
+async def test_concurrent_requests_are_limited(rig: Rig) -> None:
     limit(rig, concurrent_requests=2)
     rig.blue.answer = lambda body: stream([0.5, chunk("a", finish_reason="stop"), "data: [DONE]\n\n"])
     answers = await asyncio.gather(*(chat(rig, stream=True) for _ in range(6)))
@@ -203,8 +203,8 @@ def test_a_key_brings_its_own_limits_and_others_keep_theirs(rig: Rig, tmp_path: 
         }
     )
     answers = {key: ask(rig, DIALECTS["openai"], key) for key in (small, keys.chat, keys.all)}
-    told = [answer.headers["x-ratelimit-limit-requests"] for answer in answers.values()]
-    assert told == ["1", "7", "100"]
+    in_force = [answer.headers["x-ratelimit-limit-requests"] for answer in answers.values()]
+    assert in_force == ["1", "7", "100"]
     assert [ask(rig, DIALECTS["openai"], key).status_code for key in answers] == [429, 200, 200]
 
 

@@ -24,20 +24,20 @@ from tests.support.servers import free_port, serve
 CARD = {"tokenizer": tokenizer().to_str(), "eos_token_ids": [0], "max_model_len": 100}
 
 
-class Teller:
-    """A model application that tells its card, and remembers who asked what."""
+class CardServer:
+    """A model application that serves its card, and keeps the ETags of the requests."""
 
     def __init__(self) -> None:
         self.card: dict[str, Any] = CARD
         self.status = 200
-        self.asked: list[str | None] = []
+        self.etags: list[str | None] = []
         self.go_on = threading.Event()
         self.go_on.set()
 
     async def answer(self, request: Request) -> Response:
         assert request.headers[INTERNAL_KEY_HEADER] == "key"
         known = request.headers.get("if-none-match")
-        self.asked.append(known)
+        self.etags.append(known)
         await asyncio.to_thread(self.go_on.wait, 5)
         etag = f'"{self.card["max_model_len"]}"'
         if known == etag:
@@ -56,38 +56,38 @@ def target(url: str, tokenizer_dir: Path | None = None) -> Target:
     return Target("blue", url, "m", {INTERNAL_KEY_HEADER: "key"}, tokenizer_dir)
 
 
-async def test_a_card_is_asked_for_once_while_it_is_fresh(upstream: Upstream) -> None:
-    teller = Teller()
-    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
+async def test_a_fresh_card_is_requested_once(upstream: Upstream) -> None:
+    server = CardServer()
+    with serve(Starlette(routes=[Route(MODEL_PATH, server.answer)])) as url:
         first, second = [await upstream.model(target(url), Timeouts()) for _ in range(2)]
     assert first is second
     assert first.max_len == 100
-    assert teller.asked == [None]
+    assert server.etags == [None]
 
 
 @pytest.mark.parametrize("upstream", [{"model_fresh_s": -1}], indirect=True, ids=["nothing stays fresh"])
 async def test_a_stale_card_is_requested_by_its_etag(upstream: Upstream) -> None:
-    teller = Teller()
-    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
+    server = CardServer()
+    with serve(Starlette(routes=[Route(MODEL_PATH, server.answer)])) as url:
         first = await upstream.model(target(url), Timeouts())
         assert await upstream.model(target(url), Timeouts()) is first
-        teller.card = {**CARD, "max_model_len": 200}
+        server.card = {**CARD, "max_model_len": 200}
         assert (await upstream.model(target(url), Timeouts())).max_len == 200
-        assert teller.asked == [None, '"100"', '"100"']
-        teller.status = 500
-        teller.card = CARD
+        assert server.etags == [None, '"100"', '"100"']
+        server.status = 500
+        server.card = CARD
         assert (await upstream.model(target(url), Timeouts())).max_len == 200
     assert (await upstream.model(target(url), Timeouts())).max_len == 200
 
 
 @pytest.mark.parametrize("status", [404, 405, 500])
-async def test_a_deployment_that_says_nothing_has_failed(upstream: Upstream, status: int) -> None:
-    teller = Teller()
-    teller.status = status
-    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
+async def test_a_deployment_without_a_card_has_failed(upstream: Upstream, status: int) -> None:
+    server = CardServer()
+    server.status = status
+    with serve(Starlette(routes=[Route(MODEL_PATH, server.answer)])) as url:
         with pytest.raises(UpstreamError):
             await upstream.model(target(url), Timeouts())
-        teller.status = 200
+        server.status = 200
         assert (await upstream.model(target(url), Timeouts())).max_len == 100
 
 
@@ -95,26 +95,26 @@ async def test_a_deployment_that_says_nothing_has_failed(upstream: Upstream, sta
     "upstream", [{"model_fresh_s": -1, "model_max_wait_s": 0.01}], indirect=True, ids=["short waits"]
 )
 async def test_a_hanging_deployment_delays_no_request_that_knows_its_model(upstream: Upstream) -> None:
-    teller = Teller()
-    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
+    server = CardServer()
+    with serve(Starlette(routes=[Route(MODEL_PATH, server.answer)])) as url:
         first = await upstream.model(target(url), Timeouts())
-        teller.go_on.clear()
-        told = [await upstream.model(target(url), Timeouts()) for _ in range(3)]
-        teller.go_on.set()
-    assert told == [first] * 3
-    assert teller.asked == [None, '"100"']
+        server.go_on.clear()
+        answer = [await upstream.model(target(url), Timeouts()) for _ in range(3)]
+        server.go_on.set()
+    assert answer == [first] * 3
+    assert server.etags == [None, '"100"']
 
 
-async def test_who_leaves_takes_the_answer_from_nobody(upstream: Upstream) -> None:
-    teller = Teller()
-    teller.go_on.clear()
-    with serve(Starlette(routes=[Route(MODEL_PATH, teller.answer)])) as url:
+async def test_a_client_that_leaves_does_not_cancel_the_shared_fetch(upstream: Upstream) -> None:
+    server = CardServer()
+    server.go_on.clear()
+    with serve(Starlette(routes=[Route(MODEL_PATH, server.answer)])) as url:
         leaver, stayer = (asyncio.create_task(upstream.model(target(url), Timeouts())) for _ in range(2))
         await asyncio.sleep(0)
         leaver.cancel()
-        teller.go_on.set()
+        server.go_on.set()
         assert (await stayer).max_len == 100
-    assert teller.asked == [None]
+    assert server.etags == [None]
 
 
 async def test_a_deployment_that_is_gone_is_unavailable(upstream: Upstream) -> None:
@@ -126,7 +126,7 @@ async def models(request: Request) -> Response:
     return Response(json.dumps({"data": [{"id": "other", "max_model_len": 7}, {"id": "m", "max_model_len": 50}]}))
 
 
-async def test_a_server_elsewhere_has_its_files_here(upstream: Upstream, tmp_path: Path) -> None:
+async def test_a_model_of_an_external_server_is_read_from_local_files(upstream: Upstream, tmp_path: Path) -> None:
     tokenizer().save(str(tmp_path / "tokenizer.json"))
     with serve(Starlette(routes=[Route("/v1/models", models)])) as url:
         model = await upstream.model(target(url, tmp_path), Timeouts())
@@ -136,6 +136,6 @@ async def test_a_server_elsewhere_has_its_files_here(upstream: Upstream, tmp_pat
             await upstream.model(unknown, Timeouts())
 
 
-async def test_files_that_are_not_there_are_the_deployments_fault(upstream: Upstream, tmp_path: Path) -> None:
+async def test_missing_tokenizer_files_are_a_broken_deployment(upstream: Upstream, tmp_path: Path) -> None:
     with serve(Starlette(routes=[Route("/v1/models", models)])) as url, pytest.raises(Broken, match="cannot be read"):
         await upstream.model(target(url, tmp_path), Timeouts())

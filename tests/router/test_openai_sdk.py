@@ -31,13 +31,13 @@ def test_a_chat_is_answered_by_the_deployment_under_its_own_model_name(rig: Rig)
     assert rig.blue.requests == [{"model": "blue-model", "messages": USER}]
 
 
-def test_a_stream_arrives_chunk_by_chunk_without_the_usage_nobody_asked_for(rig: Rig) -> None:
+def test_a_stream_without_include_usage_has_no_usage(rig: Rig) -> None:
     chunks = list(client(rig).chat.completions.create(model="chat", messages=USER, stream=True))
     assert [chunk.choices[0].delta.content for chunk in chunks] == ["Hel", "lo ", "blue-model", ""]
     assert all(chunk.usage is None for chunk in chunks)
 
 
-def test_a_stream_ends_with_the_usage_that_was_asked_for(rig: Rig) -> None:
+def test_a_stream_with_include_usage_ends_with_the_usage(rig: Rig) -> None:
     chunks = list(
         client(rig).chat.completions.create(
             model="chat",
@@ -82,7 +82,7 @@ def test_a_wrong_field_is_a_bad_request_that_names_it(rig: Rig) -> None:
     assert rig.blue.requests == []
 
 
-def test_the_engines_refusal_is_told_in_openais_words(rig: Rig) -> None:
+def test_an_engines_rejection_is_openais_error_object(rig: Rig) -> None:
     rig.blue.answer = refuse(400, "top_k must be 0 (disable), or at least 1", "top_k")
     with pytest.raises(openai.BadRequestError) as raised:
         create(rig, extra_body={"top_k": -5})
@@ -110,7 +110,7 @@ def test_an_error_inside_a_stream_raises_in_the_sdk(rig: Rig) -> None:
 
 
 def calls_two(body: dict[str, Any]) -> Response:
-    """A response with two function calls, whatever was asked."""
+    """A response with two function calls, whatever the request."""
     items = [
         {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": "f", "arguments": "{}"}
         for n in range(2)
@@ -135,7 +135,7 @@ def calls_two(body: dict[str, Any]) -> Response:
 
 
 @pytest.mark.parametrize(("parallel", "names"), [(True, ["call_0", "call_1"]), (False, ["call_0"])])
-def test_a_response_has_one_call_where_only_one_is_wanted(rig: Rig, parallel: bool, names: list[str]) -> None:
+def test_without_parallel_calls_a_response_has_one_call(rig: Rig, parallel: bool, names: list[str]) -> None:
     rig.blue.answer = calls_two
     tools = [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}, "strict": True}]
     fields = {"model": "chat", "input": "hi", "tools": tools, "parallel_tool_calls": parallel}
@@ -147,7 +147,7 @@ def test_a_response_has_one_call_where_only_one_is_wanted(rig: Rig, parallel: bo
     assert items == [item.call_id for item in last.output] == names
 
 
-def test_a_limit_of_built_in_tools_is_refused_by_name(rig: Rig) -> None:
+def test_a_limit_of_built_in_tools_is_rejected_by_name(rig: Rig) -> None:
     with pytest.raises(openai.BadRequestError, match="built-in tools") as raised:
         client(rig).responses.create(model="chat", input="hi", max_tool_calls=2)
     assert (raised.value.param, raised.value.code) == ("max_tool_calls", "unsupported_parameter")
@@ -187,13 +187,13 @@ def test_the_anthropic_sdk_may_switch_thinking_off(rig: Rig) -> None:
         {**answer, "content": [{"type": "text", "text": "Hello"}], "usage": usage}
     )
     with anthropic.Anthropic(base_url=rig.url, api_key="k", max_retries=0) as sdk:
-        told = sdk.messages.create(
+        result = sdk.messages.create(
             model="chat",
             max_tokens=5,
             messages=[{"role": "user", "content": "hi"}],
             thinking={"type": "disabled"},
         )
-    assert [block.text for block in told.content if block.type == "text"] == ["Hello"]
+    assert [block.text for block in result.content if block.type == "text"] == ["Hello"]
     assert rig.blue.requests == [{"model": "blue-model", "max_tokens": 5, "messages": USER}]
 
 
@@ -229,12 +229,12 @@ def test_a_routes_template_is_a_path_like_any_other(rig: Rig) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
 
 
-def test_a_trailing_slash_changes_nothing(rig: Rig) -> None:
+def test_a_trailing_slash_is_ignored(rig: Rig) -> None:
     answer = httpx.post(f"{rig.url}/v1/chat/completions/", json={"model": "chat", "messages": USER})
     assert answer.status_code == 200
 
 
-def test_a_body_that_is_too_large_is_refused(rig: Rig) -> None:
+def test_a_body_that_is_too_large_is_rejected(rig: Rig) -> None:
     rig.change(max_body_bytes=1024)
     answer = httpx.post(f"{rig.url}/v1/chat/completions", json={"model": "chat", "messages": USER, "user": "x" * 2000})
     assert answer.status_code == 413

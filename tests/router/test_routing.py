@@ -106,14 +106,14 @@ def test_traffic_moves_live_without_a_failed_request(rig: Rig) -> None:
     assert served_by(rig) == "green"
 
 
-def test_a_wrong_configuration_is_refused_and_the_last_good_one_stays(rig: Rig) -> None:
+def test_a_wrong_configuration_is_rejected_and_the_last_good_one_stays(rig: Rig) -> None:
     with pytest.raises(ConfigError, match="sums to 99"):
         rig.router.reconfigure({**rig.config, "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 99}}}})
     assert served_by(rig) == "blue"
     assert 'switchyard_config_reloads_total{outcome="refused"} 1.0' in httpx.get(f"{rig.url}/metrics").text
 
 
-def test_a_key_that_cannot_be_read_refuses_the_configuration(rig: Rig, tmp_path: Path) -> None:
+def test_a_key_that_cannot_be_read_rejects_the_configuration(rig: Rig, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"deployments.far.api_key_env: the variable SWITCHYARD_NO_SUCH is not set"):
         rig.change(deployments={"far": {"url": "http://x", "model": "m", "api_key_env": "SWITCHYARD_NO_SUCH"}})
     gone = str(tmp_path / "gone")

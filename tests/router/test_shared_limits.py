@@ -85,7 +85,7 @@ async def test_concurrent_requests_are_counted_together_and_freed(pair: Pair, re
     assert [(await pair.ask(which)).status_code for which in (0, 1)] == [200, 200]
 
 
-async def test_without_the_store_requests_pass_and_it_is_told(pair: Pair, redis: RedisServer) -> None:
+async def test_without_the_store_requests_pass_and_the_failure_is_counted(pair: Pair, redis: RedisServer) -> None:
     pair.limit(redis, requests_per_minute=1, tokens_per_minute=1000, concurrent_requests=1)
     assert (await pair.ask(0)).status_code == 200
     redis.stop()
@@ -108,7 +108,7 @@ async def _soon(pair: Pair, status: int) -> bool:
     return True
 
 
-async def test_without_the_store_requests_are_refused_if_the_configuration_says_so(
+async def test_without_the_store_requests_are_rejected_if_the_configuration_says_so(
     pair: Pair, redis: RedisServer
 ) -> None:
     pair.limit(redis, requests_per_minute=100, on_store_failure="refuse")
@@ -131,7 +131,7 @@ async def test_a_stream_outlives_its_store(pair: Pair, redis: RedisServer) -> No
     assert (await running).text.endswith("data: [DONE]\n\n")
 
 
-def test_several_routers_refuse_limits_in_memory(rig: Rig, tmp_path: Path) -> None:
+def test_several_routers_reject_limits_in_memory(rig: Rig, tmp_path: Path) -> None:
     router = Router(SEVERAL)
     limited = {"limits": {"default": {"requests_per_minute": 1}}}
     with pytest.raises(ConfigError, match=r"access\.limits: several routers cannot count limits in memory"):
@@ -162,6 +162,6 @@ def test_keys_that_bring_limits_are_not_taken_by_several_routers_without_a_store
         ({"url_file": "/dev/null"}, r"store: the URL is not a Redis URL"),
     ],
 )
-def test_a_store_that_cannot_be_found_refuses_the_configuration(rig: Rig, store: dict[str, str], said: str) -> None:
+def test_a_store_that_cannot_be_found_rejects_the_configuration(rig: Rig, store: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         rig.change(access={"limits": {"store": store}})

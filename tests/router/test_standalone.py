@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import yaml
@@ -22,17 +23,20 @@ def start(config: Path, port: int, host: str = "127.0.0.1", **environment: str) 
     )
 
 
-def test_it_serves_a_deployment_elsewhere_and_stops_on_sigterm(
+def document(url: str) -> dict[str, Any]:
+    return {
+        "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"far": 100}}},
+        "deployments": {"far": {"url": f"{url}/blue", "model": "big", "api_key_env": "FAR_KEY"}},
+    }
+
+
+def test_it_serves_a_deployment_elsewhere_on_loopback_and_stops_on_sigterm(
     engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
 ) -> None:
     fakes, url = engines
     fakes["blue"].reset()
     port, config = free_port(), tmp_path / "router.yaml"
-    document = {
-        "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"far": 100}}},
-        "deployments": {"far": {"url": f"{url}/blue", "model": "big", "api_key_env": "FAR_KEY"}},
-    }
-    config.write_text(yaml.safe_dump(document))
+    config.write_text(yaml.safe_dump(document(url)))
     process = start(config, port, FAR_KEY="theirs")
     try:
         answer = None
@@ -52,44 +56,22 @@ def test_it_serves_a_deployment_elsewhere_and_stops_on_sigterm(
         _, log = process.communicate(timeout=60)
     assert '"deployment": "far"' in log
     assert "theirs" not in log
+    assert "every process on this machine may call, other machines may not" in log
 
 
-def test_a_wrong_configuration_is_told_and_nothing_starts(tmp_path: Path) -> None:
-    config = tmp_path / "router.yaml"
-    config.write_text("endpoints: {chat: {tasks: [chat], traffic: {gone: 100}}}\ndeployments: {}\n")
-    process = start(config, free_port())
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "deployments: " in said
-    assert "Traceback" not in said
-
-
-def test_without_access_it_listens_for_this_machine_alone_and_says_so(
-    engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
-) -> None:
-    _, url = engines
-    document = {
-        "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"far": 100}}},
-        "deployments": {"far": {"url": f"{url}/blue", "model": "big"}},
-    }
-    config = tmp_path / "router.yaml"
-    config.write_text(yaml.safe_dump(document))
-    process = start(config, free_port(), host="0.0.0.0")
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "access: the server would be reachable from other machines" in said
-    assert "allow_anonymous: true" in said
-    port = free_port()
-    process = start(config, port)
-    try:
-        for _ in range(1000):
-            try:
-                assert httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
-                break
-            except httpx.ConnectError:
-                assert process.poll() is None
-                time.sleep(0.05)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=60)
-    assert "every process on this machine may call, other machines may not" in said
+def test_an_invalid_or_unprotected_configuration_is_reported_and_nothing_starts(tmp_path: Path) -> None:
+    invalid, unprotected = tmp_path / "invalid.yaml", tmp_path / "unprotected.yaml"
+    invalid.write_text("endpoints: {chat: {tasks: [chat], traffic: {gone: 100}}}\ndeployments: {}\n")
+    unprotected.write_text(yaml.safe_dump(document("http://127.0.0.1:1")))
+    started = (
+        (start(invalid, free_port()), ["deployments: "]),
+        (
+            start(unprotected, free_port(), host="0.0.0.0", FAR_KEY="theirs"),
+            ["access: the server would be reachable from other machines", "allow_anonymous: true"],
+        ),
+    )
+    for process, expected in started:
+        _, output = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert all(sentence in output for sentence in expected), output
+        assert "Traceback" not in output

@@ -70,36 +70,36 @@ def hf(url: str) -> Any:
 
 @pytest.mark.parametrize("details", [False, True])
 def test_hugging_faces_client_generates(hf: Any, details: bool) -> None:
-    told = hf.text_generation("say", max_new_tokens=50, details=details)
+    answer = hf.text_generation("say", max_new_tokens=50, details=details)
     if not details:
-        assert told == TEXT
+        assert answer == TEXT
         return
-    assert told.generated_text == TEXT == "".join(token.text for token in told.details.tokens)
-    assert told.details.finish_reason == "eos_token"
-    assert told.details.generated_tokens == len(told.details.tokens)
-    assert told.details.prefill == []
+    assert answer.generated_text == TEXT == "".join(token.text for token in answer.details.tokens)
+    assert answer.details.finish_reason == "eos_token"
+    assert answer.details.generated_tokens == len(answer.details.tokens)
+    assert answer.details.prefill == []
 
 
 @pytest.mark.parametrize("in_one", [False, True])
 @pytest.mark.parametrize("details", [False, True])
 def test_hugging_faces_client_streams(hf: Any, engine: Rig, model: Model, details: bool, in_one: bool) -> None:
     engine.blue.answer = speaks(model, TEXT, in_one=in_one)
-    told = list(hf.text_generation("say", max_new_tokens=50, details=details, stream=True))
-    assert len(told) == len(model.encode(TEXT))
+    answer = list(hf.text_generation("say", max_new_tokens=50, details=details, stream=True))
+    assert len(answer) == len(model.encode(TEXT))
     if not details:
-        assert "".join(told) == TEXT
+        assert "".join(answer) == TEXT
         return
-    assert "".join(event.token.text for event in told) == TEXT == told[-1].generated_text
-    assert all(event.generated_text is None and event.details is None for event in told[:-1])
-    assert told[-1].details.finish_reason == "eos_token"
-    assert told[-1].details.input_length == len(model.encode("say"))
+    assert "".join(event.token.text for event in answer) == TEXT == answer[-1].generated_text
+    assert all(event.generated_text is None and event.details is None for event in answer[:-1])
+    assert answer[-1].details.finish_reason == "eos_token"
+    assert answer[-1].details.input_length == len(model.encode("say"))
 
 
 async def test_hugging_faces_async_client(url: str) -> None:
     async with AsyncInferenceClient(base_url=url) as hf:
         assert await hf.text_generation("say", max_new_tokens=50) == TEXT
-        told = [text async for text in await hf.text_generation("say", max_new_tokens=50, stream=True)]
-        assert "".join(told) == TEXT
+        answer = [text async for text in await hf.text_generation("say", max_new_tokens=50, stream=True)]
+        assert "".join(answer) == TEXT
         events: Any = await hf.text_generation("say", max_new_tokens=50, stream=True, details=True)
         assert [event async for event in events][-1].generated_text == TEXT
 
@@ -117,7 +117,7 @@ def application(engine: Rig) -> Rig:
     ("parameters", "name"),
     [({"watermark": True}, "watermark"), ({"typical_p": 0.5}, "typical_p"), ({"temperature": 2.5}, "temperature")],
 )
-def test_what_needs_a_processor_is_refused_where_there_is_none(
+def test_a_parameter_that_needs_a_processor_is_rejected_on_a_plain_server(
     engine: Rig, hf: Any, parameters: dict[str, Any], name: str
 ) -> None:
     refusal = f"Input validation error: `{name}`: deployment 'blue' is a plain vLLM server"
@@ -130,7 +130,7 @@ def test_what_needs_a_processor_is_refused_where_there_is_none(
     assert engine.blue.requests == []
 
 
-def test_what_an_application_has_no_processor_for_is_refused(application: Rig) -> None:
+def test_a_parameter_without_its_processor_is_rejected(application: Rig) -> None:
     application.blue.card = {**(application.blue.card or {}), "processors": []}
     with pytest.raises(tgi.ValidationError, match="`watermark`: deployment 'blue' runs without the logits processor"):
         Client(application.url).generate("say", watermark=True)
@@ -138,7 +138,7 @@ def test_what_an_application_has_no_processor_for_is_refused(application: Rig) -
 
 
 def test_all_of_hugging_faces_parameters_arrive(application: Rig, hf: Any, engine: Rig) -> None:
-    told = hf.text_generation(
+    answer = hf.text_generation(
         "say",
         details=True,
         decoder_input_details=True,
@@ -158,18 +158,18 @@ def test_all_of_hugging_faces_parameters_arrive(application: Rig, hf: Any, engin
         typical_p=0.5,
         watermark=True,
     )
-    asked = engine.blue.requests[-1]
-    assert asked["max_tokens"] == 7
-    assert asked["seed"] == -2
-    assert asked["stop"] == ["日"]
-    assert asked["structured_outputs"] == {"regex": ".*"}
-    assert asked["vllm_xargs"] == {"typical_p": 0.5, "watermark": True}
-    assert len(asked["prompt"]) == 2
-    assert told.generated_text == "sayhello 日"
-    assert told.details.finish_reason == "stop_sequence"
-    assert told.details.seed == 2**64 - 2
-    assert told.details.prefill[0].logprob is None
-    assert [len(tokens) for tokens in told.details.top_tokens] == [2] * told.details.generated_tokens
+    sent = engine.blue.requests[-1]
+    assert sent["max_tokens"] == 7
+    assert sent["seed"] == -2
+    assert sent["stop"] == ["日"]
+    assert sent["structured_outputs"] == {"regex": ".*"}
+    assert sent["vllm_xargs"] == {"typical_p": 0.5, "watermark": True}
+    assert len(sent["prompt"]) == 2
+    assert answer.generated_text == "sayhello 日"
+    assert answer.details.finish_reason == "stop_sequence"
+    assert answer.details.seed == 2**64 - 2
+    assert answer.details.prefill[0].logprob is None
+    assert [len(tokens) for tokens in answer.details.top_tokens] == [2] * answer.details.generated_tokens
     both = hf.text_generation("say", details=True, best_of=2, do_sample=True, max_new_tokens=3)
     assert len(both.details.best_of_sequences) == 1
 
@@ -211,9 +211,9 @@ def test_an_answer_that_breaks_off_is_incomplete(engine: Rig, model: Model, chun
 def test_hugging_faces_chat(engine: Rig) -> None:
     engine.blue.answer = chat
     hf: Any = InferenceClient(base_url=f"{engine.url}/tgi/chat")
-    told = hf.chat_completion([{"role": "user", "content": "q"}], max_tokens=5)
-    assert told.choices[0].message.content == "Hello blue-model"
-    assert told.system_fingerprint
+    answer = hf.chat_completion([{"role": "user", "content": "q"}], max_tokens=5)
+    assert answer.choices[0].message.content == "Hello blue-model"
+    assert answer.system_fingerprint
     chunks = list(hf.chat_completion([{"role": "user", "content": "q"}], max_tokens=5, stream=True))
     assert "".join(chunk.choices[0].delta.content for chunk in chunks) == "Hello blue-model"
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -241,10 +241,10 @@ def test_hugging_faces_endpoint_info_and_health(engine: Rig) -> None:
 
 def test_tgis_own_client(url: str, model: Model) -> None:
     client = Client(url)
-    told = client.generate("say", max_new_tokens=50)
-    assert told.generated_text == TEXT == "".join(token.text for token in told.details.tokens)
-    assert told.details.finish_reason == "eos_token"
-    assert not told.details.tokens[-1].special
+    answer = client.generate("say", max_new_tokens=50)
+    assert answer.generated_text == TEXT == "".join(token.text for token in answer.details.tokens)
+    assert answer.details.finish_reason == "eos_token"
+    assert not answer.details.tokens[-1].special
     events = list(client.generate_stream("say", max_new_tokens=3))
     assert [event.token.id for event in events] == model.encode(TEXT)[:3]
     assert events[-1].details is not None
@@ -253,9 +253,9 @@ def test_tgis_own_client(url: str, model: Model) -> None:
 
 async def test_tgis_own_async_client(url: str) -> None:
     client = AsyncClient(url)
-    told = await client.generate("say", max_new_tokens=50, decoder_input_details=True)
-    assert told.generated_text == TEXT
-    assert told.details.prefill[0].logprob is None
+    answer = await client.generate("say", max_new_tokens=50, decoder_input_details=True)
+    assert answer.generated_text == TEXT
+    assert answer.details.prefill[0].logprob is None
     events = [event async for event in client.generate_stream("say", max_new_tokens=50)]
     assert events[-1].generated_text == TEXT
 
@@ -265,11 +265,11 @@ async def test_tgis_own_async_client(url: str) -> None:
     [({}, False), ({"temperature": 0.5}, True), ({"do_sample": True}, True), ({"top_p": 0.9, "seed": 3}, True)],
 )
 def test_tgis_own_client_samples_as_on_tgi(engine: Rig, fields: dict[str, Any], samples: bool) -> None:
-    told = Client(engine.url).generate("say", **fields)
+    answer = Client(engine.url).generate("say", **fields)
     assert (engine.blue.requests[-1]["temperature"] > 0) is samples
-    assert told.details.seed is not None
+    assert answer.details.seed is not None
     if "seed" in fields:
-        assert told.details.seed == fields["seed"]
+        assert answer.details.seed == fields["seed"]
 
 
 @pytest.mark.parametrize(
@@ -304,8 +304,8 @@ async def test_tgis_own_client_raises(engine: Rig, broken: Any, error: type[Exce
 def test_tgis_own_client_chats(engine: Rig) -> None:
     engine.blue.answer = chat
     for url in (engine.url, f"{engine.url}/tgi/chat"):
-        told = Client(url).chat([{"role": "user", "content": "q"}])
-        assert told.choices[0].message.content == "Hello blue-model"
+        answer = Client(url).chat([{"role": "user", "content": "q"}])
+        assert answer.choices[0].message.content == "Hello blue-model"
     with pytest.raises(tgi.ValidationError):
         Client(engine.url).chat([{"role": "user", "content": "q"}], temperature=-1)
 
@@ -315,12 +315,12 @@ def test_the_openai_sdk_with_tgis_model_name(engine: Rig) -> None:
     for base in ("/v1", "/tgi/v1", "/tgi/chat/v1"):
         with OpenAI(base_url=engine.url + base, api_key="-", max_retries=0) as sdk:
             client: Any = sdk
-            asked: dict[str, Any] = {"model": "tgi", "messages": [{"role": "user", "content": "q"}]}
-            assert client.chat.completions.create(**asked).choices[0].message.content == "Hello blue-model"
-            chunks = list(client.chat.completions.create(**asked, stream=True))
+            fields: dict[str, Any] = {"model": "tgi", "messages": [{"role": "user", "content": "q"}]}
+            assert client.chat.completions.create(**fields).choices[0].message.content == "Hello blue-model"
+            chunks = list(client.chat.completions.create(**fields, stream=True))
             assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello blue-model"
             with pytest.raises(APIError, match="temperature"):
-                list(client.chat.completions.create(**asked, stream=True, temperature=-1))
+                list(client.chat.completions.create(**fields, stream=True, temperature=-1))
 
 
 def test_mindies_documented_requests(engine: Rig, model: Model) -> None:
@@ -363,19 +363,19 @@ def test_mindies_documented_requests(engine: Rig, model: Model) -> None:
 
 
 def test_tokenize_is_tgis_or_vllms(engine: Rig, model: Model) -> None:
-    told = httpx.post(f"{engine.url}/tokenize", json={"inputs": TEXT}).json()
-    assert [token["id"] for token in told] == model.encode(TEXT)
+    answer = httpx.post(f"{engine.url}/tokenize", json={"inputs": TEXT}).json()
+    assert [token["id"] for token in answer] == model.encode(TEXT)
     assert engine.blue.requests == []
-    engine.blue.answer = refuse(400, "asked")
+    engine.blue.answer = refuse(400, "no")
     httpx.post(f"{engine.url}/tokenize", json={"prompt": TEXT, "model": "chat"})
     assert engine.blue.requests == [{"prompt": TEXT, "model": "blue-model"}]
 
 
-def test_vertex(engine: Rig) -> None:
+def test_vertex_predictions_are_one_per_instance(engine: Rig) -> None:
     body = {"instances": [{"inputs": "say", "parameters": {"max_new_tokens": 50}}, {"inputs": "say it"}]}
-    told = httpx.post(f"{engine.url}/vertex", json=body).json()
-    assert told["predictions"][0] == TEXT
-    assert TEXT.startswith(told["predictions"][1])
+    answer = httpx.post(f"{engine.url}/vertex", json=body).json()
+    assert answer["predictions"][0] == TEXT
+    assert TEXT.startswith(answer["predictions"][1])
     assert len(engine.blue.requests) == 2
 
 
@@ -409,6 +409,19 @@ def test_the_profile_is_the_routers(engine: Rig) -> None:
     engine.change(tgi={"profile": "tgi"})
     assert httpx.post(engine.url, json={"inputs": "say"}).json() == [{"generated_text": f"say{TEXT}"}]
     assert engine.blue.requests[-1]["max_tokens"] > 20
+
+
+def test_mindies_profile_needs_top_k_below_the_vocabularys_size(engine: Rig, model: Model) -> None:
+    def answer(top_k: int) -> httpx.Response:
+        return httpx.post(f"{engine.url}/generate", json={"inputs": "say", "parameters": {"top_k": top_k}})
+
+    rejected = answer(model.vocab_size)
+    assert (rejected.status_code, rejected.json()["error_type"]) == (422, "validation")
+    assert f"`top_k` must be < {model.vocab_size}" in rejected.json()["error"]
+    assert engine.blue.requests == []
+    assert answer(model.vocab_size - 1).status_code == 200
+    engine.change(tgi={"profile": "tgi"})
+    assert answer(model.vocab_size).status_code == 200
 
 
 json_values = st.recursive(
@@ -448,20 +461,20 @@ def fuzzed(files: Path, model: Model, servers: ServerPool) -> Iterator[httpx.Cli
 
 
 @given(path=st.sampled_from(PATHS), body=bodies)
-def test_no_body_is_our_fault(fuzzed: httpx.Client, path: str, body: dict[str, Any]) -> None:
+def test_no_body_is_an_internal_error(fuzzed: httpx.Client, path: str, body: dict[str, Any]) -> None:
     if "messages" in body:  # this deployment only completes
         body["messages"] = []
     answer = fuzzed.post(path, content=json.dumps(body))
     assert answer.status_code in (200, 400, 422), answer.text
     if answer.headers["content-type"].startswith("text/event-stream"):
         *_, last, end = answer.text.split("\n\n")
-        told = json.loads(last.removeprefix("data: "))
+        result = json.loads(last.removeprefix("data: "))
         assert end == ""
-        assert "error_type" in told or told["generated_text"] is not None
+        assert "error_type" in result or result["generated_text"] is not None
 
 
 @given(path=st.sampled_from(PATHS), body=st.binary(max_size=40))
-def test_no_bytes_are_our_fault(fuzzed: httpx.Client, path: str, body: bytes) -> None:
+def test_no_bytes_are_an_internal_error(fuzzed: httpx.Client, path: str, body: bytes) -> None:
     assert fuzzed.post(path, content=body).status_code in (400, 422)
 
 

@@ -33,7 +33,7 @@ def normalised(logits: Any) -> NDArray[np.float64]:
 
 
 def said(logprobs: NDArray[np.float64], count: int | None = None) -> NextToken:
-    """What a search is told: the `count` likeliest tokens, or all."""
+    """The `count` likeliest tokens, or all."""
     ids = np.argsort(-logprobs, kind="stable")[:count]
     return NextToken(ids, logprobs[ids])
 

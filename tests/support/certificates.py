@@ -10,7 +10,7 @@ from cryptography.x509.oid import NameOID
 
 
 def self_signed_certificate() -> str:
-    """A new certificate in PEM, whose key nobody has."""
+    """A new certificate in PEM, whose private key is discarded."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC).replace(tzinfo=None)

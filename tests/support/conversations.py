@@ -1,11 +1,11 @@
-"""What the tests of several dialects ask: a question whose answer is known, and a tool."""
+"""Requests for the tests of several dialects: a question whose answer is known, and a tool."""
 
 from typing import Any
 
 # Both variants, bfloat16 and float32, answer it the same: its greedy tokens have no close rivals.
 QUESTION = "Name three primary colors."
 ANSWER = "Red, Blue, and Yellow"
-ASKED: Any = [{"role": "user", "content": QUESTION}]
+MESSAGES: Any = [{"role": "user", "content": QUESTION}]
 
 TOOL = {
     "type": "function",

@@ -3,14 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.dialects import legacy
-from app.dialects.base import Call, Dialect, EngineRequest, ParseContext, Reply, Request, ServingContext
-
-
-def parse(dialect: Dialect, operation: str, request: Request, context: ParseContext) -> Call:
-    """`Dialect.parse`."""
-    call = dialect.parse(operation, request, context)
-    return call.modern(dialect) if isinstance(call, legacy.Call) else call
+from app.dialects.base import Call, EngineRequest, Reply, ServingContext
 
 
 def lookups(call: Call, serving: ServingContext) -> Sequence[EngineRequest]:

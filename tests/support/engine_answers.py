@@ -67,23 +67,23 @@ def portions(model: Model, whole: Mapping[str, Any], sizes: Sequence[int]) -> li
     cuts = [0]
     for size in sizes:
         cuts.append(min(cuts[-1] + size, len(ids) - 1))
-    told: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
     room = len(whole["text"])
     for start, end in zip(cuts, [*cuts[1:], len(ids)], strict=True):
         text = "".join(added[start:end])[:room]
         room -= len(text)
-        told.append(
+        parts.append(
             {
                 **whole,
                 "text": text,
                 "token_ids": ids[start:end],
-                "prompt_token_ids": prompt if start == 0 and not told else None,
+                "prompt_token_ids": prompt if start == 0 and not parts else None,
                 "logprobs": whole["logprobs"] and {name: of[start:end] for name, of in whole["logprobs"].items()},
                 "finish_reason": whole["finish_reason"] if end == len(ids) else None,
                 "stop_reason": whole["stop_reason"] if end == len(ids) else None,
             }
         )
-    return told
+    return parts
 
 
 def frame(value: Mapping[str, Any]) -> bytes:

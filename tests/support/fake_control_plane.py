@@ -6,6 +6,8 @@ from typing import Any
 from app.control_plane import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Delivery
 from app.errors import Conflict, SwitchyardError
 
+CREATED_MS = 1_700_000_000_000
+
 
 class MemoryControl:
     """`deliver` gives what was applied to the router; `failure` is raised by every call while it is set."""
@@ -13,14 +15,14 @@ class MemoryControl:
     def __init__(self, config: Any, take: Callable[[Any], object]) -> None:
         self.config, self._take = config, take
         self.delivery = Delivery.SETTLED
-        self.since_ms = 1_700_000_000_000
+        self.since_ms = CREATED_MS
         self.failure: SwitchyardError | None = None
         self.delivers_at_once = False
         self.replaced = 0
 
     async def applied(self) -> Applied:
         self._fail()
-        return Applied(self.config, self.delivery, self.since_ms)
+        return Applied(self.config, self.delivery, self.since_ms, dict.fromkeys(self.config["endpoints"], CREATED_MS))
 
     async def replace(self, expected: Any, wanted: Any) -> None:
         self._fail()

@@ -1,4 +1,4 @@
-"""A fake deployment with vLLM's manners: it answers, streams, refuses or misbehaves as the test says."""
+"""A fake vLLM deployment that answers, streams, rejects or breaks off as the test configures it."""
 
 import asyncio
 import json
@@ -21,6 +21,7 @@ from tests.support.samples import MODEL, PROCESSORS, tokenizer
 Answer = Callable[[dict[str, Any]], Response]
 
 CONTEXT = 100
+"""The context length of its models, in tokens."""
 
 CARD = {
     "tokenizer": tokenizer().to_str(),
@@ -31,8 +32,7 @@ CARD = {
     "logprobs_mode": "raw_logprobs",
     "processors": sorted(PROCESSORS),
 }
-"""What a model application of this project tells about its model."""
-"""How many tokens its models take."""
+"""The model card of a model application of this project."""
 
 
 def chunk(content: str, *, model: str = "m", finish_reason: str | None = None) -> str:
@@ -51,7 +51,7 @@ USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 
 
 def chat(body: dict[str, Any]) -> Response:
-    """A good answer, streamed or whole; it says which model name it was asked for."""
+    """A valid answer, streamed or whole, with the requested model name in its text."""
     text = ["Hel", "lo ", body["model"]]
     if not body.get("stream"):
         message = {"role": "assistant", "content": "".join(text)}
@@ -111,8 +111,8 @@ def speaks(
         if stop is not None and not body.get("include_stop_str_in_output"):
             choices = [{**choice, "text": choice["text"].removesuffix(stop)} for choice in choices]
         if body["stream"]:
-            told = [completions.portions(model, choice, [] if in_one else [1, 2, 1, 3, 1]) for choice in choices]
-            parts = [part for together in zip(*told, strict=True) for part in together]
+            portions = [completions.portions(model, choice, [] if in_one else [1, 2, 1, 3, 1]) for choice in choices]
+            parts = [part for together in zip(*portions, strict=True) for part in together]
             return stream(sent([*(completions.stream([part]).removesuffix(DONE) for part in parts), DONE]))
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
         return JSONResponse({"id": "c", "object": "text_completion", "choices": choices, "usage": usage})
@@ -135,9 +135,9 @@ def broken_after(*parts: str) -> bytes:
 
 @dataclass
 class FakeEngine:
-    """One deployment: `answer` decides, `requests`, `paths` and `headers` remember.
+    """One deployment. `answer` makes its responses; `requests`, `paths` and `headers` are what it received.
 
-    With a `card` it is a model application of this project, which tells about its model.
+    With a `card` it is a model application of this project, which serves that card.
     """
 
     answer: Answer = chat
@@ -148,7 +148,7 @@ class FakeEngine:
     headers: list[dict[str, str]] = field(default_factory=list)
 
     def reset(self) -> None:
-        """As new."""
+        """Back to the defaults, with nothing received."""
         vars(self).update(vars(FakeEngine()))
 
     @property

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -30,6 +31,12 @@ class Launcher:
     def url(self) -> str:
         """The application's base URL."""
         return f"http://127.0.0.1:{self.port}"
+
+    def assert_nothing_is_left(self) -> None:
+        """No process of this run is alive, and nothing listens on its port."""
+        assert leftovers.processes_of(self.run_id) == []
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", self.port)) != 0
 
 
 def command(*arguments: str) -> list[str]:

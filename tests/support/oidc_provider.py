@@ -29,12 +29,12 @@ def rsa_key() -> rsa.RSAPrivateKey:
 
 @dataclass
 class LocalIssuer:
-    """`url` is where it is served; `keys` are by id, with their algorithms. `asked` counts fetches of the keys;
-    `instead` is answered in their place."""
+    """`url` is where it is served; `keys` are by id, with their algorithms. `fetches` counts fetches of the keys;
+    `instead` replaces the answer to one."""
 
     url: str = "https://id.example.com"
     keys: dict[str, tuple[str, Private]] = field(default_factory=lambda: {"first": ("RS256", rsa_key())})
-    asked: int = 0
+    fetches: int = 0
     up: bool = True
     instead: Response | None = None
     slow_s: float = 0
@@ -45,8 +45,8 @@ class LocalIssuer:
         good = {"iss": self.url, "aud": AUDIENCE, "sub": "alice", "iat": now, "exp": now + 600}
         payload = {name: value for name, value in {**good, **claims}.items() if value is not None}
         algorithm, private = self.keys[kid or "first"]
-        told = {**({"kid": kid} if kid else {}), **(headers or {})}
-        return jwt.encode(payload, private, algorithm, told)
+        header = {**({"kid": kid} if kid else {}), **(headers or {})}
+        return jwt.encode(payload, private, algorithm, header)
 
     def jwks(self) -> dict[str, Any]:
         """The public keys."""
@@ -62,7 +62,7 @@ class LocalIssuer:
         return JSONResponse({"issuer": self.url, "jwks_uri": f"{self.url}/keys"}, 200 if self.up else 503)
 
     async def _keys(self, request: Request) -> Response:
-        self.asked += 1
+        self.fetches += 1
         await asyncio.sleep(self.slow_s)
         return self.instead or JSONResponse(self.jwks(), 200 if self.up else 503)
 
@@ -94,7 +94,7 @@ def hostile_tokens(issuer: LocalIssuer) -> dict[str, str]:
         "expired": issuer.token(exp=int(time.time()) - 3600),
         "no expiry": issuer.token(exp=None),
         "not yet valid": issuer.token(nbf=int(time.time()) + 3600),
-        "nobody's": issuer.token(sub=None),
+        "no subject": issuer.token(sub=None),
         "an owner that is no name": issuer.token(sub="a\nb"),
         "the name of those who show nothing": issuer.token(sub="anonymous"),
         "something that must be understood": issuer.token(headers={"crit": ["x"], "x": 1}),

@@ -21,6 +21,9 @@ from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unproces
 
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
 
+_SHARED_PATHS = frozenset(route.path for prefix in ("", "/endpoints/{endpoint}") for route in openai_routes(prefix))
+"""Paths at which a request without `api-version` is OpenAI's."""
+
 _EXTRA_PARAMETERS: Mapping[str, str] = {
     "error": "error",
     "drop": "drop",
@@ -31,7 +34,7 @@ _EXTRA_PARAMETERS: Mapping[str, str] = {
 
 
 class Azure:
-    """The dialect at the root with `api-version`, at `/azure`, `/models` and `/endpoints/{endpoint}`."""
+    """The dialect at `/azure` and `/models`, and with `api-version` at the root and `/endpoints/{endpoint}`."""
 
     name: ClassVar[str] = "azure"
     routes: ClassVar[Sequence[Route]] = tuple(
@@ -55,8 +58,8 @@ class Azure:
             return False
         if route.path == "/info" and "api-key" in request.headers:
             return True  # TGI has this path too
-        is_mounted = not route.path.startswith(("/chat", "/completions", "/embeddings", "/info"))
-        return is_mounted or "api-version" in request.query or _is_azure_sdk(request)
+        is_shared = route.path == "/info" or route.path in _SHARED_PATHS
+        return not is_shared or "api-version" in request.query or _is_azure_sdk(request)
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         _check_version(request)

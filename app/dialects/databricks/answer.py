@@ -1,34 +1,42 @@
-"""What all of Databricks' tasks have in common in how they are answered."""
+"""What the answers of all of Databricks' tasks have in common."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from app.dialects.base import Stream
+from app.dialects.base import Reply, ServingContext, Stream
+from app.dialects.json_body import dump
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """Where a request came from, as far as it shapes the answer.
 
-    `native` is `/invocations`: there `databricks-sdk` reads why a choice ended as `finishReason`, and a choice's index
-    is its prompt's. Elsewhere the OpenAI SDK listens.
+    `native` is `/invocations`: there `databricks-sdk` reads the end of a choice from `finishReason`, and a choice's
+    index is its prompt's. The clients of the other paths are OpenAI's SDK.
     """
 
     native: bool
     request_id: str
 
 
-class Answer(Protocol):
-    """A call's note: what it remembers until its answer comes."""
+def json_reply(answer: Mapping[str, Any], serving: ServingContext) -> Reply:
+    """A whole answer."""
+    return Reply(dump(answer), headers=_served_model(serving))
 
-    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """vLLM's whole answer in Databricks' words. May fail as dict and list access do, where it is none."""
 
-    def stream(self) -> Stream: ...
+def with_served_model(stream: Stream, serving: ServingContext) -> Stream:
+    """The stream with the header that every answer has."""
+    stream.headers = _served_model(serving)
+    return stream
+
+
+def _served_model(serving: ServingContext) -> Mapping[str, str]:
+    return {"served-model-name": serving.deployment}
 
 
 def with_finish_reason(choice: dict[str, Any]) -> dict[str, Any]:
-    """The choice with why it ended under the only name that `databricks-sdk` reads."""
+    """The choice with its `finish_reason` under the only name that `databricks-sdk` reads, too."""
     return {**choice, "finishReason": choice["finish_reason"]}
 
 

@@ -4,62 +4,48 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from app.dialects.base import Stream
-from app.dialects.common.engine_request import ask_for_usage, greedy
+from pydantic_core import from_json
+
+from app.dialects.base import Call, Reply, ServingContext, Stream
+from app.dialects.common.direct import DirectTranslation
+from app.dialects.common.engine_request import ask_for_usage, drop_empty_tools, greedy
 from app.dialects.common.last_usage import LastChoiceUsageStream
-from app.dialects.databricks.answer import RequestContext, counts, with_finish_reason
+from app.dialects.databricks.answer import RequestContext, counts, json_reply, with_finish_reason, with_served_model
 from app.dialects.databricks.errors import error_frames
-from app.dialects.databricks.fields import RECORDS, Chat, checked
-from app.dialects.legacy import Call
-
-# Prompt caching is the engine's own affair, and a call's place in a stream is no part of the conversation.
-_NOT_SENT = frozenset({"cache_control", "index"})
+from app.dialects.databricks.fields import Chat, checked, without_records
 
 
-@dataclass(frozen=True, slots=True)
-class ChatAnswer:
-    """The answer to a chat. `usage_apart`: the client asked for its stream's usage in a chunk of its own."""
+@dataclass(frozen=True)
+class ChatTranslation(DirectTranslation):
+    """Chat. `usage_apart`: the client asked for the usage in a chunk of its own.
 
-    asked: RequestContext
-    usage_apart: bool
-
-    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
-        choices = answer["choices"]
-        if self.asked.native:
-            choices = [with_finish_reason(choice) for choice in choices]
-        return {**answer, "choices": choices, "usage": counts(answer["usage"])}
-
-    def stream(self) -> Stream:
-        tell = partial(error_frames, request_id=self.asked.request_id)
-        return LastChoiceUsageStream(tell, counts=counts, apart=self.usage_apart)
-
-
-def chat(body: dict[str, Any], asked: RequestContext) -> Call:
-    """A chat request as vLLM reads it. Raises BadRequest.
-
-    Without `max_tokens` vLLM generates up to the end of the context. `reasoning_effort` goes to the chat template; a
-    template without reasoning has no use for it.
+    Without `max_tokens` vLLM generates up to the end of the context. `reasoning_effort` goes to the chat template; one
+    without reasoning ignores it.
     """
-    checked(Chat, body)
-    sent = {name: value for name, value in body.items() if name not in RECORDS}
-    sent["messages"] = [_message(message) for message in body["messages"]]
-    if tools := sent.pop("tools", None):
-        sent["tools"] = [_plain(tool) for tool in tools]
-    else:
-        sent.pop("tool_choice", None)
-    greedy(sent)
-    answer = ChatAnswer(asked, usage_apart=ask_for_usage(sent))
-    return Call("chat", "/v1/chat/completions", sent, stream=sent.get("stream", False), note=answer)
 
+    context: RequestContext
+    usage_apart: bool
+    stream: bool = False
 
-def _message(message: dict[str, Any]) -> dict[str, Any]:
-    sent = {name: value for name, value in message.items() if name != "tool_calls"}
-    if calls := message.get("tool_calls"):
-        sent["tool_calls"] = [_plain(call) for call in calls]
-    if isinstance(parts := message.get("content"), list):
-        sent["content"] = [_plain(part) for part in parts]
-    return sent
+    @classmethod
+    def parse(cls, body: dict[str, Any], context: RequestContext) -> Call:
+        """Raises BadRequest."""
+        request = checked(Chat, body)
+        sent = without_records(body)
+        sent["messages"] = [message.sent() for message in request.messages]
+        sent["tools"] = [tool.sent() for tool in request.tools or ()]
+        drop_empty_tools(sent)
+        greedy(sent)
+        usage_apart = ask_for_usage(sent)
+        return Call("chat", sent, cls("/v1/chat/completions", sent, context, usage_apart, request.stream))
 
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        completion = from_json(answer)
+        choices = completion["choices"]
+        if self.context.native:
+            choices = [with_finish_reason(choice) for choice in choices]
+        return json_reply({**completion, "choices": choices, "usage": counts(completion["usage"])}, serving)
 
-def _plain(item: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in item.items() if name not in _NOT_SENT}
+    def open_stream(self, serving: ServingContext) -> Stream:
+        failure = partial(error_frames, request_id=self.context.request_id)
+        return with_served_model(LastChoiceUsageStream(failure, counts=counts, apart=self.usage_apart), serving)

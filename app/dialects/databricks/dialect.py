@@ -8,22 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from pydantic_core import from_json
-
 from app.config.schema import Config, Task
-from app.dialects.base import ParseContext, Reply, Request, Route, ServingContext, Stream
+from app.dialects.base import Call, ParseContext, Reply, Request, Route
+from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.databricks.answer import RequestContext
-from app.dialects.databricks.chat import chat
-from app.dialects.databricks.completions import completions
-from app.dialects.databricks.embeddings import embeddings
+from app.dialects.databricks.chat import ChatTranslation
+from app.dialects.databricks.completions import CompletionsTranslation
+from app.dialects.databricks.embeddings import EmbeddingsTranslation
 from app.dialects.databricks.errors import error_reply
 from app.dialects.databricks.fields import Chat, Completions, Embeddings, merged
 from app.dialects.databricks.responses.fields import Responses
-from app.dialects.databricks.responses.translate import responses
-from app.dialects.json_body import dump, json_object
-from app.dialects.legacy import Call
+from app.dialects.databricks.responses.translate import ResponsesTranslation
+from app.dialects.json_body import json_object
+from app.dialects.mounts import openai_routes
 from app.dialects.openapi_schemas import Body
-from app.errors import Broken, NotFound, Rejected, SwitchyardError, WrongTask
+from app.errors import NotFound, Rejected, SwitchyardError, WrongTask
 
 TASKS: Mapping[Task, tuple[str, str]] = {
     "chat": ("llm/v1/chat", "messages"),
@@ -31,13 +30,13 @@ TASKS: Mapping[Task, tuple[str, str]] = {
     "embeddings": ("llm/v1/embeddings", "input"),
     "responses": ("agent/v1/responses", "input"),
 }
-"""Each task's name at Databricks, and the field by which its requests are known."""
+"""Each task's name in Databricks' API, and the field that identifies its requests."""
 
-_BUILDERS: Mapping[str, Callable[[dict[str, Any], RequestContext], Call]] = {
-    "chat": chat,
-    "completions": completions,
-    "embeddings": embeddings,
-    "responses": responses,
+_PARSERS: Mapping[str, Callable[[dict[str, Any], RequestContext], Call]] = {
+    "chat": ChatTranslation.parse,
+    "completions": CompletionsTranslation.parse,
+    "embeddings": EmbeddingsTranslation.parse,
+    "responses": ResponsesTranslation.parse,
 }
 
 BODIES: Mapping[Task, Body] = {
@@ -46,16 +45,11 @@ BODIES: Mapping[Task, Body] = {
     "embeddings": Body(Embeddings),
     "responses": Body(Responses),
 }
-"""What each task's requests are checked by. Their fields may also be in `extra_params`, as JSON."""
+"""The body of each task's requests. Its fields may also be in `extra_params`, as JSON."""
 
 
-def _at_openais_paths(prefix: str) -> tuple[Route, ...]:
-    return (
-        Route("POST", f"{prefix}/chat/completions", "chat"),
-        Route("POST", f"{prefix}/completions", "completions"),
-        Route("POST", f"{prefix}/embeddings", "embeddings"),
-        Route("POST", f"{prefix}/responses", "responses"),
-    )
+def _openai_routes(prefix: str) -> tuple[Route, ...]:
+    return (*openai_routes(prefix), Route("POST", f"{prefix}/responses", "responses"))
 
 
 class Databricks:
@@ -65,40 +59,29 @@ class Databricks:
     routes: ClassVar[Sequence[Route]] = (
         Route("POST", "/serving-endpoints/{name}/invocations", "invocations"),
         Route("POST", "/serving-endpoints/{name}/served-models/{deployment}/invocations", "invocations"),
-        *_at_openais_paths("/serving-endpoints"),
-        *_at_openais_paths("/ai-gateway/mlflow/v1"),
+        *_openai_routes("/serving-endpoints"),
+        *_openai_routes("/ai-gateway/mlflow/v1"),
     )
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
         **{task: [body] for task, body in BODIES.items()},
         "invocations": list(BODIES.values()),
     }
+    unknown_fields: ClassVar[str] = f"{REJECTED_BY_NAME}, at any depth"
 
     def claims(self, route: Route, request: Request) -> bool:
-        return True  # nobody else has these paths
+        return True  # no other dialect has these paths
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         name = request.params.get("name")
         tasks = () if name is None else _tasks_of(name, context.config)
         body = merged(json_object(request.body))
-        asked = RequestContext(native=name is not None, request_id=request.id)
-        call = _BUILDERS[operation if name is None else _task(name, tasks, body)](body, asked)
+        origin = RequestContext(native=name is not None, request_id=request.id)
+        call = _PARSERS[operation if name is None else _task(name, tasks, body)](body, origin)
         call = replace(call, model=body.get("model"), user=body.get("user") or body.get("safety_identifier"))
         if name is None:
             return call
         chosen = request.params.get("deployment") or (call.model if call.model != name else None)
         return replace(call, model=name, deployment=chosen)
-
-    def render(self, call: Call, body: bytes, served: ServingContext) -> Reply:
-        try:
-            told = call.note.whole(from_json(body))
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise Broken("The deployment's answer is not what it was asked for") from error
-        return Reply(dump(told), headers=_served_by(served))
-
-    def stream(self, call: Call, served: ServingContext) -> Stream:
-        stream: Stream = call.note.stream()
-        stream.headers = _served_by(served)
-        return stream
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         if isinstance(error, Rejected) and error.param and error.param not in error.message:
@@ -107,15 +90,11 @@ class Databricks:
         return error_reply(error, request_id=request.id)
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
-        raise NotFound(f"There is nothing at {request.path}")
-
-
-def _served_by(served: ServingContext) -> dict[str, str]:
-    return {"served-model-name": served.deployment}
+        raise NotFound(f"No route for {request.method} {request.path}")
 
 
 def _tasks_of(name: str, config: Config) -> Sequence[Task]:
-    """What an endpoint, or a deployment asked by its own name, does. Raises NotFound where neither has the name."""
+    """The tasks of the endpoint or deployment `name`. Raises NotFound if there is neither."""
     found = config.endpoints.get(name) or config.deployments.get(name)
     if found is None:
         known = ", ".join(config.endpoints)
@@ -124,7 +103,7 @@ def _tasks_of(name: str, config: Config) -> Sequence[Task]:
 
 
 def _task(name: str, tasks: Sequence[Task], body: Mapping[str, Any]) -> Task:
-    """The task that a body is for, which shows in its fields. Raises WrongTask where the endpoint has another."""
+    """The task that a body is for, by its fields. Raises WrongTask if it is none of `tasks`."""
     expected = " or ".join(f"`{TASKS[task][1]}` ({TASKS[task][0]})" for task in tasks)
     for task in tasks:
         if TASKS[task][1] in body:

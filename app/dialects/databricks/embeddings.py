@@ -1,45 +1,46 @@
 """Databricks' embedding task."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.dialects.base import ServingContext, Stream
-from app.dialects.databricks.answer import RequestContext
-from app.dialects.databricks.fields import RECORDS, Embeddings, checked
-from app.dialects.legacy import Call
+from pydantic_core import from_json
+
+from app.dialects.base import Call, EngineRequest, Flow, Reply, ServingContext, Translation, no_lookups
+from app.dialects.databricks.answer import RequestContext, json_reply
+from app.dialects.databricks.fields import Embeddings, checked, without_records
 
 _PLACEHOLDER = re.compile(r"\{(instruction|input)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingsAnswer:
-    """The answer to an embedding request: its usage has prompt tokens only."""
+@dataclass(frozen=True)
+class EmbeddingsTranslation(Translation):
+    """Embeddings. vLLM has no `instruction`: it goes into each text by the deployment's `instruction_template`."""
 
-    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
-        usage = {name: answer["usage"][name] for name in ("prompt_tokens", "total_tokens")}
-        return {**answer, "usage": usage}
+    body: Mapping[str, Any]
 
-    def stream(self) -> Stream:
-        raise AssertionError("embeddings are not streamed")
+    @classmethod
+    def parse(cls, body: dict[str, Any], context: RequestContext) -> Call:
+        """Raises BadRequest."""
+        checked(Embeddings, body)
+        sent = without_records(body)
+        return Call("embeddings", sent, cls(sent))
 
+    def engine_requests(self, serving: ServingContext) -> Flow:
+        body = dict(self.body)
+        if (instruction := body.pop("instruction", None)) is not None:
+            texts = body["input"] if isinstance(body["input"], list) else [body["input"]]
+            template = serving.settings.instruction_template
+            body["input"] = [_filled(template, instruction=instruction, input=text) for text in texts]
+        return no_lookups(EngineRequest("/v1/embeddings", body))
 
-def embeddings(body: dict[str, Any], asked: RequestContext) -> Call:
-    """An embedding request as vLLM reads it. Raises BadRequest."""
-    checked(Embeddings, body)
-    sent = {name: value for name, value in body.items() if name not in RECORDS}
-    fit = _with_instruction if "instruction" in sent else None
-    return Call("embeddings", "/v1/embeddings", sent, note=EmbeddingsAnswer(), fit=fit)
-
-
-def _with_instruction(body: dict[str, Any], served: ServingContext) -> dict[str, Any]:
-    """`body` with the instruction in each text, as the deployment's `instruction_template` puts them together."""
-    rest = {name: value for name, value in body.items() if name != "instruction"}
-    texts = body["input"] if isinstance(body["input"], list) else [body["input"]]
-    template = served.settings.instruction_template
-    return {**rest, "input": [_filled(template, instruction=body["instruction"], input=text) for text in texts]}
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        response = from_json(answer)
+        usage = {name: response["usage"][name] for name in ("prompt_tokens", "total_tokens")}
+        return json_reply({**response, "usage": usage}, serving)
 
 
 def _filled(template: str, **values: str) -> str:
-    # In one pass: what is put in may itself hold a placeholder's letters.
+    # In one pass: a value may itself contain a placeholder.
     return _PLACEHOLDER.sub(lambda found: values[found[1]], template)

@@ -1,12 +1,11 @@
-"""Databricks' errors: one flat object on every route, whose `error_code` its SDK reads before the status.
+"""Databricks' errors: one flat object on every route; its SDK reads `error_code` before the status.
 
 Contract: https://docs.databricks.com/api/workspace/introduction (errors), and `databricks.sdk.errors`. The object has
-no key `error` or `detail`: the SDK would take the first for the message and read the second as SCIM's.
+no key `error` or `detail`: the SDK would read the first as the message and the second as SCIM's.
 """
 
 from collections.abc import Mapping
-
-from pydantic_core import from_json
+from typing import Any
 
 from app.dialects.base import Reply
 from app.dialects.json_body import dump
@@ -17,8 +16,8 @@ NO_SUCH_RESOURCE = "RESOURCE_DOES_NOT_EXIST"
 """The management API's code for an unknown endpoint; on the data plane it is ENDPOINT_NOT_FOUND."""
 
 NOT_OFFERED = "FEATURE_DISABLED"
-"""The code of a documented call that exists only in Databricks' own service. The status is 400, since clients that
-clean up take a 404 for "already gone"."""
+"""The code of a documented call that only Databricks' own service has. The status is 400, since clients that clean up
+treat a 404 as "already deleted"."""
 
 _CODES: Mapping[int, str] = {
     400: "BAD_REQUEST",
@@ -35,25 +34,33 @@ _CODES: Mapping[int, str] = {
 _OWN_CODES = frozenset(
     {NO_SUCH_RESOURCE, NOT_OFFERED, "INVALID_STATE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_EXHAUSTED"}
 )
-"""Codes that an error may bring along in `code`, more exact than its status."""
+"""Values of an error's `code` that replace the code of its status."""
 
 _STATUSES: Mapping[int, int] = {422: 400, 502: 500}
 """Statuses that Databricks does not use, and the documented ones that its clients expect instead."""
 
 
 def error_reply(error: SwitchyardError, *, request_id: str) -> Reply:
-    """The error as Databricks' clients read it, on the data plane and in the management API."""
-    status = 400 if isinstance(error, Rejected) else _STATUSES.get(error.status, error.status)
+    """The error for Databricks' clients, on the data plane and in the management API."""
+    return Reply(dump(error_body(error, request_id=request_id)), _status(error))
+
+
+def error_body(error: SwitchyardError, *, request_id: str) -> dict[str, Any]:
+    """The error object."""
     info = {"@type": "type.googleapis.com/google.rpc.RequestInfo", "request_id": request_id, "serving_data": ""}
-    return Reply(dump({"error_code": _code(error, status), "message": _message(error), "details": [info]}), status)
+    return {"error_code": _code(error, _status(error)), "message": _message(error), "details": [info]}
 
 
 def error_frames(error: SwitchyardError, *, request_id: str) -> bytes:
-    """The error as the last event of a stream of chunks, with the key `error` that makes OpenAI's SDK raise."""
-    told = from_json(error_reply(error, request_id=request_id).body)
-    code = told["error_code"]
-    told["error"] = {"message": told["message"], "type": code, "param": error.param, "code": code}
-    return encode(dump(told)) + DONE
+    """The error as the last event of a stream of chunks, with the key `error` on which OpenAI's SDK raises."""
+    body = error_body(error, request_id=request_id)
+    code = body["error_code"]
+    body["error"] = {"message": body["message"], "type": code, "param": error.param, "code": code}
+    return encode(dump(body)) + DONE
+
+
+def _status(error: SwitchyardError) -> int:
+    return 400 if isinstance(error, Rejected) else _STATUSES.get(error.status, error.status)
 
 
 def _code(error: SwitchyardError, status: int) -> str:

@@ -1,73 +1,114 @@
 """The fields of Databricks' chat, completion and embedding requests, and their bounds.
 
-Every model forbids what it does not know: Databricks refuses unknown fields at any depth. Beside the documented fields
-it knows OpenAI's standard ones and what `databricks-sdk` may send.
+Every model forbids unknown fields, as Databricks does at any depth. Beside the documented fields they have OpenAI's
+standard ones and those that `databricks-sdk` may send.
 """
 
-from typing import Annotated, Any, Literal, Self, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 from pydantic_core import from_json
 
-from app.dialects.common.fields import BOOKKEEPING, Function, ResponseFormat, Sampling, ToolChoice, check_tool_choice
-from app.dialects.json_body import without_nulls
-from app.dialects.validation import first_problem
+from app.dialects.common.fields import (
+    BOOKKEEPING,
+    Function,
+    ResponseFormat,
+    Sampling,
+    StreamOptions,
+    ToolChoice,
+    check_tool_choice,
+)
+from app.dialects.common.support import (
+    BEST_OF,
+    FALLBACK_USER,
+    GREEDY_N,
+    MODEL,
+    RECORDS,
+    REST_OF_THE_CONTEXT,
+    TOOL_CHOICE,
+    USAGE_ON_LAST_CHOICE,
+    USER,
+)
+from app.dialects.json_body import dump, without_nulls
+from app.dialects.validation import Problem, validated
 from app.errors import BadRequest
 from app.internal_api import MAX_STOP_STRINGS
 
 MAX_TOOLS = 32
 MAX_PROPERTIES = 15
-MAX_CHOICES = 1024  # Databricks tells no bound; without one a small request is any amount of work
+MAX_CHOICES = 1024  # Databricks documents no bound; without one a small request is any amount of work
 
-RECORDS = BOOKKEEPING | {"client_request_id", "usage_context"}
-"""For the caller's own records: taken, and not sent on."""
-
-NOT_FOR_LANGUAGE_MODELS = ("dataframe_records", "dataframe_split", "inputs", "instances")
-"""What `databricks-sdk` sends to endpoints of other kinds."""
+_NOT_SENT = BOOKKEEPING | {"client_request_id", "usage_context"}
+_NOT_FOR_LANGUAGE_MODELS = "not for an endpoint that serves a language model"
 
 StopString = Annotated[str, Field(min_length=1)]
-Checked = TypeVar("Checked", bound=BaseModel)
 
 
-class _Strict(BaseModel):
+class StrictModel(BaseModel):
+    """A part of a request. Unknown fields are errors, and so is a number in quotes."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class _Fields(_Strict):
-    model: str | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    client_request_id: str | None = None
-    usage_context: dict[str, str] | None = None
-    metadata: dict[str, Any] | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    service_tier: str | None = None
-    store: bool | None = None
+class Request(StrictModel):
+    """The fields that all requests share."""
+
+    refused: ClassVar[Mapping[str, str]] = {  # what `databricks-sdk` sends to endpoints of other kinds
+        "dataframe_records": _NOT_FOR_LANGUAGE_MODELS,
+        "dataframe_split": _NOT_FOR_LANGUAGE_MODELS,
+        "inputs": _NOT_FOR_LANGUAGE_MODELS,
+        "instances": _NOT_FOR_LANGUAGE_MODELS,
+    }
+
+    model: str | None = Field(default=None, description=f"{MODEL}; below an endpoint's path one of its deployments")
+    # `merged` has put them into the body before it is checked.
+    extra_params: dict[str, str] | None = Field(
+        default=None, description="a map of strings: each is a field, read as JSON if it is JSON"
+    )
 
 
-class _Sampling(Sampling, _Fields):
-    max_tokens: int | None = Field(default=None, gt=0)
+AnyRequest = TypeVar("AnyRequest", bound=Request)
+
+
+class _Records(Request):
+    user: str | None = Field(default=None, description=USER)
+    safety_identifier: str | None = Field(default=None, description=FALLBACK_USER)
+    client_request_id: str | None = Field(default=None, description=RECORDS)
+    usage_context: dict[str, str] | None = Field(default=None, description=RECORDS)
+    metadata: dict[str, Any] | None = Field(default=None, description=RECORDS)
+    prompt_cache_key: str | None = Field(default=None, description=RECORDS)
+    prompt_cache_retention: str | None = Field(default=None, description=RECORDS)
+    service_tier: str | None = Field(default=None, description=RECORDS)
+    store: bool | None = Field(default=None, description=RECORDS)
+
+
+class _Sampling(Sampling, _Records):
+    stream: bool = Field(default=False, description=USAGE_ON_LAST_CHOICE)
+    stream_options: StreamOptions | None = Field(
+        default=None, description="with `include_usage` the usage is in a chunk of its own"
+    )
+    max_tokens: int | None = Field(default=None, gt=0, description=REST_OF_THE_CONTEXT)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, gt=0, lt=2**31)
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
-    n: int = Field(default=1, gt=0, le=MAX_CHOICES)
+    n: int = Field(default=1, gt=0, le=MAX_CHOICES, description=GREEDY_N)
 
 
-class ImageUrl(_Strict):
+class ImageUrl(StrictModel):
     """Where an image is."""
 
     url: str
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class Part(_Strict):
+class Part(StrictModel):
     """One part of a message's content."""
 
     type: Literal["text", "image_url"]
     text: str | None = None
     image_url: ImageUrl | None = None
-    cache_control: Any = None
+    cache_control: Any = Field(default=None, exclude=True)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -76,24 +117,28 @@ class Part(_Strict):
         return self
 
 
-class CalledFunction(_Strict):
-    """What the model called; `arguments` is JSON."""
+class CalledFunction(StrictModel):
+    """What the model called; `arguments` is JSON, or an object."""
 
     name: str
-    arguments: str
+    arguments: str | dict[str, Any]
+
+    @field_serializer("arguments")
+    def _as_json(self, arguments: str | dict[str, Any]) -> str:
+        return arguments if isinstance(arguments, str) else dump(arguments).decode()
 
 
-class ToolCall(_Strict):
-    """One call in an assistant's message. `index` is what a client has that put it together from a stream."""
+class ToolCall(StrictModel):
+    """One call in an assistant's message. `index` comes from clients that assemble it from a stream."""
 
     id: str
     type: Literal["function"]
     function: CalledFunction
-    index: int | None = None
-    cache_control: Any = None
+    index: int | None = Field(default=None, exclude=True)
+    cache_control: Any = Field(default=None, exclude=True)
 
 
-class Message(_Strict):
+class Message(StrictModel):
     """One chat message. `reasoning` comes back from this server's own answers."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -109,11 +154,16 @@ class Message(_Strict):
             raise ValueError("`tool_call_id` goes with role 'tool', and only with it")
         if self.tool_calls and self.role != "assistant":
             raise ValueError("`tool_calls` goes with role 'assistant' only")
-        if self.tool_calls and self.content:
-            raise ValueError("`content` must be left out of a message with `tool_calls`")
         if self.content is None and not self.tool_calls:
             raise ValueError(f"`content` is required for role '{self.role}'")
         return self
+
+    def sent(self) -> dict[str, Any]:
+        """The message for vLLM."""
+        message = self.model_dump(exclude_unset=True)
+        if not self.tool_calls:
+            message.pop("tool_calls", None)
+        return message
 
 
 class ToolFunction(Function):
@@ -132,26 +182,38 @@ class ToolFunction(Function):
         return parameters
 
 
-class Tool(_Strict):
+class Tool(StrictModel):
     """One tool."""
 
     type: Literal["function"]
     function: ToolFunction
-    cache_control: Any = None
+    cache_control: Any = Field(default=None, exclude=True)
+
+    def sent(self) -> dict[str, Any]:
+        """The tool for vLLM."""
+        return self.model_dump(exclude_unset=True)
 
 
 class Chat(_Sampling):
     """Chat requests."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(
+        min_length=1, description="vLLM's; `system` first and once; `cache_control` changes nothing"
+    )
     max_completion_tokens: int | None = Field(default=None, gt=0)
-    tools: list[Tool] | None = Field(default=None, max_length=MAX_TOOLS)
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    tools: list[Tool] | None = Field(
+        default=None,
+        max_length=MAX_TOOLS,
+        description=f"vLLM's; at most {MAX_TOOLS} functions of at most {MAX_PROPERTIES} properties",
+    )
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = Field(default=None, description=TOOL_CHOICE)
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    reasoning_effort: Literal["low", "medium", "high"] | None = None
+    reasoning_effort: Literal["low", "medium", "high"] | None = Field(
+        default=None, description="for the chat template; models that do not reason ignore it"
+    )
 
     @model_validator(mode="after")
     def _companions(self) -> Self:
@@ -167,13 +229,19 @@ class Chat(_Sampling):
 class Completions(_Sampling):
     """Completion requests."""
 
-    prompt: str | Annotated[list[str], Field(min_length=1)]
-    error_behavior: Literal["error", "truncate"] = "error"
-    suffix: str = ""
-    echo: bool = False
-    use_raw_prompt: bool = False
-    best_of: int | None = Field(default=None, ge=1, le=20)
-    logprobs: int | None = Field(default=None, ge=0)
+    prompt: str | Annotated[list[str], Field(min_length=1)] = Field(
+        description="one or several, each put into the chat template here"
+    )
+    error_behavior: Literal["error", "truncate"] = Field(
+        default="error",
+        description="done here: `truncate` cuts the prompt from the left, lowers `max_tokens`, and returns the text "
+        "so far when time is up",
+    )
+    suffix: str = Field(default="", description="done here: added after each text")
+    echo: bool = Field(default=False, description="done here: adds the prompt before each text")
+    use_raw_prompt: bool = Field(default=False, description="done here: true leaves the chat template out")
+    best_of: int | None = Field(default=None, ge=1, le=20, description=BEST_OF)
+    logprobs: int | None = Field(default=None, ge=0, description="vLLM's; not with `echo`")
 
     @model_validator(mode="after")
     def _companions(self) -> Self:
@@ -181,40 +249,57 @@ class Completions(_Sampling):
             raise ValueError("logprobs: not supported together with echo")
         return self
 
+    @property
+    def prompts(self) -> Sequence[str]:
+        """The prompts, of which there is at least one."""
+        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
-class Embeddings(_Fields):
+    @property
+    def truncates(self) -> bool:
+        """Whether prompts, limit and text are cut rather than rejected."""
+        return self.error_behavior == "truncate"
+
+
+class Embeddings(_Records):
     """Embedding requests."""
 
     input: str | Annotated[list[str], Field(min_length=1)]
-    instruction: str | None = None
+    instruction: str | None = Field(
+        default=None, description="put into each text by the deployment's `instruction_template`"
+    )
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(default=None, gt=0)
 
 
-def checked(model: type[Checked], body: dict[str, Any]) -> Checked:
-    """`body` as `model`. Raises BadRequest, in Databricks' words for a field that it does not know."""
-    for name in NOT_FOR_LANGUAGE_MODELS:
+def checked(model: type[AnyRequest], body: dict[str, Any]) -> AnyRequest:
+    """`body` as `model`. Raises BadRequest, with Databricks' text for an unknown field."""
+    for name, reason in model.refused.items():
         if name in body:
-            raise BadRequest(f"{name}: not for an endpoint that serves a language model", param=name)
-    try:
-        return model.model_validate(body)
-    except ValidationError as error:
-        problem = first_problem(error)
-        if problem.unknown:
-            raise BadRequest(f'Bad request: json: unknown field "{problem.path}"') from None
-        raise BadRequest(problem.message, param=problem.path) from None
+            raise BadRequest(f"{name}: {reason}", param=name)
+    return validated(model, body, _bad_request)
+
+
+def _bad_request(problem: Problem) -> BadRequest:
+    if problem.unknown:
+        return BadRequest(f'Bad request: json: unknown field "{problem.path}"')
+    return BadRequest(problem.message, param=problem.path)
+
+
+def without_records(body: Mapping[str, Any]) -> dict[str, Any]:
+    """`body` without the fields for the caller's own records."""
+    return {name: value for name, value in body.items() if name not in _NOT_SENT}
 
 
 def merged(body: dict[str, Any]) -> dict[str, Any]:
-    """`body` with the fields of its `extra_params`, a map of strings that hold JSON, or else themselves.
+    """`body` with the fields of its `extra_params`, a map of strings, each JSON or else a string value.
 
-    Raises BadRequest where it is something else, or names a field that is there already.
+    Raises BadRequest if it is something else, or names a field of the body.
     """
     extra = body.get("extra_params", {})
     if not isinstance(extra, dict) or not all(isinstance(value, str) for value in extra.values()):
         raise BadRequest("extra_params: must be a map of strings to strings", param="extra_params")
     rest = {name: value for name, value in body.items() if name != "extra_params"}
-    if twice := next((name for name in extra if name in rest), None):
+    if twice := next((name for name in extra if name in body), None):
         raise BadRequest(f"extra_params.{twice}: the request has the field '{twice}' too", param="extra_params")
     decoded: dict[str, Any] = without_nulls({name: _decoded(value) for name, value in extra.items()})
     return rest | decoded

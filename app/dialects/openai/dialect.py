@@ -12,7 +12,7 @@ from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.common.model_list import model_card, model_list
 from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.json_body import dump, json_object
-from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, openai_routes
+from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_own_url, openai_routes
 from app.dialects.openai import fields, vllm_fields
 from app.dialects.openai.errors import error_body
 from app.dialects.openai.translations import PARSERS
@@ -71,6 +71,8 @@ class OpenAI:
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         call = PARSERS[operation](json_object(request.body))
+        if is_own_url(call.model, request.path):
+            call = replace(call, model=None)
         if (deployment := request.params.get("deployment")) is not None:
             return replace(call, model=deployment)
         if (endpoint := request.params.get("endpoint")) is not None:

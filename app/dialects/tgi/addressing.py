@@ -3,10 +3,15 @@
 from collections.abc import Sequence
 
 from app.dialects.base import ParseContext, Request
+from app.dialects.mounts import is_own_url
 from app.errors import Unprocessable
 
-NO_MODEL = (None, "tgi", "dummy")
-"""Values of `model` that mean the server's only model."""
+_NO_MODEL = (None, "tgi", "dummy")
+
+
+def names_no_model(name: object, request: Request) -> bool:
+    """Whether this `model` means the server's only model. Hugging Face's clients send "tgi", "dummy" or their URL."""
+    return name in _NO_MODEL or is_own_url(name, request.path)
 
 
 def named_model(name: str | None, request: Request, context: ParseContext) -> tuple[str | None, str | None]:
@@ -15,7 +20,7 @@ def named_model(name: str | None, request: Request, context: ParseContext) -> tu
     TGI ignores the name, so an unknown one is an error only at the root, where OpenAI's clients call too.
     """
     if not request.path.startswith("/tgi"):
-        return (name if name not in NO_MODEL else None), None
+        return (None if names_no_model(name, request) else name), None
     return None, (name if name in _deployments(request, context) else None)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from app.dialects.base import ServingContext
 from app.dialects.common.engine_request import missing_capability
 from app.engine.context import PromptTokens
+from app.engine.model import Model
 from app.errors import Unprocessable
 
 
@@ -17,6 +18,16 @@ def check_capabilities(body: Mapping[str, Any], serving: ServingContext, prefix:
     if (missing := missing_capability(body, serving)) is not None:
         name, reason = missing
         raise Unprocessable(f"`{name}`: {reason}", param=prefix + name, value=body["vllm_xargs"][name])
+
+
+def check_top_k(top_k: int | None, model: Model) -> None:
+    """Raises Unprocessable unless `top_k` is below the vocabulary's size, as MindIE requires."""
+    if top_k is not None and top_k >= model.vocab_size:
+        raise Unprocessable(
+            f"`top_k` must be < {model.vocab_size}, the size of the vocabulary. Given: {top_k}",
+            param="parameters.top_k",
+            value=top_k,
+        )
 
 
 def truncated(ids: Sequence[int], truncate: int | None, context: int) -> Sequence[int]:

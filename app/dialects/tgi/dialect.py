@@ -17,7 +17,7 @@ from app.config.schema import Config, Task
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.json_body import peek
 from app.dialects.openapi_schemas import Body
-from app.dialects.tgi.addressing import NO_MODEL
+from app.dialects.tgi.addressing import names_no_model
 from app.dialects.tgi.chat.chat import ChatCompletion
 from app.dialects.tgi.chat.completions import Completion
 from app.dialects.tgi.chat.fields import Chat, Completions
@@ -89,7 +89,7 @@ class TGI:
     def claims(self, route: Route, request: Request) -> bool:
         """Three of the paths are the OpenAI dialect's too; the body decides."""
         if route.path == "/v1/chat/completions":
-            return _is_tgi_chat(request.body)
+            return _is_tgi_chat(request)
         if route.path in ("/tokenize", "/invocations"):
             body = peek(request.body)
             return "inputs" in body or not ("messages" in body or "prompt" in body)
@@ -141,15 +141,16 @@ _PARSERS: Mapping[str, Callable[[Request, ParseContext], Call]] = {
 _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]*)"')
 
 
-def _is_tgi_chat(body: bytes) -> bool:
+def _is_tgi_chat(request: Request) -> bool:
     """Whether a chat at OpenAI's own path is TGI's: it names no model, or none that exists, or has TGI's grammar.
 
     Most bodies name a model and have no grammar, which a search finds without parsing: inside a JSON string the quotes
     of ``"model"`` would be escaped.
     """
-    names = _MODEL.findall(body)
-    if names and not {b"tgi", b"dummy"} & set(names) and b'"value"' not in body:
+    names = [name.decode(errors="replace") for name in _MODEL.findall(request.body)]
+    if names and not any(names_no_model(name, request) for name in names) and b'"value"' not in request.body:
         return False
-    fields = peek(body)
+    fields = peek(request.body)
     format = fields.get("response_format")
-    return bool(fields) and (fields.get("model") in NO_MODEL or (isinstance(format, dict) and "value" in format))
+    with_grammar = isinstance(format, dict) and "value" in format
+    return bool(fields) and (names_no_model(fields.get("model"), request) or with_grammar)

@@ -21,7 +21,7 @@ from app.dialects.common.tokenize import tokenize
 from app.dialects.json_body import json_object
 from app.dialects.tgi.addressing import adapter_deployment
 from app.dialects.tgi.answer import generated_text, generation_reply
-from app.dialects.tgi.deployment_checks import check_capabilities, inputs_too_long, truncated
+from app.dialects.tgi.deployment_checks import check_capabilities, check_top_k, inputs_too_long, truncated
 from app.dialects.tgi.fields import GenerateRequest, read
 from app.dialects.tgi.generation import Generation
 from app.dialects.tgi.profile import RequestStyle, profile_of, request_style
@@ -65,6 +65,8 @@ class Generate(Translation):
 
     def engine_requests(self, serving: ServingContext) -> Flow:
         check_capabilities(self.body, serving, "parameters.")
+        if self.generation.top_k_below_vocabulary:
+            check_top_k(self.generation.parameters.top_k, serving.known_model)
         tokens = yield from tokenize([{"prompt": self.generation.inputs}], serving)
         ids = truncated(tokens.ids[0], self.generation.parameters.truncate, tokens.context)
         max_tokens = self._max_tokens(PromptTokens([ids], tokens.context))

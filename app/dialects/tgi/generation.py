@@ -29,6 +29,7 @@ class Generation:
     as_list: bool
     seed: int
     reports_seed: bool
+    top_k_below_vocabulary: bool
 
     @classmethod
     def of(cls, request: GenerateRequest, style: RequestStyle, random: Random) -> Self:
@@ -47,6 +48,7 @@ class Generation:
             as_list=style.at_root and style.is_tgi,
             seed=draw_seed(random) if parameters.seed is None else parameters.seed,
             reports_seed=sampled or profile.reports_greedy_seed,
+            top_k_below_vocabulary=profile.top_k_below_vocabulary,
         )
 
     @property

@@ -13,6 +13,7 @@ class Profile:
 
     `max_new_tokens` None is the rest of the context. `list_at_root`: `POST /` answers a list of one object.
     `full_text_at_root`: it answers the prompt with the text. `typical_p_1_is_off`: TGI itself rejects 1.
+    `top_k_below_vocabulary`: `top_k` is less than the number of the model's tokens.
     """
 
     max_new_tokens: int | None
@@ -21,6 +22,7 @@ class Profile:
     full_text_at_root: bool
     reports_greedy_seed: bool
     typical_p_1_is_off: bool
+    top_k_below_vocabulary: bool
 
 
 PROFILES: Mapping[str, Profile] = {
@@ -31,6 +33,7 @@ PROFILES: Mapping[str, Profile] = {
         full_text_at_root=False,
         reports_greedy_seed=True,
         typical_p_1_is_off=True,
+        top_k_below_vocabulary=True,
     ),
     "tgi": Profile(
         max_new_tokens=None,
@@ -39,6 +42,7 @@ PROFILES: Mapping[str, Profile] = {
         full_text_at_root=True,
         reports_greedy_seed=False,
         typical_p_1_is_off=False,
+        top_k_below_vocabulary=False,
     ),
 }
 

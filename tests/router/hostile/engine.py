@@ -22,9 +22,9 @@ def _completions(body: dict[str, Any]) -> Response:
     ids = MODEL.encode(prompts[0]) if isinstance(prompts[0], str) else prompts[0]
     if not all(0 <= id < MODEL.vocab_size for id in ids):
         return refuse(400, "prompt: a token id is out of vocabulary")(body)
-    told = {"max_tokens": 16, "stream": False, **body, "prompt": ids, "n": n * len(prompts)}
-    answer = speaks(MODEL, "hello there")(told)
-    if told["stream"]:
+    completion = {"max_tokens": 16, "stream": False, **body, "prompt": ids, "n": n * len(prompts)}
+    answer = speaks(MODEL, "hello there")(completion)
+    if completion["stream"]:
         return answer
     whole = json.loads(bytes(answer.body))
     return JSONResponse({**whole, "created": 1, "model": "m", "usage": {**whole["usage"], "total_tokens": 12}})
@@ -46,18 +46,18 @@ def _responses(body: dict[str, Any]) -> Response:
     }
     usage = {"input_tokens": 9, "output_tokens": 3, "total_tokens": 12}
     whole = {"id": "r", "object": "response", "created_at": 1, "model": "m", "status": "completed", "error": None}
-    told = {**whole, "output": [message], "usage": usage, "incomplete_details": None}
+    answer = {**whole, "output": [message], "usage": usage, "incomplete_details": None}
     if not body.get("stream"):
-        return JSONResponse(told)
-    event = {"type": "response.completed", "sequence_number": 1, "response": told}
+        return JSONResponse(answer)
+    event = {"type": "response.completed", "sequence_number": 1, "response": answer}
     return stream([f"event: response.completed\n{frame(event)}"])
 
 
 def _messages(body: dict[str, Any]) -> Response:
     usage = {"input_tokens": 9, "output_tokens": 3}
-    told = {"id": "m", "type": "message", "role": "assistant", "content": [{"type": "text", "text": "hi"}]}
+    answer = {"id": "m", "type": "message", "role": "assistant", "content": [{"type": "text", "text": "hi"}]}
     if not body.get("stream"):
-        return JSONResponse({**told, "model": "m", "stop_reason": "end_turn", "usage": usage})
+        return JSONResponse({**answer, "model": "m", "stop_reason": "end_turn", "usage": usage})
     return stream([f"event: message_stop\n{frame({'type': 'message_stop'})}"])
 
 
@@ -76,9 +76,9 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], Response]] = {
 
 
 class HostileEngine:
-    """It keeps nothing of a request but the last one's headers, so that memory that grows is the router's.
+    """It keeps only the headers of the last request: memory that grows is the router's.
 
-    `says`: the pieces that it answers with, whatever is asked, as `media_type`; None for good answers.
+    `says`: the pieces of every answer, as `media_type`; None for valid answers.
     """
 
     def __init__(self) -> None:

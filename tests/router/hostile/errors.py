@@ -1,4 +1,4 @@
-"""Which dialects an error body is in, told by their documented forms alone."""
+"""Which dialects' documented error format a body has."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from tests.router.hostile.client import Reply
 
 
 def dialects(reply: Reply) -> set[str]:
-    """The dialects in whose form an error is; empty for one that is in nobody's."""
+    """The dialects whose error format `reply` has; empty for none."""
     if not reply.body:  # TGI answers strangers, and its health check everybody, with a status alone
         return {"tgi"}
     try:

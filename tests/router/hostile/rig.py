@@ -1,4 +1,4 @@
-"""The real router on uvicorn in front of hostile-proof deployments, and what must be true of every answer."""
+"""The real router in front of a deployment that accepts everything, and what must hold for every answer."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from tests.support.servers import serve
 
 
 class Defects(logging.Handler):
-    """Collects what is logged of exceptions that nobody expected."""
+    """Collects logged exceptions: each is a defect."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -124,8 +124,8 @@ class HostileRig:
 
     def document(self) -> dict[str, Any]:
         """The router's OpenAPI document."""
-        told: dict[str, Any] = json.loads(self.client.request("GET", "/openapi.json").body)
-        return told
+        parsed: dict[str, Any] = json.loads(self.client.request("GET", "/openapi.json").body)
+        return parsed
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Bodies and headers that nobody sends by mistake, and those that somebody might."""
+"""Bodies and headers that are wrong by malice or by mistake."""
 
 import json
 import math
@@ -127,7 +127,7 @@ _SPOILED: list[Callable[[bytes], bytes]] = [
     lambda body: body.replace(b'"hi"', b'"\xed\xa0\x80"'),
     lambda body: body.replace(b'"hi"', b'"\\u0000"'),
     lambda body: body.replace(b'"chat"', b'"\\ud800"'),
-    lambda body: body.replace(b'"chat"', b'"chat","model":"nobody"'),
+    lambda body: body.replace(b'"chat"', b'"chat","model":"unknown"'),
     lambda body: body[:-1] + b',"n":NaN}',
     lambda body: body[:-1] + b',"temperature":Infinity}',
     lambda body: body[:-1] + b',"temperature":1e999}',

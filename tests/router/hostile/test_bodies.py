@@ -13,7 +13,9 @@ SHARE = 0.4
 
 
 @pytest.mark.parametrize(("path", "dialects", "body"), VALID, ids=lambda part: part if isinstance(part, str) else "")
-def test_what_is_mutated_is_valid(hostile: HostileRig, path: str, dialects: set[str], body: dict[str, Any]) -> None:
+def test_the_bodies_to_mutate_are_valid(
+    hostile: HostileRig, path: str, dialects: set[str], body: dict[str, Any]
+) -> None:
     reply = hostile.client.request("POST", path, compact(body))
     hostile.check(reply, dialects)
     assert reply.status == 200, reply.body

@@ -1,4 +1,4 @@
-"""Requests made of the OpenAPI document, as it says and as it does not, on every operation of every dialect."""
+"""Valid and invalid requests generated from the OpenAPI document, for every operation of every dialect."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ DIALECTS = ["anthropic", "azure", "databricks", "friendli", "tgi", "openai", "sw
 
 SHARE = 0.28 / len(DIALECTS)
 
-NAMES = st.sampled_from(["chat", "embed", "blue", "green", "nobody"])
+NAMES = st.sampled_from(["chat", "embed", "blue", "green", "unknown"])
 
 
 def operations(document: dict[str, Any], dialect: str) -> list[Any]:
@@ -29,7 +29,7 @@ def operations(document: dict[str, Any], dialect: str) -> list[Any]:
 
 
 def named(case: Any, name: str) -> Any:
-    """The case, which asks for what is there: else nearly all of them would be a 404."""
+    """The case with a name that exists: else nearly all of them would be a 404."""
     if isinstance(case.body, dict) and "model" in case.body:
         case.body["model"] = name
     case.path_parameters = {key: name if value else value for key, value in (case.path_parameters or {}).items()}
@@ -55,7 +55,7 @@ def test_no_request_of_the_document_breaks_the_router(hostile: HostileRig, diale
             headers = {name.lower(): values[0] for name, values in answer.headers.items()}
             reply = Reply(answer.status_code, headers, answer.content)
             impatient = "x-request-timeout-s" in {name.lower() for name in case.headers or {}}
-            # What negative cases make of a path or method may be nobody's.
+            # A negative case may have a path or method that belongs to no dialect.
             if case.meta.generation.mode == GenerationMode.POSITIVE:
                 case.validate_response(answer, checks=[response_schema_conformance])
             hostile.check(reply, {*case.operation.definition.raw["tags"], "openai"}, impatient=impatient)

@@ -15,7 +15,7 @@ from tests.router.hostile.strategies import HI, VALID, mutated
 SHARE = 0.1
 
 BREAKS_OFF = {"azure", "friendli", "tgi"}
-"""Whose clients are told of a broken stream by the connection."""
+"""Dialects without an error event: a broken stream closes the connection."""
 
 POSTS = [
     (path, dialects, {**body, "stream": True} if stream and "/embeddings" not in path else body)
@@ -103,7 +103,7 @@ _STRANGE: Sequence[Any] = [None, 1, [], "x", {"choices": [None]}, {"choices": [{
 
 @pytest.mark.parametrize("chunk", _STRANGE, ids=repr)
 def test_a_chunk_of_another_kind_is_a_broken_answer(hostile: HostileRig, chunk: Any) -> None:
-    """What nightly cases found: a type that nobody expected, far inside, must not end a stream in silence."""
+    """Found by nightly cases: an unexpected type deep inside a chunk must not end a stream without an error."""
     hostile.engine.says, hostile.engine.media_type = [b"data: " + compact(chunk) + b"\n\n"], "text/event-stream"
     for path, dialects, body in POSTS:
         if body.get("stream"):

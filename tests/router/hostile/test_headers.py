@@ -44,7 +44,7 @@ def test_a_host_that_is_no_host_is_no_defect(hostile: HostileRig) -> None:
 
 
 def test_no_header_of_a_client_reaches_a_deployment(hostile: HostileRig) -> None:
-    """The internal key least of all: who knew it could not be told from the router."""
+    """The internal key least of all: a client that knew it could pose as the router."""
     stolen = [
         (name, b"stolen")
         for name in (

@@ -1,4 +1,4 @@
-"""What a client writes is in no log line and no metric, whatever becomes of its request."""
+"""No text of a request is in a log line or metric, whatever the outcome."""
 
 import logging
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ SECRET = "my-diagnosis"
 
 
 class Lines(logging.Handler):
-    """Whatever any logger says, with tracebacks."""
+    """Every line of every logger, with tracebacks."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[str] = []
+        self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.told.extend((self.format(record), JsonFormatter().format(record)))
+        self.lines.extend((self.format(record), JsonFormatter().format(record)))
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def logged() -> Iterator[list[str]]:
     for logger in levels:
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)
-    yield handler.told
+    yield handler.lines
     for logger, level in levels.items():
         logger.removeHandler(handler)
         logger.setLevel(level)
@@ -43,7 +43,7 @@ def test_no_prompt_is_in_any_log_line_or_metric(hostile: HostileRig, logged: lis
         secret = compact(body).replace(b'"hi"', compact(SECRET)).replace(b'"a"', compact(SECRET))
         client.request("POST", path, secret)
         client.request("POST", path, secret[:-1])  # no JSON
-        client.request("POST", path, secret.replace(b'"chat"', compact(SECRET)))  # a name that nobody has
+        client.request("POST", path, secret.replace(b'"chat"', compact(SECRET)))  # a model that does not exist
         client.request("POST", path, secret[:-1] + b',"%b":1,"temperature":"%b"}' % ((SECRET.encode(),) * 2))
         hostile.engine.says = [b'data: {"choices": 1, "text": "%b"}\n\n' % SECRET.encode(), SECRET.encode()]
         client.request("POST", path, secret)

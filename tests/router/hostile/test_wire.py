@@ -88,7 +88,7 @@ def test_an_ambiguous_request_hides_no_other(hostile: HostileRig, raw: bytes) ->
     assert b"set-cookie" not in received
 
 
-def test_one_request_after_another_is_two(hostile: HostileRig) -> None:
+def test_two_pipelined_requests_are_answered(hostile: HostileRig) -> None:
     """The oracle of the tests above: what is no body is a request, and is answered."""
     received = answers(hostile, _POST + b"content-length: 0\r\n\r\n" + SMUGGLED + LAST, waits_s=HANGS_S)
     assert b"x-request-id: smuggled" in received

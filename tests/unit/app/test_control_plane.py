@@ -41,7 +41,7 @@ async def test_a_repeated_change_does_nothing(control: MemoryControl) -> None:
     assert control.replaced == 1
 
 
-async def test_a_traffic_that_nobody_saw_is_not_overwritten(control: MemoryControl) -> None:
+async def test_traffic_that_changed_in_the_meantime_is_not_overwritten(control: MemoryControl) -> None:
     control.config = with_traffic(DATA, "chat", {"blue": 50, "green": 50})
     before = copy.deepcopy(control.config)
     with pytest.raises(Conflict, match="has changed in the meantime"):
@@ -89,14 +89,14 @@ async def test_a_change_in_between_is_noticed() -> None:
     assert control.config == {**DATA, "max_body_bytes": 4096}
 
 
-async def test_a_configuration_that_would_be_wrong_is_not_sent(control: MemoryControl) -> None:
+async def test_an_invalid_configuration_is_not_sent(control: MemoryControl) -> None:
     with pytest.raises(BadRequest, match="unknown deployment 'red'") as raised:
         await change_traffic(control, "chat", seen=SEEN, wanted={"red": 100})
     assert raised.value.param == "traffic_config"
     assert control.config == DATA
 
 
-async def test_on_a_wrong_configuration_nothing_is_built(control: MemoryControl) -> None:
+async def test_an_invalid_configuration_builds_nothing(control: MemoryControl) -> None:
     control.config = wrong = with_traffic(DATA, "chat", {"blue": 1})
     with pytest.raises(Conflict, match="last applied configuration is invalid"):
         await change_traffic(control, "chat", seen=SEEN, wanted=MOVED)

@@ -72,6 +72,6 @@ def test_encoded_events_decode_to_themselves() -> None:
     assert decoder.feed(data) == [Event('{"x":"é"}'), Event("{}", "response.created")]
 
 
-def test_bytes_that_are_not_utf8_are_refused() -> None:
+def test_bytes_that_are_not_utf8_are_rejected() -> None:
     with pytest.raises(UnicodeDecodeError):
         Decoder().feed(b"data: \xff\n\n")

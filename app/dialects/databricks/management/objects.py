@@ -1,8 +1,8 @@
-"""Databricks' management API: endpoints as its objects, and the calls that are not offered.
+"""Databricks' management API: its objects for endpoints, and the calls that are not offered.
 
 Contract: https://docs.databricks.com/api/workspace/servingendpoints, and the dataclasses of `databricks.sdk`. An
-endpoint's deployments are its served entities. They are declared in serve_config.yaml, so of an endpoint's
-configuration only the traffic can be changed over HTTP (`databricks_traffic`).
+endpoint's deployments are its served entities. They are declared in serve_config.yaml, so only an endpoint's traffic
+can be changed over HTTP (`traffic_update`).
 """
 
 import hashlib
@@ -20,13 +20,13 @@ from app.errors import BadRequest, NotFound
 CREATOR = "serve_config.yaml"
 
 VERSION = "1"
-"""Of every served entity: what is declared has no history here."""
+"""Of every served entity: declarations have no history here."""
 
 DECLARED = "endpoints and their served entities are declared in serve_config.yaml; change them there"
 _CREATE = f"Creating an endpoint is not offered: {DECLARED}"
 _PERMISSIONS = "Permissions are not kept per endpoint, and cannot be read or changed over HTTP"
 
-REFUSED: Mapping[tuple[str, str], str] = {
+NOT_OFFERED_CALLS: Mapping[tuple[str, str], str] = {
     ("POST", "/api/2.0/serving-endpoints"): _CREATE,
     ("POST", "/api/2.0/serving-endpoints/pt"): _CREATE,
     ("PUT", "/api/2.0/serving-endpoints/pt/{name}/config"): f"Provisioned throughput is not offered: {DECLARED}",
@@ -54,7 +54,7 @@ REFUSED: Mapping[tuple[str, str], str] = {
 
 _UPDATES: Mapping[Delivery, str] = {
     Delivery.DELIVERING: "IN_PROGRESS",
-    Delivery.UNSETTLED: "IN_PROGRESS",  # or a client that waits would take silence for success
+    Delivery.UNSETTLED: "IN_PROGRESS",  # a waiting client must not mistake silence for success
     Delivery.SETTLED: "NOT_UPDATING",
     Delivery.FAILED: "UPDATE_FAILED",
 }
@@ -62,56 +62,56 @@ _UPDATES: Mapping[Delivery, str] = {
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the router knows when it is asked: the configuration in force, deployments' health, a pending change.
+    """What a response shows: the configuration in force, the deployments' health, a pending change.
 
-    `since_ms` is when the last configuration was applied (Unix time, ms). Nobody keeps when an endpoint was first
-    declared, so it is as old as that. `may_manage`: the caller may change the traffic.
+    `since_ms` is when the last configuration was applied (Unix time, ms), `created_ms` since when each endpoint has
+    been declared: its served entities are as old as it is. `url` is this server's base URL. `may_manage`: the caller
+    may change the traffic.
     """
 
     config: Config
     healthy: Mapping[str, bool]
     since_ms: int
+    created_ms: Mapping[str, int]
     url: str
     delivery: Delivery = Delivery.SETTLED
     pending: Config | None = None
     may_manage: bool = True
 
 
-def find(name: str, config: Config) -> Endpoint:
+def find_endpoint(name: str, config: Config) -> Endpoint:
     """The endpoint; raises NotFound."""
     if (endpoint := config.endpoints.get(name)) is None:
         raise NotFound(f"Endpoint with name '{name}' does not exist.", param="name", code=NO_SUCH_RESOURCE)
     return endpoint
 
 
-def not_offered(why: str) -> BadRequest:
+def not_offered(reason: str) -> BadRequest:
     """The error of a documented call that this server does not have."""
-    return BadRequest(f"{why}.", code=NOT_OFFERED)
+    return BadRequest(f"{reason}.", code=NOT_OFFERED)
 
 
-def listed(view: View) -> dict[str, Any]:
+def endpoint_list(view: View) -> dict[str, Any]:
     """Every endpoint, with its served entities' names: ``{"endpoints": [...]}``."""
     return {"endpoints": [_summary(name, endpoint, view) for name, endpoint in view.config.endpoints.items()]}
 
 
-def detailed(name: str, view: View) -> dict[str, Any]:
-    """One endpoint with its configuration, its state, and the configuration that is on its way. Raises NotFound."""
-    endpoint = find(name, view.config)
-    told = {
+def endpoint_detail(name: str, view: View) -> dict[str, Any]:
+    """One endpoint with its configuration, its state, and its pending configuration. Raises NotFound."""
+    endpoint = find_endpoint(name, view.config)
+    detail = {
         **_common(name, endpoint, view),
-        "config": {"config_version": _version(name, view.config), **_config(endpoint, view.config, view)},
+        "config": {"config_version": _version(name, view.config), **_config(name, view.config, view)},
         "permission_level": "CAN_MANAGE" if view.may_manage else "CAN_QUERY",
         "endpoint_url": f"{view.url.rstrip('/')}/serving-endpoints/{name}/invocations",
     }
-    coming = view.pending.endpoints.get(name) if view.pending is not None else None
-    if view.pending is not None and coming is not None and view.delivery is not Delivery.SETTLED:
-        pending = _config(coming, view.pending, view)
-        told["pending_config"] = {
+    if view.pending is not None and name in view.pending.endpoints and view.delivery is not Delivery.SETTLED:
+        detail["pending_config"] = {
             "config_version": _version(name, view.pending),
             "start_time": view.since_ms,
-            **pending,
+            **_config(name, view.pending, view),
         }
-    return told
+    return detail
 
 
 def _common(name: str, endpoint: Endpoint, view: View) -> dict[str, Any]:
@@ -120,14 +120,14 @@ def _common(name: str, endpoint: Endpoint, view: View) -> dict[str, Any]:
         "name": name,
         "id": hashlib.blake2b(name.encode(), digest_size=16).hexdigest(),
         "creator": CREATOR,
-        "creation_timestamp": view.since_ms,
+        "creation_timestamp": _created(name, view),
         "last_updated_timestamp": view.since_ms,
         "state": {
             "ready": "READY" if all(view.healthy.get(deployment) for deployment in active) else "NOT_READY",
             "config_update": _UPDATES[view.delivery],
         },
-        # Databricks' endpoints have one task each; the most telling first.
-        "task": next(word for task, (word, _) in TASKS.items() if task in endpoint.tasks),
+        # Databricks' endpoints have one task each: the most general one.
+        "task": next(task_name for task, (task_name, _) in TASKS.items() if task in endpoint.tasks),
         "tags": [],
         "route_optimized": False,
     }
@@ -135,19 +135,24 @@ def _common(name: str, endpoint: Endpoint, view: View) -> dict[str, Any]:
 
 def _summary(name: str, endpoint: Endpoint, view: View) -> dict[str, Any]:
     entities = [identity(deployment, view.config) for deployment in endpoint.traffic]
-    config = {"served_entities": entities, "served_models": [_as_model(entity) for entity in entities]}
+    config = {"served_entities": entities, "served_models": [_as_served_model(entity) for entity in entities]}
     return {**_common(name, endpoint, view), "config": config}
 
 
-def _config(endpoint: Endpoint, config: Config, view: View) -> dict[str, Any]:
-    entities = [_entity(deployment, config, view) for deployment in endpoint.traffic]
+def _created(name: str, view: View) -> int:
+    return view.created_ms.get(name, view.since_ms)
+
+
+def _config(name: str, config: Config, view: View) -> dict[str, Any]:
+    endpoint, created_ms = config.endpoints[name], _created(name, view)
+    entities = [_entity(deployment, config, view, created_ms) for deployment in endpoint.traffic]
     routes = [
         {"served_model_name": deployment, "served_entity_name": deployment, "traffic_percentage": share}
         for deployment, share in endpoint.traffic.items()
     ]
     return {
         "served_entities": entities,
-        "served_models": [_as_model(entity) for entity in entities],
+        "served_models": [_as_served_model(entity) for entity in entities],
         "traffic_config": {"routes": routes},
     }
 
@@ -161,28 +166,28 @@ def identity(deployment: str, config: Config) -> dict[str, str]:
     }
 
 
-def _entity(deployment: str, config: Config, view: View) -> dict[str, Any]:
+def _entity(deployment: str, config: Config, view: View, created_ms: int) -> dict[str, Any]:
     ready = view.healthy.get(deployment, False)
     state = {
         "deployment": "DEPLOYMENT_READY" if ready else "DEPLOYMENT_RECOVERING",
-        "deployment_state_message": "" if ready else "It does not say that it is healthy",
+        "deployment_state_message": "" if ready else "The deployment does not report that it is healthy",
     }
     return {
         **identity(deployment, config),
         "creator": CREATOR,
-        "creation_timestamp": view.since_ms,
+        "creation_timestamp": created_ms,
         "state": state,
     }
 
 
-def _as_model(entity: Mapping[str, Any]) -> dict[str, Any]:
-    """A served entity in the deprecated words of served models."""
+def _as_served_model(entity: Mapping[str, Any]) -> dict[str, Any]:
+    """A served entity as a served model, the deprecated form."""
     renamed = {"entity_name": "model_name", "entity_version": "model_version"}
     return {renamed.get(key, key): value for key, value in entity.items()}
 
 
 def _version(name: str, config: Config) -> int:
-    """A number for an endpoint's configuration: the same on every router, and another for another configuration."""
+    """A hash of an endpoint's configuration: the same on every router."""
     endpoint = config.endpoints[name]
     content = [endpoint.model_dump(mode="json"), [identity(deployment, config) for deployment in endpoint.traffic]]
     return int.from_bytes(hashlib.blake2b(dump(content), digest_size=4).digest()) >> 1

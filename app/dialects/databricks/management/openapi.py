@@ -1,7 +1,7 @@
-"""What an endpoint takes and gives, as OpenAPI 3.1: `GET /api/2.0/serving-endpoints/{name}/openapi`.
+"""An endpoint's requests and answers in OpenAPI 3.1: `GET /api/2.0/serving-endpoints/{name}/openapi`.
 
-Requests are described by the models that check them. The answers' schemas hold what every answer has; the engine may
-give more.
+Requests are described by the models that check them. The answers' schemas have what every answer has; the engine may
+add fields.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ _ANSWERS: Mapping[Task, Schema] = {
 
 
 def openapi(name: str, endpoint: Endpoint, url: str) -> dict[str, Any]:
-    """The document for the endpoint's route at the server `url`, with one schema per task that it does."""
+    """The document for the endpoint's route at the server `url`, with one schema per task."""
     schemas = Schemas()
     requests = content(schemas.references(Databricks.name, [BODIES[task] for task in endpoint.tasks]))
     answers = content([_ANSWERS[task] for task in endpoint.tasks])

@@ -1,1 +1,1 @@
-"""Databricks' Responses API on vLLM's chat completions."""
+"""Databricks' Responses API on vLLM's."""

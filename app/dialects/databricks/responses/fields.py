@@ -1,34 +1,47 @@
 """The fields of Databricks' Responses requests, and their bounds.
 
-A function call and its output may be items, as at OpenAI's, or blocks of a message's content. Tools, `tool_choice` and
-`text.format` are documented as nested objects; `flat` gives OpenAI's form of them, which the models describe.
+A function call and its output may be items, as in OpenAI's API, or blocks of a message's content. Tools, `tool_choice`
+and `text.format` are documented as nested objects; `flat` converts them to OpenAI's form, which the models describe.
 """
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from app.dialects.common.fields import FunctionName, NonEmpty, StreamOptions
+from app.dialects.common.support import (
+    ECHOED,
+    ECHOED_USER,
+    FALLBACK_USER,
+    RECORDS,
+    SINGLE_TOOL_CALL,
+    USAGE_IN_LAST_EVENT,
+)
+from app.dialects.databricks.fields import Request, StrictModel
 
 Text = Annotated[str, Field(max_length=512)]
 Key = Annotated[str, Field(max_length=64)]
 
 
+_FLAT = "vLLM's, in the documented nested form or in OpenAI's flat one"
+
+
 class _Lenient(BaseModel):
-    """A part of a conversation, which may come back from anybody's answers with fields of its own."""
+    """A part of a conversation; those from earlier answers may have more fields."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
 class TextBlock(_Lenient):
-    """A piece of text, written or generated."""
+    """Text of the user or the model."""
 
     type: Literal["input_text", "output_text", "text"]
     text: str
 
 
 class ImageBlock(_Lenient):
-    """A picture, as a URL or a data URL."""
+    """An image, as a URL or a data URL."""
 
     type: Literal["input_image"]
     image_url: str
@@ -55,7 +68,7 @@ class FunctionCall(_Lenient):
 
 
 class FunctionCallOutput(_Lenient):
-    """What a call gave: text, or any JSON."""
+    """The result of a call: text, or any JSON."""
 
     type: Literal["function_call_output"]
     call_id: str
@@ -63,7 +76,7 @@ class FunctionCallOutput(_Lenient):
 
 
 class Reasoning(_Lenient):
-    """The model's thoughts in an earlier answer."""
+    """The model's reasoning in an earlier answer."""
 
     type: Literal["reasoning"]
     id: str | None = None
@@ -118,11 +131,7 @@ Item = Annotated[
 ]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Tool(_Strict):
+class Tool(StrictModel):
     """One tool, flat."""
 
     type: Literal["function"]
@@ -132,14 +141,14 @@ class Tool(_Strict):
     strict: bool | None = None
 
 
-class ToolChoice(_Strict):
+class ToolChoice(StrictModel):
     """A `tool_choice` that names a function, flat."""
 
     type: Literal["function"]
     name: str
 
 
-class Format(_Strict):
+class Format(StrictModel):
     """`text.format`, flat."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -155,46 +164,65 @@ class Format(_Strict):
         return self
 
 
-class TextOptions(_Strict):
+class TextOptions(StrictModel):
     """`text`."""
 
     format: Format | None = None
 
 
-class ReasoningOptions(_Strict):
-    """`reasoning`. `encrypted_content` changes nothing: no thoughts are kept that could be given back encrypted."""
+class ReasoningOptions(StrictModel):
+    """`reasoning`. `encrypted_content` changes nothing: no reasoning is stored that could be returned encrypted."""
 
     effort: Literal["low", "medium", "high"] | None = None
     encrypted_content: Any = None
 
 
-class Responses(_Strict):
+class Responses(Request):
     """Responses requests."""
 
-    model: str | None = None
-    input: NonEmpty | Annotated[list[Item], Field(min_length=1)]
+    refused: ClassVar[Mapping[str, str]] = {  # whatever the value: `store` false, too
+        "background": "not supported; every response is made while the client waits",
+        "conversation": "not supported; send the conversation's items in `input`",
+        "previous_response_id": "not supported, responses are not stored; send the conversation's items in `input`",
+        "prompt": "not supported, there are no stored prompts; write it into `instructions` and `input`",
+        "service_tier": "not supported",
+        "store": "not supported; responses are not stored",
+        **Request.refused,
+    }
+
+    input: NonEmpty | Annotated[list[Item], Field(min_length=1)] = Field(
+        description="text or items; calls and their outputs as items or blocks, files as their text"
+    )
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, gt=0)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     stream: bool = False
-    stream_options: StreamOptions | None = None
-    text: TextOptions | None = None
-    reasoning: ReasoningOptions | None = None
-    tools: list[Tool] = Field(default_factory=list)
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
-    parallel_tool_calls: bool = True
-    max_tool_calls: int | None = Field(default=None, gt=0)
-    metadata: Annotated[dict[Key, Text], Field(max_length=16)] | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    stream_options: StreamOptions | None = Field(default=None, description=USAGE_IN_LAST_EVENT)
+    text: TextOptions | None = Field(default=None, description=_FLAT)
+    reasoning: ReasoningOptions | None = Field(
+        default=None, description="`effort` is vLLM's; `encrypted_content` changes nothing"
+    )
+    tools: list[Tool] = Field(default_factory=list, description=_FLAT)
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = Field(
+        default=None, description=f"{_FLAT}; only with tools"
+    )
+    parallel_tool_calls: bool = Field(default=True, description=SINGLE_TOOL_CALL)
+    max_tool_calls: int | None = Field(default=None, gt=0, description=ECHOED)
+    metadata: Annotated[dict[Key, Text], Field(max_length=16)] | None = Field(default=None, description=ECHOED)
+    truncation: Literal["auto", "disabled"] | None = Field(
+        default=None, description="repeated in the answer; an input that is too long is rejected in any case"
+    )
+    top_logprobs: int | None = Field(
+        default=None, ge=0, le=20, description="vLLM's; returns log-probabilities without `include`"
+    )
     include: list[str] | None = None
-    user: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    client_request_id: str | None = None
-    usage_context: dict[str, str] | None = None
+    user: str | None = Field(default=None, description=ECHOED_USER)
+    safety_identifier: str | None = Field(default=None, description=f"{FALLBACK_USER}; repeated in the answer")
+    prompt_cache_key: str | None = Field(default=None, description=ECHOED)
+    prompt_cache_retention: str | None = Field(default=None, description=ECHOED)
+    client_request_id: str | None = Field(default=None, description=RECORDS)
+    usage_context: dict[str, str] | None = Field(default=None, description=RECORDS)
 
     @model_validator(mode="after")
     def _companions(self) -> Self:
@@ -211,7 +239,7 @@ class Responses(_Strict):
 
 
 def flat(body: dict[str, Any]) -> dict[str, Any]:
-    """`body` with its tools, `tool_choice` and `text.format` in OpenAI's form. What is of another type stays."""
+    """`body` with its tools, `tool_choice` and `text.format` in OpenAI's form. Values of other types are kept."""
     changed = dict(body)
     if isinstance(tools := body.get("tools"), list):
         changed["tools"] = [_flat(tool, "function") for tool in tools]
@@ -223,7 +251,7 @@ def flat(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flat(value: Any, nested: str) -> Any:
-    """An object whose member `nested` is an object too, with that one's members as its own."""
+    """An object with the members of its member `nested` in that one's place."""
     if not isinstance(value, dict) or not isinstance(inner := value.get(nested), dict):
         return value
     return {**{name: item for name, item in value.items() if name != nested}, **inner}

@@ -1,6 +1,6 @@
-"""Streams of Responses events: vLLM's, with the response objects in Databricks' words and the right end.
+"""Streams of Responses events: vLLM's, with Databricks' response objects and the right last event.
 
-vLLM ends every stream with `response.completed`, names items anew in its last event, and has no event for a failure.
+vLLM ends every stream with `response.completed`, renames the items in it, and has no event for a failure.
 """
 
 import re
@@ -9,49 +9,44 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from app.dialects.common.frame_stream import FrameStream
 from app.dialects.common.single_tool_call import OneCall
-from app.dialects.common.terminating import TerminatingStream, error_in
-from app.dialects.databricks.errors import error_reply
+from app.dialects.databricks.errors import error_body
 from app.dialects.json_body import dump
-from app.engine.usage import Usage, find_usage
-from app.errors import Broken, SwitchyardError
-from app.sse import Framer, encode, split
+from app.engine.usage import find_usage
+from app.errors import SwitchyardError
+from app.sse import encode
 
 _INTERESTING = re.compile(rb'^event: response\.(?:created|in_progress|completed|output_item\.added)$|"error"|^:', re.M)
 Reword = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class ResponseStream(TerminatingStream):
-    """A `Stream` that takes apart the few events that hold a response object, and passes the others.
+class ResponseStream(FrameStream):
+    """A `Stream` that translates the few events with a response object, and passes the others.
 
-    `words` rewords a response object. `one_call`: the events of every function call after the first are left out.
+    `reword` translates a response object. `one_call`: the events of every function call after the first are left out.
     """
 
-    def __init__(self, words: Reword, *, request_id: str, one_call: bool) -> None:
+    def __init__(self, reword: Reword, *, request_id: str, one_call: bool) -> None:
         super().__init__(self._failure)
-        self._words = words
+        self._reword = reword
         self._request_id = request_id
         self._one_call = OneCall() if one_call else None
-        self._framer = Framer()
         self._response: dict[str, Any] = {}
         self._items: dict[int, dict[str, Any]] = {}
         self._events = 0
-        self.usage: Usage | None = None
 
-    def feed(self, chunk: bytes) -> bytes:
-        frames = self._framer.feed(chunk)
-        if not frames or self._ended:
-            return b""
-        if self._one_call is None and not _INTERESTING.search(frames):
-            self._events += frames.count(b"\ndata: ")
-            return frames
-        return b"".join(self._next(frame) for frame in split(frames))
+    def _passes(self, frames: bytes) -> bool:
+        if self._one_call is not None or _INTERESTING.search(frames):
+            return False
+        self._events += frames.count(b"\ndata: ")
+        return True
 
     def _failure(self, error: SwitchyardError) -> bytes:
-        told = from_json(error_reply(error, request_id=self._request_id).body)
-        # OpenAI's SDK knows codes of its own.
+        body = error_body(error, request_id=self._request_id)
+        # OpenAI's SDK has its own set of codes.
         code = "server_error" if error.status >= 500 else "invalid_prompt"
-        described = {"code": code, "message": told["message"], "param": error.param, "type": told["error_code"]}
+        described = {"code": code, "message": body["message"], "param": error.param, "type": body["error_code"]}
         if not self._response:
             return self._event("error", {**described, "type": "error"})
         failed = {**self._response, "status": "failed", "error": described}
@@ -60,42 +55,28 @@ class ResponseStream(TerminatingStream):
     def _event(self, name: str, fields: Mapping[str, Any]) -> bytes:
         return encode(dump({**fields, "type": name, "sequence_number": self._events}), type=name)
 
-    def _next(self, frame: bytes) -> bytes:
-        if self._ended:
-            return b""
-        try:
-            return self._frame(frame)
-        except SwitchyardError as error:
-            return self.fail(error)
-
     def _frame(self, frame: bytes) -> bytes:
-        if error := error_in(frame):
-            raise error
         if self._one_call is not None and self._one_call.leaves_out(frame):
             return b""
         self._events += 1
-        head, _, data = frame.partition(b"\ndata: ")
-        name = head.removeprefix(b"event: ").decode()
         if not _INTERESTING.match(frame):
             return frame
-        try:
-            event = from_json(data)
-            if name == "response.output_item.added":
-                self._items[event["output_index"]] = event["item"]
-                return frame
-            if name == "response.completed":
-                self.usage = find_usage(frame)
-            return self._told(name, event)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Broken("The deployment's answer makes no sense") from error
+        head, _, data = frame.partition(b"\ndata: ")
+        name, event = head.removeprefix(b"event: ").decode(), from_json(data)
+        if name == "response.output_item.added":
+            self._items[event["output_index"]] = event["item"]
+            return frame
+        if name == "response.completed":
+            self.usage = find_usage(frame)
+        return self._response_event(name, event)
 
-    def _told(self, name: str, event: dict[str, Any]) -> bytes:
+    def _response_event(self, name: str, event: dict[str, Any]) -> bytes:
         response, last = event["response"], name == "response.completed"
         for index, item in enumerate(response["output"]):
-            if (told := self._items.get(index)) is not None and told["type"] == item["type"]:
-                item["id"] = told["id"]
+            if (announced := self._items.get(index)) is not None and announced["type"] == item["type"]:
+                item["id"] = announced["id"]
         if response["status"] == "incomplete":
             name = "response.incomplete"
-        self._response = self._words(response)
+        self._response = self._reword(response)
         self._ended = last
         return encode(dump({**event, "type": name, "response": self._response}), type=name)

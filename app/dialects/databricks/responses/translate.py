@@ -1,35 +1,34 @@
-"""Databricks' Responses API, translated into the one that vLLM speaks."""
+"""Databricks' Responses API, translated to vLLM's."""
 
 import base64
 import binascii
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.dialects.base import Stream
+from pydantic_core import from_json
+
+from app.dialects.base import Call, Reply, ServingContext, Stream
+from app.dialects.common.direct import DirectTranslation
 from app.dialects.common.single_tool_call import with_one_call
-from app.dialects.databricks.answer import RequestContext
+from app.dialects.databricks.answer import RequestContext, json_reply, with_served_model
 from app.dialects.databricks.fields import checked
 from app.dialects.databricks.responses import fields
 from app.dialects.databricks.responses.stream import ResponseStream
 from app.dialects.json_body import dump
-from app.dialects.legacy import Call
 from app.errors import BadRequest
-
-REFUSED: Mapping[str, str] = {
-    "background": "not supported; every response is made while the client waits",
-    "conversation": "not supported; send the conversation's items in `input`",
-    "previous_response_id": "not supported, responses are not stored; send the conversation's items in `input`",
-    "prompt": "not supported, there are no stored prompts; write it into `instructions` and `input`",
-    "service_tier": "not supported",
-    "store": "not supported; responses are not stored",
-}
-"""Refused whatever their value is: `store` false, too."""
 
 _SENT = (
     "include instructions max_output_tokens max_tool_calls model parallel_tool_calls stream temperature text "
     "tool_choice tools top_logprobs top_p"
 ).split()
+
+_TEXTUAL = frozenset(
+    f"application/{name}"
+    for name in "javascript json octet-stream sql toml x-ndjson x-python x-sh x-yaml xml yaml".split()
+)
+"""Media types of text outside ``text/``, and the one of unknown content."""
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -46,53 +45,56 @@ _DEFAULTS: Mapping[str, Any] = {
     "top_logprobs": 0,
     "truncation": "disabled",
 }
-"""What a response says of its request where the request says nothing."""
+"""The fields of its request that a response repeats, and their values if the request has none."""
 
-_ONLY_WHERE_GIVEN = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "user")
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseAnswer:
-    """The answer to a Responses request. `echo` is what it says of the request, in the client's own form."""
-
-    asked: RequestContext
-    echo: Mapping[str, Any]
-
-    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
-        told = {**answer, **self.echo, "error": None, "store": False}
-        if not self.echo["parallel_tool_calls"]:
-            told["output"] = with_one_call(answer["output"])
-        if answer["status"] == "incomplete":
-            told["output"] = _with_an_open_end(told["output"])
-        if (usage := answer.get("usage")) is not None:
-            told["usage"] = _counts(usage)
-        return told
-
-    def stream(self) -> Stream:
-        one_call = not self.echo["parallel_tool_calls"]
-        return ResponseStream(self.whole, request_id=self.asked.request_id, one_call=one_call)
+_REPEATED_IF_GIVEN = ("prompt_cache_key", "prompt_cache_retention", "safety_identifier", "user")
 
 
-def responses(body: dict[str, Any], asked: RequestContext) -> Call:
-    """A Responses request as vLLM reads it. Raises BadRequest.
+@dataclass(frozen=True)
+class ResponsesTranslation(DirectTranslation):
+    """Responses. `echo` is what the response repeats of its request, in the client's own form.
 
-    `truncation` "auto" is taken and changes nothing, since the engine would cut off the end of the conversation; one
-    that is too long is refused. Asking for `top_logprobs` asks for log-probabilities.
+    `truncation` "auto" changes nothing: the engine would cut off the end of the conversation. One that is too long is
+    rejected.
     """
-    for name, reason in REFUSED.items():
-        if name in body:
-            raise BadRequest(f"{name}: {reason}", param=name)
-    flat = fields.flat(body)
-    request = checked(fields.Responses, flat)
-    sent = {name: flat[name] for name in _SENT if name in flat}
-    sent |= {"input": _input(request.input), "store": False}
-    if request.top_logprobs:
-        sent["include"] = list(dict.fromkeys([*sent.get("include", []), _LOGPROBS]))
-    if request.reasoning is not None and request.reasoning.effort is not None:
-        sent["reasoning"] = {"effort": request.reasoning.effort}
-    echo = {name: body.get(name, default) for name, default in _DEFAULTS.items()}
-    echo |= {name: body[name] for name in _ONLY_WHERE_GIVEN if name in body}
-    return Call("responses", "/v1/responses", sent, stream=request.stream, note=ResponseAnswer(asked, echo))
+
+    context: RequestContext
+    echo: Mapping[str, Any]
+    stream: bool = False
+
+    @classmethod
+    def parse(cls, body: dict[str, Any], context: RequestContext) -> Call:
+        """Raises BadRequest."""
+        flat = fields.flat(body)
+        request = checked(fields.Responses, flat)
+        sent = {name: flat[name] for name in _SENT if name in flat}
+        sent |= {"input": _input(request.input), "store": False}
+        if request.top_logprobs:
+            sent["include"] = list(dict.fromkeys([*sent.get("include", []), _LOGPROBS]))
+        if request.reasoning is not None and request.reasoning.effort is not None:
+            sent["reasoning"] = {"effort": request.reasoning.effort}
+        echo = {name: body.get(name, default) for name, default in _DEFAULTS.items()}
+        echo |= {name: body[name] for name in _REPEATED_IF_GIVEN if name in body}
+        return Call("responses", sent, cls("/v1/responses", sent, context, echo, request.stream))
+
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        return json_reply(self._response(from_json(answer)), serving)
+
+    def open_stream(self, serving: ServingContext) -> Stream:
+        one_call = not self.echo["parallel_tool_calls"]
+        stream = ResponseStream(self._response, request_id=self.context.request_id, one_call=one_call)
+        return with_served_model(stream, serving)
+
+    def _response(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """vLLM's response object as Databricks'."""
+        response = {**answer, **self.echo, "error": None, "store": False}
+        if not self.echo["parallel_tool_calls"]:
+            response["output"] = with_one_call(answer["output"])
+        if answer["status"] == "incomplete":
+            response["output"] = _with_last_incomplete(response["output"])
+        if (usage := answer.get("usage")) is not None:
+            response["usage"] = _counts(usage)
+        return response
 
 
 def _input(conversation: str | list[fields.Item]) -> str | list[dict[str, Any]]:
@@ -102,7 +104,7 @@ def _input(conversation: str | list[fields.Item]) -> str | list[dict[str, Any]]:
 
 
 def _item(item: fields.Item, path: str) -> Iterator[dict[str, Any]]:
-    """An item as vLLM reads it; a message's calls become items of their own."""
+    """An item for vLLM; a message's calls become items of their own."""
     if isinstance(item, fields.Message):
         yield from _message(item, path)
     elif isinstance(item, fields.Reasoning):
@@ -119,7 +121,7 @@ def _call(item: fields.FunctionCall | fields.FunctionCallOutput) -> dict[str, An
 
 
 def _text(value: Any) -> str:
-    """Text as it is, a list of text blocks as their texts, anything else as JSON."""
+    """Text unchanged, a list of text blocks joined, anything else as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, list) and value and all(isinstance(block, dict) and "text" in block for block in value):
@@ -140,7 +142,7 @@ def _message(message: fields.Message, path: str) -> Iterator[dict[str, Any]]:
         else:
             parts.append(_part(block, f"{path}.content[{at}]"))
     if message.role == "assistant":
-        # vLLM reads one text of an assistant's message.
+        # vLLM reads only one text of an assistant's message.
         parts = [{"text": text}] if (text := "".join(part.get("text", "") for part in parts)) else []
     if parts:
         yield {**head, "content": parts[0]["text"] if message.role == "assistant" else parts}
@@ -156,7 +158,7 @@ def _part(block: fields.TextBlock | fields.ImageBlock | fields.FileBlock, path: 
 
 
 def _file(block: fields.FileBlock, path: str) -> str:
-    """The text of a file, below its name where it has one. Raises BadRequest for a file that is not text."""
+    """The text of a file, after its name if it has one. Raises BadRequest for a file that is not text."""
     if block.file_data is None:
         raise BadRequest(f"{path}.file_data: required; files are not stored", param=f"{path}.file_data")
     data = block.file_data.rpartition(",")[2] if block.file_data.startswith("data:") else block.file_data
@@ -164,21 +166,32 @@ def _file(block: fields.FileBlock, path: str) -> str:
         text = base64.b64decode(data, validate=True).decode()
     except (binascii.Error, ValueError):
         text = "\0"
-    if "\0" in text:
+    # A small PDF may be valid UTF-8.
+    if "\0" in text or text.startswith("%PDF-") or not _is_textual(block.file_data):
         raise BadRequest(
             f"{path}.file_data: must be a text file in UTF-8, in base64 or a base64 data URL", param=f"{path}.file_data"
         )
     return f"{block.filename}:\n{text}" if block.filename else text
 
 
-def _with_an_open_end(output: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`output` whose last item says that it was cut short."""
+def _is_textual(file_data: str) -> bool:
+    """Whether a data URL's media type is that of text, or unknown."""
+    if not file_data.startswith("data:"):
+        return True
+    media_type = re.split("[;,]", file_data.removeprefix("data:"), maxsplit=1)[0].strip().lower()
+    if not media_type or media_type in _TEXTUAL:
+        return True
+    return media_type.startswith("text/") or media_type.endswith(("+json", "+xml"))
+
+
+def _with_last_incomplete(output: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`output` with its last item marked as cut short."""
     return [*output[:-1], *({**item, "status": "incomplete"} for item in output[-1:])]
 
 
 def _counts(usage: dict[str, Any]) -> dict[str, Any]:
     """The usage under OpenAI's names and under Databricks'."""
-    told = {**usage, "prompt_tokens": usage["input_tokens"], "completion_tokens": usage["output_tokens"]}
+    counts = {**usage, "prompt_tokens": usage["input_tokens"], "completion_tokens": usage["output_tokens"]}
     if reasoning := usage.get("output_tokens_details", {}).get("reasoning_tokens"):
-        told["reasoning_tokens"] = reasoning
-    return told
+        counts["reasoning_tokens"] = reasoning
+    return counts

@@ -54,7 +54,7 @@ def test_the_prefix_is_free_and_part_of_the_key(prefix: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["has space", "ü", "x" * 33, "a\n", "eyJ.a.", "a:b"])
-def test_a_prefix_that_is_no_beginning_of_a_key_is_refused(prefix: str) -> None:
+def test_an_invalid_prefix_is_rejected(prefix: str) -> None:
     with pytest.raises(ConfigError, match="prefix"):
         create("team", prefix=prefix)
 
@@ -72,14 +72,14 @@ RING = KeyRing.parse(RECORD.line)
 
 
 @given(st.text() | st.text(alphabet="0123456789abcdef-", max_size=60).map(lambda text: KEY[:8] + text))
-def test_any_other_text_is_nobodys_key(text: str) -> None:
+def test_any_other_text_is_an_invalid_key(text: str) -> None:
     with pytest.raises(Unauthorized) as raised:
         RING.caller(text, 0)
     assert len(text) < 12 or text not in raised.value.message
 
 
 @given(position=st.integers(0, len(KEY) - 1), other=st.characters(max_codepoint=255))
-def test_a_key_with_one_character_changed_is_nobodys(position: int, other: str) -> None:
+def test_a_key_with_one_character_changed_is_invalid(position: int, other: str) -> None:
     changed = KEY[:position] + other + KEY[position + 1 :]
     if changed == KEY:
         assert RING.caller(changed, 0).name == "team"
@@ -112,7 +112,7 @@ def test_a_file_may_have_comments_and_times_without_quotes() -> None:
         ({"endpoint": ["chat"]}, "0: unknown key; .*known: id, name, hash, endpoints"),
     ],
 )
-def test_a_wrong_record_is_refused_with_its_path(change: dict[str, object], said: str) -> None:
+def test_an_invalid_record_is_rejected_with_its_path(change: dict[str, object], said: str) -> None:
     record = {**RECORD.model_dump(mode="json", exclude_unset=True), **change}
     with pytest.raises(ConfigError, match=said) as raised:
         KeyRing.parse(json.dumps([record]))
@@ -133,7 +133,7 @@ def test_a_wrong_record_is_refused_with_its_path(change: dict[str, object], said
         ("- {}", "0.id: Field required"),
     ],
 )
-def test_a_wrong_file_is_refused(text: str, said: str) -> None:
+def test_an_invalid_file_is_rejected(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         KeyRing.parse(text)
 
@@ -141,7 +141,7 @@ def test_a_wrong_file_is_refused(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     "misplaced", ["- {}\n", "- {{{}: team}}\n", "- {{{0}: 1, {0}: 2}}\n", "- {}: [\n", "{}: a\n", "a: !{}"]
 )
-def test_a_key_that_somebody_put_into_the_file_is_not_told(misplaced: str) -> None:
+def test_a_key_in_the_file_is_not_quoted(misplaced: str) -> None:
     with pytest.raises(ConfigError) as raised:
         KeyRing.parse(misplaced.format(KEY))
     assert KEY not in str(raised.value)
@@ -175,7 +175,7 @@ def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
         file.ring.caller(key, 0)
 
 
-def test_a_file_that_is_just_being_written_is_not_taken_by_halves(tmp_path: Path) -> None:
+def test_a_half_written_file_is_not_applied(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(RECORD.line)
     file = KeyFile(path)
@@ -190,7 +190,7 @@ def test_a_file_that_is_just_being_written_is_not_taken_by_halves(tmp_path: Path
 
 
 @pytest.mark.parametrize("content", [None, "- {", b"\xff\xfe", RECORD.line.replace("team", "")])
-def test_a_file_that_breaks_changes_nothing_and_is_told_once(tmp_path: Path, content: str | bytes | None) -> None:
+def test_an_invalid_file_changes_nothing_and_is_reported_once(tmp_path: Path, content: str | bytes | None) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(RECORD.line)
     file = KeyFile(path)
@@ -206,7 +206,7 @@ def test_a_file_that_breaks_changes_nothing_and_is_told_once(tmp_path: Path, con
     assert looks(file) == [False, True]
 
 
-def test_content_that_a_check_refuses_is_not_taken(tmp_path: Path) -> None:
+def test_content_that_the_check_rejects_is_not_applied(tmp_path: Path) -> None:
     path = tmp_path / "keys.yaml"
     path.write_text(RECORD.line)
     file = KeyFile(path)

@@ -45,7 +45,7 @@ def test_the_accepted_algorithms(algorithm: str, make: Callable[[], rsa.RSAPriva
 
 
 @pytest.mark.parametrize("token", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_token_is_nobodys(token: str) -> None:
+def test_a_hostile_token_is_unauthorized(token: str) -> None:
     with pytest.raises(Unauthorized) as raised:
         verify(token, KEYS[key_id(token)], OIDC)
     assert token.split(".")[1] not in raised.value.message
@@ -110,7 +110,7 @@ def test_a_short_key_is_not_trusted() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"keys": 3}', b"\xff"])
-def test_what_is_no_key_set_is_refused(data: bytes) -> None:
+def test_other_documents_are_not_key_sets(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_keys(data)
 
@@ -126,7 +126,7 @@ def test_what_is_no_key_set_is_refused(data: bytes) -> None:
         [],
     ],
 )
-def test_an_issuer_must_tell_about_itself(about: object) -> None:
+def test_discovery_must_describe_this_issuer(about: object) -> None:
     with pytest.raises(ValueError, match=r".+"):
         read_discovery(json.dumps(about).encode(), ISSUER.url)
 
@@ -189,7 +189,7 @@ async def test_upkeep_asks_again_when_the_keys_are_no_longer_fresh(net: Net) -> 
     assert len(net.fetched) == 4
 
 
-async def test_an_issuer_that_is_down_takes_nobody_down_who_was_known(net: Net) -> None:
+async def test_known_keys_stay_valid_while_the_issuer_is_down(net: Net) -> None:
     net.local.up = False
     with pytest.raises(Unavailable) as raised:
         await net.issuer.key("first")

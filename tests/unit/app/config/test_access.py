@@ -32,7 +32,7 @@ def with_access(**access: Any) -> dict[str, Any]:
         {"limits": {"callers": {"auth0|62": {"concurrent_requests": 1}}, "store": {"url": "rediss://cache:6379/1"}}},
     ],
 )
-def test_a_right_section_is_taken(access: dict[str, Any]) -> None:
+def test_a_valid_access_section_is_accepted(access: dict[str, Any]) -> None:
     parse(with_access(**access))
 
 
@@ -73,7 +73,7 @@ def test_the_section_in_the_docs_is_valid() -> None:
         ({"limits": {"store": {"url": "redis://x?password=pw"}}}, "access.limits.store: `url` holds a password"),
     ],
 )
-def test_a_wrong_section_is_refused(access: dict[str, Any], said: str) -> None:
+def test_an_invalid_access_section_is_rejected(access: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as raised:
         parse(with_access(**access))
     assert "pw@" not in str(raised.value)
@@ -149,7 +149,7 @@ def test_several_routers_do_not_keep_limits_in_memory(tmp_path: Path) -> None:
         ("0.0.0.0", {"oidc": OIDC}, True),
     ],
 )
-def test_a_server_that_others_reach_must_know_who_may_call(
+def test_a_server_that_other_machines_reach_needs_authentication(
     tmp_path: Path, host: str | None, access: dict[str, Any], right: bool
 ) -> None:
     document = {"http_options": {"host": host, "port": 8000}, **router(with_access(**access))}

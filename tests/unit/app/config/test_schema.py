@@ -38,7 +38,7 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return document
 
 
-def test_a_right_configuration_is_taken() -> None:
+def test_a_valid_configuration_is_accepted() -> None:
     assert parse(GOOD).endpoints["chat"].traffic == {"blue": 90, "green": 10}
 
 
@@ -85,12 +85,12 @@ def test_a_right_configuration_is_taken() -> None:
         ("max_body", 3, "max_body: unknown key; .*known: endpoints, deployments"),
     ],
 )
-def test_a_wrong_configuration_is_refused_with_the_path_and_the_fix(path: str, value: Any, said: str) -> None:
+def test_an_invalid_configuration_is_rejected_with_the_path_and_the_fix(path: str, value: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(changed(path, value))
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     document = changed("endpoints.chat.traffic", {"gone": 50, "mini": 50})
     document["defaults"]["chat"] = "nobody"
     with pytest.raises(ConfigError) as raised:
@@ -99,7 +99,7 @@ def test_every_problem_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("data", [None, [], "x", 3, {}])
-def test_what_is_no_configuration_is_refused(data: object) -> None:
+def test_other_documents_are_rejected(data: object) -> None:
     with pytest.raises(ConfigError):
         parse(data)
 
@@ -148,7 +148,7 @@ def broken(**change: Any) -> dict[str, Any]:
         ("endpoints:\n  chat: 1\n  chat: 2\n", "line 3: duplicate key 'chat'"),
     ],
 )
-def test_a_wrong_file_is_refused(tmp_path: Path, document: Any, said: str) -> None:
+def test_an_invalid_file_is_rejected(tmp_path: Path, document: Any, said: str) -> None:
     problems = check_file(write(tmp_path / "serve.yaml", document))
     assert any(said in problem for problem in problems), problems
 
@@ -160,15 +160,15 @@ def test_problems_in_a_serve_file_have_their_whole_path(tmp_path: Path) -> None:
     assert problem.startswith("applications[0].deployments[0].user_config.endpoints.chat: traffic sums to 1")
 
 
-def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
     assert "No such file" in check_file(tmp_path / "gone.yaml")[0]
 
 
-def test_the_repositorys_own_configuration_is_right() -> None:
+def test_the_default_configuration_is_valid() -> None:
     assert check_file(ROOT / "serve_config.yaml") == []
 
 
-def test_the_example_for_kubernetes_is_right(tmp_path: Path) -> None:
+def test_the_kubernetes_example_is_valid(tmp_path: Path) -> None:
     example = yaml.safe_load((ROOT / "k8s/rayservice.yaml").read_text())
     file = tmp_path / "serve.yaml"
     file.write_text(example["spec"]["serveConfigV2"])

@@ -11,15 +11,14 @@ from app.config.schema import parse as parse_config
 from app.dialects.base import Dialect, ParseContext, Request, ServingContext
 from app.dialects.common.support import RECORDS
 from app.dialects.field_support import NOT_USED, REJECTED, VLLM, dialect_support, field_support
-from app.dialects.field_table import support_of
 from app.dialects.openapi_schemas import Body
 from app.dialects.registry import DIALECTS
 from app.errors import ClientError
-from tests.support.dialect_calls import engine_body, parse
+from tests.support.dialect_calls import engine_body
 from tests.support.samples import CONTEXT, MODEL, SERVED
 
 BY_NAME: Mapping[str, Dialect] = {dialect.name: dialect for dialect in DIALECTS}
-SUPPORT = {name: support_of(dialect) for name, dialect in BY_NAME.items()}
+SUPPORT = {name: dialect_support(dialect.bodies) for name, dialect in BY_NAME.items()}
 OPERATIONS = [(name, operation) for name, operations in SUPPORT.items() for operation in operations]
 
 
@@ -160,7 +159,7 @@ def engine_request(dialect: str, operation: str, fields: Mapping[str, Any]) -> d
         json.dumps({**required, **outer, **inner}).encode(),
         query={"api-version": "2024-05-01-preview"},
     )
-    call = parse(BY_NAME[dialect], operation, request, ParseContext(EVERY_TASK, CONTEXT.random))
+    call = BY_NAME[dialect].parse(operation, request, ParseContext(EVERY_TASK, CONTEXT.random))
     return dict(engine_body(call, ServingContext("blue", SERVED.settings, MODEL)))
 
 

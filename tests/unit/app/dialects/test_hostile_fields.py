@@ -11,7 +11,7 @@ from app.dialects.base import Dialect, ParseContext, Request, Route, ServingCont
 from app.dialects.registry import DIALECTS
 from app.dialects.tgi.fields import Parameters
 from app.errors import ClientError
-from tests.support.dialect_calls import engine_body, parse
+from tests.support.dialect_calls import engine_body
 from tests.support.samples import CONTEXT, MODEL
 
 CONFIG = parse_config(
@@ -76,7 +76,7 @@ def handle(dialect: Dialect, route: Route, body: dict[str, Any]) -> None:
         {"api-version": "2024-05-01-preview"},
     )
     try:
-        call = parse(dialect, route.operation, request, ParseContext(CONFIG, CONTEXT.random))
+        call = dialect.parse(route.operation, request, ParseContext(CONFIG, CONTEXT.random))
         engine_body(call, ServingContext("blue", CONFIG.deployments["blue"], MODEL))
     except ClientError as error:
         reply = dialect.render_error(error, route.operation, request)

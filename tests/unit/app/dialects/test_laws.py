@@ -19,7 +19,6 @@ from app.engine.usage import Usage
 from app.errors import Broken, TimedOut
 from app.sse import Decoder, Event, encode
 from tests.support import engine_answers as completions
-from tests.support.dialect_calls import parse
 from tests.support.samples import CONFIG, CONTEXT, EOS, MODEL
 from tests.support.samples import SERVED as UNKNOWN
 
@@ -63,7 +62,7 @@ class Conversation:
 def call(dialect: Dialect, operation: str, body: dict[str, object], **request: Any) -> Call:
     """The parsed call of a request."""
     content = Request("POST", "/x", compact(body).encode(), **request)
-    return parse(dialect, operation, content, ParseContext(CONFIG, CONTEXT.random))
+    return dialect.parse(operation, content, ParseContext(CONFIG, CONTEXT.random))
 
 
 def openai(name: str, *frames: bytes) -> Conversation:

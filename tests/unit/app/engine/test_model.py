@@ -18,14 +18,14 @@ CARD: dict[str, Any] = {
 }
 
 
-def test_a_card_tells_all() -> None:
+def test_a_card_describes_the_model() -> None:
     model = Model.read(json.dumps(CARD).encode())
     assert (model.eos_ids, model.special_ids) == (frozenset({0, 7}), frozenset({0}))
     assert (model.max_len, model.hidden_size) == (100, 8)
     assert model.encode("hello") == MODEL.encode("hello")
 
 
-def test_an_application_tells_which_extras_it_heeds() -> None:
+def test_a_card_lists_the_supported_xargs() -> None:
     told = Model.read(json.dumps({**CARD, "processors": ["watermark"]}).encode())
     assert (told.is_extended, told.processors) == (True, frozenset({"watermark"}))
     assert Model.read(json.dumps(CARD).encode()).processors == frozenset()
@@ -57,7 +57,7 @@ def test_a_card_that_makes_no_sense_is_the_deployments_fault(card: bytes) -> Non
         ({}, set()),
     ],
 )
-def test_a_directory_tells_as_model_hubs_do(tmp_path: Path, files: dict[str, Any], eos_ids: set[int]) -> None:
+def test_a_model_is_loaded_from_a_directory(tmp_path: Path, files: dict[str, Any], eos_ids: set[int]) -> None:
     tokenizer().save(str(tmp_path / "tokenizer.json"))
     for name, content in files.items():
         (tmp_path / name).write_text(json.dumps(content))

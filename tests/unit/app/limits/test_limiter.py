@@ -126,7 +126,7 @@ async def test_a_request_that_took_more_than_was_left_is_paid_for_by_the_next() 
     assert error.retry_after > 40
 
 
-async def test_a_prompt_beyond_the_limit_is_told_so_and_not_to_wait() -> None:
+async def test_a_prompt_larger_than_the_limit_is_rejected_without_a_retry_time() -> None:
     desk = Desk(tokens_per_minute=99)
     with pytest.raises(
         TooLarge, match="about 100 tokens, which the limit of 99 tokens per minute for 'team'"
@@ -172,7 +172,7 @@ async def test_a_request_that_failed_costs_no_tokens_and_one_that_was_left_does(
     assert (await desk.run())["x-ratelimit-remaining-tokens"] == "500"
 
 
-async def test_a_refused_request_takes_nothing_of_its_other_limits() -> None:
+async def test_a_rejected_request_uses_none_of_its_other_limits() -> None:
     desk = Desk(requests_per_minute=3, tokens_per_minute=1000, concurrent_requests=1)
     async with desk.running():
         for _ in range(5):
@@ -182,7 +182,7 @@ async def test_a_refused_request_takes_nothing_of_its_other_limits() -> None:
     assert (headers["x-ratelimit-remaining-requests"], headers["x-ratelimit-remaining-tokens"]) == ("1", "800")
 
 
-async def test_every_limit_that_was_hit_is_told() -> None:
+async def test_every_exceeded_limit_is_reported() -> None:
     desk = Desk(requests_per_minute=1, tokens_per_minute=150, concurrent_requests=1)
     async with desk.running():
         error = await desk.refused()
@@ -257,7 +257,7 @@ async def test_while_the_store_is_down_requests_pass_by_default() -> None:
     await desk.refused()
 
 
-async def test_while_the_store_is_down_requests_are_refused_if_the_configuration_says_so() -> None:
+async def test_requests_are_rejected_while_the_store_is_down_if_configured() -> None:
     store = Flaky.in_memory()
     store.fails = True
     desk = Desk(store, on_store_failure="refuse", requests_per_minute=1, concurrent_requests=1)
@@ -269,7 +269,7 @@ async def test_while_the_store_is_down_requests_are_refused_if_the_configuration
     await desk.run()
 
 
-async def test_a_store_that_fails_at_the_end_harms_nobody() -> None:
+async def test_a_store_failure_at_the_end_does_not_fail_the_request() -> None:
     store = Flaky.in_memory()
     desk = Desk(store, tokens_per_minute=1000)
     async with desk.running(answer=Usage(500)):
@@ -307,7 +307,7 @@ async def test_an_answer_that_is_given_up_while_it_asks_for_its_headers_ends_as_
     await desk.run()
 
 
-async def test_a_refusal_says_which_limit_even_if_the_store_fails_meanwhile() -> None:
+async def test_a_rejection_names_the_limit_even_if_the_store_fails_meanwhile() -> None:
     store = Flaky.in_memory()
     desk = Desk(store, requests_per_minute=1)
     await desk.run()

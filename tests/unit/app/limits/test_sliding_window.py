@@ -23,7 +23,7 @@ def later(window: Window, seconds: float) -> Window:
 
 
 @given(previous=counts, current=counts, left=moments, limit=st.integers(1, 10_000), cost=st.integers(1, 10_000))
-def test_a_refused_request_fits_when_it_was_told_and_not_much_sooner(
+def test_a_rejected_request_fits_at_its_retry_time_and_not_much_sooner(
     previous: int, current: int, left: float, limit: int, cost: int
 ) -> None:
     assume(cost <= limit)

@@ -88,7 +88,7 @@ async def test_leases_of_a_router_that_died_end_and_those_of_a_living_one_do_not
     await living.close()
 
 
-async def test_a_store_that_is_not_there_fails() -> None:
+async def test_an_unreachable_store_fails() -> None:
     store = shared_store(f"redis://:secret@127.0.0.1:{free_port()}")
     for question in (store.take("k", 1, 1), store.add("k", 1), store.window("k"), store.acquire("k", 1, "h")):
         with pytest.raises(StoreFailed) as raised:

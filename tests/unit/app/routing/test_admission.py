@@ -26,7 +26,7 @@ async def test_the_queue_is_served_in_order() -> None:
     assert (queue.running, queue.waiting) == (0, 0)
 
 
-async def test_a_full_queue_refuses_at_once_and_says_so() -> None:
+async def test_a_full_queue_rejects_at_once() -> None:
     queue, limits = AdmissionQueue(), Admission(max_concurrent=1, max_queued=0)
     async with queue.slot("chat", limits):
         with pytest.raises(Unavailable, match=r"at capacity \(1 running, 0 queued\)") as refused:
@@ -36,7 +36,7 @@ async def test_a_full_queue_refuses_at_once_and_says_so() -> None:
     assert not refused.value.is_fault
 
 
-async def test_who_waits_too_long_is_refused_and_leaves_the_queue() -> None:
+async def test_a_request_that_waits_too_long_is_rejected_and_leaves_the_queue() -> None:
     queue, limits = AdmissionQueue(), Admission(max_concurrent=1, max_queued=1, max_wait_s=0.01)
     async with queue.slot("chat", limits):
         with pytest.raises(Unavailable, match=r"Timed out after 0\.01 s"):

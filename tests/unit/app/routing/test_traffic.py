@@ -110,7 +110,7 @@ def test_without_a_key_a_sticky_endpoint_splits_by_traffic() -> None:
     assert ask(config(sticky={"by": "user"})).reason == "traffic"
 
 
-def test_an_endpoint_that_is_not_sticky_never_asks_for_a_key() -> None:
+def test_an_endpoint_without_sticky_never_reads_a_key() -> None:
     def refuse(sticky: Sticky) -> str:
         raise AssertionError
 
@@ -146,7 +146,7 @@ def test_an_unknown_name_is_not_found(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["embed", "mini"])
-def test_a_task_that_the_named_thing_does_not_do_is_refused(model: str) -> None:
+def test_an_unsupported_task_is_rejected(model: str) -> None:
     with pytest.raises(BadRequest, match="does not support chat; it supports embeddings"):
         ask(config(), model)
 
@@ -160,7 +160,9 @@ def test_a_task_that_the_named_thing_does_not_do_is_refused(model: str) -> None:
         pytest.param({"traffic": {"blue": 100, "green": 0}}, [], id="nobody else has traffic"),
     ],
 )
-def test_who_else_may_serve(fields: dict[str, Any], expected: list[str]) -> None:
+def test_the_alternatives_are_the_fallback_or_the_other_deployments(
+    fields: dict[str, Any], expected: list[str]
+) -> None:
     found = ask(config(**fields), random=_Fixed(0.0))
     assert found.deployment == "blue"
     assert list(found.alternatives) == expected
@@ -180,7 +182,7 @@ def test_the_whole_range_of_draws_is_covered(value: float, expected: str) -> Non
     assert weighted({"z": 0, "a": 50, "b": 50, "y": 0}, _Fixed(value)) == expected
 
 
-def test_a_deployment_asked_for_by_name_is_booked_under_the_endpoint_that_it_is_behind() -> None:
+def test_a_directly_named_deployment_counts_under_its_endpoint() -> None:
     behind = config(fallback=["lone"])
     assert [ask(behind, name).endpoint for name in ("blue", "red", "lone")] == ["chat", "chat", "chat"]
     assert ask(config(), "lone").endpoint == "lone"

@@ -68,7 +68,7 @@ def test_fields_that_pass_unchecked_are_described_and_others_are_not_allowed() -
     assert chat["additionalProperties"] is False
 
 
-def test_paths_tell_their_parameters() -> None:
+def test_paths_list_their_parameters() -> None:
     (parameter,) = told()["paths"]["/v1/models/{model}"]["get"]["parameters"]
     assert parameter == {"in": "path", "name": "model", "required": True, "schema": {"type": "string"}}
 

@@ -50,7 +50,7 @@ async def test_an_answer_in_a_task_of_its_own_ends_by_reading_the_disconnect() -
     assert ended == ["generation"]
 
 
-async def test_what_does_not_end_by_itself_is_cancelled() -> None:
+async def test_an_application_that_does_not_end_by_itself_is_cancelled() -> None:
     ended = asyncio.Event()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

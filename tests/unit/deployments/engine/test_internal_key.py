@@ -34,7 +34,7 @@ async def test_the_right_key_reaches_the_engine() -> None:
         pytest.param({"authorization": "Bearer secret"}, id="another header"),
     ],
 )
-async def test_any_other_request_is_refused(headers: dict[str, str]) -> None:
+async def test_any_other_request_is_rejected(headers: dict[str, str]) -> None:
     response = await ask("secret", headers)
     assert response.status_code == 401
     error = response.json()["error"]
@@ -44,13 +44,13 @@ async def test_any_other_request_is_refused(headers: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("key", [None, ""])
 @pytest.mark.parametrize("headers", [{}, {INTERNAL_KEY_HEADER: ""}, {INTERNAL_KEY_HEADER: "secret"}])
-async def test_without_a_key_everything_is_refused(key: str | None, headers: dict[str, str]) -> None:
+async def test_without_a_configured_key_everything_is_rejected(key: str | None, headers: dict[str, str]) -> None:
     response = await ask(key, headers)
     assert response.status_code == 401
     assert INTERNAL_KEY_VARIABLE in response.json()["error"]["message"]
 
 
-async def test_a_websocket_is_refused_before_it_is_accepted() -> None:
+async def test_a_websocket_without_the_key_is_closed_before_it_is_accepted() -> None:
     sent: list[Message] = []
 
     async def send(message: Message) -> None:

@@ -46,14 +46,14 @@ async def answer(app: FastAPI, **headers: str) -> httpx.Response:
         (["some.other:Processor"], set()),
     ],
 )
-async def test_it_tells_the_router_all(logits_processors: Any, heeded: set[str]) -> None:
+async def test_the_card_has_everything_the_router_reads(logits_processors: Any, heeded: set[str]) -> None:
     model = Model.read((await answer(application(logits_processors))).content)
     assert (model.processors, model.is_extended, model.gives_logits) == (frozenset(heeded), True, True)
     assert (model.eos_ids, model.max_len, model.hidden_size, model.vocab_size) == (frozenset({0, 7}), 100, 8, 330)
     assert model.encode("hello") == tokenizer().encode("hello").ids
 
 
-async def test_who_knows_it_is_told_no_more() -> None:
+async def test_a_known_etag_gets_a_304() -> None:
     app = application([])
     told = await answer(app)
     again = await answer(app, **{"if-none-match": told.headers["etag"]})

@@ -1,4 +1,4 @@
-"""Databricks' completions: templates, truncation, what stands around the text, and streams that end when time is up."""
+"""Databricks' completions: templates, truncation, echo and suffix, and streams that end when time is up."""
 
 import json
 from itertools import pairwise
@@ -8,38 +8,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.dialects.databricks.dialect import Databricks
-from app.dialects.legacy import Call, Lookup
+from app.dialects.base import MALFORMED_ANSWER_ERRORS, EngineRequest
 from app.engine.usage import Usage
-from app.errors import BadRequest, Broken, TimedOut, Unavailable
+from app.errors import BadRequest, TimedOut, Unavailable
+from tests.support.dialect_calls import engine_request, lookups
 from tests.support.samples import SERVED
-from tests.unit.app.dialects.databricks.test_dialect import BLUE, invoke, parse, told
+from tests.unit.app.dialects.databricks.test_dialect import BLUE, invoke, parse, reply_to
 
 
-def lookup(call: Call) -> Lookup:
-    assert call.lookup is not None
-    return call.lookup
-
-
-def asked(prompt: str) -> tuple[str, dict[str, Any]]:
-    return "/tokenize", {"messages": [{"role": "user", "content": prompt}]}
+def tokenize_request(prompt: str) -> EngineRequest:
+    return EngineRequest("/tokenize", {"messages": [{"role": "user", "content": prompt}]})
 
 
 def tokens(*lengths: int, context: int = 100) -> list[dict[str, Any]]:
     return [{"count": length, "max_model_len": context, "tokens": list(range(length))} for length in lengths]
 
 
-def test_a_prompt_gets_the_models_template() -> None:
+def test_a_prompt_is_put_into_the_models_chat_template() -> None:
     call = parse("completions", prompt=["a", "b"], max_tokens=5)
-    assert lookup(call).questions == [asked("a"), asked("b")]
-    sent = lookup(call).then(call.body, tokens(2, 3))
-    assert sent == {"prompt": [[0, 1], [0, 1, 2]], "max_tokens": 5}
+    assert lookups(call, SERVED) == [tokenize_request("a"), tokenize_request("b")]
+    sent = engine_request(call, SERVED, tokens(2, 3))
+    assert sent == EngineRequest("/v1/completions", {"prompt": [[0, 1], [0, 1, 2]], "max_tokens": 5})
 
 
-def test_a_raw_prompt_passes_untouched() -> None:
+def test_a_raw_prompt_is_sent_unchanged() -> None:
     call = parse("completions", prompt="a", max_tokens=5, use_raw_prompt=True)
-    assert (call.body, call.lookup) == ({"prompt": "a", "max_tokens": 5}, None)
-    assert lookup(parse("completions", prompt="a", use_raw_prompt=True)).questions == [("/tokenize", {"prompt": "a"})]
+    sent = EngineRequest("/v1/completions", {"prompt": "a", "max_tokens": 5})
+    assert engine_request(call, SERVED) == sent
+    unlimited = parse("completions", prompt="a", use_raw_prompt=True)
+    assert lookups(unlimited, SERVED) == [EngineRequest("/tokenize", {"prompt": "a"})]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +57,7 @@ def test_the_limit_and_the_prompts_fit_the_context(
     fields: dict[str, Any], lengths: tuple[int, ...], max_tokens: int, kept: tuple[int, ...]
 ) -> None:
     call = parse("completions", prompt=["x"] * len(lengths), **fields)
-    sent = lookup(call).then(call.body, tokens(*lengths))
+    sent = engine_request(call, SERVED, tokens(*lengths)).body
     assert sent["max_tokens"] == max_tokens
     assert sent["prompt"] == [list(range(length))[length - n :] for length, n in zip(lengths, kept, strict=True)]
 
@@ -69,20 +66,19 @@ def test_the_limit_and_the_prompts_fit_the_context(
     ("fields", "length", "param"),
     [({}, 100, "prompt"), ({"max_tokens": 5}, 300, "prompt"), ({"max_tokens": 91}, 10, "max_tokens")],
 )
-def test_what_does_not_fit_is_an_error_by_default(fields: dict[str, Any], length: int, param: str) -> None:
+def test_a_request_that_does_not_fit_is_an_error_by_default(fields: dict[str, Any], length: int, param: str) -> None:
     call = parse("completions", **fields)
     with pytest.raises(
         BadRequest, match=rf"{param}: .*of this model's 100 tokens.*error_behavior 'truncate'"
     ) as raised:
-        lookup(call).then(call.body, tokens(length))
+        engine_request(call, SERVED, tokens(length))
     assert raised.value.param == param
 
 
 @pytest.mark.parametrize("answers", [[{}], [{"max_model_len": 5}], [{"max_model_len": "a", "tokens": 5}]])
-def test_a_deployment_that_cannot_tokenize_is_broken(answers: list[dict[str, Any]]) -> None:
-    call = parse("completions")
-    with pytest.raises(Broken):
-        lookup(call).then(call.body, answers)
+def test_a_malformed_tokenization_is_an_error_that_the_exchange_expects(answers: list[dict[str, Any]]) -> None:
+    with pytest.raises(MALFORMED_ANSWER_ERRORS):
+        engine_request(parse("completions"), SERVED, answers)
 
 
 def answer(*texts: str) -> dict[str, Any]:
@@ -91,32 +87,32 @@ def answer(*texts: str) -> dict[str, Any]:
     return {"id": "c", "object": "text_completion", "choices": choices, "usage": usage}
 
 
-AROUND = {"prompt": ["A", "B"], "n": 2, "echo": True, "suffix": "!", "max_tokens": 3}
+AFFIXED = {"prompt": ["A", "B"], "n": 2, "echo": True, "suffix": "!", "max_tokens": 3}
 
 
-def test_a_choice_carries_its_prompts_index_and_what_stands_around_it() -> None:
-    native = told(invoke("chat", AROUND), answer("1", "2", "3", "4"))["choices"]
+def test_a_choice_has_its_prompts_index_echo_and_suffix() -> None:
+    native = reply_to(invoke("chat", AFFIXED), answer("1", "2", "3", "4"))["choices"]
     assert [(choice["index"], choice["text"]) for choice in native] == [(0, "A1!"), (0, "A2!"), (1, "B3!"), (1, "B4!")]
     assert all(choice["finishReason"] == "stop" for choice in native)
-    shared = told(parse("completions", **AROUND), answer("1", "2", "3", "4"))["choices"]
+    shared = reply_to(parse("completions", **AFFIXED), answer("1", "2", "3", "4"))["choices"]
     assert [(choice["index"], choice["text"]) for choice in shared] == [(0, "A1!"), (1, "A2!"), (2, "B3!"), (3, "B4!")]
     assert all("finishReason" not in choice for choice in shared)
 
 
-def test_what_is_done_here_is_not_sent() -> None:
-    call = parse("completions", **AROUND, use_raw_prompt=True, error_behavior="error")
+def test_fields_that_are_handled_here_are_not_sent() -> None:
+    call = parse("completions", **AFFIXED, use_raw_prompt=True, error_behavior="error")
     assert call.body == {"prompt": ["A", "B"], "n": 2, "max_tokens": 3}
-    assert not call.partial
-    assert parse("completions", error_behavior="truncate").partial
+    assert not call.translation.truncate_on_timeout
+    assert parse("completions", error_behavior="truncate").translation.truncate_on_timeout
 
 
 def test_best_of_chooses_for_each_prompt() -> None:
     call = parse("completions", prompt=["A", "B"], best_of=2, max_tokens=3, use_raw_prompt=True)
     assert call.body == {"prompt": ["A", "B"], "n": 2, "logprobs": 0, "max_tokens": 3}
     value = answer("1", "2", "3", "4")
-    for choice, merit in zip(value["choices"], (-1, -2, -4, -3), strict=True):
-        choice["logprobs"] = {"token_logprobs": [merit]}
-    assert [choice["text"] for choice in told(call, value)["choices"]] == ["1", "4"]
+    for choice, logprob in zip(value["choices"], (-1, -2, -4, -3), strict=True):
+        choice["logprobs"] = {"token_logprobs": [logprob]}
+    assert [choice["text"] for choice in reply_to(call, value)["choices"]] == ["1", "4"]
 
 
 def frame(value: dict[str, Any]) -> bytes:
@@ -138,23 +134,23 @@ TRUNCATED = parse(
 )
 
 
-def values(told: bytes) -> list[dict[str, Any]]:
-    *frames, end = told.split(b"\n\n")
+def values(sent: bytes) -> list[dict[str, Any]]:
+    *frames, end = sent.split(b"\n\n")
     assert end == b""
     return [json.loads(line.removeprefix(b"data: ")) for line in frames if line != b"data: [DONE]"]
 
 
 def texts(chunks: list[dict[str, Any]]) -> dict[int, str]:
-    folded: dict[int, str] = {}
+    joined: dict[int, str] = {}
     for chunk in chunks:
         for choice in chunk["choices"]:
-            folded[choice["index"]] = folded.get(choice["index"], "") + choice["text"]
-    return folded
+            joined[choice["index"]] = joined.get(choice["index"], "") + choice["text"]
+    return joined
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
-def test_a_stream_has_its_surroundings_in_any_chunking(points: list[int]) -> None:
-    stream = Databricks().stream(TRUNCATED, SERVED)
+def test_a_stream_has_echo_and_suffix_in_any_chunking(points: list[int]) -> None:
+    stream = TRUNCATED.translation.open_stream(SERVED)
     assert stream.headers == {"served-model-name": "blue"}
     edges = [0, *sorted(points), len(STREAM)]
     sent = b"".join(stream.feed(STREAM[a:b]) for a, b in pairwise(edges)) + stream.close()
@@ -166,8 +162,8 @@ def test_a_stream_has_its_surroundings_in_any_chunking(points: list[int]) -> Non
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_a_stream_ends_in_order_when_time_is_up(count: int) -> None:
-    stream = Databricks().stream(TRUNCATED, SERVED)
+def test_a_truncated_stream_ends_complete_when_time_is_up(count: int) -> None:
+    stream = TRUNCATED.translation.open_stream(SERVED)
     sent = b"".join(stream.feed(part) for part in PARTS[:count]) + stream.fail(TimedOut("late"))
     assert sent.endswith(DONE)
     assert b"late" not in sent
@@ -183,27 +179,27 @@ def test_a_stream_ends_in_order_when_time_is_up(count: int) -> None:
     assert stream.feed(DONE) + stream.close() + stream.fail(TimedOut("late")) == b""
 
 
-def test_only_time_ends_a_stream_in_order_and_only_where_asked() -> None:
-    failed = Databricks().stream(TRUNCATED, SERVED)
+def test_only_a_timeout_truncates_a_stream_and_only_if_requested() -> None:
+    failed = TRUNCATED.translation.open_stream(SERVED)
     assert b"TEMPORARILY_UNAVAILABLE" in failed.feed(PARTS[0]) + failed.fail(Unavailable("gone"))
     untouched = parse("completions", prompt="A", stream=True, max_tokens=4)
-    late = Databricks().stream(untouched, SERVED)
+    late = untouched.translation.open_stream(SERVED)
     assert b"DEADLINE_EXCEEDED" in late.feed(PARTS[0]) + late.fail(TimedOut("late"))
-    silent = Databricks().stream(TRUNCATED, BLUE)
+    silent = TRUNCATED.translation.open_stream(BLUE)
     assert b"DEADLINE_EXCEEDED" in silent.fail(TimedOut("late"))
 
 
-def test_the_usage_comes_apart_where_the_client_asked_for_it() -> None:
+def test_the_usage_is_in_its_own_chunk_if_the_client_requested_it() -> None:
     call = parse("completions", prompt="A", suffix="!", stream=True, stream_options={"include_usage": True})
-    stream = Databricks().stream(call, SERVED)
+    stream = call.translation.open_stream(SERVED)
     ending = frame({"id": "c", "choices": [], "usage": SUMS}) + DONE
     chunks = values(stream.feed(part(0, "1", 1) + part(0, "2", 2, "stop") + ending))
     assert [(len(chunk["choices"]), chunk.get("usage")) for chunk in chunks] == [(1, None), (1, None), (0, SUMS)]
 
 
 @pytest.mark.parametrize("bad", [b"{", b"[]", b'{"choices":[5]}', b'{"choices":[{"index":0}]}', b'{"choices":5}'])
-def test_nonsense_in_a_stream_is_told_as_an_error(bad: bytes) -> None:
-    stream = Databricks().stream(TRUNCATED, SERVED)
+def test_a_malformed_chunk_ends_the_stream_with_an_error(bad: bytes) -> None:
+    stream = TRUNCATED.translation.open_stream(SERVED)
     sent = stream.feed(PARTS[0] + b"data: " + bad + b"\n\n")
     assert texts(values(sent)[:1]) == {0: "A1"}
     assert values(sent)[-1]["error_code"] == "INTERNAL_ERROR"

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.schema import parse as parse_config
-from app.dialects.base import ParseContext, Request, ServingContext
+from app.dialects.base import MALFORMED_ANSWER_ERRORS, Call, ParseContext, Request, ServingContext
 from app.dialects.databricks.dialect import Databricks
-from app.dialects.legacy import Call
 from app.errors import BadRequest, Broken, ClientError, NotFound, Rejected, SwitchyardError, TimedOut, WrongTask
+from tests.support.dialect_calls import engine_body
 from tests.support.samples import CONTEXT
 
 CONFIG = parse_config(
@@ -165,7 +165,10 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
             ([{"role": "tool", "content": "5"}], "messages[0]"),
             ([{"role": "user", "content": "x", "tool_call_id": "c1"}], "messages[0]"),
             ([{"role": "user", "content": "x", "tool_calls": [CALLED]}], "messages[0]"),
-            ([{"role": "assistant", "content": "x", "tool_calls": [CALLED]}], "messages[0]"),
+            (
+                [{"role": "assistant", "tool_calls": [{**CALLED, "function": {"name": "f", "arguments": [1]}}]}],
+                "messages[0].tool_calls[0].function.arguments",
+            ),
             ([{"role": "assistant", "tool_calls": [{**CALLED, "type": "x"}]}], "messages[0].tool_calls[0].type"),
         )
     ],
@@ -220,18 +223,18 @@ INVALID: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("operation", "fields", "param"), INVALID)
-def test_an_invalid_field_is_refused_by_name(operation: str, fields: dict[str, Any], param: str) -> None:
+def test_an_invalid_field_is_rejected_by_name(operation: str, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as raised:
         parse(operation, **fields)
     assert raised.value.param is not None
     assert raised.value.param.startswith(param)
     assert param in raised.value.message
-    told = json.loads(Databricks().render_error(raised.value, operation, Request("POST", "/x")).body)
-    assert told["error_code"] == "INVALID_PARAMETER_VALUE"
+    body = json.loads(Databricks().render_error(raised.value, operation, Request("POST", "/x")).body)
+    assert body["error_code"] == "INVALID_PARAMETER_VALUE"
 
 
 UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
-    *[(operation, {"temprature": 1}, "temprature") for operation in REQUIRED],
+    *[(operation, {name: 1}, name) for operation in REQUIRED for name in ("temprature", "Temperature")],
     ("chat", {"min_p": 0.1}, "min_p"),
     ("chat", {"prompt": "hi"}, "prompt"),
     ("chat", {"messages": [{**MESSAGES[0], "mood": "good"}]}, "messages[0].mood"),
@@ -242,25 +245,25 @@ UNKNOWN: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("operation", "fields", "path"), UNKNOWN)
-def test_an_unknown_field_is_refused_in_databricks_words(operation: str, fields: dict[str, Any], path: str) -> None:
+def test_an_unknown_field_is_rejected_with_databricks_text(operation: str, fields: dict[str, Any], path: str) -> None:
     with pytest.raises(BadRequest) as raised:
         parse(operation, **fields)
     assert raised.value.message == f'Bad request: json: unknown field "{path}"'
-    told = json.loads(Databricks().render_error(raised.value, operation, Request("POST", "/x")).body)
-    assert told["error_code"] == "BAD_REQUEST"
+    body = json.loads(Databricks().render_error(raised.value, operation, Request("POST", "/x")).body)
+    assert body["error_code"] == "BAD_REQUEST"
 
 
 @pytest.mark.parametrize("operation", REQUIRED)
-def test_a_missing_required_field_is_refused_by_name(operation: str) -> None:
+def test_a_missing_required_field_is_rejected_by_name(operation: str) -> None:
     with pytest.raises(BadRequest) as raised:
         parse_bytes(operation, b"{}")
     assert raised.value.param == next(iter(REQUIRED[operation]))
 
 
 @pytest.mark.parametrize("operation", REQUIRED)
-def test_null_is_absent_and_streams_are_asked_for(operation: str) -> None:
+def test_null_means_absent_and_answers_are_not_streamed_by_default(operation: str) -> None:
     nothing = parse(operation, user=None)
-    assert (nothing.body, nothing.stream) == (parse(operation).body, False)
+    assert (nothing.body, nothing.translation.stream) == (parse(operation).body, False)
 
 
 json_values = st.recursive(
@@ -278,7 +281,7 @@ names = st.sampled_from(
     st.sampled_from(["chat", "embed", "blue"]),
     st.dictionaries(names, json_values, max_size=6) | json_values,
 )
-def test_any_json_is_taken_or_refused_as_the_clients_fault(operation: str, name: str, value: Any) -> None:
+def test_any_json_is_accepted_or_rejected_as_the_clients_fault(operation: str, name: str, value: Any) -> None:
     params = {"name": name} if operation == "invocations" else {}
     request = Request("POST", "/x", json.dumps(value).encode(), params=params)
     with suppress(ClientError):
@@ -286,7 +289,7 @@ def test_any_json_is_taken_or_refused_as_the_clients_fault(operation: str, name:
 
 
 @given(st.sampled_from(list(REQUIRED)), st.binary(max_size=64))
-def test_any_bytes_are_refused_as_the_clients_fault(operation: str, body: bytes) -> None:
+def test_any_bytes_are_rejected_as_the_clients_fault(operation: str, body: bytes) -> None:
     with pytest.raises(ClientError):
         parse_bytes(operation, body)
 
@@ -306,13 +309,13 @@ RECORDS = {
 
 @pytest.mark.parametrize("operation", ["chat", "completions", "embeddings"])
 @pytest.mark.parametrize("field", RECORDS)
-def test_what_callers_keep_books_with_is_taken_and_not_sent(operation: str, field: str) -> None:
+def test_fields_for_the_callers_records_are_accepted_and_not_sent(operation: str, field: str) -> None:
     call = parse(operation, **{field: RECORDS[field]})
     assert call.body == parse(operation).body
     assert call.user == {"user": "u", "safety_identifier": "x"}.get(field)
 
 
-def test_extra_params_are_fields_in_json_or_text() -> None:
+def test_extra_params_are_fields_as_json_or_strings() -> None:
     extra = {"top_k": "5", "reasoning_effort": "high", "stop": '["a"]', "top_p": "null"}
     body = parse("chat", extra_params=extra).body
     assert (body["top_k"], body["reasoning_effort"], body["stop"]) == (5, "high", ["a"])
@@ -321,9 +324,11 @@ def test_extra_params_are_fields_in_json_or_text() -> None:
         parse("chat", extra_params={"top_k": "0"})
     with pytest.raises(BadRequest, match=r"extra_params\.n: "):
         parse("chat", n=1, extra_params={"n": "2"})
+    with pytest.raises(BadRequest, match=r"extra_params\.extra_params: "):
+        parse("chat", extra_params={"extra_params": "{}"})
 
 
-def test_cache_marks_and_stream_positions_stay_here() -> None:
+def test_cache_control_and_stream_indices_are_not_sent() -> None:
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}]},
         {"role": "assistant", "content": "", "tool_calls": [{**CALLED, "index": 0, "cache_control": {}}]},
@@ -340,19 +345,28 @@ def test_cache_marks_and_stream_positions_stay_here() -> None:
     assert body["tools"] == [function()]
 
 
-def test_no_tools_means_no_tool_choice() -> None:
+def test_an_assistants_message_may_have_text_and_calls_with_arguments_as_an_object() -> None:
+    called = {**CALLED, "function": {"name": "f", "arguments": {"city": "Köln", "days": [1, 2]}}}
+    body = parse(
+        "chat", messages=[*MESSAGES, {"role": "assistant", "content": "Let me see.", "tool_calls": [called]}]
+    ).body
+    sent = {**CALLED, "function": {"name": "f", "arguments": '{"city":"Köln","days":[1,2]}'}}
+    assert body["messages"][1] == {"role": "assistant", "content": "Let me see.", "tool_calls": [sent]}
+
+
+def test_tool_choice_is_not_sent_without_tools() -> None:
     assert parse("chat", tools=[], tool_choice="none").body == REQUIRED["chat"]
 
 
-def test_several_greedy_choices_are_asked_for_in_the_engines_words() -> None:
+def test_several_greedy_choices_are_rewritten_for_the_engine() -> None:
     body = parse("chat", temperature=0, n=2).body
     assert (body["temperature"], body["top_k"], body["n"]) == (1.0, 1, 2)
 
 
 @pytest.mark.parametrize("operation", ["chat", "completions"])
-def test_every_stream_is_asked_to_tell_its_usage(operation: str) -> None:
+def test_usage_is_requested_for_every_stream(operation: str) -> None:
     call = parse(operation, stream=True)
-    assert call.stream
+    assert call.translation.stream
     assert call.body["stream_options"] == {"include_usage": True}
     assert "stream_options" not in parse(operation).body
 
@@ -368,7 +382,7 @@ TASKS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "body", "task"), TASKS)
-def test_the_endpoints_task_decides_how_a_body_is_read(name: str, body: dict[str, Any], task: str) -> None:
+def test_the_endpoints_task_decides_how_a_body_is_parsed(name: str, body: dict[str, Any], task: str) -> None:
     call = invoke(name, body)
     assert (call.task, call.model, call.deployment) == (task, name, None)
 
@@ -382,7 +396,9 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "body", "message"), WRONG)
-def test_a_body_of_another_task_is_told_which_is_expected(name: str, body: dict[str, Any], message: str) -> None:
+def test_a_body_of_another_task_is_an_error_that_names_the_expected_fields(
+    name: str, body: dict[str, Any], message: str
+) -> None:
     with pytest.raises(WrongTask, match=message):
         invoke(name, body)
 
@@ -391,10 +407,10 @@ def test_an_unknown_endpoint_is_not_found() -> None:
     with pytest.raises(NotFound) as raised:
         invoke("gone", REQUIRED["chat"])
     reply = Databricks().render_error(raised.value, "invocations", Request("POST", "/x", id="r-1"))
-    told = json.loads(reply.body)
-    assert (reply.status, told["error_code"]) == (404, "ENDPOINT_NOT_FOUND")
-    assert told["message"].startswith("The given endpoint does not exist, ")
-    assert told["details"][0]["request_id"] == "r-1"
+    body = json.loads(reply.body)
+    assert (reply.status, body["error_code"]) == (404, "ENDPOINT_NOT_FOUND")
+    assert body["message"].startswith("The given endpoint does not exist, ")
+    assert body["details"][0]["request_id"] == "r-1"
 
 
 def test_a_deployment_is_chosen_by_the_path_or_by_the_model() -> None:
@@ -412,49 +428,48 @@ ANSWER = {
 }
 
 
-def told(call: Call, answer: dict[str, Any], served: ServingContext = BLUE) -> dict[str, Any]:
-    reply = Databricks().render(call, json.dumps(answer).encode(), served)
-    assert reply.headers == {"served-model-name": served.deployment}
+def reply_to(call: Call, answer: dict[str, Any], serving: ServingContext = BLUE) -> dict[str, Any]:
+    reply = call.translation.reply(json.dumps(answer).encode(), serving)
+    assert reply.headers == {"served-model-name": serving.deployment}
     value: dict[str, Any] = json.loads(reply.body)
     return value
 
 
-def test_why_a_choice_ended_is_told_twice_to_databricks_own_sdk() -> None:
-    (choice,) = told(invoke("chat", REQUIRED["chat"]), ANSWER)["choices"]
+def test_databricks_own_sdk_gets_the_finish_reason_under_both_names() -> None:
+    (choice,) = reply_to(invoke("chat", REQUIRED["chat"]), ANSWER)["choices"]
     assert (choice["finish_reason"], choice["finishReason"]) == ("length", "length")
-    assert told(parse("chat"), ANSWER) == ANSWER
+    assert reply_to(parse("chat"), ANSWER) == ANSWER
 
 
-def test_the_reasoning_tokens_of_models_that_reason_are_told() -> None:
+def test_reasoning_tokens_are_reported_for_models_that_reason() -> None:
     usage = {**ANSWER["usage"], "completion_tokens_details": {"reasoning_tokens": 2}}  # type: ignore[dict-item]
-    assert told(parse("chat"), {**ANSWER, "usage": usage})["usage"]["reasoning_tokens"] == 2
-    assert "reasoning_tokens" not in told(parse("chat"), ANSWER)["usage"]
+    assert reply_to(parse("chat"), {**ANSWER, "usage": usage})["usage"]["reasoning_tokens"] == 2
+    assert "reasoning_tokens" not in reply_to(parse("chat"), ANSWER)["usage"]
 
 
 def test_the_usage_of_embeddings_has_no_completion_tokens() -> None:
     usage = {"prompt_tokens": 3, "total_tokens": 3, "completion_tokens": 0, "prompt_tokens_details": None}
     answer = {"id": "e", "object": "list", "model": "e", "data": [], "usage": usage}
-    assert told(parse("embeddings"), answer, MINI) == {**answer, "usage": {"prompt_tokens": 3, "total_tokens": 3}}
+    assert reply_to(parse("embeddings"), answer, MINI) == {**answer, "usage": {"prompt_tokens": 3, "total_tokens": 3}}
 
 
 @pytest.mark.parametrize(
-    ("served", "expected"), [(BLUE, "Find {input} a text"), (MINI, "Instruct: Find {input}\nQuery: a text")]
+    ("serving", "expected"), [(BLUE, "Find {input} a text"), (MINI, "Instruct: Find {input}\nQuery: a text")]
 )
 @pytest.mark.parametrize("several", [False, True])
-def test_an_instruction_is_put_to_each_text_as_the_deployments_template_says(
-    served: ServingContext, expected: str, several: bool
+def test_an_instruction_is_put_into_each_text_by_the_deployments_template(
+    serving: ServingContext, expected: str, several: bool
 ) -> None:
     call = parse("embeddings", input=["a text"] * 2 if several else "a text", instruction="Find {input}")
-    assert call.fit is not None
-    assert call.fit(call.body, served) == {"input": [expected] * (2 if several else 1)}
-    assert parse("embeddings").fit is None
+    assert engine_body(call, serving) == {"input": [expected] * (2 if several else 1)}
+    assert engine_body(parse("embeddings"), serving) == REQUIRED["embeddings"]
 
 
 @pytest.mark.parametrize("operation", REQUIRED)
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"choices":[{}]}', b'{"usage":5}'])
-def test_an_answer_that_is_none_is_broken(operation: str, body: bytes) -> None:
-    with pytest.raises(Broken):
-        Databricks().render(parse(operation), body, BLUE)
+def test_a_malformed_answer_is_an_error_that_the_exchange_expects(operation: str, body: bytes) -> None:
+    with pytest.raises(MALFORMED_ANSWER_ERRORS):
+        parse(operation).translation.reply(body, BLUE)
 
 
 ERRORS: list[tuple[SwitchyardError, int, str]] = [
@@ -474,7 +489,7 @@ def test_errors_are_one_flat_object(error: SwitchyardError, status: int, code: s
     assert not {"error", "detail"} & set(body)
 
 
-def test_the_field_of_an_engines_refusal_is_in_the_message() -> None:
+def test_the_message_names_the_field_that_the_engine_rejected() -> None:
     error = Rejected("The context length is 10 tokens.", status=400, param="messages")
     body = json.loads(Databricks().render_error(error, "invocations", Request("POST", "/x")).body)
     assert body["message"] == "messages: The context length is 10 tokens."

@@ -94,7 +94,7 @@ def test_every_class_of_error_has_a_case() -> None:
     assert {type(error) for error, *_ in CASES} == classes - bases
 
 
-def test_an_unknown_endpoint_is_told_in_the_data_planes_words() -> None:
+def test_an_unknown_endpoint_has_the_data_planes_message() -> None:
     body = json.loads(error_reply(NotFound("The model 'x' does not exist", param="model"), request_id="r").body)
     assert body["message"] == ("The given endpoint does not exist, please check its name. The model 'x' does not exist")
 

@@ -447,6 +447,8 @@ CHAT = {"messages": [{"role": "user", "content": "hi"}]}
         ("/v1/chat/completions", {**CHAT, "model": "chat"}, False),
         ("/v1/chat/completions", {**CHAT, "model": "tgi"}, True),
         ("/v1/chat/completions", {**CHAT, "model": "dummy"}, True),
+        ("/v1/chat/completions", {**CHAT, "model": "https://llm.example.com"}, True),
+        ("/v1/chat/completions", {**CHAT, "model": "https://llm.example.com/another"}, False),
         ("/v1/chat/completions", CHAT, True),
         ("/v1/chat/completions", {**CHAT, "model": None}, True),
         ("/v1/chat/completions", {**CHAT, "model": "c", "response_format": {"type": "json", "value": {}}}, True),

@@ -69,7 +69,7 @@ SENT: list[tuple[str, Any, Any]] = [
     *[("temperature", value, {"temperature": value}) for value in (0.001, 0.5, 2)],
     ("temperature", 2.5, {"temperature": 2.0, "vllm_xargs": {"temperature": 2.5}}),
     ("temperature", 1e30, {"temperature": 2.0, "vllm_xargs": {"temperature": 1e30}}),
-    *[("top_k", value, {"top_k": value, "temperature": 1.0}) for value in (1, 2**31 - 1)],
+    *[("top_k", value, {"top_k": value, "temperature": 1.0}) for value in (1, MODEL.vocab_size - 1)],
     *[("top_p", value, {"top_p": value, "temperature": 1.0}) for value in (0.001, 0.999)],
     ("typical_p", 0.5, {"temperature": 1.0, "vllm_xargs": {"typical_p": 0.5}}),
     ("typical_p", 1, {"temperature": 0.0}),
@@ -91,6 +91,12 @@ SENT: list[tuple[str, Any, Any]] = [
     ("truncate", 1, {"prompt": MODEL.encode("hello")[-1:]}),
     ("return_full_text", True, {}),
 ]
+
+
+def test_only_mindies_profile_bounds_top_k_by_the_vocabulary() -> None:
+    size = MODEL.vocab_size
+    assert rejection(top_k=size) == f"`top_k` must be < {size}, the size of the vocabulary. Given: {size}"
+    assert engine_body(context=TGI_3, top_k=2**31 - 1)["top_k"] == 2**31 - 1
 
 
 @pytest.mark.parametrize(("field", "value", "sent"), SENT)

@@ -103,7 +103,7 @@ def test_penalties_per_occurrence_and_for_presence(answer: list[int], logits: li
 
 @examples(deadline=None)
 @given(answer=IDS, logits=LOGITS, temperature=st.floats(0.1, 2), top_p=st.floats(0.05, 1))
-def test_a_stochastic_search_is_told_probabilities(
+def test_a_stochastic_search_gets_normalised_probabilities(
     answer: list[int], logits: list[float], temperature: float, top_p: float
 ) -> None:
     settings = replace(BASE, kind=Kind.STOCHASTIC, temperature=temperature, top_p=top_p, no_repeat_ngram=2)

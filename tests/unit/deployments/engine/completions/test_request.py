@@ -133,7 +133,7 @@ async def test_an_answer_at_once_holds_all_choices(count: int) -> None:
     assert [(choice.index, choice.token_ids[0]) for choice in output.outputs] == [(i, 10 * i) for i in range(count)]
 
 
-async def test_who_leaves_ends_all_choices() -> None:
+async def test_closing_the_generator_ends_all_choices() -> None:
     engine = FakeEngine(tokens=1000)
     outputs = Seeded(engine, [1, 2, 3]).generate(PROMPT, sampled(RequestOutputKind.DELTA), "id")
     await anext(outputs)
@@ -171,7 +171,7 @@ async def test_embeddings_take_the_places_of_tokens() -> None:
         pytest.param([0], [1.0] * WIDTH, False, "replace_embeddings", id="not enabled"),
     ],
 )
-def test_embeddings_that_do_not_fit_are_refused_at_once(
+def test_embeddings_of_the_wrong_shape_are_rejected_at_once(
     indices: list[int], values: list[float], enabled: bool, field: str
 ) -> None:
     engine = FakeEngine(model_config=ModelConfig(enable_prompt_embeds=enabled))
@@ -288,7 +288,7 @@ async def test_an_engine_that_fails_fails_the_search() -> None:
         pytest.param({}, {}, {"logprobs_mode": "raw_logits"}, "beam", id="logits"),
     ],
 )
-def test_what_a_search_cannot_do_is_refused_at_once(
+def test_unsupported_parameters_of_a_search_are_rejected_at_once(
     fields: dict[str, Any], params: dict[str, Any], config: dict[str, Any], field: str
 ) -> None:
     searching = beams(FakeEngine(model_config=ModelConfig(**config)), **fields)
@@ -339,7 +339,7 @@ DRAWN = {"width": 2, "type": "NAIVE_SAMPLING"}
         ),
     ],
 )
-def test_fields_that_do_not_go_together_are_refused(fields: dict[str, Any], field: str) -> None:
+def test_contradictory_fields_are_rejected(fields: dict[str, Any], field: str) -> None:
     with pytest.raises(VLLMValidationError) as refusal:
         parsed(**fields)
     assert refusal.value.parameter == field
@@ -393,12 +393,12 @@ def test_what_goes_together_is_accepted(fields: dict[str, Any]) -> None:
     ],
     ids=repr,
 )
-def test_other_values_are_refused(fields: dict[str, Any]) -> None:
+def test_other_values_are_rejected(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="validation error"):
         parsed(**fields)
 
 
-def test_a_model_that_completes_nothing_says_so() -> None:
+def test_a_model_without_completions_answers_404() -> None:
     app = FastAPI()
     add_completions(app)
     answer = TestClient(app).post("/switchyard/completions", json={"prompt": "hi"})

@@ -67,11 +67,11 @@ def test_ids_outside_the_vocabulary_harm_nothing() -> None:
 
 
 @pytest.mark.parametrize("value", [1, None])
-def test_one_is_off(value: int | None) -> None:
+def test_an_ngram_length_of_1_disables_the_processor(value: int | None) -> None:
     assert NoRepeatNgram.from_request(SamplingRequest({"no_repeat_ngram": value})) is None
 
 
 @pytest.mark.parametrize("value", [0, -3, 2.5, "3", True, [3], 2**40])
-def test_other_values_are_refused(value: object) -> None:
+def test_other_values_are_rejected(value: object) -> None:
     with pytest.raises(ValueError, match=r"^no_repeat_ngram must be "):
         NoRepeatNgram.from_request(SamplingRequest({"no_repeat_ngram": value}))

@@ -57,7 +57,7 @@ def test_typical_p_is_off(request_: SamplingRequest) -> None:
 
 
 @pytest.mark.parametrize("value", [0, -0.1, 1.1, math.nan, math.inf, "0.5", True, [0.5]])
-def test_other_masses_are_refused(value: object) -> None:
+def test_other_masses_are_rejected(value: object) -> None:
     with pytest.raises(ValueError, match=r"^typical_p must be "):
         TypicalP.from_request(SamplingRequest({"typical_p": value}))
 
@@ -111,7 +111,7 @@ def test_xtc_is_off(request_: SamplingRequest) -> None:
 
 @pytest.mark.parametrize("key", ["xtc_threshold", "xtc_probability"])
 @pytest.mark.parametrize("value", [-0.1, 1.1, math.nan, "x", [0.1]])
-def test_other_fractions_are_refused(key: str, value: object) -> None:
+def test_other_fractions_are_rejected(key: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"^{key} must be "):
         Xtc.from_request(SamplingRequest({key: value}))
 

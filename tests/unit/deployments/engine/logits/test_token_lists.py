@@ -67,27 +67,27 @@ def test_no_ids_are_off(key: str, kind: type[BadWordTokens], value: object) -> N
 
 
 @pytest.mark.parametrize("value", [[-1], [-1, 5], [5, -1], [5, -1, -1, 6]])
-def test_empty_sequences_are_refused(value: list[int]) -> None:
+def test_empty_sequences_are_rejected(value: list[int]) -> None:
     with pytest.raises(ValueError, match=r"^bad_word_tokens holds an empty sequence"):
         BadWordTokens.from_request(SamplingRequest({"bad_word_tokens": value}))
 
 
 @pytest.mark.parametrize("value", ["1 2", 5, [1.0], [True], [[1, 2]], ["1"], {"tokens": [1]}, [None]])
 @KINDS
-def test_what_is_no_list_of_integers_is_refused(key: str, kind: type[BadWordTokens], value: object) -> None:
+def test_other_values_than_lists_of_integers_are_rejected(key: str, kind: type[BadWordTokens], value: object) -> None:
     with pytest.raises(ValueError, match=f"^{key} must be a list of integers"):
         kind.from_request(SamplingRequest({key: value}))
 
 
 @pytest.mark.parametrize("value", [[100], [1, -2], [2**40]])
 @KINDS
-def test_ids_outside_the_vocabulary_are_refused(key: str, kind: type[BadWordTokens], value: list[int]) -> None:
+def test_ids_outside_the_vocabulary_are_rejected(key: str, kind: type[BadWordTokens], value: list[int]) -> None:
     with pytest.raises(ValueError, match=f"^{key} holds {value[-1]}, which is no token id: they are 0 to 99"):
         kind.from_request(SamplingRequest({key: value}, vocabulary_size=100))
 
 
 @KINDS
-def test_too_many_ids_are_refused(key: str, kind: type[BadWordTokens]) -> None:
+def test_too_many_ids_are_rejected(key: str, kind: type[BadWordTokens]) -> None:
     assert kind.from_request(SamplingRequest({key: [1] * MAX_TOKEN_IDS})) is not None
     with pytest.raises(ValueError, match=f"^{key} may hold {MAX_TOKEN_IDS} token ids"):
         kind.from_request(SamplingRequest({key: [1] * (MAX_TOKEN_IDS + 1)}))

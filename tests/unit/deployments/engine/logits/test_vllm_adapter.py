@@ -74,7 +74,7 @@ def test_the_output_is_read_as_it_grows() -> None:
 @pytest.mark.parametrize(
     "extra_args", [None, {}, {"watermark": False}, {"kv_transfer_params": {"a": 1}}, {"typical_p": 1}]
 )
-def test_scores_stay_where_nobody_asks(kind: type[BatchProcessor], extra_args: Any) -> None:
+def test_scores_stay_unchanged_without_parameters(kind: type[BatchProcessor], extra_args: Any) -> None:
     logits = torch.randn(1, 8)
     assert torch.equal(batch(kind, added(0, extra_args=extra_args)).apply(logits.clone()), logits)
 
@@ -154,7 +154,7 @@ def test_a_greedy_neighbour_is_left_alone() -> None:
         ({"temperature": 3}, "^temperature among the vllm_xargs needs 2"),
     ],
 )
-def test_vllm_refuses_wrong_values(extra_args: dict[str, Any], message: str) -> None:
+def test_vllm_rejects_invalid_values(extra_args: dict[str, Any], message: str) -> None:
     with pytest.raises(VLLMValidationError, match=message):
         validate_logits_processors_parameters(tuple(PROCESSORS), SamplingParams(extra_args=extra_args))
 
@@ -182,7 +182,7 @@ VALID = {
 
 
 @pytest.mark.parametrize(("key", "kind"), [(key, name) for name, keys in PROCESSORS.items() for key in keys])
-def test_each_heeds_the_keys_that_it_is_listed_with(key: str, kind: str) -> None:
+def test_each_processor_supports_the_keys_that_it_is_listed_with(key: str, kind: str) -> None:
     with_its_pair = {"xtc_threshold": 0.1, "xtc_probability": 0.5} if key.startswith("xtc") else {key: VALID[key]}
     params = SamplingParams(temperature=2, seed=5, extra_args=with_its_pair)
     heeds = {f"{each.__module__}:{each.__name__}": bool(each._processors(params, None)) for each in BOTH}
@@ -196,7 +196,7 @@ def test_all_keys_are_listed() -> None:
 
 
 @pytest.mark.parametrize("loaded", [(), ("some.other:Processor",), tuple(PROCESSORS), tuple(PROCESSORS)[1:]])
-def test_an_engine_heeds_the_keys_of_what_it_has_loaded(loaded: tuple[str, ...]) -> None:
+def test_an_engine_supports_the_keys_of_its_loaded_processors(loaded: tuple[str, ...]) -> None:
     assert supported_xargs(loaded) == [key for name in loaded for key in PROCESSORS.get(name, ())]
 
 

@@ -70,6 +70,6 @@ def test_a_request_switches_it_on(value: object, is_on: bool) -> None:
 
 
 @pytest.mark.parametrize("value", ["yes", 2, 0.5, [1]])
-def test_other_values_are_refused(value: object) -> None:
+def test_other_values_are_rejected(value: object) -> None:
     with pytest.raises(ValueError, match=r"^watermark must be true or false"):
         Watermark.from_request(SamplingRequest({"watermark": value}))

@@ -1,4 +1,4 @@
-"""Endpoints in Databricks' words, and every body that asks for a change of traffic, right and wrong."""
+"""Endpoints as Databricks' objects, and valid and invalid bodies of traffic updates."""
 
 import json
 import re
@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from app.config.schema import Config
 from app.config.schema import parse as parse_config
 from app.control_plane import Delivery
-from app.dialects.databricks.management.objects import View, detailed, listed
+from app.dialects.databricks.management.objects import View, endpoint_detail, endpoint_list
 from app.dialects.databricks.management.openapi import openapi
-from app.dialects.databricks.management.traffic_update import traffic_asked
+from app.dialects.databricks.management.traffic_update import requested_traffic
 from app.errors import BadRequest, NotFound
 
 DATA: dict[str, Any] = {
@@ -48,19 +48,23 @@ def moved(blue: int, green: int) -> Config:
 
 
 def view(**fields: Any) -> View:
-    return View(**{"config": CONFIG, "healthy": HEALTHY, "since_ms": 1_700_000_000_000, "url": "http://h:1/", **fields})
+    times = {"since_ms": 1_700_000_000_000, "created_ms": {"chat": 1_600_000_000_000}}
+    known = {"config": CONFIG, "healthy": HEALTHY, **times}
+    return View(**{**known, "url": "http://h:1/", **fields})
 
 
-def told(name: str, **fields: Any) -> Any:
-    return ServingEndpointDetailed.from_dict(json.loads(json.dumps(detailed(name, view(**fields)))))
+def endpoint_object(name: str, **fields: Any) -> Any:
+    return ServingEndpointDetailed.from_dict(json.loads(json.dumps(endpoint_detail(name, view(**fields)))))
 
 
-# --- what is told ----------------------------------------------------------------------------------
+# --- reads ---------------------------------------------------------------------------------------
 
 
 def test_the_sdk_reads_an_endpoint() -> None:
-    endpoint = told("chat")
+    endpoint = endpoint_object("chat")
     assert (endpoint.name, endpoint.task, endpoint.last_updated_timestamp) == ("chat", "llm/v1/chat", 1_700_000_000_000)
+    assert endpoint.creation_timestamp == 1_600_000_000_000
+    assert {entity.creation_timestamp for entity in endpoint.config.served_entities} == {1_600_000_000_000}
     assert endpoint.state.ready is EndpointStateReady.READY
     assert endpoint.state.config_update is EndpointStateConfigUpdate.NOT_UPDATING
     assert endpoint.pending_config is None
@@ -79,7 +83,7 @@ def test_the_sdk_reads_an_endpoint() -> None:
 
 
 def test_the_sdk_reads_the_list() -> None:
-    endpoints: Any = ListEndpointsResponse.from_dict(json.loads(json.dumps(listed(view())))).endpoints
+    endpoints: Any = ListEndpointsResponse.from_dict(json.loads(json.dumps(endpoint_list(view())))).endpoints
     assert [(it.name, it.task) for it in endpoints] == [
         ("chat", "llm/v1/chat"),
         ("embed", "llm/v1/embeddings"),
@@ -92,21 +96,21 @@ def test_the_sdk_reads_the_list() -> None:
 
 def test_an_unknown_endpoint_is_not_found() -> None:
     with pytest.raises(NotFound, match="Endpoint with name 'gone' does not exist"):
-        detailed("gone", view())
+        endpoint_detail("gone", view())
 
 
 @pytest.mark.parametrize(
     ("sick", "ready"), [("green", EndpointStateReady.NOT_READY), ("mini", EndpointStateReady.READY)]
 )
-def test_an_endpoint_is_ready_when_all_that_get_its_traffic_are(sick: str, ready: EndpointStateReady) -> None:
-    endpoint = told("chat", healthy={**HEALTHY, sick: False})
+def test_an_endpoint_is_ready_if_every_deployment_with_traffic_is_healthy(sick: str, ready: EndpointStateReady) -> None:
+    endpoint = endpoint_object("chat", healthy={**HEALTHY, sick: False})
     assert endpoint.state.ready is ready
     states = {it.name: it.state for it in endpoint.config.served_entities}
     assert (states["green"].deployment is ServedModelStateDeployment.DEPLOYMENT_RECOVERING) is (sick == "green")
 
 
-def test_who_gets_no_traffic_may_be_sick() -> None:
-    endpoint = told("chat", config=moved(100, 0), healthy={**HEALTHY, "green": False})
+def test_an_unhealthy_deployment_without_traffic_does_not_matter() -> None:
+    endpoint = endpoint_object("chat", config=moved(100, 0), healthy={**HEALTHY, "green": False})
     assert endpoint.state.ready is EndpointStateReady.READY
 
 
@@ -118,24 +122,30 @@ def test_who_gets_no_traffic_may_be_sick() -> None:
         (Delivery.FAILED, EndpointStateConfigUpdate.UPDATE_FAILED),
     ],
 )
-def test_a_pending_configuration_is_told_until_it_is_in_force(
+def test_a_pending_configuration_is_returned_until_it_is_in_force(
     delivery: Delivery, state: EndpointStateConfigUpdate
 ) -> None:
-    endpoint = told("chat", delivery=delivery, pending=moved(0, 100))
+    endpoint = endpoint_object("chat", delivery=delivery, pending=moved(0, 100))
     assert endpoint.state.config_update is state
     assert [it.traffic_percentage for it in endpoint.config.traffic_config.routes] == [90, 10]
     assert [it.traffic_percentage for it in endpoint.pending_config.traffic_config.routes] == [0, 100]
     assert endpoint.pending_config.config_version != endpoint.config.config_version
 
 
-def test_what_is_pending_and_cannot_be_read_is_not_told() -> None:
-    assert told("chat", delivery=Delivery.FAILED, pending=None).pending_config is None
+def test_a_pending_configuration_that_cannot_be_read_is_left_out() -> None:
+    assert endpoint_object("chat", delivery=Delivery.FAILED, pending=None).pending_config is None
 
 
-def test_the_version_is_that_of_the_endpoints_own_configuration() -> None:
-    versions = [told("chat", config=config).config.config_version for config in (CONFIG, moved(80, 20), moved(90, 10))]
+def test_the_version_changes_only_with_the_endpoints_own_configuration() -> None:
+    versions = [
+        endpoint_object("chat", config=config).config.config_version
+        for config in (CONFIG, moved(80, 20), moved(90, 10))
+    ]
     assert versions[0] == versions[2] != versions[1]
-    assert told("embed").config.config_version == told("embed", config=moved(80, 20)).config.config_version
+    assert (
+        endpoint_object("embed").config.config_version
+        == endpoint_object("embed", config=moved(80, 20)).config.config_version
+    )
 
 
 @pytest.mark.parametrize(
@@ -149,15 +159,15 @@ def test_openapi_has_a_schema_for_each_task(name: str, fields: set[str]) -> None
     post = document["paths"]["/invocations"]["post"]
     schema = post["requestBody"]["content"]["application/json"]["schema"]
     schemas = document["components"]["schemas"]
-    asked = [schemas[it["$ref"].rpartition("/")[2]] for it in schema.get("anyOf", [schema])]
-    assert {field for it in asked for field in it["required"]} == fields
+    requests = [schemas[it["$ref"].rpartition("/")[2]] for it in schema.get("anyOf", [schema])]
+    assert {field for it in requests for field in it["required"]} == fields
     answers = post["responses"]["200"]["content"]["application/json"]["schema"]
     assert len(answers.get("anyOf", [answers])) == len(CONFIG.endpoints[name].tasks)
     referred = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
     assert referred == set(schemas)
 
 
-def test_openapi_tells_the_bounds_that_requests_are_checked_by() -> None:
+def test_openapi_has_the_bounds_that_requests_are_checked_by() -> None:
     document = json.loads(json.dumps(openapi("chat", CONFIG.endpoints["chat"], "http://h:1/")))
     schemas = document["components"]["schemas"]
     assert schemas["databricks.Chat"]["properties"]["top_logprobs"]["anyOf"][0] == {
@@ -169,7 +179,7 @@ def test_openapi_tells_the_bounds_that_requests_are_checked_by() -> None:
     assert roles == ["system", "user", "assistant", "tool"]
 
 
-# --- what is asked ---------------------------------------------------------------------------------
+# --- traffic updates -----------------------------------------------------------------------------
 
 
 def route(name: str, share: Any) -> dict[str, Any]:
@@ -180,8 +190,8 @@ def routes(*pairs: tuple[str, Any]) -> dict[str, Any]:
     return {"traffic_config": {"routes": [route(name, share) for name, share in pairs]}}
 
 
-def ask(body: Any, name: str = "chat") -> dict[str, int]:
-    return traffic_asked(name, json.dumps(body).encode(), CONFIG)
+def update(body: Any, name: str = "chat") -> dict[str, int]:
+    return requested_traffic(name, json.dumps(body).encode(), CONFIG)
 
 
 MOVE = routes(("blue", 0), ("green", 100))
@@ -189,7 +199,7 @@ BLUE, GREEN = {"name": "blue"}, {"name": "green"}
 FULL = {"name": "blue", "entity_name": "small", "entity_version": "1"}
 LEGACY = {"name": "blue", "model_name": "small", "model_version": "1"}
 
-RIGHT: list[tuple[Any, dict[str, int]]] = [
+VALID: list[tuple[Any, dict[str, int]]] = [
     (MOVE, {"blue": 0, "green": 100}),
     (routes(("green", 100)), {"blue": 0, "green": 100}),
     (routes(("red", 5), ("blue", 95)), {"blue": 95, "green": 0, "red": 5}),
@@ -210,12 +220,12 @@ RIGHT: list[tuple[Any, dict[str, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "traffic"), RIGHT)
-def test_a_right_body_is_a_whole_traffic(body: Any, traffic: dict[str, int]) -> None:
-    assert ask(body) == traffic
+@pytest.mark.parametrize(("body", "traffic"), VALID)
+def test_a_valid_body_is_a_whole_traffic(body: Any, traffic: dict[str, int]) -> None:
+    assert update(body) == traffic
 
 
-WRONG: list[tuple[Any, str, str]] = [
+INVALID: list[tuple[Any, str, str]] = [
     ({}, "traffic_config", "missing"),
     ({"traffic_config": None}, "traffic_config", "missing"),
     ({"traffic_config": []}, "traffic_config", "dictionary"),
@@ -249,11 +259,11 @@ WRONG: list[tuple[Any, str, str]] = [
     (routes(("blue", 90), ("green", 11)), "traffic_config.routes", "sum to 101"),
     (routes(("blue", 50), ("blue", 50)), "traffic_config.routes[1].served_model_name", "already"),
     (routes(("gone", 100)), "traffic_config.routes[0].served_model_name", "it can be: blue, green, red"),
-    (routes(("mini", 100)), "traffic_config.routes[0].served_model_name", "'mini' does embeddings"),
+    (routes(("mini", 100)), "traffic_config.routes[0].served_model_name", "'mini' serves embeddings"),
     (
         routes(("half", 100)),
         "traffic_config.routes[0].served_model_name",
-        "'half' does chat, and the endpoint chat, comp",
+        "'half' serves chat, but the endpoint serves chat, comp",
     ),
     (routes((1, 100)), "traffic_config.routes[0].served_model_name", "string"),  # type: ignore[arg-type]
     ({**MOVE, "name": "embed"}, "name", "chat"),
@@ -265,7 +275,7 @@ WRONG: list[tuple[Any, str, str]] = [
     ({**MOVE, "served_entities": [{}]}, "served_entities[0].name", "missing"),
     ({**MOVE, "served_entities": [BLUE, BLUE, GREEN]}, "served_entities[1].name", "twice"),
     ({**MOVE, "served_entities": [{"name": "new"}, BLUE, GREEN]}, "served_entities[0].name", "no deployment 'new'"),
-    ({**MOVE, "served_entities": [BLUE, GREEN, {"name": "mini"}]}, "served_entities[2].name", "does embeddings"),
+    ({**MOVE, "served_entities": [BLUE, GREEN, {"name": "mini"}]}, "served_entities[2].name", "serves embeddings"),
     ({**MOVE, "served_entities": [{**BLUE, "entity_name": "big"}, GREEN]}, "served_entities[0].entity_name", "'small'"),
     ({**MOVE, "served_entities": [{**BLUE, "entity_version": "2"}, GREEN]}, "served_entities[0].entity_version", "'1'"),
     (
@@ -279,24 +289,24 @@ WRONG: list[tuple[Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "field", "message"), WRONG)
-def test_a_wrong_body_names_its_field(body: Any, field: str, message: str) -> None:
+@pytest.mark.parametrize(("body", "field", "message"), INVALID)
+def test_an_invalid_body_is_an_error_that_names_the_field(body: Any, field: str, message: str) -> None:
     with pytest.raises(BadRequest) as raised:
-        ask(body)
+        update(body)
     assert raised.value.param == field
     assert raised.value.message.startswith(f"{field}: ")
     assert message in raised.value.message
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b"\xff", b'{"traffic_config": NaN}'])
-def test_what_is_no_json_object_is_refused(body: bytes) -> None:
+def test_a_body_that_is_no_json_object_is_rejected(body: bytes) -> None:
     with pytest.raises(BadRequest):
-        traffic_asked("chat", body, CONFIG)
+        requested_traffic("chat", body, CONFIG)
 
 
 def test_an_unknown_endpoint_is_found_before_its_body_is_read() -> None:
     with pytest.raises(NotFound):
-        traffic_asked("gone", b"", CONFIG)
+        requested_traffic("gone", b"", CONFIG)
 
 
 WORDS = st.sampled_from(
@@ -325,7 +335,7 @@ BODIES = JSON | st.fixed_dictionaries(
 @given(body=BODIES.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=50))
 def test_any_body_is_a_traffic_that_can_be_served_or_a_bad_request(body: bytes) -> None:
     try:
-        traffic = traffic_asked("chat", body, CONFIG)
+        traffic = requested_traffic("chat", body, CONFIG)
     except BadRequest:
         return
     chat = {**DATA["endpoints"]["chat"], "traffic": traffic}

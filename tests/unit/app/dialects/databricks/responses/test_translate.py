@@ -1,7 +1,8 @@
-"""Databricks' Responses API: fields, items, both forms of tools and formats, what a response says, streams and ends."""
+"""Databricks' Responses API: fields, items, both forms of tools and formats, responses, streams and their ends."""
 
 import base64
 import json
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -10,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.base import Stream
-from app.dialects.databricks.dialect import Databricks
 from app.engine.usage import Usage
 from app.errors import BadRequest, Rejected, TimedOut
 from app.sse import Decoder, encode
 from tests.support.samples import SERVED
-from tests.unit.app.dialects.databricks.test_dialect import parse, told
+from tests.unit.app.dialects.databricks.test_dialect import parse, reply_to
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}
 NESTED = {"type": "function", "function": {"name": "f", "description": "d", "parameters": PARAMETERS, "strict": True}}
@@ -23,7 +23,7 @@ FLAT = {"type": "function", "name": "f", "description": "d", "parameters": PARAM
 SCHEMA = {"name": "n", "schema": {"type": "object"}, "strict": True}
 
 
-def responses(**fields: Any) -> dict[str, Any]:
+def responses(**fields: Any) -> Mapping[str, Any]:
     return parse("responses", **fields).body
 
 
@@ -103,7 +103,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("fields", "param"), INVALID)
-def test_an_invalid_or_unsupported_field_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+def test_an_invalid_or_unsupported_field_is_rejected_by_name(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(BadRequest) as raised:
         responses(**fields)
     assert raised.value.param is not None
@@ -112,7 +112,7 @@ def test_an_invalid_or_unsupported_field_is_refused_by_name(fields: dict[str, An
 
 
 @pytest.mark.parametrize("field", ["background", "store", "conversation", "service_tier", "prompt", "instructions"])
-def test_null_is_absent(field: str) -> None:
+def test_null_means_absent(field: str) -> None:
     assert responses(**{field: None}) == {"input": "hi", "store": False}
 
 
@@ -129,7 +129,7 @@ def test_null_is_absent(field: str) -> None:
         {"stream_options": {"include_usage": True}, "stream": True},
     ],
 )
-def test_what_changes_nothing_is_taken_and_not_sent(fields: dict[str, Any]) -> None:
+def test_fields_that_change_nothing_are_accepted_and_not_sent(fields: dict[str, Any]) -> None:
     stream = {"stream": True} if "stream" in fields else {}
     assert responses(**fields) == {"input": "hi", "store": False, **stream}
 
@@ -150,7 +150,7 @@ def test_formats_are_sent_flat(fields: dict[str, Any]) -> None:
     assert body["text"] == {"format": {"type": "json_schema", **SCHEMA}}
 
 
-def test_log_probabilities_are_asked_for_where_the_likeliest_are() -> None:
+def test_top_logprobs_requests_log_probabilities() -> None:
     assert responses(top_logprobs=2)["include"] == ["message.output_text.logprobs"]
     given = ["reasoning.encrypted_content", "message.output_text.logprobs"]
     assert responses(top_logprobs=2, include=given)["include"] == given
@@ -219,7 +219,7 @@ ITEMS: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [
 
 
 @pytest.mark.parametrize(("items", "sent"), ITEMS)
-def test_a_conversation_is_sent_as_the_engine_reads_it(items: list[dict[str, Any]], sent: list[dict[str, Any]]) -> None:
+def test_a_conversation_is_translated_for_the_engine(items: list[dict[str, Any]], sent: list[dict[str, Any]]) -> None:
     assert responses(input=items)["input"] == sent
 
 
@@ -231,12 +231,25 @@ def test_a_conversation_is_sent_as_the_engine_reads_it(items: list[dict[str, Any
         {"file_data": "not base64!"},
         {"file_data": base64.b64encode(b"\x89PNG\x00").decode()},
         {"file_data": base64.b64encode(b"a\x00b").decode()},
+        {"file_data": f"data:application/pdf;base64,{FILE}"},
+        {"file_data": f"data:image/png,{FILE}"},
+        {"file_data": base64.b64encode(b"%PDF-1.4\n1 0 obj").decode()},
+        {"file_data": f"data:text/plain;base64,{base64.b64encode(b'%PDF-1.4').decode()}"},
     ],
 )
-def test_a_file_that_is_no_text_here_is_refused(file: dict[str, Any]) -> None:
+def test_a_file_that_is_not_inline_text_is_rejected(file: dict[str, Any]) -> None:
     with pytest.raises(BadRequest) as raised:
         responses(input=[user({"type": "input_text", "text": "a"}, {"type": "input_file", **file})])
     assert raised.value.param == "input[0].content[1].file_data"
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    ["", ";charset=utf-8", "text/csv", "Text/Plain", "application/json", "image/svg+xml", "application/octet-stream"],
+)
+def test_a_file_of_a_textual_media_type_is_its_text(media_type: str) -> None:
+    file = {"type": "input_file", "file_data": f"data:{media_type};base64,{FILE}"}
+    assert responses(input=[user(file)])["input"] == [user({"type": "input_text", "text": "größe: 5"})]
 
 
 MESSAGE = {
@@ -268,15 +281,15 @@ ANSWER: dict[str, Any] = {
 }
 
 
-def test_a_response_says_what_it_was_asked_in_the_clients_own_form() -> None:
+def test_a_response_repeats_its_request_in_the_clients_own_form() -> None:
     fields = {"tools": [NESTED], "text": {"format": {"type": "json_schema", "json_schema": SCHEMA}}, "user": "u"}
-    response = told(parse("responses", **fields, metadata={"a": "b"}, truncation="auto"), ANSWER)
+    response = reply_to(parse("responses", **fields, metadata={"a": "b"}, truncation="auto"), ANSWER)
     assert {name: response[name] for name in fields} == fields
     assert (response["metadata"], response["truncation"]) == ({"a": "b"}, "auto")
 
 
-def test_a_completed_response() -> None:
-    response = told(parse("responses"), ANSWER)
+def test_a_completed_response_has_databricks_defaults_and_counts() -> None:
+    response = reply_to(parse("responses"), ANSWER)
     assert (response["status"], response["error"], response["incomplete_details"]) == ("completed", None, None)
     assert (response["store"], response["tools"], response["tool_choice"]) == (False, [], "auto")
     assert response["max_output_tokens"] is None
@@ -284,23 +297,23 @@ def test_a_completed_response() -> None:
     assert response["output"] == [MESSAGE]
 
 
-def test_a_response_that_was_cut_for_its_length() -> None:
+def test_a_response_that_reached_its_length_is_incomplete() -> None:
     cut = {**ANSWER, "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-    response = told(parse("responses", max_output_tokens=3), cut)
+    response = reply_to(parse("responses", max_output_tokens=3), cut)
     assert (response["status"], response["max_output_tokens"]) == ("incomplete", 3)
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
     assert response["output"][-1]["status"] == "incomplete"
 
 
-def test_reasoning_tokens_are_told() -> None:
+def test_reasoning_tokens_are_reported() -> None:
     usage = {**USAGE, "output_tokens_details": {"reasoning_tokens": 2}}
-    assert told(parse("responses"), {**ANSWER, "usage": usage})["usage"]["reasoning_tokens"] == 2
+    assert reply_to(parse("responses"), {**ANSWER, "usage": usage})["usage"]["reasoning_tokens"] == 2
 
 
 @pytest.mark.parametrize(("parallel", "names"), [(True, ["fc_8", "fc_9"]), (False, ["fc_8"])])
-def test_one_call_where_only_one_is_wanted(parallel: bool, names: list[str]) -> None:
+def test_only_one_call_is_returned_without_parallel_tool_calls(parallel: bool, names: list[str]) -> None:
     call = parse("responses", tools=[FLAT], parallel_tool_calls=parallel)
-    response = told(call, {**ANSWER, "output": [CALLED, {**CALLED, "id": "fc_9"}]})
+    response = reply_to(call, {**ANSWER, "output": [CALLED, {**CALLED, "id": "fc_9"}]})
     assert [item["id"] for item in response["output"]] == names
 
 
@@ -331,14 +344,14 @@ def events(sent: bytes) -> list[tuple[str | None, dict[str, Any]]]:
 
 
 def stream(**fields: Any) -> Stream:
-    return Databricks().stream(parse("responses", stream=True, **fields), SERVED)
+    return parse("responses", stream=True, **fields).translation.open_stream(SERVED)
 
 
 @given(st.lists(st.integers(0, len(text_stream())), max_size=8))
-def test_every_response_in_a_stream_has_databricks_words_in_any_chunking(points: list[int]) -> None:
-    upstream, renderer = text_stream(), stream(metadata={"a": "b"})
+def test_every_response_object_in_a_stream_is_databricks_in_any_chunking(points: list[int]) -> None:
+    upstream, translated = text_stream(), stream(metadata={"a": "b"})
     edges = [0, *sorted(points), len(upstream)]
-    found = events(b"".join(renderer.feed(upstream[a:b]) for a, b in pairwise(edges)) + renderer.close())
+    found = events(b"".join(translated.feed(upstream[a:b]) for a, b in pairwise(edges)) + translated.close())
     assert [name for name, _ in found] == [data["type"] for _, data in found]
     assert [data["sequence_number"] for _, data in found] == [0, 1, 2, 3, 4]
     assert all(data["response"]["metadata"] == {"a": "b"} for _, data in found if "response" in data)
@@ -346,13 +359,13 @@ def test_every_response_in_a_stream_has_databricks_words_in_any_chunking(points:
     assert (name, last["response"]["status"], last["response"]["error"]) == ("response.completed", "completed", None)
     assert last["response"]["usage"]["prompt_tokens"] == 9
     assert last["response"]["output"][0]["id"] == found[3][1]["item_id"]
-    assert renderer.usage == Usage(9, 3)
+    assert translated.usage == Usage(9, 3)
 
 
-def test_a_stream_that_was_cut_for_its_length_ends_incomplete() -> None:
+def test_a_stream_that_reached_its_length_ends_incomplete() -> None:
     cut = text_stream(status="incomplete", incomplete_details={"reason": "max_output_tokens"})
-    renderer = stream(max_output_tokens=1)
-    name, last = events(renderer.feed(cut) + renderer.close())[-1]
+    translated = stream(max_output_tokens=1)
+    name, last = events(translated.feed(cut) + translated.close())[-1]
     assert (name, last["type"]) == ("response.incomplete", "response.incomplete")
     assert last["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
 
@@ -365,21 +378,21 @@ def test_a_stream_that_was_cut_for_its_length_ends_incomplete() -> None:
     ],
 )
 def test_a_stream_that_fails_ends_with_the_failed_response(error: Any, code: str, kind: str) -> None:
-    renderer = stream()
+    translated = stream()
     begun = b"".join(part + b"\n\n" for part in text_stream().split(b"\n\n")[:4])
-    name, last = events(renderer.feed(begun) + renderer.fail(error))[-1]
+    name, last = events(translated.feed(begun) + translated.fail(error))[-1]
     assert (name, last["type"], last["sequence_number"]) == ("response.failed", "response.failed", 4)
     assert (last["response"]["id"], last["response"]["status"]) == ("resp_1", "failed")
     assert last["response"]["error"] == {"code": code, "message": "late", "param": None, "type": kind}
 
 
-def test_a_stream_that_fails_before_its_response_ends_with_an_error() -> None:
+def test_a_stream_that_fails_before_its_response_object_ends_with_an_error() -> None:
     ((name, last),) = events(stream().fail(TimedOut("late")))
     assert (name, last["type"], last["message"]) == ("error", "error", "late")
 
 
 @pytest.mark.parametrize(("parallel", "indices"), [(True, {0, 1, 2}), (False, {0, 1})])
-def test_a_stream_of_several_calls_has_one_where_only_one_is_wanted(parallel: bool, indices: set[int]) -> None:
+def test_only_one_call_is_streamed_without_parallel_tool_calls(parallel: bool, indices: set[int]) -> None:
     items = [MESSAGE, CALLED, {**CALLED, "id": "fc_9"}]
     upstream = event("response.created", 0, response=BEGUN)
     for index, item in enumerate(items):
@@ -389,14 +402,14 @@ def test_a_stream_of_several_calls_has_one_where_only_one_is_wanted(parallel: bo
         )
         upstream += event("response.output_item.done", 3, item=item, output_index=index)
     upstream += event("response.completed", 4, response={**ANSWER, "output": items})
-    renderer = stream(parallel_tool_calls=parallel, tools=[FLAT])
-    found = events(renderer.feed(upstream) + renderer.close())
+    translated = stream(parallel_tool_calls=parallel, tools=[FLAT])
+    found = events(translated.feed(upstream) + translated.close())
     assert {data["output_index"] for _, data in found if "output_index" in data} == indices
     assert len(found[-1][1]["response"]["output"]) == len(indices)
 
 
 @pytest.mark.parametrize("bad", [b"{", b"[]", b"5", b"{}", b'{"response":5}'])
-def test_nonsense_in_a_stream_ends_it(bad: bytes) -> None:
-    renderer = stream()
-    sent = renderer.feed(b"event: response.created\ndata: " + bad + b"\n\n")
+def test_a_malformed_event_ends_the_stream_with_an_error(bad: bytes) -> None:
+    translated = stream()
+    sent = translated.feed(b"event: response.created\ndata: " + bad + b"\n\n")
     assert [name for name, _ in events(sent)] == ["error"]

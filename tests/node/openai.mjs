@@ -1,0 +1,21 @@
+import OpenAI, { AzureOpenAI } from "openai";
+import { collected, report, thrown } from "./result.mjs";
+
+const url = process.argv[2];
+const messages = [{ role: "user", content: "hi" }];
+const text = (chunks) => chunks.map((chunk) => chunk.choices[0]?.delta.content ?? "").join("");
+const azure = { apiKey: "k", apiVersion: "2024-10-21", maxRetries: 0 };
+
+const clients = {
+  openai: new OpenAI({ baseURL: `${url}/v1`, apiKey: "k", maxRetries: 0 }),
+  azure: new AzureOpenAI({ ...azure, endpoint: url }),
+  azure_deployment: new AzureOpenAI({ ...azure, endpoint: url, deployment: "chat" }),
+};
+const results = {};
+for (const [name, client] of Object.entries(clients)) {
+  const chat = (fields) => client.chat.completions.create({ model: "chat", messages, ...fields });
+  results[name] = chat({}).then((answer) => answer.choices[0].message.content);
+  results[`${name}_stream`] = collected(chat({ stream: true })).then(text);
+  results[`${name}_error`] = thrown(chat({ temperature: 7 }), "status", "param");
+}
+await report(results);

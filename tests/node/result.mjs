@@ -1,0 +1,20 @@
+// A script's result is one line of JSON on standard output: what tests/support/node.py returns to the test.
+
+/** Prints the resolved values of an object of promises. */
+export async function report(results) {
+  const pairs = Object.entries(results).map(async ([name, result]) => [name, await result]);
+  console.log(JSON.stringify(Object.fromEntries(await Promise.all(pairs))));
+}
+
+/** What an SDK call throws: the class of the error and some of its properties. */
+export async function thrown(call, ...properties) {
+  const error = await call.then(() => null, (error) => error);
+  return error && [error.constructor.name, ...properties.map((name) => error[name])];
+}
+
+/** The items of an async iterable. */
+export async function collected(iterable) {
+  const items = [];
+  for await (const item of await iterable) items.push(item);
+  return items;
+}
