@@ -14,9 +14,9 @@ DEREGISTRATION_S = 5
 """How long a stopping local replica still accepts requests, until HAProxy knows. Serve's own 30 s are for load
 balancers (RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S)."""
 
-KEEP_ALIVE_S = 4
-"""How long a local connection may be idle: less than the above, since an old HAProxy process does not know newer
-replicas."""
+KEEP_ALIVE_S = 120
+"""How long a connection may be idle: longer than clients keep theirs (Node 4 s, httpx 5 s, aiohttp 15 s, Go 90 s), so
+that none is closed while a request is on its way. An old HAProxy process passes such requests on."""
 
 SETTINGS: Mapping[str, str] = {"RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1"}
 """For the environment of every node, before Ray starts."""

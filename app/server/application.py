@@ -35,6 +35,7 @@ from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.routing.circuit_breaker import Breakers
+from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
@@ -81,6 +82,7 @@ class Router:
         starlette = Starlette(
             routes=[
                 *self._operations(),
+                Path("/docs/{file}", api_page.file, methods=["GET"]),
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
@@ -128,6 +130,7 @@ class Router:
             Path("/ready", self._ready, methods=["GET"]),
             Path("/metrics", self._metrics, methods=["GET"]),
             Path("/openapi.json", self._openapi, methods=["GET"]),
+            Path("/docs", api_page.page, methods=["GET"], name="docs"),
             Path("/tgi/metrics", self._tgi_metrics, methods=["GET"]),
             Path("/tgi/{endpoint}/metrics", self._tgi_metrics, methods=["GET"]),
         ]
@@ -170,7 +173,7 @@ class Router:
     def _document(self) -> bytes:
         """The OpenAPI document, built on first use: it takes a moment."""
         own: list[Operation] = [
-            (method, route.path, "switchyard", route.name.lstrip("_"), ())
+            Operation(method, route.path, "switchyard", route.name.lstrip("_"), open=True)
             for route in self._operations()
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]

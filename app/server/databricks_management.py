@@ -94,7 +94,10 @@ class Management:
         """The operations for the OpenAPI document."""
         bodies = {"update_config": [Body(Update)]}
         offered = [(method, path, name) for method, path, name, _ in self._table() if name not in _NOT_DOCUMENTED]
-        return [(method, path, "databricks", name, bodies.get(name, [])) for method, path, name in offered]
+        return [
+            Operation(method, path, "databricks", name, bodies.get(name, []), name in _OPEN)
+            for method, path, name in offered
+        ]
 
     def routes(self) -> list[BaseRoute]:
         """Every route of the API."""

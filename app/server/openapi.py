@@ -5,35 +5,58 @@ It describes the code, not the configuration: it names no endpoint and is the sa
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.dialects.base import Dialect
-from app.dialects.openapi_schemas import Body, Schemas, content
+from app.dialects.openapi_schemas import Body, Schema, Schemas, content
 from app.exchange.response import REQUEST_ID_HEADER
 from app.routing.traffic import DEPLOYMENT_HEADER
+from app.server.openapi_answers import ERRORS, answers
+from app.server.operation_ids import operation_ids
 
-Operation = tuple[str, str, str, str, Sequence[Body]]
-"""Method, path, the dialect's name, its name for the operation, and what the body may be."""
+
+class Operation(NamedTuple):
+    """An operation of a dialect: its name for it, and what the body may be. `open` needs no credentials."""
+
+    method: str
+    path: str
+    dialect: str
+    name: str
+    bodies: Sequence[Body] = ()
+    open: bool = False
+
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
-_HEADERS: Mapping[str, str] = {
-    DEPLOYMENT_HEADER: "The deployment to use",
-    REQUEST_ID_HEADER: "An id for this request; the response and the log repeat it",
-    "x-request-timeout-s": "How many seconds the client waits for the whole response",
+_HEADERS: Mapping[str, tuple[str, Schema]] = {
+    DEPLOYMENT_HEADER: ("The deployment to use", {"minLength": 1}),
+    REQUEST_ID_HEADER: ("An id for this request; the response and the log repeat it", {}),
+    "x-request-timeout-s": (
+        "How many seconds the client waits for the whole response: a number above 0",
+        {"pattern": r"^([0-9]*[1-9][0-9]*(\.[0-9]+)?|0*\.[0-9]*[1-9][0-9]*)$", "maxLength": 100},
+    ),
 }
 
+_API_VERSION: Schema = {"pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$"}
+
 _SECURITY: Mapping[str, Mapping[str, str]] = {
-    "bearer": {"type": "http", "scheme": "bearer"},
-    "api-key": {"type": "apiKey", "in": "header", "name": "api-key"},
-    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A key or a JWT; every dialect reads it"},
+    "api-key": {"type": "apiKey", "in": "header", "name": "api-key", "description": "Azure's header"},
+    "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "Anthropic's header"},
 }
 
 
 def operations(dialects: Sequence[Dialect]) -> list[Operation]:
     """The dialects' operations."""
     return [
-        (route.method, route.path, dialect.name, route.operation, dialect.bodies.get(route.operation, ()))
+        Operation(
+            route.method,
+            route.path,
+            dialect.name,
+            route.operation,
+            dialect.bodies.get(route.operation, ()),
+            route.open,
+        )
         for dialect in dialects
         for route in dialect.routes
     ]
@@ -44,10 +67,14 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
     schemas = Schemas()
     shared: dict[tuple[str, str], list[Operation]] = {}
     for operation in operations:
-        shared.setdefault((operation[1], operation[0]), []).append(operation)
+        shared.setdefault((operation.path, operation.method), []).append(operation)
+    ids = operation_ids({place: [(one.dialect, one.name) for one in together] for place, together in shared.items()})
     paths: dict[str, dict[str, Any]] = {}
     for (path, method), together in shared.items():
-        paths.setdefault(_PARAMETER.sub(r"{\1}", path), {})[method.lower()] = _described(path, together, schemas)
+        described = {"operationId": ids[path, method], **_described(path, together, schemas)}
+        paths.setdefault(_PARAMETER.sub(r"{\1}", path), {})[method.lower()] = described
+    named = {operation.dialect for operation in operations}
+    errors = {f"{dialect}.Error": schema for dialect, schema in ERRORS.items() if dialect in named}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -55,38 +82,61 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
             "version": "1",
             "description": "A field that is null counts as one that is left out.",
         },
+        "servers": [{"url": "/", "description": "The server that this document came from"}],
         "security": [{}, *({name: []} for name in _SECURITY)],
         "paths": paths,
         "components": {
-            "schemas": schemas.components,
-            "parameters": {name: _parameter("header", name, text) for name, text in _HEADERS.items()},
+            "schemas": {**schemas.components, **errors},
+            "parameters": {name: _parameter("header", name, text, schema) for name, (text, schema) in _HEADERS.items()},
             "securitySchemes": _SECURITY,
         },
     }
 
 
 def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> dict[str, Any]:
-    dialects = list(dict.fromkeys(dialect for _, _, dialect, _, _ in together))
-    bodies = [schema for _, _, dialect, _, bodies in together for schema in schemas.references(dialect, bodies)]
+    dialects = list(dict.fromkeys(operation.dialect for operation in together))
+    bodies = [schema for operation in together for schema in schemas.references(operation.dialect, operation.bodies)]
     parameters: list[Mapping[str, Any]] = [_parameter("path", name) for name in _PARAMETER.findall(path)]
     if "azure" in dialects:
-        parameters.append(_parameter("query", "api-version", "Marks the request as Azure's"))
+        version = _parameter("query", "api-version", "Marks the request as Azure's", _API_VERSION)
+        parameters.append({**version, "required": dialects == ["azure"]})
     if bodies:
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _HEADERS]
-    operation: dict[str, Any] = {
+    described: dict[str, Any] = {
         "tags": dialects,
-        "summary": ", ".join(dict.fromkeys(f"{dialect}: {name}" for _, _, dialect, name, _ in together)),
+        "summary": ", ".join(dict.fromkeys(f"{operation.dialect}: {operation.name}" for operation in together)),
         "parameters": parameters,
-        "responses": {
-            "200": {"description": "The response; an event stream if the request asks for one"},
-            "default": {"description": "An error in the dialect's own format"},
-        },
+        "responses": _responses(together, dialects),
     }
+    if all(operation.open for operation in together):
+        described["security"] = []
     if bodies:
-        operation["requestBody"] = {"required": True, "content": content(bodies)}
-    return operation
+        described["requestBody"] = {"required": True, "content": content(bodies)}
+    return described
 
 
-def _parameter(place: str, name: str, description: str = "") -> dict[str, Any]:
-    parameter = {"in": place, "name": name, "required": place == "path", "schema": {"type": "string"}}
+def _responses(together: Sequence[Operation], dialects: Sequence[str]) -> dict[str, Any]:
+    """What each operation answers, and the dialects' forms of errors."""
+    whole: dict[str, list[Schema]] = {}
+    for operation in together:
+        for media_type, schema in answers(operation.dialect, operation.name).items():
+            whole.setdefault(media_type, []).append(schema)
+    errors = content([{"$ref": f"#/components/schemas/{dialect}.Error"} for dialect in dialects])
+    return {
+        "200": {
+            "description": "The answer; an event stream if the request asks for one",
+            "content": {media_type: content(found)["application/json"] for media_type, found in whole.items()},
+        },
+        "4XX": {"description": "The request cannot be served as it stands", "content": errors},
+        "5XX": {"description": "The deployment failed, or is overloaded", "content": errors},
+    }
+
+
+def _parameter(place: str, name: str, description: str = "", schema: Schema | None = None) -> dict[str, Any]:
+    parameter = {
+        "in": place,
+        "name": name,
+        "required": place == "path",
+        "schema": {"type": "string", **(schema or {})},
+    }
     return parameter | ({"description": description} if description else {})

@@ -2,11 +2,14 @@
 
 import copy
 import time
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from typing import Any
 
 import httpx
 import pytest
 
+from deployments.draining import DEREGISTRATION_S
 from tests.faults.conftest import ENGINE, ROUTER, Cluster, wait_until
 from tests.support.load import Outcome, Traffic, lanes, unexplained
 
@@ -59,6 +62,14 @@ LONG = [lane for lane in lanes(tokens=1000) if lane.streamed and lane.name in ("
 """They outlast the replacement of a replica."""
 
 
+def status(connection: HTTPConnection) -> int:
+    """The status of a small request on this connection. Raises if the server has closed it."""
+    connection.request("GET", "/health")
+    response = connection.getresponse()
+    response.read()
+    return response.status
+
+
 @pytest.mark.parametrize("application", [ROUTER, ENGINE])
 def test_a_rolling_update_finishes_what_its_replicas_carry(cluster: Cluster, application: str) -> None:
     before = {it.pid for it in cluster.processes(application)}
@@ -68,15 +79,21 @@ def test_a_rolling_update_finishes_what_its_replicas_carry(cluster: Cluster, app
         place["deployments"][0]["ray_actor_options"] = {"num_cpus": 0.25}
     else:
         place["args"]["llm_config"]["engine_kwargs"]["max_num_seqs"] = 30
-    with httpx.Client() as kept, Traffic(cluster.url, [*lanes(), *LONG]).running() as traffic:
-        assert kept.get(f"{cluster.url}/health").status_code == 200
+    with ExitStack() as stack, Traffic(cluster.url, [*lanes(), *LONG]).running() as traffic:
+        address = httpx.URL(cluster.url)
+        connections = [HTTPConnection(address.host, address.port or 80, timeout=60) for _ in range(10)]
+        kept = [stack.enter_context(closing(connection)) for connection in connections]
+        assert [status(connection) for connection in kept] == [200] * 10
+        for connection in kept:
+            connection.auto_open = 0  # a closed one must not be opened again
         time.sleep(2)
         moment = time.monotonic()
         cluster.document = changed
         cluster.change()
         wait_until(lambda: not before & {it.pid for it in cluster.processes(application)}, cluster.state, within_s=300)
+        assert time.monotonic() - moment > DEREGISTRATION_S, "else the old replicas would still have answered"
+        assert [status(connection) for connection in kept] == [200] * 10, "over connections from before"
         cluster.whole_again()
-        assert kept.get(f"{cluster.url}/health").status_code == 200  # over a connection from before
     outcomes = traffic.since(moment)
     assert unexplained(outcomes) == []
     assert {it.lane.name for it in outcomes if it.lane in LONG and it.begun < moment} == {it.name for it in LONG}

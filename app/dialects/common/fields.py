@@ -1,12 +1,16 @@
 """Fields that the requests of several dialects share: objects inside a chat request, sampling, records."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
+_Item = TypeVar("_Item")
+# Empty ones are rejected by a rule of the whole request, whose error is the provider's: only the schema says so here.
+NonEmpty = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
+NonEmptyList = Annotated[list[_Item], Field(json_schema_extra={"minItems": 1})]
 
 # Accepted for the caller's own records: without billing and storage they change nothing.
 BOOKKEEPING = frozenset(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.dialects.common.fields import NonEmpty
 from app.dialects.common.support import GREEDY_N, GREEDY_TOP_P, MODEL, REST_OF_THE_CONTEXT, USER
 from app.dialects.json_body import value_at
 from app.dialects.validation import Problem, validated
@@ -192,7 +193,7 @@ class Completions(GenerationFields):
         description=f"1 to {MAX_BEAMS}, by the deployment's beam search; the answer is the best beam",
     )
     position_ids: Any = None
-    prompt: str | None = Field(default=None, description="tokenized here; exactly one of it and `tokens`")
+    prompt: NonEmpty | None = Field(default=None, description="tokenized here; exactly one of it and `tokens`")
     soft_prompts: Any = None
     stop: list[Phrase] = Field(default=[], max_length=MAX_STOP_STRINGS, description=EXCLUDED_STOP)
     stop_tokens: list[TokenSequence] = Field(

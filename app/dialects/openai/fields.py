@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.dialects.common import fields
-from app.dialects.common.fields import Sampling
+from app.dialects.common.fields import NonEmpty, NonEmptyList, Sampling
 from app.dialects.common.support import (
     BEST_OF,
     ECHOED,
@@ -122,7 +122,7 @@ class Chat(_Sampling):
 class Completions(_Sampling):
     """POST /v1/completions."""
 
-    prompt: str | TokenIds | list[str] | list[TokenIds] | None = None
+    prompt: str | TokenIds | NonEmptyList[str] | NonEmptyList[TokenIds] | None = None
     prompt_embeds: Any = None
     best_of: int | None = Field(default=None, ge=1, le=20, description=BEST_OF)
     echo: bool | None = None
@@ -141,8 +141,8 @@ class Completions(_Sampling):
 class Embeddings(_Records):
     """POST /v1/embeddings. `messages` is vLLM's alternative to `input`."""
 
-    input: str | TokenIds | list[str] | list[TokenIds] | None = None
-    messages: list[Any] | None = None
+    input: NonEmpty | TokenIds | NonEmptyList[str] | NonEmptyList[TokenIds] | None = None
+    messages: NonEmptyList[Any] | None = None
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(default=None, ge=1)
 
@@ -169,7 +169,7 @@ class Tokenize(Request):
 class Responses(Request):
     """POST /v1/responses."""
 
-    input: str | list[Any]
+    input: NonEmpty | NonEmptyList[Any]
     stream: bool = False
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from app.dialects.common.fields import NonEmpty
 from app.dialects.validation import Problem, validated
 from app.errors import BadRequest
 
@@ -76,7 +77,7 @@ def _without_nulls(parameters: Any) -> Any:
 class GenerateRequest(_Strict):
     """A request in TGI's own form."""
 
-    inputs: str = Field(description="tokenized here; `/tokenize` returns the tokens with their places in the text")
+    inputs: NonEmpty = Field(description="tokenized here; `/tokenize` returns the tokens with their places in the text")
     stream: bool = Field(default=False, description="at `/` and `/invocations`; elsewhere the path decides")
     parameters: Annotated[Parameters, BeforeValidator(_without_nulls)] | None = Field(
         default=None, description="an object: the other fields of the request"

@@ -1,23 +1,250 @@
-"""The script that stands for HAProxy's binary."""
+"""The script that stands for HAProxy's binary: real HAProxy processes on loopback, in front of small servers."""
 
+import http.client
+import json
+import os
+import re
 import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from deployments.haproxy import CLOSE, write_script
+import psutil
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, StreamingResponse
+from starlette.routing import Route
 
-CONFIG = """defaults
+from app.internal_api import CLOSED_VARIABLE
+from deployments.haproxy import write_script
+from tests.support.servers import free_port, serve
+
+CONFIG = """global
+    maxconn 100
+    stats socket {directory}/admin.sock mode 600 level admin expose-fd listeners
+defaults
     mode http
     timeout connect 1s
-    timeout client 1s
-    timeout server 1s
+    timeout client 30s
+    timeout server 30s
+    timeout http-keep-alive {keep_alive}s
+    option idle-close-on-response
+    retry-on conn-failure empty-response
+    retries 1
+    errorfile 503 {directory}/500.http
 frontend http_frontend
-    bind 127.0.0.1:1
+    bind 127.0.0.1:{port}
+    acl routes path -i /-/routes
+    http-request return status 200 content-type text/plain string "every deployment" if routes
+    acl healthcheck path -i /-/healthz
+    http-request return status 200 content-type text/plain string "success" if healthcheck
+    use_backend router if {{ path_beg /v1 }}
+    default_backend default_backend
+backend default_backend
+    http-request return status 404 content-type text/plain lf-string "Path \\'%[path]\\' not found. Ping /-/routes."
+backend router
+    server replica 127.0.0.1:{replica}
 """
 
 
-def test_it_changes_the_configuration_and_runs_haproxy(tmp_path: Path) -> None:
-    config = tmp_path / "with space.cfg"
-    config.write_text(CONFIG)
-    done = subprocess.run([write_script(tmp_path), "-c", "-f", config], capture_output=True, text=True, check=False)
+class Proxy:
+    """HAProxy's processes, of which each one replaces the one before."""
+
+    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
+        self.port, self._directory = free_port(), directory
+        self._environment = {**os.environ, **environment}
+        self._script = write_script(directory)
+        self.processes: list[subprocess.Popen[bytes]] = []
+        (directory / "500.http").write_text("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n")
+
+    def start(self, replica: int, keep_alive: int = 120) -> None:
+        config = self._directory / "with space.cfg"
+        config.write_text(
+            CONFIG.format(directory=self._directory, port=self.port, replica=replica, keep_alive=keep_alive)
+        )
+        last = self.processes[-1:]
+        replaced = [it for old in last for it in ("-sf", str(old.pid), "-x", f"{self._directory}/admin.sock")]
+        arguments = [str(self._script), "-db", "-f", str(config), *replaced]
+        self.processes.append(subprocess.Popen(arguments, env=self._environment))
+        self.wait(200, "/-/healthz")
+        for old in last:
+            self.wait_until_stopping(old)
+
+    def wait_until_stopping(self, process: subprocess.Popen[bytes]) -> None:
+        """Returns when the process listens no more, which its signal may take a while to bring about."""
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                connections = psutil.Process(process.pid).net_connections("tcp4")
+            except psutil.NoSuchProcess:
+                return
+            if not [it for it in connections if it.status == psutil.CONN_LISTEN]:
+                return
+            time.sleep(0.05)
+        raise AssertionError("the replaced HAProxy still listens")
+
+    def wait(self, status: int, path: str) -> None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                if self.get(path)[0] == status:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.05)
+        raise AssertionError("HAProxy does not answer")
+
+    def connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, Mapping[str, str], bytes]:
+        connection = self.connection()
+        try:
+            return answer(connection, path, headers)
+        finally:
+            connection.close()
+
+
+def answer(
+    connection: http.client.HTTPConnection, path: str, headers: Mapping[str, str] | None = None
+) -> tuple[int, Mapping[str, str], bytes]:
+    connection.request("GET", path, headers=dict(headers or {}))
+    response = connection.getresponse()
+    return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+
+
+@contextmanager
+def proxy(directory: Path, environment: Mapping[str, str] | None = None) -> Iterator[Proxy]:
+    started = Proxy(directory, environment or {})
+    try:
+        yield started
+    finally:
+        for process in started.processes:
+            process.kill()
+            process.wait()
+
+
+def replica(name: str) -> Starlette:
+    """Answers with its name and the request's id, or streams its name."""
+
+    async def whole(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(name, headers={"x-seen-id": request.headers.get("x-request-id", "")})
+
+    async def stream(request: Request) -> StreamingResponse:
+        return StreamingResponse(iter([f"data: {name}\n\n"]), media_type="text/event-stream")
+
+    return Starlette(routes=[Route("/v1/whole", whole), Route("/v1/stream", stream)])
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+def test_an_error_of_haproxy_is_in_openais_form_with_the_clients_id(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running:
+        running.start(replica=free_port())
+        status, headers, body = running.get("/v1/whole", {"x-request-id": "mine-1"})
+        assert (status, headers["content-type"], headers["x-request-id"]) == (503, "application/json", "mine-1")
+        error = json.loads(body)["error"]
+        assert error.keys() == {"message", "type", "param", "code"}
+        assert (error["type"], error["code"]) == ("server_error", "service_unavailable")
+        status, headers, body = running.get("/nowhere", {"x-request-id": "mine-2"})
+        assert (status, headers["x-request-id"]) == (404, "mine-2")
+        assert b"routes" not in body
+
+
+@pytest.mark.parametrize("given", [None, "with space", "x" * 129])
+def test_an_unusable_request_id_is_replaced_for_the_client_and_the_router(tmp_path: Path, given: str | None) -> None:
+    with proxy(tmp_path) as running, serve(replica("blue")) as url:
+        running.start(port_of(url))
+        headers = {} if given is None else {"x-request-id": given}
+        new = running.get("/v1/whole", headers)[1]["x-seen-id"]
+        assert re.fullmatch(r"[0-9a-f-]{36}", new)
+        assert running.get("/v1/whole", {"x-request-id": "mine"})[1]["x-seen-id"] == "mine"
+
+
+def test_serves_own_routes_are_closed_on_demand_however_they_are_written(tmp_path: Path) -> None:
+    with proxy(tmp_path, {CLOSED_VARIABLE: "1"}) as running:
+        running.start(replica=free_port())
+        for path in ("/-/routes", "/-/ROUTES", "/%2D/routes", "//-/routes", "/-%2Froutes", "/-"):
+            status, headers, body = running.get(path)
+            assert (status, headers["content-type"]) == (404, "application/json"), path
+            assert "x-request-id" in headers
+            assert json.loads(body)["error"]["message"] == "No such route"
+        assert running.get("/-/healthz")[0] == 200, "this machine's own probes"
+
+
+def test_serves_own_routes_are_open_unless_they_are_closed(tmp_path: Path) -> None:
+    with proxy(tmp_path, {CLOSED_VARIABLE: "0"}) as running:
+        running.start(replica=free_port())
+        assert running.get("/-/routes")[2] == b"every deployment"
+
+
+@pytest.mark.parametrize("before", ["/v1/whole", "/v1/stream"])
+def test_a_kept_connection_outlives_every_replica_that_its_process_knows(tmp_path: Path, before: str) -> None:
+    with proxy(tmp_path) as running, serve(replica("green")) as green, ExitStack() as connections:
+        with serve(replica("blue")) as blue:
+            running.start(port_of(blue))
+            kept = [connections.enter_context(closing(running.connection())) for _ in range(3)]
+            for connection in kept:
+                assert b"blue" in answer(connection, before)[2]
+                assert connection.sock is not None, "it is kept, also after a stream"
+            running.start(port_of(green))
+        running.start(port_of(green))
+        for connection in kept:
+            status, headers, body = answer(connection, "/v1/whole", {"x-request-id": "mine"})
+            assert (status, body, headers["x-seen-id"]) == (200, b"green", "mine")
+            assert headers["connection"] == "close"
+            assert "keep-alive" not in headers
+        for old in running.processes[:-1]:
+            assert old.wait(30) == 0, "a process without connections ends"
+
+
+def test_a_stream_on_a_kept_connection_passes_through_the_old_process(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running, serve(replica("green")) as green, closing(running.connection()) as kept:
+        with serve(replica("blue")) as blue:
+            running.start(port_of(blue))
+            answer(kept, "/v1/whole")
+            running.start(port_of(green))
+        assert answer(kept, "/v1/stream")[2] == b"data: green\n\n"
+
+
+def test_answers_announce_a_little_less_than_the_idle_time(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running, serve(replica("blue")) as url:
+        running.start(port_of(url))
+        for path in ("/v1/whole", "/v1/stream"):
+            assert running.get(path)[1]["keep-alive"] == "timeout=115"
+        running.start(port_of(url), keep_alive=4)
+        assert running.get("/v1/whole")[1]["keep-alive"] == "timeout=1"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path) -> None:
+    from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
+    from ray.serve.config import HTTPOptions
+
+    options = HTTPOptions(host="0.0.0.0", port=free_port(), keep_alive_timeout_s=120)
+    settings = HAProxyConfig(
+        http_options=options,
+        socket_path=str(tmp_path / "admin.sock"),
+        server_state_base=str(tmp_path),
+        server_state_file=str(tmp_path / "state"),
+    )
+    backend = BackendConfig("router", "/", app_name="router", servers=[ServerConfig("replica", "127.0.0.1", 1)])
+    path = tmp_path / "haproxy.cfg"
+    HAProxyApi(settings, {"router": backend}, config_file_path=str(path))._generate_config_file_internal()
+    environment = {**os.environ, CLOSED_VARIABLE: "1"}
+    done = subprocess.run([write_script(tmp_path), "-c", "-f", path], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert config.read_text() == CONFIG.replace("http_frontend\n", f"http_frontend\n    {CLOSE}\n")
+    written = path.read_text()
+    assert "errorfile" not in written
+    assert "-/routes for available" not in written
+    for line in (
+        "http-after-response set-header keep-alive timeout=115 unless { stopping }",
+        "use_backend successor if { stopping }",
+        f"server public 127.0.0.1:{options.port}",
+        "acl this_machine src 127.0.0.0/8 ::1",
+    ):
+        assert written.count(line) == 1, line

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from app.dialects.common.fields import FunctionName, StreamOptions
+from app.dialects.common.fields import FunctionName, NonEmpty, StreamOptions
 from app.dialects.common.support import (
     ECHOED,
     ECHOED_USER,
@@ -190,7 +190,7 @@ class Responses(Request):
         **Request.refused,
     }
 
-    input: str | Annotated[list[Item], Field(min_length=1)] = Field(
+    input: NonEmpty | Annotated[list[Item], Field(min_length=1)] = Field(
         description="text or items; calls and their outputs as items or blocks, files as their text"
     )
     instructions: str | None = None

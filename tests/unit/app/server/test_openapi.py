@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 from pydantic_core import from_json
 from starlette.testclient import TestClient
 
@@ -72,9 +73,88 @@ def test_paths_list_their_parameters() -> None:
     assert parameter == {"in": "path", "name": "model", "required": True, "schema": {"type": "string"}}
 
 
+def described_operations() -> list[tuple[str, str, dict[str, Any]]]:
+    return [(method, path, it) for path, methods in told()["paths"].items() for method, it in methods.items()]
+
+
+def test_every_operation_has_a_readable_id_of_its_own() -> None:
+    ids = {(method, path): it["operationId"] for method, path, it in described_operations()}
+    assert len(set(ids.values())) == len(ids)
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", it) for it in ids.values())
+    assert ids["post", "/v1/chat/completions"] == "openai_chat"
+    assert ids["post", "/openai/v1/chat/completions"] == "openai_chat_openai_v1"
+    assert ids["delete", "/v1/responses/{id}"] == "openai_delete_stored_response"
+    assert ids["post", "/v1/messages"] == "anthropic_messages"
+    assert ids["put", "/api/2.0/serving-endpoints/{name}/config"] == "databricks_update_config"
+
+
+def test_every_operation_has_the_shapes_of_its_answers_and_errors() -> None:
+    document = told()
+    for _, path, operation in described_operations():
+        responses = operation["responses"]
+        assert responses.keys() == {"200", "4XX", "5XX"}
+        assert all(it["schema"] for it in responses["200"]["content"].values()), path
+        errors = responses["4XX"]["content"]["application/json"]["schema"]
+        for schema in errors.get("anyOf", [errors]):
+            assert schema["$ref"].rpartition("/")[2] in document["components"]["schemas"]
+    streamed = document["paths"]["/v1/chat/completions"]["post"]["responses"]["200"]["content"]
+    assert streamed.keys() == {"application/json", "text/event-stream"}
+
+
+def test_open_routes_need_no_credentials_and_others_may() -> None:
+    document = told()
+    assert document["servers"][0]["url"] == "/"
+    assert document["security"] == [{}, {"bearer": []}, {"api-key": []}, {"x-api-key": []}]
+    open_paths = {path for _, path, operation in described_operations() if operation.get("security") == []}
+    assert {"/health", "/docs", "/tgi/health", "/.well-known/databricks-config"} <= open_paths
+    assert not {"/v1/chat/completions", "/v1/models", "/api/2.0/serving-endpoints"} & open_paths
+
+
+@pytest.mark.parametrize(
+    ("schema", "field"),
+    [
+        ("databricks.Responses", "input"),
+        ("friendli.Completions", "prompt"),
+        ("openai.Embeddings", "input"),
+        ("openai.Responses", "input"),
+        ("tgi.GenerateRequest", "inputs"),
+    ],
+)
+def test_a_text_that_is_rejected_when_empty_has_a_minimum_length(schema: str, field: str) -> None:
+    described = told()["components"]["schemas"][schema]["properties"][field]
+    (text,) = [it for it in described.get("anyOf", [described]) if it.get("type") == "string"]
+    assert text["minLength"] == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "valid"),
+    [
+        ("1", True),
+        ("0.5", True),
+        (".5", True),
+        ("10.25", True),
+        ("", False),
+        ("0", False),
+        ("0.0", False),
+        ("x", False),
+    ],
+)
+def test_the_timeout_header_is_a_number_above_0(value: str, valid: bool) -> None:
+    pattern = told()["components"]["parameters"]["x-request-timeout-s"]["schema"]["pattern"]
+    assert bool(re.search(pattern, value)) == valid
+
+
+def test_api_version_is_a_date_and_required_where_only_azure_is() -> None:
+    paths = told()["paths"]
+    shared, own = (paths[path]["post"]["parameters"][0] for path in ("/chat/completions", "/azure/images/embeddings"))
+    assert (shared["name"], shared["required"], own["required"]) == ("api-version", False, True)
+    assert re.search(shared["schema"]["pattern"], "2024-05-01-preview")
+    assert not re.search(shared["schema"]["pattern"], "")
+
+
 def test_no_two_models_share_a_schema() -> None:
     models: dict[str, set[object]] = {}
-    for _, _, dialect, _, bodies in operations(DIALECTS):
-        for body in bodies:
-            models.setdefault(f"{dialect}.{body.model.__name__.lstrip('_')}", set()).add(body.model)
+    for operation in operations(DIALECTS):
+        for body in operation.bodies:
+            models.setdefault(f"{operation.dialect}.{body.model.__name__.lstrip('_')}", set()).add(body.model)
     assert {name: found for name, found in models.items() if len(found) > 1} == {}

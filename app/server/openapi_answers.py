@@ -1,0 +1,161 @@
+"""The shapes of answers and errors in the OpenAPI document: what every answer has. The engine may give more."""
+
+from collections.abc import Mapping
+
+from app.dialects.openapi_schemas import Schema
+
+JSON = "application/json"
+TEXT = "text/plain"
+EVENTS = "text/event-stream"
+
+
+def _object(**properties: Schema) -> Schema:
+    return {"type": "object", "required": list(properties), "properties": properties}
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+_TEXT: Schema = {"type": "string"}
+_COUNT: Schema = {"type": "integer"}
+_EVENTS: Schema = {"description": "Server-sent events"}
+_ANY_TEXT: Schema = {"type": ["string", "null"]}
+_OBJECT: Schema = {"type": "object"}
+_LIST: Schema = {"type": "array"}
+_HEAD: Mapping[str, Schema] = {"id": _TEXT, "object": _TEXT, "created": _COUNT, "model": _TEXT}
+_USAGE = _object(prompt_tokens=_COUNT, total_tokens=_COUNT)
+
+_CHAT = _object(
+    **_HEAD,
+    choices=_list(_object(index=_COUNT, message=_object(role=_TEXT), finish_reason=_ANY_TEXT)),
+    usage=_USAGE,
+)
+_COMPLETION = _object(**_HEAD, choices=_list(_object(index=_COUNT, text=_TEXT, finish_reason=_ANY_TEXT)), usage=_USAGE)
+_VECTOR: Schema = {"anyOf": [_list({"type": "number"}), {"type": "string", "description": "base64"}]}
+_EMBEDDINGS = _object(
+    object=_TEXT, model=_TEXT, data=_list(_object(object=_TEXT, index=_COUNT, embedding=_VECTOR)), usage=_USAGE
+)
+_RESPONSE = _object(id=_TEXT, object=_TEXT, status=_TEXT, model=_TEXT, output=_list(_object(type=_TEXT)), usage=_OBJECT)
+_MODEL = _object(id=_TEXT, object=_TEXT, created=_COUNT, owned_by=_TEXT)
+_MODELS: Schema = {"type": "object", "required": ["data"], "properties": {"object": _TEXT, "data": _list(_OBJECT)}}
+_GENERATION = _object(generated_text=_TEXT)
+_GENERATIONS: Schema = {"anyOf": [_GENERATION, _list(_GENERATION)]}
+_TOKENS = _object(tokens=_list(_COUNT))
+
+_SHARED: Mapping[str, Schema] = {
+    "chat": _CHAT,
+    "completions": _COMPLETION,
+    "embeddings": _EMBEDDINGS,
+    "responses": _RESPONSE,
+    "models": _MODELS,
+}
+"""Operations that are OpenAI's in every dialect."""
+
+_OWN: Mapping[str, Mapping[str, Schema]] = {
+    "openai": {
+        "list_models": _MODELS,
+        "retrieve_model": _MODEL,
+        "stored_response": _OBJECT,
+        "tokenize": _object(count=_COUNT, tokens=_list(_COUNT)),
+        "invocations": {"anyOf": [_CHAT, _COMPLETION]},
+    },
+    "anthropic": {
+        "messages": _object(
+            id=_TEXT,
+            type=_TEXT,
+            role=_TEXT,
+            model=_TEXT,
+            content=_list(_object(type=_TEXT)),
+            stop_reason=_ANY_TEXT,
+            usage=_object(input_tokens=_COUNT, output_tokens=_COUNT),
+        ),
+        "count_tokens": _object(input_tokens=_COUNT),
+    },
+    "azure": {
+        "images": _OBJECT,
+        "info": _object(model_name=_TEXT, model_type=_TEXT, model_provider_name=_TEXT),
+    },
+    "databricks": {
+        "invocations": {"anyOf": [_CHAT, _COMPLETION, _EMBEDDINGS, _RESPONSE]},
+        "list_endpoints": _object(endpoints=_list(_object(name=_TEXT))),
+        "get_endpoint": _object(name=_TEXT, config=_OBJECT, state=_OBJECT),
+        "get_openapi": _object(openapi=_TEXT, paths=_OBJECT),
+        "update_config": _object(name=_TEXT, config=_OBJECT, state=_OBJECT),
+        "probe": _OBJECT,
+    },
+    "friendli": {
+        "completions": _object(choices=_list(_object(text=_TEXT)), usage=_OBJECT),
+        "render": _object(text=_TEXT),
+        "tokenize": _TOKENS,
+        "detokenize": _object(text=_TEXT),
+    },
+    "tgi": {
+        "root": _GENERATIONS,
+        "generate": _GENERATION,
+        "invocations": {"anyOf": [_GENERATION, _list(_GENERATION), _CHAT, _COMPLETION]},
+        "vertex": _object(predictions=_LIST),
+        "tokenize": _list(_object(id=_COUNT, text=_TEXT)),
+        "chat_tokenize": _object(tokenize_response=_LIST, templated_text=_TEXT),
+        "info": _object(model_id=_TEXT, max_total_tokens=_COUNT),
+    },
+    "switchyard": {
+        "health": _object(status=_TEXT),
+        "ready": _object(status=_TEXT),
+        "openapi": _object(openapi=_TEXT, paths=_OBJECT),
+    },
+}
+
+_TEXTS = frozenset(
+    {
+        ("databricks", "export_metrics"),
+        ("switchyard", "metrics"),
+        ("switchyard", "tgi_metrics"),
+        ("tgi", "alive"),
+        ("tgi", "health"),
+    }
+)
+_STREAM_ONLY = frozenset({("tgi", "generate_stream")})
+_STREAMING = frozenset({"chat", "completions", "invocations", "messages", "responses", "root"})
+
+
+def answers(dialect: str, operation: str) -> dict[str, Schema]:
+    """What the operation answers with status 200: media type to schema. Raises KeyError on an unknown one."""
+    if (dialect, operation) in _TEXTS:
+        return {TEXT: _TEXT}
+    if (dialect, operation) == ("switchyard", "docs"):
+        return {"text/html": _TEXT}
+    if (dialect, operation) in _STREAM_ONLY:
+        return {EVENTS: _EVENTS}
+    schema = _OWN[dialect].get(operation) or _SHARED[operation]
+    return {JSON: schema} | ({EVENTS: _EVENTS} if operation in _STREAMING else {})
+
+
+_OPENAI_ERROR = _object(message=_TEXT, type=_TEXT, param=_ANY_TEXT, code=_ANY_TEXT)
+
+ERRORS: Mapping[str, Schema] = {
+    "anthropic": _object(type={"const": "error"}, error=_object(type=_TEXT, message=_TEXT)),
+    "azure": {
+        "type": "object",
+        "required": ["error", "message", "status", "code"],
+        "properties": {
+            "error": {"anyOf": [_TEXT, _object(code=_TEXT, message=_TEXT)]},
+            "message": _TEXT,
+            "status": _COUNT,
+            "code": _TEXT,
+        },
+    },
+    "databricks": _object(error_code=_TEXT, message=_TEXT, details=_list(_OBJECT)),
+    "friendli": _object(error=_OPENAI_ERROR, detail=_TEXT),
+    "openai": _object(error=_OPENAI_ERROR),
+    "switchyard": {"type": "object", "description": "OpenAI's form; of /ready, what it answers with status 200"},
+    "tgi": {
+        "type": "object",
+        "required": ["error", "error_type"],
+        "properties": {
+            "error": {"anyOf": [_TEXT, _object(message=_TEXT, http_status_code=_COUNT, type=_TEXT)]},
+            "error_type": _TEXT,
+        },
+    },
+}
+"""A dialect's error body."""
