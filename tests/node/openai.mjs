@@ -18,4 +18,8 @@ for (const [name, client] of Object.entries(clients)) {
   results[`${name}_stream`] = collected(chat({ stream: true })).then(text);
   results[`${name}_error`] = thrown(chat({ temperature: 7 }), "status", "param");
 }
+const ask = (fields) => clients.azure.responses.create({ model: "green", input: "hi", ...fields });
+results.azure_response = ask({}).then((answer) => answer.output_text);
+const said = ({ type, delta, response }) => [type, delta ?? response?.output[0]?.content[0].text ?? null];
+results.azure_response_stream = collected(ask({ stream: true })).then((events) => events.map(said));
 await report(results);

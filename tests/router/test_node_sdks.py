@@ -7,7 +7,7 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
-from tests.support.fake_engine import CARD, chat, stream
+from tests.support.fake_engine import CARD, chat, frame, stream
 from tests.support.node import run_script
 
 HELLO = "Hello blue-model"
@@ -39,12 +39,36 @@ def message(body: dict[str, Any]) -> Response:
     return stream([f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events])
 
 
+def response(body: dict[str, Any]) -> Response:
+    """A response, streamed or whole, as vLLM has it at `/v1/responses`."""
+    text = {"type": "output_text", "text": HELLO, "annotations": []}
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [text]}
+    begun: dict[str, Any] = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "tools": []}
+    begun |= {"status": "in_progress", "output": [], "parallel_tool_calls": True, "tool_choice": "auto"}
+    done = {**begun, "status": "completed", "output": [item]}
+    if not body.get("stream"):
+        return JSONResponse(done)
+    part = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.output_text.delta", **part, "delta": HELLO, "logprobs": []},
+        {"type": "response.completed", "response": done},
+    ]
+    return stream([f"event: {it['type']}\n" + frame({**it, "sequence_number": n}) for n, it in enumerate(events)])
+
+
 def test_openais_sdk_and_azures_client_in_it(rig: Rig) -> None:
+    rig.green.answer = response
     printed = run_script("openai.mjs", rig.url)
     for client in ("openai", "azure", "azure_deployment"):
         assert printed[client] == printed[f"{client}_stream"] == HELLO
         assert printed[f"{client}_error"] == ["BadRequestError", 400, "temperature"]
     assert {body["model"] for body in rig.blue.requests} == {"blue-model"}
+    assert printed["azure_response"] == HELLO
+    created, delta, completed = printed["azure_response_stream"]
+    assert (created, completed) == (["response.created", None], ["response.completed", HELLO])
+    assert delta == ["response.output_text.delta", HELLO]
+    assert rig.green.paths == ["/v1/responses"] * 2
 
 
 def test_anthropics_sdk(rig: Rig) -> None:
