@@ -71,6 +71,8 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
             usage=_object(input_tokens=_COUNT, output_tokens=_COUNT),
         ),
         "count_tokens": _object(input_tokens=_COUNT),
+        "list_models": _object(data=_LIST, has_more={"type": "boolean"}, first_id=_ANY_TEXT, last_id=_ANY_TEXT),
+        "retrieve_model": _object(type=_TEXT, id=_TEXT, display_name=_TEXT, created_at=_TEXT),
     },
     "azure": {
         "images": _OBJECT,

@@ -15,14 +15,17 @@ def standing() -> Iterator[HostileRig]:
 
 @pytest.fixture
 def hostile(standing: HostileRig) -> Iterator[HostileRig]:
-    """The router; after the test nothing of its requests is left in it."""
-    standing.engine.says = None
-    standing.client.request("GET", "/health")
-    standing.settled(_IDLE)
-    tasks = standing.tasks()
-    yield standing
-    standing.engine.says = None
-    standing.settled(tasks)
+    """The router; after the test nothing of its requests is left in it, and none has raised unnoticed."""
+    with standing.watched():
+        standing.engine.says = None
+        standing.client.request("GET", "/health")
+        standing.settled(_IDLE)
+        tasks = standing.tasks()
+        yield standing
+        standing.engine.says = None
+        standing.settled(tasks)
+    found, standing.defects.found = standing.defects.found, []
+    assert not found, found
 
 
 _IDLE = 40
