@@ -17,7 +17,9 @@ from typing import Any, ClassVar, Protocol
 
 from app.config.schema import Config, Deployment, Task
 from app.dialects.openapi_schemas import Body
+from app.engine.forced_calls import forced_call_collector
 from app.engine.model import Model
+from app.engine.stream_collector import StreamCollector
 from app.engine.usage import Usage
 from app.errors import SwitchyardError
 from app.routing.traffic import Random
@@ -136,17 +138,18 @@ class Translation(ABC):
     Immutable: after a failure before the first byte, the same object serves another deployment.
 
     `stream`: the client asked for an event stream. `needs_model`: every `ServingContext` has a model.
-    `truncate_on_timeout`: at the deadline the answer is what a completion has by then. Whole answers are collected from
-    a stream for that (`app.engine.completion_collector`); for streams, `Stream.fail` with TimedOut ends them in order.
     """
 
     stream: bool = False
     needs_model: bool = False
-    truncate_on_timeout: bool = False
 
     @abstractmethod
     def engine_requests(self, serving: ServingContext) -> Flow:
         """What the deployment is sent. Raises ClientError where this deployment cannot serve the request."""
+
+    def collector(self, request: EngineRequest) -> StreamCollector | None:
+        """What collects the whole answer to the main request from a stream; None if the engine sends it whole."""
+        return forced_call_collector(request.path, request.body)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
         """The main request's whole answer (status 200) in the client's format: unchanged, unless overridden.

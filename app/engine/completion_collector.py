@@ -4,20 +4,16 @@ Pure: bytes in, a body out. Contract: vLLM 0.29, `entrypoints/openai/completion`
 chunk carries its choice's token counts, so that a truncated stream has a usage too.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 
-from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, engine_error
-from app.errors import Broken
-from app.sse import Decoder
+from app.engine.stream_collector import StreamCollector
 
 STREAM_OPTIONS: Mapping[str, bool] = {"include_usage": True, "continuous_usage_stats": True}
 """Requests the counts on every chunk and their sums at the end."""
 
-_ERROR = re.compile(r'\{"error"')
 _LOGPROBS = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
 
 
@@ -47,42 +43,23 @@ class Tally:
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
-class CompletionCollector:
-    """Collects one completion request's stream. `request` is the body to send."""
+class CompletionCollector(StreamCollector):
+    """Collects one completion request's stream."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
-        self.request = {**body, "stream": True, "stream_options": dict(STREAM_OPTIONS)}
-        self.begun = False
-        self._decoder = Decoder()
+        super().__init__({**body, "stream": True, "stream_options": dict(STREAM_OPTIONS)})
         self._tally = Tally(body.get("n", 1))
-        self._ended = False
         self._usage: dict[str, Any] | None = None
         self._head: dict[str, Any] = {}
         # Created on arrival: the number that a request asks for is unchecked.
         self._count = choices_of(body)
         self._choices: dict[int, _Choice] = {}
 
-    def feed(self, chunk: bytes) -> None:
-        """Raises Rejected or Broken on the engine's error event, and Broken on a malformed stream."""
-        try:
-            for event in self._decoder.feed(chunk):
-                if event.data == "[DONE]":
-                    self._ended = True
-                elif _ERROR.match(event.data):
-                    raise engine_error(event.data.encode(), status=500)
-                else:
-                    self._add(from_json(event.data))
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-            raise Broken(MALFORMED_RESPONSE) from error
+    def at_deadline(self) -> bytes | None:
+        """The body so far, once a choice has begun; an unfinished one has the finish reason `length`."""
+        return self._body() if self._choices else None
 
-    def complete(self) -> bytes:
-        """The complete body. Raises Broken if the stream has not ended in order."""
-        if not self._ended:
-            raise Broken(ENDED_EARLY)
-        return self.partial()
-
-    def partial(self) -> bytes:
-        """The body so far; an unfinished choice has the finish reason `length`."""
+    def _body(self) -> bytes:
         empty = _Choice()
         choices = [{"index": index, **self._choices.get(index, empty).fields()} for index in range(self._count)]
         return to_json({**self._head, "choices": choices, "usage": self._usage or self._tally.usage()})
@@ -93,7 +70,6 @@ class CompletionCollector:
         if not choices:
             self._usage = usage or self._usage
         for part in choices:
-            self.begun = True
             if not 0 <= (index := part["index"]) < self._count:
                 raise IndexError(index)
             self._choices.setdefault(index, _Choice()).add(part)

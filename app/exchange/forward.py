@@ -20,9 +20,9 @@ from app.dialects.base import (
     Stream,
 )
 from app.dialects.json_body import value_at
-from app.engine.completion_collector import CompletionCollector
 from app.engine.constraints import constrained_field
 from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in_first_chunk, field_named_in
+from app.engine.stream_collector import StreamCollector
 from app.engine.usage import find_usage
 from app.errors import (
     Broken,
@@ -200,8 +200,8 @@ class Forwarder:
 
     async def _unary(self, target: Target, request: EngineRequest, serving: ServingContext) -> None:
         record, sent_at = self.writer.record, time.perf_counter()
-        if self.call.translation.truncate_on_timeout:
-            answer = await self._collect(target, request)
+        if (collector := self.call.translation.collector(request)) is not None:
+            answer = await self._collect(target, request.path, collector)
         else:
             async with until(self.deadline):
                 answer = await self._post(target, request)
@@ -215,12 +215,11 @@ class Forwarder:
     async def _send(self, reply: Reply, target: Target) -> None:
         await self.writer.send(replace(reply, body=DeploymentNames(target).in_answer(reply.body)))
 
-    async def _collect(self, target: Target, request: EngineRequest) -> bytes:
-        """The answer, collected from a stream; at the deadline, the part that has arrived."""
-        collector = CompletionCollector(request.body)
+    async def _collect(self, target: Target, path: str, collector: StreamCollector) -> bytes:
+        """The answer, collected from a stream; at the deadline, the part that the collector returns."""
         async with AsyncExitStack() as connection:
             async with until(self.deadline):
-                streamed = EngineRequest(request.path, collector.request)
+                streamed = EngineRequest(path, collector.request)
                 chunks = await connection.enter_async_context(self._open(target, streamed))
             try:
                 async with IdleTimeout(self.snapshot.config.timeouts.idle_s, self.deadline) as idle:
@@ -228,10 +227,10 @@ class Forwarder:
                         collector.feed(chunk)
                         idle.last = asyncio.get_running_loop().time()
             except TimedOut as error:
-                if not collector.begun:
+                if (answer := collector.at_deadline()) is None:
                     raise
                 self.writer.fail(error)
-                return collector.partial()
+                return answer
         return collector.complete()
 
     async def _post(self, target: Target, request: EngineRequest) -> bytes:

@@ -16,7 +16,7 @@ from app.dialects.databricks.answer import RequestContext, counts, json_reply, w
 from app.dialects.databricks.completion_stream import CompletionStream, TextAffixes
 from app.dialects.databricks.errors import error_frames
 from app.dialects.databricks.fields import Completions, checked, without_records
-from app.engine.completion_collector import STREAM_OPTIONS
+from app.engine.completion_collector import STREAM_OPTIONS, CompletionCollector
 from app.engine.context import PromptTokens
 from app.errors import BadRequest
 
@@ -32,6 +32,9 @@ class CompletionsTranslation(Translation):
 
     Echo and suffix are added here: the engine sees the prompt in a chat template that the client did not write, and
     fills in the middle before a suffix.
+
+    `truncate_on_timeout`: at the deadline the answer is what it has by then. Whole answers are collected from a stream
+    for that; for streams, `Stream.fail` with TimedOut ends them in order.
     """
 
     body: Mapping[str, Any]
@@ -66,6 +69,9 @@ class CompletionsTranslation(Translation):
             fit = _truncated if self.truncate_on_timeout else _checked_room
             body = {**body, **fit(tokens, body.get("max_tokens"))}
         return EngineRequest("/v1/completions", body)
+
+    def collector(self, request: EngineRequest) -> CompletionCollector | None:
+        return CompletionCollector(request.body) if self.truncate_on_timeout else None
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
         completion = from_json(answer)

@@ -74,7 +74,7 @@ def test_a_stream_folds_into_the_whole_body_in_any_chunking(points: list[int]) -
 
 def test_what_has_come_is_cut_for_its_length_and_counted() -> None:
     collector = fed(*PARTS[:3])
-    body = json.loads(collector.partial())
+    body = json.loads(collector.at_deadline() or b"")
     assert [(c["text"], c["finish_reason"]) for c in body["choices"]] == [
         ("é1", "stop"),
         ("", "length"),
@@ -87,8 +87,8 @@ def test_what_has_come_is_cut_for_its_length_and_counted() -> None:
 
 
 def test_nothing_has_begun_before_the_first_choice() -> None:
-    assert not fed(b": ping\n\n").begun
-    assert fed(PARTS[0]).begun
+    assert fed(b": ping\n\n").at_deadline() is None
+    assert fed(PARTS[0]).at_deadline() is not None
 
 
 @pytest.mark.parametrize(

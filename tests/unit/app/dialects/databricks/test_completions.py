@@ -102,8 +102,9 @@ def test_a_choice_has_its_prompts_index_echo_and_suffix() -> None:
 def test_fields_that_are_handled_here_are_not_sent() -> None:
     call = parse("completions", **AFFIXED, use_raw_prompt=True, error_behavior="error")
     assert call.body == {"prompt": ["A", "B"], "n": 2, "max_tokens": 3}
-    assert not call.translation.truncate_on_timeout
-    assert parse("completions", error_behavior="truncate").translation.truncate_on_timeout
+    assert call.translation.collector(EngineRequest("/v1/completions", call.body)) is None
+    call = parse("completions", error_behavior="truncate")
+    assert call.translation.collector(EngineRequest("/v1/completions", call.body)) is not None
 
 
 def test_best_of_chooses_for_each_prompt() -> None:

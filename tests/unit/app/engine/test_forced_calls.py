@@ -1,0 +1,218 @@
+"""Streams of forced tool calls, collected into whole answers: complete, cut short, and broken."""
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.chat_collector import ChatCollector
+from app.engine.forced_calls import forced_call_collector
+from app.engine.message_collector import MessageCollector
+from app.engine.stream_collector import StreamCollector
+from app.errors import Broken, Rejected
+
+CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
+NAMED = {"type": "function", "function": {"name": "add"}}
+HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+USAGE = {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
+
+
+def frame(value: Any, type: str | None = None) -> bytes:
+    return (f"event: {type}\n" if type else "").encode() + b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def part(index: int, delta: dict[str, Any], finish_reason: str | None = None, **fields: Any) -> bytes:
+    choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason, "token_ids": None}
+    return frame({**HEAD, "choices": [{**choice, **fields}]})
+
+
+def call(index: int, *, id: str | None = None, **function: str) -> dict[str, Any]:
+    start = {"id": id, "type": "function"} if id else {}
+    return {"tool_calls": [{**start, "index": index, "function": function}]}
+
+
+def token(text: str, id: int) -> dict[str, Any]:
+    return {"logprobs": {"content": [{"token": text, "logprob": -1.0}]}, "token_ids": [id]}
+
+
+ROLE = {"role": "assistant", "content": ""}
+CHUNKS = b"".join(
+    [
+        frame({**HEAD, "prompt_token_ids": [1, 2], "choices": [{"index": 0, "delta": ROLE, "finish_reason": None}]}),
+        part(1, ROLE),
+        part(0, {"reasoning": "hm"}, **token("hm", 5)),
+        part(0, {"content": "é "}, **token("é ", 6)),
+        part(1, {"content": "no call"}),
+        part(0, {}, **token("<tool_call>", 7)),
+        part(0, call(0, id="call_1", name="add"), **token("add", 8)),
+        part(0, call(0, arguments='{"a": "ü'), **token("{", 9)),
+        part(1, {}, "stop", stop_reason="!"),
+        part(0, {"tool_calls": [call(0, arguments='"}')["tool_calls"][0], *call(1, id="c2", name="b")["tool_calls"]]}),
+        part(0, call(1, arguments='{"x'), "tool_calls", **token("x", 10)),
+        frame({**HEAD, "choices": [], "usage": USAGE, "system_fingerprint": "f"}),
+        b"data: [DONE]\n\n",
+    ]
+)
+
+
+def message_event(type: str, **fields: Any) -> bytes:
+    return frame({"type": type, **fields}, type)
+
+
+EVENTS = b"".join(
+    [
+        message_event(
+            "message_start",
+            message={
+                **{"id": "msg_1", "type": "message", "role": "assistant", "content": [], "model": "m"},
+                **{"stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 3, "output_tokens": 0}},
+            },
+        ),
+        message_event("content_block_start", index=0, content_block={"type": "thinking", "thinking": ""}),
+        message_event("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": "hm"}),
+        message_event("content_block_delta", index=0, delta={"type": "signature_delta", "signature": "s"}),
+        message_event("content_block_stop", index=0),
+        message_event("content_block_start", index=1, content_block={"type": "text", "text": ""}),
+        message_event("content_block_delta", index=1, delta={"type": "text_delta", "text": "é"}),
+        message_event("content_block_stop", index=1),
+        message_event(
+            "content_block_start", index=2, content_block={"type": "tool_use", "id": "t", "name": "add", "input": {}}
+        ),
+        message_event("content_block_delta", index=2, delta={"type": "input_json_delta", "partial_json": '{"a": 1,'}),
+        message_event("content_block_delta", index=2, delta={"type": "input_json_delta", "partial_json": ' "b": "ü'}),
+        message_event("content_block_stop", index=2),
+        message_event(
+            "message_delta", delta={"stop_reason": "tool_use"}, usage={"input_tokens": 3, "output_tokens": 9}
+        ),
+        message_event("message_stop"),
+    ]
+)
+ANSWERS = {CHAT: CHUNKS, MESSAGES: EVENTS}
+
+
+def fed(collector: StreamCollector, *chunks: bytes) -> StreamCollector:
+    for chunk in chunks:
+        collector.feed(chunk)
+    return collector
+
+
+def collected(stream: bytes, points: list[int], collector: StreamCollector) -> dict[str, Any]:
+    edges = [0, *sorted(min(point, len(stream)) for point in points), len(stream)]
+    body: dict[str, Any] = json.loads(fed(collector, *(stream[a:b] for a, b in pairwise(edges))).complete())
+    return body
+
+
+points = st.lists(st.integers(0, len(CHUNKS)), max_size=8)
+
+
+@given(points)
+def test_chat_chunks_become_the_whole_answer_in_any_chunking(points: list[int]) -> None:
+    body = collected(CHUNKS, points, ChatCollector({"n": 2, "logprobs": True}))
+    assert {name: body[name] for name in ("id", "object", "created", "model", "system_fingerprint")} == {
+        **HEAD,
+        "object": "chat.completion",
+        "system_fingerprint": "f",
+    }
+    assert (body["usage"], body["prompt_token_ids"]) == ({**USAGE, "prompt_tokens_details": None}, None)
+    called, said = body["choices"]
+    assert (called["message"]["content"], called["message"]["reasoning"]) == ("é ", "hm")
+    assert called["message"]["tool_calls"] == [
+        {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": "ü"}'}},
+        {"id": "c2", "type": "function", "function": {"name": "b", "arguments": '{"x'}},
+    ]
+    assert [entry["token"] for entry in called["logprobs"]["content"]] == ["hm", "é ", "<tool_call>", "add", "{", "x"]
+    assert (called["finish_reason"], called["token_ids"]) == ("tool_calls", None)
+    assert (said["message"]["content"], said["finish_reason"], said["stop_reason"]) == ("no call", "stop", "!")
+    assert (said["logprobs"], "tool_calls" in said["message"]) == (None, False)
+
+
+@given(points)
+def test_message_events_become_the_whole_message_in_any_chunking(points: list[int]) -> None:
+    assert collected(EVENTS, points, MessageCollector({})) == {
+        **{"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_reason": "tool_use"},
+        "content": [
+            {"type": "thinking", "thinking": "hm", "signature": "s"},
+            {"type": "text", "text": "é"},
+            {"type": "tool_use", "id": "t", "name": "add", "input": {"a": 1}},
+        ],
+        "usage": {"input_tokens": 3, "output_tokens": 9},
+    }
+
+
+def test_an_empty_message_has_an_empty_text() -> None:
+    frames = EVENTS.split(b"\n\n")
+    stream = b"\n\n".join([frames[0], *frames[-3:]])
+    assert collected(stream, [], MessageCollector({}))["content"] == [{"type": "text", "text": ""}]
+
+
+def test_token_ids_are_returned_only_if_the_client_asked_for_them() -> None:
+    body = {"n": 2, "logprobs": True}
+    assert ChatCollector(body).request == {
+        **body,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+    }
+    assert "return_token_ids" not in ChatCollector({}).request
+    answer = collected(CHUNKS, [], ChatCollector({"n": 2, "return_token_ids": True}))
+    assert (answer["prompt_token_ids"], answer["choices"][0]["token_ids"]) == ([1, 2], [5, 6, 7, 8, 9, 10])
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "kind"),
+    [
+        (CHAT, {"tool_choice": "required", "max_tokens": 5}, ChatCollector),
+        (CHAT, {"tool_choice": NAMED, "max_completion_tokens": 5}, ChatCollector),
+        (MESSAGES, {"tool_choice": {"type": "any"}, "max_tokens": 5}, MessageCollector),
+        (MESSAGES, {"tool_choice": {"type": "tool", "name": "add"}, "max_tokens": 5}, MessageCollector),
+        (MESSAGES, {"tool_choice": {"type": "auto"}, "max_tokens": 5}, type(None)),
+        (MESSAGES, {"tool_choice": {"type": "none"}, "max_tokens": 5}, type(None)),
+        (CHAT, {"tool_choice": "auto", "max_tokens": 5}, type(None)),
+        (CHAT, {"max_tokens": 5}, type(None)),
+        (CHAT, {"tool_choice": "required"}, type(None)),
+        (CHAT, {"tool_choice": "required", "max_tokens": 5, "prompt_logprobs": 1}, type(None)),
+        ("/v1/messages/count_tokens", {"tool_choice": {"type": "any"}, "max_tokens": 5}, type(None)),
+    ],
+    ids=str,
+)
+def test_answers_are_collected_if_a_limit_may_cut_a_forced_call(path: str, fields: Any, kind: type) -> None:
+    assert type(forced_call_collector(path, fields)) is kind
+
+
+def collector(path: str) -> StreamCollector:
+    return ChatCollector({"n": 2}) if path == CHAT else MessageCollector({})
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+def test_a_stream_that_breaks_off_is_broken(path: str) -> None:
+    frames = ANSWERS[path].split(b"\n\n")[:-1]
+    for end in range(len(frames)):
+        begun = fed(collector(path), b"".join(frame + b"\n\n" for frame in frames[:end]))
+        assert begun.at_deadline() is None
+        with pytest.raises(Broken, match="before it was complete"):
+            begun.complete()
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+def test_a_stream_without_content_is_malformed(path: str) -> None:
+    last = b"data: [DONE]\n\n" if path == CHAT else message_event("message_stop")
+    with pytest.raises(Broken, match="malformed"):
+        fed(collector(path), last).complete()
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+@pytest.mark.parametrize("bad", [b"{", b"[]", b"5", b"{}", b'{"choices":[{"index":2}]}', b"\xff"])
+def test_nonsense_is_broken(path: str, bad: bytes) -> None:
+    with pytest.raises(Broken):
+        fed(collector(path), b"data: " + bad + b"\n\n")
+
+
+def test_the_engines_error_event_is_raised() -> None:
+    with pytest.raises(Rejected, match="too long"):
+        fed(collector(CHAT), frame({"error": {"message": "too long", "code": 400}}))
+    with pytest.raises(Broken, match="failed while"):
+        fed(collector(MESSAGES), message_event("error", error={"type": "internal_error", "message": "CUDA"}))
