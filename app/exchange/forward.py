@@ -53,6 +53,7 @@ MAX_CONCURRENT_LOOKUPS = 64
 
 _log = logging.getLogger("switchyard")
 _LONG_BODY = 16 * 1024
+_MAX_ROLE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +281,7 @@ class Forwarder:
             async with asyncio.timeout(self.snapshot.config.timeouts.idle_s):
                 async for chunk in chunks:
                     begun += chunk
-                    if begun.count(b"\n\n") > 1:
+                    if begun.count(b"\n\n") > 1 or len(begun) > _MAX_ROLE_BYTES:
                         break
         except TimeoutError as error:
             raise TimedOut(STOPPED) from error

@@ -72,9 +72,11 @@ def access_log() -> Iterator[list[str]]:
 
     logger = logging.getLogger("switchyard.access")
     handler = Keep()
+    level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     yield lines
+    logger.setLevel(level)
     logger.removeHandler(handler)
 
 
