@@ -17,6 +17,7 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 from app.config.access import AccessSettings
 from app.config.base import ConfigError, problems_of
 from app.config.base import Section as _Model
+from app.config.experiments import Experiment, LedgerSettings
 from app.internal_api import APP_PREFIX
 
 Task = Literal["chat", "completions", "responses", "embeddings"]
@@ -32,7 +33,10 @@ Seconds = Annotated[float, Field(gt=0)]
 class Sticky(_Model):
     """The same key always reaches the same deployment."""
 
-    by: Literal["header", "user", "api_key"] = Field(description="Where the key comes from.")
+    by: Literal["header", "user", "api_key", "conversation"] = Field(
+        description="Where the key comes from. `conversation`: the header x-session-id, else the caller with the first "
+        "system texts and the first user message."
+    )
     name: str | None = Field(default=None, description="The header's name, with `by: header`.")
 
     @model_validator(mode="after")
@@ -82,6 +86,10 @@ class Endpoint(_Model):
         "connector contacts; `priority` matters only to an engine with the priority scheduler.",
     )
 
+    ledger: Literal["experiments", "always"] = Field(
+        default="experiments", description="Whether exposures are recorded only while an experiment runs, or always."
+    )
+
     @model_validator(mode="after")
     def _percentages_sum_to_100(self) -> Self:
         total = sum(self.traffic.values())
@@ -90,6 +98,13 @@ class Endpoint(_Model):
             fix = f"add {100 - total}" if total < 100 else f"take away {total - 100}"
             raise ValueError(f"traffic sums to {total} ({parts}), it must be 100: {fix}")
         return self
+
+
+class Price(_Model):
+    """What a million tokens cost, in any currency."""
+
+    input_per_million: float = Field(ge=0)
+    output_per_million: float = Field(ge=0)
 
 
 class Deployment(_Model):
@@ -110,6 +125,10 @@ class Deployment(_Model):
     instruction_template: str = Field(
         default="{instruction} {input}",
         description="For embeddings: how an instruction and the text are joined, as the model's card says.",
+    )
+    price: Price | None = Field(default=None, description="For the metric `cost` of experiments.")
+    space_id: str | None = Field(
+        default=None, description="For embeddings: deployments with the same id embed into the same space."
     )
 
     @model_validator(mode="after")
@@ -170,6 +189,10 @@ class Config(_Model):
         default_factory=dict, description="The endpoint for each task, for clients that name no model."
     )
     access: AccessSettings = AccessSettings()
+    experiments: dict[Name, Experiment] = Field(
+        default_factory=dict, description="Comparisons of an endpoint's deployments."
+    )
+    ledger: LedgerSettings = LedgerSettings()
     timeouts: Timeouts = Timeouts()
     tgi: Tgi = Tgi()
     cors: Cors | None = None

@@ -1,0 +1,177 @@
+"""What an experiment compares, how sure it must be, and what it watches: the sections below `experiments`.
+
+The checks that need endpoints and deployments are in `experiment_checks`.
+"""
+
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import Field, StringConstraints, model_validator
+
+from app.config.base import Section
+
+State = Literal["draft", "running", "paused", "stopped"]
+Mode = Literal["ab", "aa"]
+Action = Literal["alert", "pause", "rollback"]
+Statistic = Literal["geometric_mean", "mean", "p50", "p90", "p95", "p99", "ratio", "proportion"]
+Event = Literal["error", "slow", "empty", "truncated", "stalled", "invalid_output", "client_gone", "unfinished"]
+EVENTS: tuple[Event, ...] = get_args(Event)
+Stratum = Literal["prompt_bytes", "hour", "dialect", "stream"]
+
+MetricName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
+
+LATENCIES = ("ttft", "itl", "itl_max", "duration")
+TOKEN_COUNTS = ("output_tokens", "prompt_tokens")
+
+STATISTICS: dict[str, tuple[Statistic, ...]] = {
+    **{name: ("geometric_mean", "mean", "p50", "p90", "p95", "p99") for name in LATENCIES},
+    "tokens_per_second": ("ratio",),
+    **{name: ("mean",) for name in TOKEN_COUNTS},
+    "cost": ("mean",),
+    "goodput": ("proportion",),
+    **{name: ("proportion",) for name in EVENTS},
+}
+"""Every built-in metric's statistics, the default first. The others are the names below `feedback`."""
+
+
+class Within(Section):
+    """When an answer counts for `goodput`: answered, and both times within these limits."""
+
+    ttft_s: Positive = Field(description="Seconds to the first token.")
+    itl_s: Positive = Field(description="Mean seconds between tokens.")
+
+
+class Metric(Section):
+    """A metric, the statistic that is compared, and the smallest effect that matters."""
+
+    metric: MetricName = Field(description="A built-in metric, or a name below `feedback`.")
+    statistic: Statistic | None = Field(default=None, description="Default: the first that the metric has.")
+    minimal_effect: Fraction = Field(description="Relative: 0.05 is 5 %. For feedback numbers, absolute.")
+    within: Within | None = Field(default=None, description="For `goodput`.")
+
+    @model_validator(mode="after")
+    def _goodput_has_limits(self) -> Self:
+        if (self.metric == "goodput") != (self.within is not None):
+            raise ValueError("`goodput` needs `within: {ttft_s, itl_s}`; other metrics take none")
+        return self
+
+    @property
+    def key(self) -> str:
+        """What reports call it: ``ttft``, or with a statistic that is not the default, ``ttft.p95``."""
+        default = STATISTICS.get(self.metric, (None,))[0]
+        return self.metric if self.statistic in (None, default) else f"{self.metric}.{self.statistic}"
+
+
+class Feedback(Section):
+    """A score that callers send for an answer (`POST /api/feedback`)."""
+
+    type: Literal["boolean", "number"] = "boolean"
+    min: float | None = Field(default=None, description="The smallest number.")
+    max: float | None = Field(default=None, description="The largest number.")
+    better: Literal["higher", "lower"] = "higher"
+    window_s: Positive = Field(
+        default=3600.0,
+        description="Seconds after a request in which its feedback counts; it counts once they are over.",
+    )
+
+    @model_validator(mode="after")
+    def _a_number_has_bounds(self) -> Self:
+        if self.type == "number" and (self.min is None or self.max is None or not self.min < self.max):
+            raise ValueError("`type: number` needs `min` and `max`, with min below max")
+        if self.type == "boolean" and (self.min is not None or self.max is not None):
+            raise ValueError("`min` and `max` need `type: number`")
+        return self
+
+
+class Guardrail(Section):
+    """An event whose rate must not rise, relative to control's (`tolerance`) or absolutely (`max_rate`)."""
+
+    event: Event
+    tolerance: float = Field(default=1.5, ge=1.0, description="The largest rate allowed, as a multiple of control's.")
+    max_rate: Fraction | None = Field(default=None, description="Instead of `tolerance`: the largest rate allowed.")
+    ttft_above_s: Positive | None = Field(default=None, description="For `slow`: no first token within these seconds.")
+    gap_above_s: Positive = Field(default=5.0, description="For `stalled`: a longer gap between two chunks.")
+    unfinished_above_s: Positive = Field(default=600.0, description="For `unfinished`: not ended within these seconds.")
+    action: Action = Field(default="alert", description="What an alarm does.")
+
+    @model_validator(mode="after")
+    def _slow_has_a_limit(self) -> Self:
+        if (self.event == "slow") != (self.ttft_above_s is not None):
+            raise ValueError("`slow` needs `ttft_above_s`; other events take none")
+        return self
+
+
+DEFAULT_GUARDRAILS = (
+    Guardrail(event="error", action="rollback"),
+    Guardrail(event="slow", ttft_above_s=10.0, action="rollback"),
+    Guardrail(event="empty", action="rollback"),
+    Guardrail(event="stalled", action="alert"),
+)
+
+
+class Ramp(Section):
+    """How a treatment's share grows."""
+
+    steps: tuple[Percent, ...] = Field(default=(1, 5, 25, 50, 100), min_length=1, description="Rising percentages.")
+    hold_s: Positive = Field(default=600.0, description="The shortest time at a step.")
+    min_units: int = Field(default=100, ge=1, description="The fewest units on the treatment before the next step.")
+    advance: Literal["quiet", "not_worse", "better", "manual"] = Field(
+        default="quiet", description="What the next step waits for: no alarm, a verdict, or a person."
+    )
+    freeze_s: Positive = Field(default=86400.0, description="The pause after a rollback.")
+
+    @model_validator(mode="after")
+    def _steps_rise(self) -> Self:
+        if any(after <= before for before, after in zip(self.steps, self.steps[1:], strict=False)):
+            raise ValueError("`steps` must rise")
+        return self
+
+
+class Ends(Section):
+    """When an experiment ends by itself: at the first of these that is reached."""
+
+    after_s: Positive | None = Field(default=1209600.0, description="Seconds since its start.")
+    units: int | None = Field(default=None, ge=1, description="Units on treatments.")
+    errors: int | None = Field(default=None, ge=1, description="Errors on treatments.")
+    tokens: int | None = Field(default=None, ge=1, description="Tokens on treatments.")
+
+
+class Experiment(Section):
+    """A comparison of an endpoint's deployments."""
+
+    endpoint: str
+    control: str = Field(description="The deployment that the others are compared with.")
+    treatments: tuple[str, ...] = Field(min_length=1, description="Deployments, or in mode `aa` labels.")
+    state: State = "running"
+    mode: Mode = Field(default="ab", description="`aa` labels units of control's own traffic and routes nothing.")
+    alpha: Fraction = Field(default=0.05, description="The chance of any false primary verdict.")
+    primary: tuple[Metric, ...] = Field(min_length=1, description="What decides.")
+    secondary: tuple[Metric, ...] = Field(default=(), description="What is reported beside it.")
+    feedback: dict[MetricName, Feedback] = Field(default_factory=dict, description="Scores that callers send.")
+    guardrails: tuple[Guardrail, ...] = Field(default=DEFAULT_GUARDRAILS, description="What must not get worse.")
+    alpha_guardrails: Fraction = Field(default=0.02, description="The chance of any false guardrail alarm.")
+    ramp: Ramp | None = Field(default=None, description="Raises the treatment's share step by step. Left out: never.")
+    holdout: Percent = Field(default=0, description="Percent of units that keep control after the last step.")
+    starts_at: float | None = Field(default=None, description="Unix seconds; earlier requests do not count.")
+    ends: Ends = Ends()
+    strata: tuple[Stratum, ...] = Field(
+        default=("prompt_bytes",), description="What requests are compared within, beside the plan's shares."
+    )
+    min_duration_s: Positive = Field(default=86400.0, description="The earliest promotion, after the start.")
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Control first."""
+        return (self.control, *self.treatments)
+
+
+class LedgerSettings(Section):
+    """Where exposures are kept."""
+
+    url: str = Field(default=".run/ledger", description="A directory, or s3://, gs:// or abfs://.")
+    buffer_bytes: int = Field(
+        default=64 * 1024 * 1024, ge=64 * 1024, description="What a router keeps while the controller is away."
+    )
+    retention_days: int = Field(default=30, ge=1, description="Older exposures are deleted.")

@@ -1,0 +1,166 @@
+"""What an experiment tells: one report, returned as JSON by the API, rendered as Markdown and as words."""
+
+from typing import Literal
+
+import msgspec
+
+Verdict = Literal["better", "worse", "equivalent", "undecided", "invalid"]
+Decision = Literal["ship", "do_not_ship", "keep_going", "invalid"]
+Better = Literal["higher", "lower", "neither"]
+Scale = Literal["relative", "absolute"]
+"""Whether an effect is a lift (0.05: 5 % more than control) or a difference in the metric's own unit."""
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """A treatment against control: the estimate and its confidence sequence; None where there is none yet."""
+
+    estimate: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+
+
+class ArmValue(msgspec.Struct, frozen=True, kw_only=True):
+    """What a metric is in one arm, unadjusted: the statistic over its requests, in the metric's own unit."""
+
+    arm: str
+    value: float | None
+    units: int
+    requests: int
+    response_rate: float | None = None
+    """For feedback: the share of matured exposures that have any."""
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric of one treatment against control."""
+
+    metric: str
+    """`app.config.experiments.Metric.key`"""
+    statistic: str
+    role: Literal["primary", "secondary"]
+    treatment: str
+    better: Better
+    scale: Scale
+    minimal_effect: float
+    alpha: float
+    effect: Effect
+    ln_e: float | None = None
+    ln_e_max: float | None = None
+    p: float | None = None
+    """Always valid: min(1, exp(-ln_e_max))."""
+    verdict: Verdict
+    not_worse: bool = False
+    since: float | None = None
+    """When a verdict that stays was reached, in Unix seconds."""
+    reason: str = ""
+    """Why it is invalid, or why there is no interval."""
+    discovery: bool | None = None
+    """For secondary metrics: kept by e-BH at 10 %."""
+    units_needed: int | None = None
+    """While undecided: units still needed for 80 % power at the minimal effect."""
+    days_needed: float | None = None
+    design_effect: float | None = None
+    """Clustered by unclustered variance; above 2, units and not requests carry the information."""
+    event_test: Effect | None = None
+    events: dict[str, int] | None = None
+    """For proportions with fewer than 10 events in an arm: events per arm, instead of an interval."""
+    without_cold: Effect | None = None
+    """Without the minutes, of both arms, in which any arm had a cold replica."""
+    values: list[ArmValue] = []
+
+
+class GuardrailStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One guardrail for one treatment."""
+
+    event: str
+    treatment: str
+    limit: str
+    """In words: at most 1.5 times control's rate."""
+    action: str
+    ln_e: float
+    threshold: float
+    detector: float
+    """ln of the restarting detector's statistic; it alarms at ln 1e6."""
+    alarm: bool
+    alarmed_at: float | None = None
+    unhealthy: bool = False
+    """Control itself exceeds an absolute limit: nothing is to be moved."""
+    events: dict[str, int]
+    """Per arm, distinct units."""
+    detectable: float | None = None
+    """The smallest ratio to control that would have raised the alarm by now."""
+
+
+class PlanCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Units by the plan of their first exposure."""
+
+    plan: str
+    weights: dict[str, int]
+    units: dict[str, int]
+
+
+class SampleRatio(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the arms' units contradict the weights."""
+
+    ln_e: float
+    alarm: bool
+    alarmed_at: float | None = None
+    plans: list[PlanCounts]
+    attribution: list[str] = []
+    """In words, what differs by arm."""
+
+
+class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+    """Anything that makes verdicts invalid or needs a look; `metric` is set if only that one is invalid."""
+
+    kind: Literal["sample_ratio", "completeness", "rows_lost", "guardrail", "endpoint_unhealthy", "aa"]
+    at: float
+    text: str
+    metric: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """An experiment at one moment. Times are Unix seconds."""
+
+    experiment: str
+    endpoint: str
+    mode: str
+    state: str
+    control: str
+    treatments: list[str]
+    at: float
+    started_at: float | None
+    decision: Decision
+    headline: str
+    """One sentence: green-float32 on chat: green is better than blue."""
+    details: list[str]
+    """The following sentences."""
+    next: str
+    """What happens next, or what to do."""
+    weights: dict[str, int]
+    units: dict[str, int]
+    requests: dict[str, int]
+    served: dict[str, dict[str, int]]
+    """Assigned arm to the deployments that answered, requests each."""
+    forced: dict[str, int]
+    carried: dict[str, int]
+    rows_lost: dict[str, int]
+    in_flight: dict[str, float | None]
+    """Mean requests of the endpoint at arrival, per arm."""
+    primary: list[Comparison]
+    secondary: list[Comparison]
+    guardrails: list[GuardrailStatus]
+    sample_ratio: SampleRatio
+    alarms: list[Alarm]
+    warnings: list[str]
+    strata: int
+    thinned: float = 1.0
+    """The share of units that is kept, below 1 with more than two million lines."""
+
+
+class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One stored look."""
+
+    at: float
+    effect: Effect
+    ln_e: float | None
+    verdict: Verdict

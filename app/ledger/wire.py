@@ -1,0 +1,219 @@
+"""What routers send to the controller: batches of starts and rows, as MessagePack.
+
+A **start** is recorded when a request's arm is drawn, a **row** when the request ends; both carry the request's `seq`,
+which counts from 1 in each router process. No text, no user name, no key: `unit`, `caller` and `request` are hashes.
+"""
+
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+import msgspec
+
+VERSION = 1
+
+
+class Reason(IntEnum):
+    """Why the assigned deployment was chosen. Header and model are a client's choice: flagged FORCED."""
+
+    TRAFFIC = 0
+    STICKY = 1
+    HEADER = 2
+    MODEL = 3
+
+
+class Finish(IntEnum):
+    """The answer's finish reason; NONE if the engine reported none."""
+
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+    TOOL_CALLS = 3
+    CONTENT_FILTER = 4
+    ABORT = 5
+
+
+class Failure(IntEnum):
+    """How the *assigned* deployment failed, even if another one answered; NONE: it did not.
+
+    A client's 4xx is NONE. The names are those of `app.errors` kinds, by what they say about the deployment.
+    """
+
+    NONE = 0
+    UNREACHABLE = 1
+    UNAVAILABLE = 2
+    TIMEOUT = 3
+    BROKEN = 4
+    INCOMPLETE = 5
+    OTHER = 6
+
+
+class Flag(IntFlag):
+    """Facts about an exposure."""
+
+    FORCED = 1
+    """The client named the deployment; never analysed."""
+    CARRIED = 2
+    """The conversation may have begun under an earlier plan; left out of the analysis, not of guardrails."""
+    INVALID_OUTPUT = 4
+    """A JSON schema or a forced tool was asked for, and the whole answer does not parse."""
+    EMPTY = 8
+    """A successful answer without visible output and without a tool call."""
+    CLIENT_GONE = 16
+
+
+class LateKind(IntEnum):
+    """What a router tells of a request before it ends, by its clock."""
+
+    SLOW = 0
+    """No first token within a guardrail's `ttft_above_s`."""
+    UNFINISHED = 1
+    """Not ended within `unfinished_above_s`."""
+
+
+class Start(NamedTuple):
+    """The draw of an arm. `plan` indexes the batch's `plans`, `assigned` its `names`."""
+
+    seq: int
+    at: float
+    """Unix seconds of the request's arrival, by the router's clock."""
+    unit: int
+    plan: int
+    assigned: int
+    reason: int
+    flags: int
+
+
+class Row(NamedTuple):
+    """One request that has ended. Indexes as in `Start`; `dialect`, `task` and `endpoint` index `names`, too.
+
+    Times are in seconds, sizes in bytes; None where there is no value.
+    """
+
+    seq: int
+    at: float
+    request: int
+    """`units.request_hash` of the request id."""
+    answer: int
+    """`units.request_hash` of the answer's body id (chatcmpl-…), 0 if it has none: feedback may name either."""
+    unit: int
+    caller: int
+    plan: int
+    assigned: int
+    served: int
+    """-1: no deployment answered."""
+    reason: int
+    dialect: int
+    task: int
+    stream: bool
+    status: int
+    error: int
+    """A `Failure`."""
+    attempts: int
+    prompt_bytes: int
+    max_tokens: int | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    ttft_s: float | None
+    """From the arrival to the first token of a stream; None for whole answers."""
+    duration_s: float
+    itl_mean_s: float | None
+    itl_max_s: float | None
+    finish: int
+    turn: int
+    """Assistant messages in the request."""
+    in_flight: int
+    """The endpoint's requests on this router at arrival."""
+    cold: bool
+    """The replica was younger than 60 s."""
+    flags: int
+
+
+class Late(NamedTuple):
+    """A request that is late, told while it runs. At most one per kind and request."""
+
+    kind: int
+    above_s: float
+    """The limit that it passed."""
+    seq: int
+    at: float
+    unit: int
+    plan: int
+    assigned: int
+    flags: int
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """One version of an endpoint's weights. `id` is ``<generation>-<8 hex digits>`` of the canonical content."""
+
+    endpoint: str
+    id: str
+    weights: dict[str, int]
+
+
+class FeedbackItem(msgspec.Struct, frozen=True):
+    """A caller's score for an answer. `caller` is 0 for a manager, who may score every answer."""
+
+    at: float
+    request: int
+    caller: int
+    metric: str
+    value: float
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Rows that this router dropped since its start, because the buffer was full: cumulative."""
+
+    endpoint: str
+    deployment: str
+    rows: int
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What a router sends at once. `(router, number)` identifies it: repeats are harmless."""
+
+    version: int
+    router: str
+    """A random id of the router process."""
+    number: int
+    """1, 2, 3, … without gaps, except for batches that were dropped."""
+    sent_at: float
+    """The router's clock, so that the controller can tell how far it is off."""
+    names: list[str]
+    plans: list[Plan]
+    starts: list[Start]
+    rows: list[Row]
+    late: list[Late]
+    feedback: list[FeedbackItem]
+    lost: list[Lost]
+
+
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """The controller's answer to a batch.
+
+    `received` and `durable`: every batch of this router up to that number has arrived, or is in the ledger's directory
+    for good. A router keeps what is not durable; after `received` went back (a controller that restarted), it sends
+    again from there.
+    """
+
+    received: int
+    durable: int
+
+
+_encoder = msgspec.msgpack.Encoder()
+_batches = msgspec.msgpack.Decoder(Batch)
+_acknowledgements = msgspec.msgpack.Decoder(Acknowledgement)
+
+
+def encode(message: Batch | Acknowledgement) -> bytes:
+    """As MessagePack."""
+    return _encoder.encode(message)
+
+
+def decode_batch(data: bytes) -> Batch:
+    """Raises msgspec.DecodeError on anything else than a batch."""
+    return _batches.decode(data)
+
+
+def decode_acknowledgement(data: bytes) -> Acknowledgement:
+    """Raises msgspec.DecodeError on anything else."""
+    return _acknowledgements.decode(data)
