@@ -155,17 +155,23 @@ def stop() -> None:
 def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Validate a configuration without starting anything.
 
-    Prints one line for each problem, with the fix.
+    Prints one line for each problem, with the fix. Warnings do not change the exit code.
 
     \b
     Examples:
       switchyard check
       switchyard check my_config.yaml
     """
-    from app.config.serve_file import check_file
+    from app.config.base import ConfigError
+    from app.config.experiment_checks import experiment_warnings
+    from app.config.serve_file import load
 
-    if problems := check_file(config):
-        raise CommandError("\n".join(problems))
+    try:
+        loaded = load(config)
+    except ConfigError as error:
+        raise CommandError("\n".join(error.problems)) from None
+    for warning in experiment_warnings(loaded.experiments, loaded.endpoints):
+        typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"{config}: OK")
 
 

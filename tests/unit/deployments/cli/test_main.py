@@ -117,6 +117,17 @@ def test_check_reports_ok_or_every_problem(tmp_path: Path, capsys: pytest.Captur
     assert "deployments: Field required" in error
 
 
+def test_check_prints_warnings_on_stderr_and_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "router.yaml"
+    experiment = {"endpoint": "chat", "control": "far", "treatments": ["label"], "mode": "aa"}
+    primary = [{"metric": "error", "minimal_effect": 0.1}]
+    file.write_text(yaml.safe_dump({**ROUTER_PART, "experiments": {"same": {**experiment, "primary": primary}}}))
+    assert main(["check", str(file)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{file}: OK\n"
+    assert printed.err.startswith("warning: experiments.same: 'chat' has no `sticky`")
+
+
 @pytest.mark.parametrize("command", ["serve", "router"])
 def test_an_invalid_file_is_named_and_nothing_starts(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
