@@ -8,8 +8,9 @@ import msgspec
 from app.experiments.columns import Exposures, Tables
 from app.experiments.storage import segments
 from app.experiments.storage.numbers import Numbers
+from app.experiments.storage.reading import UNREADABLE
 from app.experiments.storage.segments import EXPOSURES, KINDS, Footer, Segment
-from app.experiments.storage.store import TEMPORARY, Damaged, Missing, Store
+from app.experiments.storage.store import TEMPORARY, Store
 
 MERGED_RECORDS = 1_000_000
 """What a merged segment holds at most, in records, so that merging needs little memory."""
@@ -46,7 +47,7 @@ def merge(store: Store, sources: Sequence[Segment], target: Segment) -> Footer |
     for source in sources:
         try:
             footer, exposures = segments.read(store, source, tables)
-        except (Missing, Damaged):  # merged or deleted by another controller, or not ours to touch
+        except UNREADABLE:
             continue
         parts.append(segments.fresh(exposures, known))
         segments.known_by(footer, known)

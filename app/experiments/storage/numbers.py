@@ -31,6 +31,10 @@ class Numbers:
         """What either holds."""
         return Numbers(max(self.floor, other.floor), self._above | other._above)
 
+    def is_within(self, other: "Numbers") -> bool:
+        """Whether `other` holds everything that this holds."""
+        return all(number in other for number in (*range(other.floor + 1, self.floor + 1), *self._above))
+
     def dump(self) -> list[int]:
         """The floor, then the numbers above it: `Numbers(found[0], found[1:])` is this set again."""
         return [self.floor, *sorted(self._above)]
