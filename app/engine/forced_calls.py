@@ -10,13 +10,15 @@ from typing import Any
 
 from app.engine.chat_collector import ChatCollector
 from app.engine.message_collector import MessageCollector
+from app.engine.response_collector import ResponseCollector
 from app.engine.stream_collector import StreamCollector
 
 _COLLECTORS: Mapping[str, Callable[[Mapping[str, Any]], StreamCollector]] = {
     "/v1/chat/completions": ChatCollector,
     "/v1/messages": MessageCollector,
+    "/v1/responses": ResponseCollector,
 }
-_LIMITS = frozenset({"max_tokens", "max_completion_tokens"})
+_LIMITS = frozenset({"max_tokens", "max_completion_tokens", "max_output_tokens"})
 _NOT_IN_STREAMS = frozenset({"prompt_logprobs", "use_beam_search", "kv_transfer_params", "ec_transfer_params"})
 
 

@@ -7,7 +7,7 @@ QUESTION = "Name three primary colors."
 ANSWER = "Red, Blue, and Yellow"
 MESSAGES: Any = [{"role": "user", "content": QUESTION}]
 
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "get_weather",

@@ -5,13 +5,13 @@ stream's last event, and ends every stream with `response.completed`. Contract: 
 """
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import from_json
 
 from app.dialects.common.passthrough import PassthroughStream, StreamFormat
 from app.dialects.common.single_tool_call import OneCall, with_one_call
+from app.dialects.common.streamed_items import StreamedItems
 from app.dialects.json_body import dump
 from app.errors import SwitchyardError
 from app.sse import encode
@@ -37,7 +37,7 @@ class ResponseStream(PassthroughStream):
     def __init__(self, format: StreamFormat, *, single_tool_call: bool) -> None:
         super().__init__(format)
         self._one_call = OneCall() if single_tool_call else None
-        self._items: dict[int, Mapping[str, Any]] = {}
+        self._items = StreamedItems()
         self._done: bytes = b""
 
     def _passes(self, frames: bytes) -> bool:
@@ -55,19 +55,17 @@ class ResponseStream(PassthroughStream):
             return done + frame
         head, _, data = frame.partition(b"\ndata: ")
         name, event = head.removeprefix(b"event: ").decode(), from_json(data)
-        if name == "response.output_item.done":
+        if "item" in event:
+            self._items.note(event)
+            if name == "response.output_item.added":
+                return done + frame
             self._done = frame
             return done
-        if name == "response.output_item.added":
-            self._items[event["output_index"]] = event["item"]
-            return done + frame
         return self._response(name, event, done)
 
     def _response(self, name: str, event: dict[str, Any], done: bytes) -> bytes:
-        for index, item in enumerate(event["response"]["output"]):
-            if (streamed := self._items.get(index)) is not None and streamed["type"] == item["type"]:
-                item.update({key: streamed[key] for key in ("id", "call_id") if key in streamed})
-        response = whole_response(event["response"], single_tool_call=self._one_call is not None)
+        streamed = {**event["response"], "output": self._items.output(event["response"])}
+        response = whole_response(streamed, single_tool_call=self._one_call is not None)
         if response["status"] == "incomplete":
             name, done = "response.incomplete", _cut(done)
         return done + encode(dump({**event, "type": name, "response": response}), type=name)

@@ -11,13 +11,16 @@ from pydantic_core import from_json
 
 from app.dialects.common.frame_stream import FrameStream
 from app.dialects.common.single_tool_call import OneCall
+from app.dialects.common.streamed_items import StreamedItems
 from app.dialects.databricks.errors import error_body
 from app.dialects.json_body import dump
 from app.engine.usage import find_usage
 from app.errors import SwitchyardError
 from app.sse import encode
 
-_INTERESTING = re.compile(rb'^event: response\.(?:created|in_progress|completed|output_item\.added)$|"error"|^:', re.M)
+_INTERESTING = re.compile(
+    rb'^event: response\.(?:created|in_progress|completed|output_item\.(?:added|done))$|"error"|^:', re.M
+)
 Reword = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -33,7 +36,7 @@ class ResponseStream(FrameStream):
         self._request_id = request_id
         self._one_call = OneCall() if one_call else None
         self._response: dict[str, Any] = {}
-        self._items: dict[int, dict[str, Any]] = {}
+        self._items = StreamedItems()
         self._events = 0
 
     def _passes(self, frames: bytes) -> bool:
@@ -63,18 +66,16 @@ class ResponseStream(FrameStream):
             return frame
         head, _, data = frame.partition(b"\ndata: ")
         name, event = head.removeprefix(b"event: ").decode(), from_json(data)
-        if name == "response.output_item.added":
-            self._items[event["output_index"]] = event["item"]
+        if "item" in event:
+            self._items.note(event)
             return frame
         if name == "response.completed":
             self.usage = find_usage(frame)
         return self._response_event(name, event)
 
     def _response_event(self, name: str, event: dict[str, Any]) -> bytes:
-        response, last = event["response"], name == "response.completed"
-        for index, item in enumerate(response["output"]):
-            if (announced := self._items.get(index)) is not None and announced["type"] == item["type"]:
-                item["id"] = announced["id"]
+        response = {**event["response"], "output": self._items.output(event["response"])}
+        last = name == "response.completed"
         if response["status"] == "incomplete":
             name = "response.incomplete"
         self._response = self._reword(response)

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from app.engine.chat_collector import ChatCollector
 from app.engine.forced_calls import forced_call_collector
 from app.engine.message_collector import MessageCollector
+from app.engine.response_collector import ResponseCollector
 from app.engine.stream_collector import StreamCollector
 from app.errors import Broken, Rejected
 
 CHAT = "/v1/chat/completions"
 MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
 NAMED = {"type": "function", "function": {"name": "add"}}
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
 USAGE = {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
@@ -91,7 +93,19 @@ EVENTS = b"".join(
         message_event("message_stop"),
     ]
 )
-ANSWERS = {CHAT: CHUNKS, MESSAGES: EVENTS}
+RESPONSE = {"id": "resp_1", "object": "response", "status": "incomplete", "usage": {"output_tokens": 9}}
+MARKUP = {"type": "message", "content": [{"type": "output_text", "text": '<tool_call>{"na'}]}
+CUT_CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "add", "arguments": '{"a": "ü'}
+RESPONSE_EVENTS = b"".join(
+    [
+        message_event("response.created", response={**RESPONSE, "status": "in_progress", "output": []}),
+        message_event("response.output_item.added", output_index=0, item={**CUT_CALL, "arguments": ""}),
+        message_event("response.function_call_arguments.delta", output_index=0, delta='{"a": "ü'),
+        message_event("response.output_item.done", output_index=0, item=CUT_CALL),
+        message_event("response.completed", response={**RESPONSE, "output": [MARKUP]}),
+    ]
+)
+ANSWERS = {CHAT: CHUNKS, MESSAGES: EVENTS, RESPONSES: RESPONSE_EVENTS}
 
 
 def fed(collector: StreamCollector, *chunks: bytes) -> StreamCollector:
@@ -143,6 +157,22 @@ def test_message_events_become_the_whole_message_in_any_chunking(points: list[in
     }
 
 
+@given(points)
+def test_a_response_that_was_cut_has_the_items_of_its_stream_in_any_chunking(points: list[int]) -> None:
+    assert collected(RESPONSE_EVENTS, points, ResponseCollector({})) == {**RESPONSE, "output": [CUT_CALL]}
+
+
+def test_a_response_that_was_cut_before_the_calls_name_is_empty() -> None:
+    cut = message_event("response.completed", response={**RESPONSE, "output": [MARKUP]})
+    assert collected(cut, [], ResponseCollector({})) == {**RESPONSE, "output": []}
+
+
+def test_a_complete_response_is_as_the_engine_parsed_it() -> None:
+    complete = message_event("response.completed", response={**RESPONSE, "status": "completed", "output": [MARKUP]})
+    body = collected(RESPONSE_EVENTS.rpartition(b"event: ")[0] + complete, [], ResponseCollector({}))
+    assert body["output"] == [MARKUP]
+
+
 def test_an_empty_message_has_an_empty_text() -> None:
     frames = EVENTS.split(b"\n\n")
     stream = b"\n\n".join([frames[0], *frames[-3:]])
@@ -171,6 +201,9 @@ def test_token_ids_are_returned_only_if_the_client_asked_for_them() -> None:
         (MESSAGES, {"tool_choice": {"type": "tool", "name": "add"}, "max_tokens": 5}, MessageCollector),
         (MESSAGES, {"tool_choice": {"type": "auto"}, "max_tokens": 5}, type(None)),
         (MESSAGES, {"tool_choice": {"type": "none"}, "max_tokens": 5}, type(None)),
+        (RESPONSES, {"tool_choice": "required", "max_output_tokens": 5}, ResponseCollector),
+        (RESPONSES, {"tool_choice": {"type": "function", "name": "add"}, "max_output_tokens": 5}, ResponseCollector),
+        (RESPONSES, {"tool_choice": "auto", "max_output_tokens": 5}, type(None)),
         (CHAT, {"tool_choice": "auto", "max_tokens": 5}, type(None)),
         (CHAT, {"max_tokens": 5}, type(None)),
         (CHAT, {"tool_choice": "required"}, type(None)),
@@ -184,7 +217,9 @@ def test_answers_are_collected_if_a_limit_may_cut_a_forced_call(path: str, field
 
 
 def collector(path: str) -> StreamCollector:
-    return ChatCollector({"n": 2}) if path == CHAT else MessageCollector({})
+    if path == CHAT:
+        return ChatCollector({"n": 2})
+    return MessageCollector({}) if path == MESSAGES else ResponseCollector({})
 
 
 @pytest.mark.parametrize("path", ANSWERS)
@@ -199,7 +234,8 @@ def test_a_stream_that_breaks_off_is_broken(path: str) -> None:
 
 @pytest.mark.parametrize("path", ANSWERS)
 def test_a_stream_without_content_is_malformed(path: str) -> None:
-    last = b"data: [DONE]\n\n" if path == CHAT else message_event("message_stop")
+    ends = {CHAT: b"data: [DONE]\n\n", MESSAGES: message_event("message_stop")}
+    last = ends.get(path, message_event("response.completed", response={}))
     with pytest.raises(Broken, match="malformed"):
         fed(collector(path), last).complete()
 
