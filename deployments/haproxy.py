@@ -1,4 +1,4 @@
-"""HAProxy as Ray Serve runs it, with one more switch, more rules, and three settings.
+"""HAProxy as Ray Serve runs it, with one more switch, more rules, and four settings.
 
 Ray's HAProxy configuration says `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose
 request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client disconnects,
