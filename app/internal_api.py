@@ -5,6 +5,9 @@ from enum import StrEnum
 ROUTER = "router"
 """The name of the router's application in `serve_config.yaml`."""
 
+EXPERIMENTS = "experiments"
+"""The name of the application that keeps and judges experiments' exposures, in `serve_config.yaml`."""
+
 APP_PREFIX = "/deployments/"
 """A model application's `route_prefix` is this and its name."""
 

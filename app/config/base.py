@@ -5,9 +5,12 @@ A section is a frozen pydantic model that forbids unknown keys; a problem is one
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
+"""What endpoints, deployments and experiments may be called."""
 
 
 class ConfigError(ValueError):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, StringConstraints, model_validator
 
-from app.config.base import Section
+from app.config.base import Name, Section
 
 State = Literal["draft", "running", "paused", "stopped"]
 Mode = Literal["ab", "aa"]
@@ -65,12 +65,12 @@ class Metric(Section):
 
 
 class Feedback(Section):
-    """A score that callers send for an answer (`POST /api/feedback`)."""
+    """A score that callers send for an answer, to `/api/feedback`."""
 
-    type: Literal["boolean", "number"] = "boolean"
+    type: Literal["boolean", "number"] = Field(default="boolean", description="`number` needs `min` and `max`.")
     min: float | None = Field(default=None, description="The smallest number.")
     max: float | None = Field(default=None, description="The largest number.")
-    better: Literal["higher", "lower"] = "higher"
+    better: Literal["higher", "lower"] = Field(default="higher", description="Which scores are good.")
     window_s: Positive = Field(
         default=3600.0,
         description="Seconds after a request in which its feedback counts; it counts once they are over.",
@@ -88,7 +88,7 @@ class Feedback(Section):
 class Guardrail(Section):
     """An event whose rate must not rise, relative to control's (`tolerance`) or absolutely (`max_rate`)."""
 
-    event: Event
+    event: Event = Field(description="What is counted, once per unit.")
     tolerance: float = Field(default=1.5, ge=1.0, description="The largest rate allowed, as a multiple of control's.")
     max_rate: Fraction | None = Field(default=None, description="Instead of `tolerance`: the largest rate allowed.")
     ttft_above_s: Positive | None = Field(default=None, description="For `slow`: no first token within these seconds.")
@@ -141,16 +141,20 @@ class Ends(Section):
 class Experiment(Section):
     """A comparison of an endpoint's deployments."""
 
-    endpoint: str
+    endpoint: str = Field(description="The endpoint whose deployments are compared.")
     control: str = Field(description="The deployment that the others are compared with.")
-    treatments: tuple[str, ...] = Field(min_length=1, description="Deployments, or in mode `aa` labels.")
-    state: State = "running"
+    treatments: tuple[Name, ...] = Field(min_length=1, description="Deployments, or in mode `aa` labels.")
+    state: State = Field(default="running", description="`draft` and `stopped` record and compare nothing.")
     mode: Mode = Field(default="ab", description="`aa` labels units of control's own traffic and routes nothing.")
     alpha: Fraction = Field(default=0.05, description="The chance of any false primary verdict.")
     primary: tuple[Metric, ...] = Field(min_length=1, description="What decides.")
     secondary: tuple[Metric, ...] = Field(default=(), description="What is reported beside it.")
     feedback: dict[MetricName, Feedback] = Field(default_factory=dict, description="Scores that callers send.")
-    guardrails: tuple[Guardrail, ...] = Field(default=DEFAULT_GUARDRAILS, description="What must not get worse.")
+    guardrails: tuple[Guardrail, ...] = Field(
+        default=DEFAULT_GUARDRAILS,
+        description="What must not get worse. Default: `error`, `slow` (10 s) and `empty` with `rollback`, and "
+        "`stalled` with `alert`.",
+    )
     alpha_guardrails: Fraction = Field(default=0.02, description="The chance of any false guardrail alarm.")
     ramp: Ramp | None = Field(default=None, description="Raises the treatment's share step by step. Left out: never.")
     holdout: Percent = Field(default=0, description="Percent of units that keep control after the last step.")

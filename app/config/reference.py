@@ -13,7 +13,7 @@ from typing import Any
 from app.config.json_schema import schema
 
 BEGIN, END = "<!-- keys: begin (made by `make schema`) -->", "<!-- keys: end -->"
-_BOUNDS = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"))
+_BOUNDS = (("minimum", "≥"), ("exclusiveMinimum", ">"), ("maximum", "≤"), ("exclusiveMaximum", "<"))
 _SCALARS = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}
 
 Schema = Mapping[str, Any]
@@ -55,9 +55,11 @@ def _row(name: str, key: Schema, required: bool, definitions: Mapping[str, Schem
 
 
 def _object(key: Schema) -> tuple[str, str] | None:
-    """The name of the object that a key holds, after the path's suffix: `.<name>` for a map of them."""
+    """The name of the object that a key holds, after the path's suffix: `.<name>` in a map of them, `[]` in a list."""
     if (referred := _referred(key)) is not None:
         return "", referred
+    if (referred := _referred(key.get("items", {}))) is not None:
+        return "[]", referred
     values = key.get("additionalProperties") or next(iter(key.get("patternProperties", {}).values()), None)
     if isinstance(values, Mapping) and (referred := _referred(values)) is not None:
         return ".<name>", referred
@@ -72,7 +74,7 @@ def _referred(key: Schema) -> str | None:
 def _value(key: Schema) -> str:
     """What may stand there, in a few words."""
     if (reached := _object(key)) is not None:
-        return "map of objects" if reached[0] else "object"
+        return {"": "object", "[]": "list of objects"}.get(reached[0], "map of objects")
     options = [it for it in key.get("anyOf", [key]) if it.get("type") != "null"]
     return " or ".join(_type(it) for it in options)
 
@@ -92,9 +94,11 @@ def _type(key: Schema) -> str:
 
 
 def _default(key: Schema) -> str:
-    """Empty where the default is to leave the key out, or is an object whose own table has the defaults."""
+    """Empty where the default is to leave the key out, or holds objects: their own table has the defaults."""
     default = key.get("default")
     if default is None or default == [] or isinstance(default, Mapping):
+        return ""
+    if isinstance(default, list) and isinstance(default[0], Mapping):
         return ""
     return f"`{default if isinstance(default, str) else json.dumps(default)}`"
 

@@ -15,8 +15,9 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from app.config.access import AccessSettings
-from app.config.base import ConfigError, problems_of
+from app.config.base import ConfigError, Name, problems_of
 from app.config.base import Section as _Model
+from app.config.experiment_checks import experiment_problems
 from app.config.experiments import Experiment, LedgerSettings
 from app.internal_api import APP_PREFIX
 
@@ -25,7 +26,6 @@ TASKS: tuple[Task, ...] = get_args(Task)
 EngineParam = Literal["kv_transfer_params", "ec_transfer_params", "priority"]
 ENGINE_PARAMS: tuple[EngineParam, ...] = get_args(EngineParam)
 Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s]+)$")]
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 Percent = Annotated[int, Field(strict=True, ge=0, le=100)]
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -103,8 +103,8 @@ class Endpoint(_Model):
 class Price(_Model):
     """What a million tokens cost, in any currency."""
 
-    input_per_million: float = Field(ge=0)
-    output_per_million: float = Field(ge=0)
+    input_per_million: float = Field(ge=0, description="Tokens of prompts.")
+    output_per_million: float = Field(ge=0, description="Tokens of answers.")
 
 
 class Deployment(_Model):
@@ -207,6 +207,7 @@ class Config(_Model):
             *self._endpoint_problems(),
             *self._default_problems(),
             *self._access_problems(),
+            *experiment_problems(self.experiments, self.endpoints, self.deployments),
         ]
         if problems:
             raise ConfigError(problems)

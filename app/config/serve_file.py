@@ -7,7 +7,7 @@ from app.config.base import ConfigError
 from app.config.files import read_yaml
 from app.config.schema import Config, parse
 from app.config.urls import is_loopback
-from app.internal_api import APP_PREFIX, ROUTER
+from app.internal_api import APP_PREFIX, EXPERIMENTS, ROUTER
 
 
 def load(path: Path) -> Config:
@@ -75,7 +75,22 @@ def _application_problems(applications: Sequence[Mapping[str, Any]], config: Con
             problems.append(f"deployments.{name}.app: no application is named '{deployment.app}'; declare it")
         elif prefixes[deployment.app] != expected:
             problems.append(f"applications.{deployment.app}.route_prefix: must be {expected} for the router to find it")
+    if config is not None:
+        problems += _experiments_problems(config, prefixes)
     return problems
+
+
+def _experiments_problems(config: Config, prefixes: Mapping[str, object]) -> list[str]:
+    """Exposures that routers record need the application that keeps them. `prefixes`: application to route prefix."""
+    expected = APP_PREFIX + EXPERIMENTS
+    if EXPERIMENTS in prefixes:
+        if prefixes[EXPERIMENTS] == expected:
+            return []
+        return [f"applications.{EXPERIMENTS}.route_prefix: must be {expected} for the router to find it"]
+    declare = f"declare it, with route_prefix {expected} and import_path deployments.experiments:build"
+    missing = f"no application is named '{EXPERIMENTS}', which keeps what routers record; {declare}"
+    always = [f"endpoints.{name}.ledger" for name, it in config.endpoints.items() if it.ledger == "always"]
+    return [f"{where}: {missing}" for where in (["experiments"] if config.experiments else always[:1])]
 
 
 def check_file(path: Path) -> list[str]:

@@ -176,6 +176,9 @@ class Batch(msgspec.Struct, frozen=True):
     """A random id of the router process."""
     number: int
     """1, 2, 3, … without gaps, except for batches that were dropped."""
+    oldest: int
+    """The lowest number that the router still keeps, this batch included: every lower one is durable or dropped. It
+    tells the controller a gap that will be filled (it restarted) from one that will not."""
     sent_at: float
     """The router's clock, so that the controller can tell how far it is off."""
     names: list[str]
@@ -191,8 +194,8 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     """The controller's answer to a batch.
 
     `received` and `durable`: every batch of this router up to that number has arrived, or is in the ledger's directory
-    for good. A router keeps what is not durable; after `received` went back (a controller that restarted), it sends
-    again from there.
+    for good (dropped ones apart: see `Batch.oldest`). A router keeps what is not durable, and sends the kept batches
+    above `received` in order. `received` goes back where a controller restarted, or recovered from a failed directory.
     """
 
     received: int

@@ -14,7 +14,16 @@ def test_an_object_has_a_table_with_value_default_and_meaning_of_its_keys() -> N
     assert (
         "| `max_queued` | whole number ≥ 0 | `0` | Requests that wait for a slot; more are rejected at once. |" in rows
     )
-    assert "| `by` | `header`, `user`, `api_key` | required | Where the key comes from. |" in rows
+    assert any(
+        row.startswith("| `by` | `header`, `user`, `api_key`, `conversation` | required | Where") for row in rows
+    )
+
+
+def test_objects_in_a_list_have_a_table_and_bounds_on_both_sides() -> None:
+    rows = reference(schema()).splitlines()
+    assert "### `experiments.<name>.guardrails[]`" in rows
+    assert "| `primary` | list of objects | required | What decides. |" in rows
+    assert "| `alpha` | number > 0, < 1 | `0.05` | The chance of any false primary verdict. |" in rows
 
 
 def test_an_object_in_several_places_has_one_table() -> None:

@@ -15,7 +15,19 @@ from deployments.local.processes import RUN_DIRECTORY
 from deployments.weights.recipes import MODELS
 from tests.support.project import ROOT
 
-COMMANDS = ["serve", "deploy", "stop", "check", "status", "traffic", "schema", "router", "weights", "keys create"]
+COMMANDS = [
+    "serve",
+    "deploy",
+    "stop",
+    "check",
+    "status",
+    "traffic",
+    "schema",
+    "router",
+    "weights",
+    "keys create",
+    "demo traffic",
+]
 
 ROUTER_PART = {
     "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"far": 100}}},
@@ -115,6 +127,17 @@ def test_check_reports_ok_or_every_problem(tmp_path: Path, capsys: pytest.Captur
     assert code == ExitCode.WRONG
     assert "endpoints: Field required" in error
     assert "deployments: Field required" in error
+
+
+def test_check_prints_warnings_on_stderr_and_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "router.yaml"
+    experiment = {"endpoint": "chat", "control": "far", "treatments": ["label"], "mode": "aa"}
+    primary = [{"metric": "error", "minimal_effect": 0.1}]
+    file.write_text(yaml.safe_dump({**ROUTER_PART, "experiments": {"same": {**experiment, "primary": primary}}}))
+    assert main(["check", str(file)]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{file}: OK\n"
+    assert printed.err.startswith("warning: experiments.same: 'chat' has no `sticky`")
 
 
 @pytest.mark.parametrize("command", ["serve", "router"])

@@ -1,0 +1,200 @@
+"""Checks of experiments that need the endpoints, the deployments and the other experiments.
+
+Problems refuse a configuration; warnings are printed by `switchyard check`. Both are lines, ``path: what; the fix``.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from app.config.experiments import STATISTICS, Experiment, Metric, Statistic
+
+_OF_STREAMS = frozenset({"ttft", "itl", "itl_max", "tokens_per_second", "goodput", "slow", "stalled"})
+"""Metrics that have values for streamed answers only; embeddings are never streamed."""
+
+_EMBEDDINGS = "embeddings"
+
+
+class Endpoint(Protocol):
+    """What the checks look at: `schema.Endpoint`."""
+
+    @property
+    def tasks(self) -> Sequence[str]: ...
+    @property
+    def traffic(self) -> Mapping[str, int]: ...
+    @property
+    def sticky(self) -> object: ...
+
+
+class Deployment(Protocol):
+    """What the checks look at: `schema.Deployment`."""
+
+    @property
+    def price(self) -> object: ...
+    @property
+    def space_id(self) -> str | None: ...
+
+
+def is_active(experiment: Experiment) -> bool:
+    """Whether it holds its endpoint: it is neither a draft nor stopped."""
+    return experiment.state not in ("draft", "stopped")
+
+
+def experiment_problems(
+    experiments: Mapping[str, Experiment], endpoints: Mapping[str, Endpoint], deployments: Mapping[str, Deployment]
+) -> list[str]:
+    """Every reason to refuse the experiments."""
+    problems = list(_one_per_endpoint(experiments))
+    for name, experiment in experiments.items():
+        path = f"experiments.{name}"
+        problems += _arm_problems(path, experiment, endpoints, deployments)
+        problems += _metric_problems(path, experiment)
+        endpoint = endpoints.get(experiment.endpoint)
+        if endpoint is not None and list(endpoint.tasks) == [_EMBEDDINGS]:
+            problems += _stream_problems(path, experiment)
+        problems += _price_problems(path, experiment, deployments)
+    return problems
+
+
+def experiment_warnings(experiments: Mapping[str, Experiment], endpoints: Mapping[str, Endpoint]) -> list[str]:
+    """What is allowed but seldom meant, in active experiments of a valid configuration."""
+    warnings: list[str] = []
+    for name, experiment in experiments.items():
+        endpoint = endpoints[experiment.endpoint]
+        if not is_active(experiment):
+            continue
+        path = f"experiments.{name}"
+        if endpoint.sticky is None and list(endpoint.tasks) != [_EMBEDDINGS]:
+            warnings.append(
+                f"{path}: '{experiment.endpoint}' has no `sticky`, so that the unit is the request, and a chat's turns "
+                "will change model; add `sticky: {by: conversation}` to the endpoint"
+            )
+        routed = experiment.arms if experiment.mode == "ab" else (experiment.control,)
+        for arm in routed:
+            if endpoint.traffic[arm] == 0 and (experiment.ramp is None or arm == experiment.control):
+                warnings.append(
+                    f"{path}: '{arm}' has 0 % of the traffic of '{experiment.endpoint}', and nothing is compared; "
+                    "raise its share, or set `state: draft`"
+                )
+    return warnings
+
+
+def _one_per_endpoint(experiments: Mapping[str, Experiment]) -> Iterator[str]:
+    active: dict[str, str] = {}
+    for name, experiment in experiments.items():
+        if not is_active(experiment):
+            continue
+        first = active.setdefault(experiment.endpoint, name)
+        if first != name:
+            yield (
+                f"experiments.{name}.endpoint: '{experiment.endpoint}' already has the experiment '{first}'; set the "
+                "state of one of them to draft or stopped"
+            )
+
+
+def _arm_problems(
+    path: str, experiment: Experiment, endpoints: Mapping[str, Endpoint], deployments: Mapping[str, Deployment]
+) -> list[str]:
+    """Whether the endpoint and the arms exist and differ. Whether they do its tasks is checked with the endpoint."""
+    problems: list[str] = []
+    seen = {experiment.control}
+    for number, arm in enumerate(experiment.treatments):
+        if arm in seen:
+            problems.append(f"{path}.treatments.{number}: '{arm}' stands there twice or is the control; remove it")
+        seen.add(arm)
+    endpoint = endpoints.get(experiment.endpoint)
+    if endpoint is None:
+        known = ", ".join(endpoints)
+        return [*problems, f"{path}.endpoint: unknown endpoint '{experiment.endpoint}'; known: {known}"]
+    problems += _outside(f"{path}.control", experiment.control, experiment.endpoint, endpoint)
+    if experiment.mode == "aa":
+        problems += _label_problems(path, experiment, deployments)
+        return problems
+    for number, arm in enumerate(experiment.treatments):
+        problems += _outside(f"{path}.treatments.{number}", arm, experiment.endpoint, endpoint)
+    if _EMBEDDINGS in endpoint.tasks:
+        problems += _space_problems(path, experiment, deployments)
+    return problems
+
+
+def _outside(where: str, arm: str, name: str, endpoint: Endpoint) -> list[str]:
+    if arm in endpoint.traffic:
+        return []
+    behind = ", ".join(endpoint.traffic)
+    return [f"{where}: '{arm}' is not in the traffic of '{name}' ({behind}); add it there, with 0 if it gets none yet"]
+
+
+def _label_problems(path: str, experiment: Experiment, deployments: Mapping[str, Deployment]) -> list[str]:
+    problems = [
+        f"{path}.treatments.{number}: '{arm}' is a deployment, and in mode aa a treatment is a label; choose a new word"
+        for number, arm in enumerate(experiment.treatments)
+        if arm in deployments
+    ]
+    if experiment.ramp is not None:
+        problems.append(f"{path}.ramp: mode aa routes nothing; remove the ramp")
+    return problems
+
+
+def _space_problems(path: str, experiment: Experiment, deployments: Mapping[str, Deployment]) -> list[str]:
+    """Vectors of different spaces must not meet in one index: a share of the queries would find nothing."""
+    spaces = {arm: deployments[arm].space_id for arm in experiment.arms if arm in deployments}
+    if len(set(spaces.values())) == 1 and None not in spaces.values():
+        return []
+    told = ", ".join(f"{arm}: {space or 'none'}" for arm, space in spaces.items())
+    return [
+        f"{path}: the arms of an embeddings endpoint need the same `space_id` ({told}); declare it if they embed into "
+        "the same space, or use `mode: aa`"
+    ]
+
+
+def _metrics(experiment: Experiment) -> Iterator[tuple[str, Metric]]:
+    """Every metric with its place below the experiment."""
+    for role, metrics in (("primary", experiment.primary), ("secondary", experiment.secondary)):
+        for number, metric in enumerate(metrics):
+            yield f"{role}.{number}", metric
+
+
+def _metric_problems(path: str, experiment: Experiment) -> Iterator[str]:
+    for name in experiment.feedback:
+        if name in STATISTICS:
+            yield f"{path}.feedback.{name}: there is a built-in metric of this name; choose another"
+    seen: dict[tuple[str, str], str] = {}
+    for where, metric in _metrics(experiment):
+        fits = statistics_of(metric.metric, experiment)
+        if not fits:
+            known = ", ".join([*STATISTICS, *experiment.feedback])
+            yield f"{path}.{where}.metric: unknown metric '{metric.metric}'; declare it under feedback (known: {known})"
+        elif metric.statistic is not None and metric.statistic not in fits:
+            yield f"{path}.{where}.statistic: '{metric.metric}' has {', '.join(fits)}; choose one of them"
+        else:
+            first = seen.setdefault((metric.metric, metric.statistic or fits[0]), where)
+            if first != where:
+                yield f"{path}.{where}: the same metric and statistic as {first}; remove one"
+
+
+def statistics_of(metric: str, experiment: Experiment) -> Sequence[Statistic]:
+    """The statistics that a metric of the experiment has, the default first; none if there is no such metric."""
+    if metric in STATISTICS:
+        return STATISTICS[metric]
+    if (feedback := experiment.feedback.get(metric)) is None:
+        return ()
+    return ("proportion",) if feedback.type == "boolean" else ("mean",)
+
+
+def _stream_problems(path: str, experiment: Experiment) -> list[str]:
+    return [
+        f"{path}.{where}: '{metric.metric}' has values for streams only, and embeddings are never streamed; use "
+        "`duration` or `error`"
+        for where, metric in _metrics(experiment)
+        if metric.metric in _OF_STREAMS
+    ]
+
+
+def _price_problems(path: str, experiment: Experiment, deployments: Mapping[str, Deployment]) -> Iterator[str]:
+    if not any(metric.metric == "cost" for _, metric in _metrics(experiment)):
+        return
+    for arm in experiment.arms:
+        if arm in deployments and deployments[arm].price is None:
+            yield (
+                f"deployments.{arm}.price: '{path}' compares `cost`; declare "
+                "`price: {input_per_million, output_per_million}`"
+            )

@@ -1,0 +1,220 @@
+"""Batches as columns: equally long numpy arrays, one for each field of `app.ledger.wire.Start`, `Row` and `Late`.
+
+Names and plans are interned over the whole life of a controller (`Tables`), so that columns of different batches and
+segments share their codes. Values that may be missing are floats with NaN. A count above its column's range is stored
+as the largest value that fits.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from app.ledger.wire import Batch, FeedbackItem, Late, Plan, Row, Start
+
+U8 = npt.NDArray[np.uint8]
+U16 = npt.NDArray[np.uint16]
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+I32 = npt.NDArray[np.int32]
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+
+DTYPES: dict[str, type[np.generic]] = {
+    **dict.fromkeys(("router", "seq", "request", "answer", "unit", "caller"), np.uint64),
+    **dict.fromkeys(("plan", "assigned", "served", "dialect", "task"), np.int32),
+    **dict.fromkeys(("at", "above_s", "max_tokens", "prompt_tokens", "completion_tokens"), np.float64),
+    **dict.fromkeys(("ttft_s", "duration_s", "itl_mean_s", "itl_max_s"), np.float32),
+    **dict.fromkeys(("batch", "prompt_bytes"), np.uint32),
+    **dict.fromkeys(("status", "turn", "in_flight", "flags"), np.uint16),
+    **dict.fromkeys(("kind", "reason", "error", "attempts", "finish"), np.uint8),
+    **dict.fromkeys(("stream", "cold"), np.bool_),
+}
+"""A column of one name has one type, whatever it is a column of."""
+
+NAMES = ("assigned", "served", "dialect", "task")
+"""The columns that hold codes into `Tables.names`; `plan` holds codes into `Tables.plans`."""
+
+
+class Tables:
+    """Names and plans with a code each, in the order in which they were first seen. They only grow."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.plans: list[Plan] = []
+        self._name_codes: dict[str, int] = {}
+        self._plan_codes: dict[tuple[str, str], int] = {}
+
+    def name(self, name: str) -> int:
+        """The code of `name`, which is new if need be."""
+        code = self._name_codes.setdefault(name, len(self.names))
+        if code == len(self.names):
+            self.names.append(name)
+        return code
+
+    def plan(self, plan: Plan) -> int:
+        """The code of `plan`, known by its endpoint and id."""
+        code = self._plan_codes.setdefault((plan.endpoint, plan.id), len(self.plans))
+        if code == len(self.plans):
+            self.plans.append(plan)
+        return code
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What all kinds share. `router` is the hash of the router's id, `batch` the number of its batch."""
+
+    router: U64
+    batch: U32
+    seq: U64
+    at: F64
+    unit: U64
+    plan: I32
+    assigned: I32
+    flags: U16
+
+    def __len__(self) -> int:
+        return len(self.seq)
+
+    def take(self, rows: Bool | slice | npt.NDArray[np.intp]) -> Self:
+        """Only these rows: a mask, a slice or indexes."""
+        return type(self)(**{name: getattr(self, name)[rows] for name in self.names()})
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The columns, in order."""
+        return tuple(field.name for field in fields(cls))
+
+    @classmethod
+    def empty(cls) -> Self:
+        """No rows."""
+        return cls(**{name: np.empty(0, DTYPES[name]) for name in cls.names()})
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """One after the other."""
+        if not parts:
+            return cls.empty()
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in cls.names()})
+
+
+@dataclass(frozen=True, slots=True)
+class StartColumns(_Columns):
+    """`Start` records."""
+
+    reason: U8
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumns(_Columns):
+    """`Row` records. `served` is -1 where no deployment answered."""
+
+    request: U64
+    answer: U64
+    caller: U64
+    served: I32
+    reason: U8
+    dialect: I32
+    task: I32
+    stream: Bool
+    status: U16
+    error: U8
+    attempts: U8
+    prompt_bytes: U32
+    max_tokens: F64
+    prompt_tokens: F64
+    completion_tokens: F64
+    ttft_s: F32
+    duration_s: F32
+    itl_mean_s: F32
+    itl_max_s: F32
+    finish: U8
+    turn: U16
+    in_flight: U16
+    cold: Bool
+
+
+@dataclass(frozen=True, slots=True)
+class LateColumns(_Columns):
+    """`Late` records."""
+
+    kind: U8
+    above_s: F64
+
+
+class Exposures(NamedTuple):
+    """Everything that one batch, or one segment, tells of requests."""
+
+    starts: StartColumns
+    rows: RowColumns
+    late: LateColumns
+    feedback: tuple[FeedbackItem, ...]
+
+    @classmethod
+    def concat(cls, parts: Sequence["Exposures"]) -> "Exposures":
+        """One after the other."""
+        return cls(
+            StartColumns.concat([part.starts for part in parts]),
+            RowColumns.concat([part.rows for part in parts]),
+            LateColumns.concat([part.late for part in parts]),
+            tuple(item for part in parts for item in part.feedback),
+        )
+
+    @property
+    def size(self) -> int:
+        """Records of all kinds."""
+        return len(self.starts) + len(self.rows) + len(self.late) + len(self.feedback)
+
+
+def router_hash(router: str) -> int:
+    """The 64 bits by which columns name a router process."""
+    return int.from_bytes(hashlib.blake2b(router.encode(), digest_size=8).digest(), "big")
+
+
+def from_batch(batch: Batch, tables: Tables) -> Exposures:
+    """The batch's records as columns, with the controller's codes.
+
+    Raises ValueError for an index outside the batch's names and plans, or a value that no column can hold.
+    """
+    try:
+        names = np.array([tables.name(name) for name in batch.names], np.int32)
+        plans = np.array([tables.plan(plan) for plan in batch.plans], np.int32)
+        source = {"router": router_hash(batch.router), "batch": batch.number}
+        return Exposures(
+            StartColumns(**_arrays(batch.starts, Start._fields, names, plans, source)),
+            RowColumns(**_arrays(batch.rows, Row._fields, names, plans, source)),
+            LateColumns(**_arrays(batch.late, Late._fields, names, plans, source)),
+            tuple(batch.feedback),
+        )
+    except OverflowError as error:
+        raise ValueError(f"a value is out of range: {error}") from error
+
+
+def _arrays(
+    records: Sequence[tuple[Any, ...]], names: Sequence[str], name_codes: I32, plan_codes: I32, source: dict[str, int]
+) -> dict[str, npt.NDArray[Any]]:
+    columns = zip(*records, strict=True) if records else ((),) * len(names)
+    arrays = {name: _array(column, DTYPES[name]) for name, column in zip(names, columns, strict=True)}
+    for name in NAMES:
+        if name in arrays:
+            arrays[name] = _codes(arrays[name], name_codes, missing=name == "served")
+    arrays["plan"] = _codes(arrays["plan"], plan_codes)
+    return arrays | {name: np.full(len(records), value, DTYPES[name]) for name, value in source.items()}
+
+
+def _array(values: Sequence[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:
+    """None becomes NaN. Small unsigned integers saturate: a count that is too large must not stop the others."""
+    if issubclass(dtype, np.unsignedinteger) and dtype is not np.uint64:
+        return np.array(values, np.int64).clip(0, np.iinfo(dtype).max).astype(dtype)
+    return np.array(values, dtype)
+
+
+def _codes(indexes: I32, codes: I32, *, missing: bool = False) -> I32:
+    """The codes at `indexes`; with `missing`, -1 stays -1."""
+    if len(indexes) and not (-1 if missing else 0) <= indexes.min() <= indexes.max() < len(codes):
+        raise ValueError("an index is outside the batch's names or plans")
+    return np.append(codes, np.int32(-1))[indexes] if missing else codes[indexes]

@@ -1,0 +1,237 @@
+"""Which experiments a configuration refuses, and of which it warns."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from app.config.base import ConfigError
+from app.config.experiment_checks import experiment_warnings, is_active, statistics_of
+from app.config.experiments import EVENTS, STATISTICS
+from app.config.schema import Config, parse
+from app.config.serve_file import check_file
+
+FOUR_LINES: dict[str, Any] = {
+    "endpoint": "chat",
+    "control": "blue",
+    "treatments": ["green"],
+    "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+}
+BASE: dict[str, Any] = {
+    "endpoints": {
+        "chat": {"tasks": ["chat"], "traffic": {"blue": 50, "green": 50}, "sticky": {"by": "conversation"}},
+        "embed": {"tasks": ["embeddings"], "traffic": {"mini": 50, "maxi": 50}},
+    },
+    "deployments": {
+        "blue": {"app": "blue", "model": "m"},
+        "green": {"app": "green", "model": "m"},
+        "mini": {"app": "mini", "model": "e", "tasks": ["embeddings"]},
+        "maxi": {"app": "maxi", "model": "e", "tasks": ["embeddings"]},
+    },
+}
+EMBEDDINGS = {
+    "endpoint": "embed",
+    "control": "mini",
+    "treatments": ["maxi"],
+    "primary": [{"metric": "duration", "minimal_effect": 0.05}],
+}
+
+
+def with_experiments(base: dict[str, Any] = BASE, /, **experiments: dict[str, Any]) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(json.dumps(base))
+    document["experiments"] = {name.replace("_", "-"): it for name, it in experiments.items()}
+    return document
+
+
+def problems(document: dict[str, Any]) -> list[str]:
+    with pytest.raises(ConfigError) as raised:
+        parse(document)
+    return raised.value.problems
+
+
+def warnings(config: Config) -> list[str]:
+    return experiment_warnings(config.experiments, config.endpoints)
+
+
+def changed(key: str, value: object, of: dict[str, Any] = BASE) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(json.dumps(of))
+    *parents, last = key.split(".")
+    node = document
+    for name in parents:
+        node = node[name]
+    node[last] = value
+    return document
+
+
+def test_four_lines_suffice() -> None:
+    config = parse(with_experiments(first=FOUR_LINES))
+    experiment = config.experiments["first"]
+    assert experiment.arms == ("blue", "green")
+    assert (experiment.state, experiment.mode, experiment.alpha) == ("running", "ab", 0.05)
+    assert [it.event for it in experiment.guardrails] == ["error", "slow", "empty", "stalled"]
+    assert warnings(config) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"endpoint": "gone"}, "experiments.first.endpoint: unknown endpoint 'gone'; known: chat, embed"),
+        (
+            {"control": "mini"},
+            "experiments.first.control: 'mini' is not in the traffic of 'chat' (blue, green); add it",
+        ),
+        ({"treatments": ["gone"]}, "experiments.first.treatments.0: 'gone' is not in the traffic of 'chat'"),
+        ({"treatments": ["blue"]}, "experiments.first.treatments.0: 'blue' stands there twice or is the control"),
+        ({"treatments": ["green", "green"]}, "experiments.first.treatments.1: 'green' stands there twice"),
+        ({"treatments": []}, "experiments.first.treatments: Tuple should have at least 1 item"),
+        ({"primary": []}, "experiments.first.primary: Tuple should have at least 1 item"),
+        (
+            {"primary": [{"metric": "speed", "minimal_effect": 0.1}]},
+            "experiments.first.primary.0.metric: unknown metric 'speed'; declare it under feedback (known: ttft",
+        ),
+        (
+            {"primary": [{"metric": "ttft", "minimal_effect": 1.0}]},
+            "experiments.first.primary.0.minimal_effect: Input should be less than 1",
+        ),
+        (
+            {"primary": [{"metric": "error", "statistic": "p95", "minimal_effect": 0.1}]},
+            "experiments.first.primary.0.statistic: 'error' has proportion; choose one of them",
+        ),
+        (
+            {"secondary": [{"metric": "ttft", "statistic": "geometric_mean", "minimal_effect": 0.1}]},
+            "experiments.first.secondary.0: the same metric and statistic as primary.0; remove one",
+        ),
+        (
+            {"primary": [{"metric": "goodput", "minimal_effect": 0.1}]},
+            "experiments.first.primary.0: `goodput` needs `within: {ttft_s, itl_s}`",
+        ),
+        (
+            {"primary": [{"metric": "cost", "minimal_effect": 0.1}]},
+            "deployments.green.price: 'experiments.first' compares `cost`; declare `price:",
+        ),
+        ({"feedback": {"error": {}}}, "experiments.first.feedback.error: there is a built-in metric of this name"),
+        ({"feedback": {"stars": {"type": "number"}}}, "experiments.first.feedback.stars: `type: number` needs `min`"),
+        ({"feedback": {"stars": {"min": 1}}}, "experiments.first.feedback.stars: `min` and `max` need `type: number`"),
+        ({"feedback": {"Stars!": {}}}, "experiments.first.feedback.Stars!: String should match pattern"),
+        ({"guardrails": [{"event": "slow"}]}, "experiments.first.guardrails.0: `slow` needs `ttft_above_s`"),
+        ({"guardrails": [{"event": "late"}]}, "experiments.first.guardrails.0.event: Input should be 'error'"),
+        ({"ramp": {"steps": [5, 5]}}, "experiments.first.ramp: `steps` must rise"),
+        ({"ramp": {"steps": [50, 101]}}, "experiments.first.ramp.steps.1: Input should be less than or equal to 100"),
+        ({"mode": "aa"}, "experiments.first.treatments.0: 'green' is a deployment, and in mode aa a treatment is a"),
+        ({"mode": "aa", "treatments": ["label"], "ramp": {}}, "experiments.first.ramp: mode aa routes nothing"),
+        ({"primry": []}, "experiments.first.primry: unknown key; remove it or correct its spelling (known: endpoint,"),
+    ],
+)
+def test_an_invalid_experiment_is_refused_with_path_and_fix(change: dict[str, Any], said: str) -> None:
+    found = problems(with_experiments(first={**FOUR_LINES, **change}))
+    assert any(line.startswith(said) for line in found), found
+
+
+def test_all_problems_are_told_at_once() -> None:
+    broken = {
+        **FOUR_LINES,
+        "control": "mini",
+        "treatments": ["gone"],
+        "primary": [{"metric": "speed", "minimal_effect": 0.1}, {"metric": "cost", "minimal_effect": 0.1}],
+    }
+    assert [line.partition(": ")[0] for line in problems(with_experiments(first=broken))] == [
+        "experiments.first.control",
+        "experiments.first.treatments.0",
+        "experiments.first.primary.0.metric",
+        "deployments.mini.price",
+    ]
+
+
+def test_an_endpoint_has_one_active_experiment() -> None:
+    (problem,) = problems(with_experiments(first=FOUR_LINES, second={**FOUR_LINES, "state": "paused"}))
+    assert problem.startswith("experiments.second.endpoint: 'chat' already has the experiment 'first'; set the state")
+    for state in ("draft", "stopped"):
+        config = parse(with_experiments(first=FOUR_LINES, second={**FOUR_LINES, "state": state}))
+        assert not is_active(config.experiments["second"])
+
+
+def test_embeddings_are_compared_only_within_one_space() -> None:
+    (problem,) = problems(with_experiments(first=EMBEDDINGS))
+    assert problem.startswith(
+        "experiments.first: the arms of an embeddings endpoint need the same `space_id` (mini: no"
+    )
+    other = changed("deployments.mini.space_id", "a", changed("deployments.maxi.space_id", "b"))
+    (problem,) = problems(with_experiments(other, first=EMBEDDINGS))
+    assert "(mini: a, maxi: b)" in problem
+    same = changed("deployments.mini.space_id", "a", changed("deployments.maxi.space_id", "a"))
+    assert warnings(parse(with_experiments(same, first=EMBEDDINGS))) == []
+    assert parse(with_experiments(first={**EMBEDDINGS, "mode": "aa", "treatments": ["label"]}))
+
+
+def test_embeddings_have_no_metric_of_streams() -> None:
+    streams = {**EMBEDDINGS, "mode": "aa", "treatments": ["label"], "primary": FOUR_LINES["primary"]}
+    (problem,) = problems(with_experiments(first=streams))
+    assert problem.startswith("experiments.first.primary.0: 'ttft' has values for streams only, and embeddings are nev")
+
+
+def test_cost_in_mode_aa_needs_the_price_of_control_alone() -> None:
+    cost = {
+        **FOUR_LINES,
+        "mode": "aa",
+        "treatments": ["label"],
+        "primary": [{"metric": "cost", "minimal_effect": 0.1}],
+    }
+    priced = changed("deployments.blue.price", {"input_per_million": 1, "output_per_million": 2})
+    assert parse(with_experiments(priced, first=cost))
+
+
+def test_feedback_has_the_statistic_of_its_type() -> None:
+    feedback = {"thumbs": {}, "stars": {"type": "number", "min": 1, "max": 5, "window_s": 60}}
+    metrics = [{"metric": name, "minimal_effect": 0.02} for name in feedback]
+    experiment = parse(with_experiments(it={**FOUR_LINES, "feedback": feedback, "secondary": metrics})).experiments[
+        "it"
+    ]
+    assert statistics_of("thumbs", experiment) == ("proportion",)
+    assert statistics_of("stars", experiment) == ("mean",)
+    assert statistics_of("gone", experiment) == ()
+    assert {event: STATISTICS[event] for event in EVENTS} == {event: ("proportion",) for event in EVENTS}
+
+
+def test_an_endpoint_without_sticky_and_an_arm_without_traffic_are_warned_of() -> None:
+    loose = changed("endpoints.chat.sticky", None)
+    (warning,) = warnings(parse(with_experiments(loose, first=FOUR_LINES)))
+    assert warning.startswith(
+        "experiments.first: 'chat' has no `sticky`, so that the unit is the request, and a chat's "
+    )
+    idle = changed("endpoints.chat.traffic", {"blue": 100, "green": 0})
+    (warning,) = warnings(parse(with_experiments(idle, first=FOUR_LINES)))
+    assert warning.startswith("experiments.first: 'green' has 0 % of the traffic of 'chat'")
+    assert warnings(parse(with_experiments(idle, first={**FOUR_LINES, "ramp": {}}))) == []
+    assert warnings(parse(with_experiments(idle, first={**FOUR_LINES, "state": "draft"}))) == []
+
+
+def serve_file(config: dict[str, Any], *more: dict[str, Any]) -> dict[str, Any]:
+    router = {"name": "router", "route_prefix": "/", "deployments": [{"name": "Router", "user_config": config}]}
+    models = [{"name": name, "route_prefix": f"/deployments/{name}"} for name in config["deployments"]]
+    return {"applications": [router, *models, *more]}
+
+
+@pytest.mark.parametrize(
+    ("config", "where"),
+    [
+        (with_experiments(first=FOUR_LINES), "experiments"),
+        (changed("endpoints.embed.ledger", "always"), "endpoints.embed.ledger"),
+    ],
+)
+def test_a_serve_file_with_exposures_needs_the_application_that_keeps_them(
+    tmp_path: Path, config: dict[str, Any], where: str
+) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text(yaml.safe_dump(serve_file(config)))
+    (problem,) = check_file(file)
+    assert problem.startswith(
+        f"{where}: no application is named 'experiments', which keeps what routers record; declare"
+    )
+    file.write_text(yaml.safe_dump(serve_file(config, {"name": "experiments", "route_prefix": "/x"})))
+    (problem,) = check_file(file)
+    assert problem.startswith("applications.experiments.route_prefix: must be /deployments/experiments")
+    there = {"name": "experiments", "route_prefix": "/deployments/experiments"}
+    file.write_text(yaml.safe_dump(serve_file(config, there)))
+    assert check_file(file) == []
