@@ -129,7 +129,7 @@ class Row(NamedTuple):
 
 
 class Late(NamedTuple):
-    """A request that is late, told while it runs. At most one per kind and request."""
+    """A request that is late, told while it runs. At most one per kind, limit and request."""
 
     kind: int
     above_s: float
