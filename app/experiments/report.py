@@ -164,3 +164,36 @@ class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
     effect: Effect
     ln_e: float | None
     verdict: Verdict
+
+
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """What an experiment needs to find an effect with some power, from what it has recorded so far."""
+
+    metric: str
+    effect: float
+    """Relative, or for absolute metrics in their own unit."""
+    power: float
+    alpha: float
+    treatment_share: float
+    """Of the units of control and this treatment together."""
+    units: int
+    """Of both arms together, from the start."""
+    units_so_far: int
+    units_per_day: float | None = None
+    days: float | None = None
+    """From now, at the present rate of new units; 0 if there are enough."""
+    design_effect: float | None = None
+
+
+class FalseVerdicts(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric's share of verdicts where there is no difference: recorded units with random labels, many times."""
+
+    metric: str
+    runs: int
+    looks: int
+    """In each run."""
+    units: int
+    sequences: float
+    """Share of runs in which a confidence sequence excluded 0 at any look."""
+    peeked: float
+    """Share of runs in which a t-test, repeated at every look, found p < 0.05."""

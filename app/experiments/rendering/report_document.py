@@ -1,0 +1,216 @@
+"""What a report says to a person: the verdict first, then what it rests on."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from app.experiments.rendering import words
+from app.experiments.rendering.document import Block, Bullets, Heading, Paragraph, Table
+from app.experiments.report import Comparison, GuardrailStatus, Report, SampleRatio
+
+_DETECTOR_ALARM = math.log(1e6)
+_SAMPLE_RATIO_ALARM = math.log(1000)
+
+
+def document(report: Report) -> Iterator[Block]:
+    """The whole report as blocks."""
+    yield Heading(report.headline, level=1)
+    yield Paragraph([*report.details, *([report.next] if report.next else [])])
+    if report.alarms:
+        yield Heading("Alarms")
+        yield Bullets([f"{words.moment(alarm.at, report.at)}: {alarm.text}" for alarm in report.alarms])
+    if report.warnings:
+        yield Heading("Warnings")
+        yield Bullets(report.warnings)
+    yield Paragraph([_standing(report)])
+    yield from _arms(report)
+    for treatment in report.treatments:
+        yield from _comparisons(report, treatment)
+    yield from _guardrails(report)
+    yield from _sample_ratio(report)
+    yield from _served(report)
+
+
+def _standing(report: Report) -> str:
+    since = f"since {words.moment(report.started_at, report.at)}" if report.started_at is not None else "not started"
+    kind = "A/A test" if report.mode == "aa" else "experiment"
+    decision = words.DECISIONS[report.decision]
+    return f"Decision: {decision}. {report.state.capitalize()} {kind}, {since}; as of {words.moment(report.at)} UTC."
+
+
+def _arms(report: Report) -> Iterator[Block]:
+    """The arms' traffic: weights, units, requests, and what is left out."""
+    columns: list[tuple[str, Mapping[str, object]]] = [
+        ("weight", {arm: f"{weight} %" for arm, weight in report.weights.items()}),
+        ("units", _counts(report.units)),
+        ("requests", _counts(report.requests)),
+        ("in flight", {arm: f"{n:.1f}" for arm, n in report.in_flight.items() if n is not None}),
+        ("forced", _counts(report.forced)),
+        ("carried", _counts(report.carried)),
+        ("rows lost", _counts(report.rows_lost)),
+    ]
+    optional = ("in flight", "forced", "carried", "rows lost")
+    shown = [(name, cells) for name, cells in columns if name not in optional or set(cells.values()) - {"0"}]
+    arms = [(report.control, "control"), *((arm, "treatment") for arm in report.treatments)]
+    rows = [[role, arm, *(str(cells.get(arm, words.MISSING)) for _, cells in shown)] for arm, role in arms]
+    header = ["arm", "deployment", *(name for name, _ in shown)]
+    yield Heading("Arms")
+    yield Table(header, rows, right=range(2, 2 + len(shown)))
+    if notes := [note for note in (_strata(report), _thinned(report)) if note]:
+        yield Paragraph(notes)
+
+
+def _counts(numbers: Mapping[str, int]) -> dict[str, str]:
+    return {arm: words.count(number) for arm, number in numbers.items()}
+
+
+def _strata(report: Report) -> str:
+    return f"Requests are compared within {report.strata} strata." if report.strata > 1 else ""
+
+
+def _thinned(report: Report) -> str:
+    if report.thinned >= 1:
+        return ""
+    return f"{words.percent(report.thinned)} of the units are kept for metrics; guardrails and the split count all."
+
+
+def _comparisons(report: Report, treatment: str) -> Iterator[Block]:
+    mine = [it for it in (*report.primary, *report.secondary) if it.treatment == treatment]
+    if not mine:
+        return
+    yield Heading(f"{treatment} against {report.control}")
+    rows = [_metric_row(report, it, treatment) for it in mine]
+    yield Table(["", "metric", "control", "treatment", "change", "between", "verdict"], rows, right=(2, 3, 4, 5))
+    yield Paragraph([_certainty(mine)])
+    if notes := [note for it in mine for note in _notes(report, it, treatment)]:
+        yield Bullets(notes)
+
+
+def _certainty(comparisons: Sequence[Comparison]) -> str:
+    levels = [f"{100 * (1 - alpha):.4g} %" for alpha in sorted({it.alpha for it in comparisons})]
+    return f"Each interval covers at all times at once, with {' or '.join(levels)} certainty."
+
+
+def _metric_row(report: Report, comparison: Comparison, treatment: str) -> list[str]:
+    values = {it.arm: it.value for it in comparison.values}
+    shown = comparison.effect
+    if shown.lower is None and comparison.event_test is not None:
+        shown = comparison.event_test
+    return [
+        comparison.role,
+        comparison.metric,
+        words.metric_value(comparison, values.get(report.control)),
+        words.metric_value(comparison, values.get(treatment)),
+        words.effect_value(comparison, shown.estimate),
+        words.interval(comparison, shown),
+        _verdict(report, comparison),
+    ]
+
+
+def _verdict(report: Report, comparison: Comparison) -> str:
+    text = words.verdict(comparison.verdict, not_worse=comparison.not_worse)
+    if comparison.verdict == "invalid" and comparison.reason:
+        return f"{text}: {comparison.reason}"
+    if comparison.since is not None:
+        text += f" since {words.moment(comparison.since, report.at, short=True)}"
+    if comparison.verdict != "undecided":
+        return text
+    if comparison.units_needed is not None:
+        text += f": about {words.count(comparison.units_needed)} more units"
+        if comparison.days_needed is not None:
+            text += f", {words.duration(comparison.days_needed * 86400)}"
+    elif comparison.reason:
+        text += f": {comparison.reason}"
+    return text
+
+
+def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[str]:
+    """What a table has no room for."""
+    metric = comparison.metric
+    values = {it.arm: it for it in comparison.values}
+    if comparison.events is not None:
+        control, treated = (words.count(comparison.events.get(arm, 0)) for arm in (report.control, treatment))
+        yield f"{metric}: {control} events on control and {treated} on treatment; the interval is their exact test."
+    rates = [it.response_rate for arm in (report.control, treatment) if (it := values.get(arm)) is not None]
+    given = [words.percent(rate) for rate in rates if rate is not None]
+    if len(given) == 2:
+        yield f"{metric}: {given[0]} of control's and {given[1]} of treatment's requests have feedback."
+    if comparison.discovery is False and comparison.verdict in ("better", "worse"):
+        yield f"{metric}: may be a chance find among several metrics (not kept by e-BH at 10 %)."
+    if comparison.design_effect is not None and comparison.design_effect > 2:
+        yield f"{metric}: units, not requests, carry the information (design effect {comparison.design_effect:.1f})."
+    if (warm := comparison.without_cold) is not None and warm.lower is not None:
+        change, between = words.effect_value(comparison, warm.estimate), words.interval(comparison, warm)
+        yield f"{metric}: without the minutes of cold replicas {change}, {between}."
+
+
+def _guardrails(report: Report) -> Iterator[Block]:
+    if not report.guardrails:
+        return
+    yield Heading("Guardrails")
+    several = len(report.treatments) > 1
+    rows = [
+        [
+            it.event if not several else f"{it.event}, {it.treatment}",
+            it.limit,
+            *(words.count(it.events.get(arm, 0)) for arm in (report.control, it.treatment)),
+            words.MISSING if it.detectable is None else f"{it.detectable:.1f} times",
+            _evidence(max(it.ln_e / it.threshold, it.detector / _DETECTOR_ALARM)),
+            _guardrail_state(report, it),
+        ]
+        for it in report.guardrails
+    ]
+    yield Table(["event", "limit", "control", "treatment", "visible", "evidence", "state"], rows, right=(2, 3, 4, 5))
+    yield Paragraph(
+        [
+            "Control and treatment: units with the event. Visible: the smallest ratio to control's rate that would "
+            "have raised the alarm by now. Evidence: its share of what raises the alarm."
+        ]
+    )
+
+
+def _evidence(share: float) -> str:
+    return f"{max(share, 0.0) * 100:.0f} %"
+
+
+def _guardrail_state(report: Report, it: GuardrailStatus) -> str:
+    if it.unhealthy:
+        return "control itself exceeds the limit"
+    if not it.alarm:
+        return "quiet"
+    since = f" since {words.moment(it.alarmed_at, report.at, short=True)}" if it.alarmed_at is not None else ""
+    return f"ALARM{since}: {it.action}"
+
+
+def _sample_ratio(report: Report) -> Iterator[Block]:
+    ratio: SampleRatio = report.sample_ratio
+    yield Heading("Split")
+    if ratio.alarm:
+        since = f" since {words.moment(ratio.alarmed_at, report.at)}" if ratio.alarmed_at is not None else ""
+        yield Paragraph([f"ALARM{since}: the units contradict the weights. Verdicts are invalid."])
+        yield Bullets(ratio.attribution)
+    else:
+        yield Paragraph([f"As configured: {_evidence(ratio.ln_e / _SAMPLE_RATIO_ALARM)} of an alarm's evidence."])
+    arms = [report.control, *report.treatments]
+    rows = [
+        [it.plan, _joined(it.weights, arms), _joined({arm: words.count(n) for arm, n in it.units.items()}, arms)]
+        for it in ratio.plans
+    ]
+    if rows:
+        yield Table(["plan", "weights", "units"], rows)
+
+
+def _joined(numbers: Mapping[str, object], arms: Sequence[str]) -> str:
+    return " / ".join(str(numbers.get(arm, 0)) for arm in arms)
+
+
+def _served(report: Report) -> Iterator[Block]:
+    """Who answered, where that is not the assigned deployment alone."""
+    if all(set(by) <= {arm} for arm, by in report.served.items()):
+        return
+    rows = [
+        [words.count(requests), words.percent(requests / max(sum(by.values()), 1)), arm, deployment]
+        for arm, by in report.served.items()
+        for deployment, requests in sorted(by.items(), key=lambda item: -item[1])
+    ]
+    yield Heading("Assigned and served")
+    yield Table(["requests", "share", "assigned", "served by"], rows, right=(0, 1))

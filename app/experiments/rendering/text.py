@@ -1,0 +1,68 @@
+"""A document as plain text, the same on a terminal and in a pipe."""
+
+import textwrap
+from collections.abc import Collection, Iterable, Sequence
+from itertools import zip_longest
+
+from app.experiments.rendering.document import Block, Bullets, Heading, Paragraph, Table
+
+WIDTH = 100
+"""The longest line."""
+
+_GAP = "  "
+_NARROWEST = 10
+"""No column is wrapped to fewer characters."""
+
+
+def render(blocks: Iterable[Block]) -> str:
+    """The document: an empty line between blocks, none below a heading; ends with a newline."""
+    result = ""
+    gap = ""
+    for block in blocks:
+        if text := _block(block):
+            result += gap + text
+            gap = "\n" if isinstance(block, Heading) else "\n\n"
+    return result + "\n"
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Heading():
+            return textwrap.fill(block.text, WIDTH, break_on_hyphens=False)
+        case Paragraph():
+            return "\n".join(textwrap.fill(line, WIDTH, break_on_hyphens=False) for line in block.lines)
+        case Bullets():
+            return "\n".join(
+                textwrap.fill(item, WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+                for item in block.items
+            )
+        case Table():
+            return "\n".join(table_lines(block))
+
+
+def table_lines(table: Table, width: int = WIDTH) -> list[str]:
+    """The table's lines, with an upper-case header: none is longer than `width`, if that is possible.
+
+    Columns of text wrap, the widest first; those of numbers do not.
+    """
+    rows = [[name.upper() for name in table.header], *table.rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(table.header))]
+    wrapping = [column for column in range(len(widths)) if column not in table.right]
+    while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        widest = max(wrapping, key=lambda column: widths[column], default=None)
+        if widest is None or widths[widest] <= _NARROWEST:
+            break
+        widths[widest] -= 1
+    return [line for row in rows for line in _row(row, widths, table.right)]
+
+
+def _row(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
+    cells = [textwrap.wrap(cell, width, break_on_hyphens=False) for cell, width in zip(row, widths, strict=True)]
+    lines = []
+    for parts in zip_longest(*cells, fillvalue=""):
+        aligned = [
+            part.rjust(width) if column in right else part.ljust(width)
+            for column, (part, width) in enumerate(zip(parts, widths, strict=True))
+        ]
+        lines.append(_GAP.join(aligned).rstrip())
+    return lines

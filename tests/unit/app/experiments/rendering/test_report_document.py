@@ -1,0 +1,133 @@
+"""Reports as text and as Markdown."""
+
+import msgspec
+import pytest
+
+from app.experiments.rendering import markdown, text
+from app.experiments.rendering.report_document import document
+from app.experiments.report import Effect, Report
+from tests.support.experiment_reports import BLUE, EMPTY, GREEN, INVALID, SHIP, TTFT, guardrail
+
+
+def as_text(report: Report) -> str:
+    return text.render(document(report))
+
+
+def as_markdown(report: Report) -> str:
+    return markdown.render(document(report))
+
+
+def line(report: Report, start: str) -> str:
+    return next(it for it in as_text(report).splitlines() if it.startswith(start))
+
+
+def test_the_verdict_comes_first() -> None:
+    first = as_text(SHIP).splitlines()[:2]
+    assert first[0] == SHIP.headline
+    assert SHIP.details[0].startswith(first[1])
+    assert as_markdown(SHIP).startswith(f"# {SHIP.headline}\n\n{SHIP.details[0]}")
+
+
+@pytest.mark.parametrize("report", [SHIP, INVALID])
+def test_text_fits_100_columns(report: Report) -> None:
+    assert max(len(it) for it in as_text(report).splitlines()) <= 100
+
+
+def test_long_names_of_deployments_do_not_break_the_tables() -> None:
+    long = "a" * 63
+    report = msgspec.json.decode(msgspec.json.encode(SHIP).replace(GREEN.encode(), long.encode()), type=Report)
+    assert max(len(it) for it in as_text(report).splitlines()) <= 100
+
+
+def test_a_metrics_row_has_both_values_the_change_its_interval_and_the_verdict() -> None:
+    cells = line(SHIP, "primary").split("  ")
+    assert [cell.strip() for cell in cells if cell.strip()] == [
+        "primary",
+        "ttft",
+        "312 ms",
+        "288 ms",
+        "-7.7 %",
+        "-13.4 % to -1.7 %",
+        "better since 13 Nov 13:58",
+    ]
+
+
+def test_few_events_are_told_by_their_exact_test() -> None:
+    assert "-60.0 % to +240 %" in line(SHIP, "secondary  empty")
+    assert "- empty: 4 events on control and 6 on treatment; the interval is their exact test." in as_text(SHIP)
+
+
+def test_without_an_interval_a_dash_stands_in_its_place() -> None:
+    bare = msgspec.structs.replace(EMPTY, event_test=None, events=None, effect=Effect())
+    report = msgspec.structs.replace(SHIP, primary=[bare], secondary=[])
+    assert line(report, "secondary").split()[6:8] == ["-", "-"]
+
+
+def test_the_response_rate_of_feedback_is_told() -> None:
+    assert "thumbs: 12.0 % of control's and 12.4 % of treatment's requests have feedback" in as_text(SHIP)
+
+
+def test_a_quiet_guardrail_says_what_would_have_been_seen() -> None:
+    assert line(SHIP, "error").split()[-5:] == ["2.9", "times", "13", "%", "quiet"]
+
+
+def test_an_alarm_is_told_with_its_time_and_action() -> None:
+    assert "ALARM since 12 Nov 14:55: rollback" in as_markdown(INVALID)
+
+
+def test_a_guardrail_of_several_treatments_names_its_treatment() -> None:
+    report = msgspec.structs.replace(SHIP, treatments=[GREEN, "red"])
+    assert line(report, f"error, {GREEN}")
+
+
+def test_control_that_exceeds_an_absolute_limit_is_told() -> None:
+    report = msgspec.structs.replace(
+        SHIP, guardrails=[msgspec.structs.replace(guardrail("error", 1.0, 900, 3), unhealthy=True)]
+    )
+    assert "control itself exceeds the limit" in as_markdown(report)
+
+
+def test_a_split_that_is_not_as_configured_is_told_with_what_differs() -> None:
+    shown = as_text(INVALID)
+    assert "ALARM since 12 November 16:05: the units contradict the weights. Verdicts are invalid." in shown
+    assert "- smollm2-green lost 4,790 rows (30.0 %), smollm2-blue 20 (0.1 %)." in shown
+    assert "As configured: 0 % of an alarm's evidence." in as_text(SHIP)
+
+
+def test_served_is_shown_only_if_it_differs_from_assigned() -> None:
+    assert "Assigned and served" in as_text(SHIP)
+    assert "Assigned and served" not in as_text(INVALID)
+
+
+def test_loss_is_shown_only_if_there_is_any() -> None:
+    assert "ROWS LOST" not in as_text(SHIP)
+    assert line(INVALID, "treatment").split()[-1] == "4,790"
+
+
+def test_alarms_and_warnings_stand_before_the_tables() -> None:
+    shown = as_text(INVALID)
+    assert shown.index("Alarms\n- 12 November 16:05") < shown.index("Warnings\n- A router's") < shown.index("Arms\n")
+
+
+def test_markdown_shows_names_as_they_are() -> None:
+    report = msgspec.structs.replace(SHIP, warnings=["<img onerror=x> | `b` *c* _d_ a_b"])
+    assert r"- \<img onerror=x\> \| \`b\` \*c\* \_d\_ a_b" in as_markdown(report)
+
+
+def test_every_line_of_a_markdown_table_has_the_same_number_of_cells() -> None:
+    for block in as_markdown(SHIP).split("\n\n"):
+        if block.startswith("|"):
+            assert len({it.count(" | ") for it in block.splitlines()}) == 1
+
+
+def test_both_arms_are_in_the_order_control_treatment() -> None:
+    arms = as_text(SHIP).split("Arms\n")[1].splitlines()[1:3]
+    assert [it.split()[0] for it in arms] == ["control", "treatment"]
+    assert [it.split()[1] for it in arms] == [BLUE, GREEN]
+
+
+def test_a_metric_that_cannot_be_judged_says_why() -> None:
+    report = msgspec.structs.replace(
+        SHIP, primary=[msgspec.structs.replace(TTFT, verdict="invalid", reason="12 units")], secondary=[]
+    )
+    assert line(report, "primary").endswith("invalid: 12 units")
