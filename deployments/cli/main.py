@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from deployments.cli import demo
 from deployments.cli.errors import CommandError, ExitCode
+from deployments.cli.options import Key, Url, router_client
 
 if TYPE_CHECKING:
     from deployments.cli.router_client import RouterClient
@@ -40,20 +42,11 @@ app = typer.Typer(
 )
 keys_app = typer.Typer(help="API keys for callers.", rich_markup_mode=None)
 app.add_typer(keys_app, name="keys")
+app.add_typer(demo.app, name="demo")
 
 DEFAULT_CONFIG = Path("serve_config.yaml")
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.", show_default=True)]
 Port = Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on.")]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        envvar="SWITCHYARD_URL", metavar="URL", help="The server. Default: the one started from this directory."
-    ),
-]
-Key = Annotated[
-    str | None,
-    typer.Option(envvar="SWITCHYARD_API_KEY", metavar="KEY", help="An API key, if the server asks for one."),
-]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -210,9 +203,9 @@ def status(
         from deployments.local import dashboard, launcher
 
         run = launcher.running()
-        found = of_local_run(_client(None, key), dashboard.read(run))
+        found = of_local_run(router_client(None, key), dashboard.read(run))
     else:
-        found = of_server(_client(url, key))
+        found = of_server(router_client(url, key))
     typer.echo(json.dumps(found.as_json(), indent=2) if as_json else found.table())
     if not found.ready:
         raise typer.Exit(ExitCode.WRONG)
@@ -242,7 +235,7 @@ def traffic(
     from deployments.cli import traffic as splits
 
     wanted = splits.parse_shares(shares) if shares else None
-    client = _client(url, key)
+    client = router_client(url, key)
     before = splits.current(client, endpoint)
     if wanted is None:
         typer.echo(splits.split_table(endpoint, before))
@@ -266,18 +259,6 @@ def _check_change(client: "RouterClient", change: "Change", *, local: bool) -> N
 
         config = dashboard.read(launcher.running()).router_config
     splits.check(client, change, config)
-
-
-def _client(url: str | None, key: str | None) -> "RouterClient":
-    """The router at `url`, or of the application that runs from this directory."""
-    from deployments.cli.router_client import RouterClient
-
-    if url is None:
-        from deployments.local import launcher
-        from deployments.local.environment import HOST
-
-        url = f"http://{HOST}:{launcher.running().port}"
-    return RouterClient(url, key)
 
 
 @app.command()

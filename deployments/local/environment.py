@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.internal_api import CLOSED_VARIABLE, INTERNAL_KEY_VARIABLE, LOOPBACK_VARIABLE, MODELS_VARIABLE
+from app.internal_api import INTERNAL_KEY_VARIABLE, LOOPBACK_VARIABLE, MODELS_VARIABLE
 from deployments import draining, haproxy
 from deployments.local.directories import ROOT, models_directory
 from deployments.local.processes import MARKER, Run
@@ -53,11 +53,10 @@ class Ports:
     replicas: int
 
 
-def set_environment(run: Run, ports: Ports, *, loopback: bool, closed: bool) -> None:
+def set_environment(run: Run, ports: Ports, *, loopback: bool) -> None:
     """Puts everything that Ray, Serve, HAProxy, vLLM and the applications read into this process's environment.
 
-    `loopback`: whether the application listens on that interface alone. `closed`: strangers must not see Serve's own
-    routes.
+    `loopback`: whether the application listens on that interface alone.
     """
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -71,7 +70,6 @@ def set_environment(run: Run, ports: Ports, *, loopback: bool, closed: bool) -> 
     os.environ |= {
         MARKER: run.run_id,
         LOOPBACK_VARIABLE: "1" if loopback else "0",
-        CLOSED_VARIABLE: os.environ.get(CLOSED_VARIABLE) or ("1" if closed else "0"),
         "SPT_NOENV": "1",  # or a process that sets its title overwrites the marker in /proc/<pid>/environ
         "NO_PROXY": f"{no_proxy},{HOST}" if no_proxy else HOST,
         "PYTHONPATH": f"{ROOT}{os.pathsep}{path}" if path else str(ROOT),

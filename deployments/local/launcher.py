@@ -107,7 +107,7 @@ def _run(document: Mapping[str, Any], port: int, directory: Path, stop: threadin
         dashboard=f"http://{HOST}:{ports.dashboard}",
         directory=str(files),
     )
-    set_environment(run, ports, loopback=host == HOST, closed=_has_access(document))
+    set_environment(run, ports, loopback=host == HOST)
     failed = True
     try:
         with contextlib.suppress(Stopped):
@@ -162,12 +162,6 @@ def _host(document: Mapping[str, Any]) -> str:
     if wanted != EVERYWHERE:
         raise LaunchError(f"http_options.host: '{wanted}': a local run listens on {HOST} or on {EVERYWHERE}")
     return wanted
-
-
-def _has_access(document: Mapping[str, Any]) -> bool:
-    """Whether a router of the document knows who may call."""
-    deployments = [it for app in document.get("applications") or [] for it in app.get("deployments") or []]
-    return any((it.get("user_config") or {}).get("access") for it in deployments)
 
 
 def _http_options(document: Mapping[str, Any], port: int) -> dict[str, Any]:

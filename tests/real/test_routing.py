@@ -88,6 +88,14 @@ async def test_a_client_that_leaves_ends_the_engines_work_within_a_second(
     assert all(line.endswith(" 0.0") for line in active)
 
 
+def test_headers_that_are_too_large_are_refused_in_the_clients_error_format(application: Application) -> None:
+    sent = {"x-large": "x" * 40_000}
+    answer = httpx.get(f"{application.url}/v1/models", headers=sent)
+    assert answer.status_code == 431
+    assert answer.json()["error"]["message"] == "The headers are larger than 32768 bytes"
+    assert httpx.get(f"{application.url}/v1/models", headers={"x-large": "x" * 30_000}).status_code == 200
+
+
 def test_ready_and_metrics(application: Application) -> None:
     ready = httpx.get(f"{application.url}/ready")
     assert (ready.status_code, ready.json()["endpoints"]) == (200, {"chat": True, "embed": True})

@@ -24,9 +24,10 @@ class StreamedItems:
     def output(self, response: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The output of a response object, with the ids and, if it was cut short, the kinds of the streamed items."""
         output: list[dict[str, Any]] = response["output"]
-        done = [dict(self._done[index]) for index in sorted(self._done)]
-        if response["status"] == "incomplete" and done and _kinds(done) != _kinds(output):
-            return done
+        if response["status"] == "incomplete" and self._added.keys() == self._done.keys():
+            done = [dict(self._done[index]) for index in sorted(self._done)]
+            if _kinds(done) != _kinds(output):
+                return done
         return [self._with_ids(index, item) for index, item in enumerate(output)]
 
     def _with_ids(self, index: int, item: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import re
 import subprocess
 import time
@@ -17,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from app.internal_api import CLOSED_VARIABLE
 from deployments.haproxy import write_script
 from tests.support.servers import free_port, serve
 
@@ -52,9 +50,8 @@ backend router
 class Proxy:
     """HAProxy's processes, of which each one replaces the one before."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, directory: Path) -> None:
         self.port, self._directory = free_port(), directory
-        self._environment = {**os.environ, **environment}
         self._script = write_script(directory)
         self.processes: list[subprocess.Popen[bytes]] = []
         (directory / "500.http").write_text("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n")
@@ -67,7 +64,7 @@ class Proxy:
         last = self.processes[-1:]
         replaced = [it for old in last for it in ("-sf", str(old.pid), "-x", f"{self._directory}/admin.sock")]
         arguments = [str(self._script), "-db", "-f", str(config), *replaced]
-        self.processes.append(subprocess.Popen(arguments, env=self._environment))
+        self.processes.append(subprocess.Popen(arguments))
         self.wait(200, "/-/healthz")
         for old in last:
             self.wait_until_stopping(old)
@@ -116,8 +113,8 @@ def answer(
 
 
 @contextmanager
-def proxy(directory: Path, environment: Mapping[str, str] | None = None) -> Iterator[Proxy]:
-    started = Proxy(directory, environment or {})
+def proxy(directory: Path) -> Iterator[Proxy]:
+    started = Proxy(directory)
     try:
         yield started
     finally:
@@ -165,8 +162,8 @@ def test_an_unusable_request_id_is_replaced_for_the_client_and_the_router(tmp_pa
         assert running.get("/v1/whole", {"x-request-id": "mine"})[1]["x-seen-id"] == "mine"
 
 
-def test_serves_own_routes_are_closed_on_demand_however_they_are_written(tmp_path: Path) -> None:
-    with proxy(tmp_path, {CLOSED_VARIABLE: "1"}) as running:
+def test_serves_own_routes_are_closed_however_they_are_written(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running:
         running.start(replica=free_port())
         for path in ("/-/routes", "/-/ROUTES", "/%2D/routes", "//-/routes", "/-%2Froutes", "/-"):
             status, headers, body = running.get(path)
@@ -174,12 +171,6 @@ def test_serves_own_routes_are_closed_on_demand_however_they_are_written(tmp_pat
             assert "x-request-id" in headers
             assert json.loads(body)["error"]["message"] == "No such route"
         assert running.get("/-/healthz")[0] == 200, "this machine's own probes"
-
-
-def test_serves_own_routes_are_open_unless_they_are_closed(tmp_path: Path) -> None:
-    with proxy(tmp_path, {CLOSED_VARIABLE: "0"}) as running:
-        running.start(replica=free_port())
-        assert running.get("/-/routes")[2] == b"every deployment"
 
 
 @pytest.mark.parametrize("before", ["/v1/whole", "/v1/stream"])
@@ -235,8 +226,7 @@ def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path) -> None
     backend = BackendConfig("router", "/", app_name="router", servers=[ServerConfig("replica", "127.0.0.1", 1)])
     path = tmp_path / "haproxy.cfg"
     HAProxyApi(settings, {"router": backend}, config_file_path=str(path))._generate_config_file_internal()
-    environment = {**os.environ, CLOSED_VARIABLE: "1"}
-    done = subprocess.run([write_script(tmp_path), "-c", "-f", path], env=environment, capture_output=True, text=True)
+    done = subprocess.run([write_script(tmp_path), "-c", "-f", path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     written = path.read_text()
     assert "errorfile" not in written

@@ -162,6 +162,11 @@ def test_a_response_that_was_cut_has_the_items_of_its_stream_in_any_chunking(poi
     assert collected(RESPONSE_EVENTS, points, ResponseCollector({})) == {**RESPONSE, "output": [CUT_CALL]}
 
 
+def test_a_response_that_was_cut_before_the_calls_name_is_empty() -> None:
+    cut = message_event("response.completed", response={**RESPONSE, "output": [MARKUP]})
+    assert collected(cut, [], ResponseCollector({})) == {**RESPONSE, "output": []}
+
+
 def test_a_complete_response_is_as_the_engine_parsed_it() -> None:
     complete = message_event("response.completed", response={**RESPONSE, "status": "completed", "output": [MARKUP]})
     body = collected(RESPONSE_EVENTS.rpartition(b"event: ")[0] + complete, [], ResponseCollector({}))

@@ -15,7 +15,19 @@ from deployments.local.processes import RUN_DIRECTORY
 from deployments.weights.recipes import MODELS
 from tests.support.project import ROOT
 
-COMMANDS = ["serve", "deploy", "stop", "check", "status", "traffic", "schema", "router", "weights", "keys create"]
+COMMANDS = [
+    "serve",
+    "deploy",
+    "stop",
+    "check",
+    "status",
+    "traffic",
+    "schema",
+    "router",
+    "weights",
+    "keys create",
+    "demo traffic",
+]
 
 ROUTER_PART = {
     "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"far": 100}}},

@@ -35,5 +35,11 @@ def test_a_complete_response_keeps_the_kinds_that_the_engine_parsed() -> None:
     assert items(MESSAGE).output({"status": "completed", "output": [CALL]}) == [CALL]
 
 
-def test_a_stream_without_items_changes_nothing() -> None:
-    assert StreamedItems().output({"status": "incomplete", "output": [MESSAGE]}) == [MESSAGE]
+def test_a_call_that_was_cut_before_its_name_is_not_shown() -> None:
+    assert StreamedItems().output({"status": "incomplete", "output": [MESSAGE]}) == []
+
+
+def test_an_item_without_an_end_leaves_the_output_as_it_is() -> None:
+    found = items(CALL)
+    found.note({"type": "response.output_item.added", "output_index": 1, "item": MESSAGE})
+    assert found.output({"status": "incomplete", "output": [MESSAGE]}) == [MESSAGE]

@@ -1,0 +1,209 @@
+"""A look: an effect with its standard error, from what is known at one moment.
+
+Treatment is compared with control within strata; the strata's differences are averaged with overlap (Mantel-Haenszel)
+weights, and the variance is clustered by unit: whole users, not requests, carry the information. Strata hold the
+treatment's share, so that ramps neither bias the estimate nor need inverse propensities.
+
+Two scales. ``ratio``: ln of the ratio of the arms' means (means, proportions, ratios of sums). ``difference``: the
+difference of means; with x = ln(value) and d = 1 that of geometric means, again the ln of a ratio.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.experiments.statistics.sequences import Interval, confidence_sequence, ln_e_mix
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.integer]
+
+LookScale = Literal["ratio", "difference"]
+
+MIN_UNITS = 30
+"""No claim before each arm has so many units."""
+
+# A variance below this share of the second moment is rounding: the values do not vary. With sums of squares the
+# subtraction loses half of the digits.
+_ROUNDING = 1e-24
+_ROUNDING_OF_MOMENTS = 1e-13
+
+
+class Lines(NamedTuple):
+    """What is known of each (unit, stratum, arm): equally long arrays.
+
+    The same combination may stand in several lines. `unit` and `stratum` are codes from 0, without large gaps.
+    """
+
+    unit: Codes
+    stratum: Codes
+    arm: Codes
+    """0 control, 1 treatment."""
+    n: Floats
+    """Requests that have a value."""
+    x: Floats
+    """The sum of their numerators."""
+    d: Floats
+    """The sum of their denominators: n, unless the metric is a ratio of sums."""
+
+
+class Moments(NamedTuple):
+    """What is known of each stratum and arm where the request is the unit: arrays of shape (strata, 2)."""
+
+    n: Floats
+    x: Floats
+    d: Floats
+    xx: Floats
+    xd: Floats
+    dd: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """An estimate on a logarithmic scale (or a plain difference), with what the decision needs."""
+
+    est: float
+    se: float
+    nu: float
+    """Degrees of freedom: units less two for each stratum that counts."""
+    s0: float
+    s1: float
+    """Sums over strata of weight times mean, of control and of the treatment."""
+    overlap: float
+    """The sum of the strata's weights D0 D1 / (D0 + D1)."""
+    denominator: float
+    """Σd over the strata that count."""
+    units: tuple[int, int]
+    """Distinct units of each arm, in the strata that count."""
+    clusters: int
+    """Distinct units of both arms together."""
+
+    @property
+    def information(self) -> float:
+        return 1 / self.se**2
+
+    @property
+    def sigma(self) -> float:
+        """The residuals' standard deviation per unit: se² = sigma² / (units * share * (1 - share))."""
+        return self.se * math.sqrt(self.clusters * self.overlap / self.denominator)
+
+    @property
+    def enough(self) -> bool:
+        """Both arms have the units that a claim needs."""
+        return min(self.units) >= MIN_UNITS
+
+    def ln_e(self, *, effect: float, alpha: float) -> float:
+        """The evidence against "no effect"; 0 before both arms have enough units."""
+        return float(ln_e_mix(self.est, self.se, self.nu, effect=effect, alpha=alpha)) if self.enough else 0.0
+
+    def interval(self, *, effect: float, alpha: float) -> Interval | None:
+        """The confidence sequence at this look; None before both arms have enough units."""
+        return confidence_sequence(self.est, self.se, self.nu, effect=effect, alpha=alpha) if self.enough else None
+
+
+class _Cells(NamedTuple):
+    """The estimator's pieces for each stratum and arm, shape (strata, 2); 0 in strata that do not count."""
+
+    ok: NDArray[np.bool_]
+    mean: Floats
+    g: Floats
+    s0: float
+    s1: float
+    overlap: float
+    denominator: float
+
+
+def _cells(n: Floats, x: Floats, d: Floats) -> _Cells | None:
+    """None if no stratum has two requests, with a denominator, in each arm."""
+    ok = (n.min(axis=1) >= 2) & (d.min(axis=1) > 0)
+    if not ok.any():
+        return None
+    counted = np.where(ok[:, None], d, 1.0)
+    w = np.where(ok, counted.prod(axis=1) / counted.sum(axis=1), 0.0)
+    mean = np.where(ok[:, None], x / counted, 0.0)
+    g = w[:, None] / counted
+    s0, s1 = (w[:, None] * mean).sum(axis=0)
+    return _Cells(ok, mean, g, float(s0), float(s1), float(w.sum()), float(d[ok].sum()))
+
+
+def _multipliers(cells: _Cells, scale: LookScale) -> Floats | None:
+    """By how much an arm's residuals move the estimate: shape (2,). None where the ratio has no logarithm."""
+    if scale == "difference":
+        return np.array([-1.0, 1.0]) / cells.overlap
+    if not (cells.s0 > 0 and cells.s1 > 0):
+        return None
+    return np.array([-1 / cells.s0, 1 / cells.s1])
+
+
+def _estimate(cells: _Cells, scale: LookScale) -> float:
+    if scale == "difference":
+        return (cells.s1 - cells.s0) / cells.overlap
+    return math.log(cells.s1 / cells.s0)
+
+
+def _result(
+    cells: _Cells, scale: LookScale, variance: float, floor: float, units: tuple[int, int], clusters: int
+) -> Look | None:
+    """`variance` is the sum of the units' squared influences; at most `floor`, it is rounding."""
+    nu = clusters - 2 * int(cells.ok.sum())
+    if nu <= 0 or not math.isfinite(variance) or variance <= floor:
+        return None
+    se = math.sqrt(variance * clusters / nu)
+    est = _estimate(cells, scale)
+    if not (se * se > 0 and math.isfinite(se) and math.isfinite(est)):
+        return None
+    return Look(est, se, float(nu), cells.s0, cells.s1, cells.overlap, cells.denominator, units, clusters)
+
+
+def _sums(codes: Codes, values: Floats, size: int = 0) -> Floats:
+    return np.asarray(np.bincount(codes, values, size), dtype=np.float64)
+
+
+def look(lines: Lines, scale: LookScale) -> Look | None:
+    """The treatment against control, clustered by unit.
+
+    None where there is no estimate with an error: no stratum with two requests in each arm, a ratio whose numerator or
+    denominator is 0, no more units than means, or values that do not vary.
+    """
+    if not len(lines.unit):
+        return None
+    cell = 2 * lines.stratum + lines.arm
+    size = 2 * (int(lines.stratum.max()) + 1)
+    n, x, d = (_sums(cell, values, size).reshape(-1, 2) for values in (lines.n, lines.x, lines.d))
+    with np.errstate(over="ignore", invalid="ignore"):
+        cells = _cells(n, x, d)
+        multipliers = None if cells is None else _multipliers(cells, scale)
+        if cells is None or multipliers is None:
+            return None
+        if not cells.ok.all():
+            kept = cells.ok[lines.stratum]
+            cell = cell[kept]
+            lines = Lines._make(column[kept] for column in lines)
+        factor = (cells.g * multipliers).ravel()[cell]
+        own = factor * lines.x
+        influence = _sums(lines.unit, own - factor * cells.mean.ravel()[cell] * lines.d)
+        variance, floor = float(influence @ influence), _ROUNDING * float(own @ own)
+    width = len(influence)
+    seen = np.zeros((2, width), dtype=np.bool_)
+    seen[lines.arm, lines.unit] = True
+    control, treated = seen.sum(axis=1)
+    return _result(cells, scale, variance, floor, (int(control), int(treated)), int(seen.any(axis=0).sum()))
+
+
+def look_of_requests(moments: Moments, scale: LookScale) -> Look | None:
+    """As `look`, where every request is its own unit: second moments are enough."""
+    if not len(moments.n):
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        cells = _cells(moments.n, moments.x, moments.d)
+        multipliers = None if cells is None else _multipliers(cells, scale)
+        if cells is None or multipliers is None:
+            return None
+        squares = moments.xx - 2 * cells.mean * moments.xd + cells.mean**2 * moments.dd
+        weights = np.where(cells.ok[:, None], (cells.g * multipliers) ** 2, 0.0)
+        variance = float((weights * squares).sum())
+        floor = _ROUNDING_OF_MOMENTS * float((weights * moments.xx).sum())
+    control, treated = (int(count) for count in moments.n[cells.ok].sum(axis=0))
+    return _result(cells, scale, variance, floor, (control, treated), control + treated)

@@ -1,0 +1,54 @@
+"""`switchyard demo`: something to look at, before there are users."""
+
+from typing import Annotated
+
+import typer
+
+from deployments.cli.options import Key, Url, router_client
+
+app = typer.Typer(help="Traffic to try things with.", rich_markup_mode=None)
+
+
+@app.callback()
+def demo() -> None:
+    """Makes `traffic` a subcommand although it is the only one."""
+
+
+@app.command()
+def traffic(
+    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="An endpoint for chat.")],
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long.")] = 10.0,
+    rate: Annotated[float, typer.Option(min=0.01, help="Requests per second, on average.")] = 3.0,
+    users: Annotated[int, typer.Option(min=1, help="Made-up users; some ask far more often than others.")] = 200,
+    max_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 16,
+    feedback: Annotated[
+        str | None, typer.Option(metavar="METRIC", help="Also score answers, as a boolean feedback metric.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed asks the same questions.")] = 0,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Send chat requests of made-up users to an endpoint.
+
+    Each user has a session of its own (the header x-session-id), so that `sticky: {by: conversation}` keeps it on one
+    deployment. Ctrl-C ends it early. Prints what came back, by deployment.
+
+    \b
+    Examples:
+      switchyard demo traffic chat
+      switchyard demo traffic chat --minutes 2 --rate 5 --feedback thumbs
+    """
+    import asyncio
+
+    from deployments.cli.demo_traffic import Plan, Sender
+
+    client = router_client(url, key)
+    plan = Plan(endpoint=endpoint, users=users, rate=rate, seconds=minutes * 60, max_tokens=max_tokens, seed=seed)
+    sender = Sender(client.url, key, plan, feedback=feedback)
+    typer.echo(f"Sending {rate:g} requests/s to {client.url} for {minutes:g} min; Ctrl-C ends it.", err=True)
+    try:
+        asyncio.run(sender.run())
+    except KeyboardInterrupt:
+        typer.echo("Stopped early.", err=True)
+    typer.echo(sender.table())
+    sender.check()

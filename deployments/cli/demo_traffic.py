@@ -1,0 +1,183 @@
+"""Made-up users that ask an endpoint questions: who asks what and when, and what came back.
+
+Arrivals are a Poisson process, so that answers that take long do not slow the questions down; users differ in how often
+they ask, and prompts in length, as those of real ones do.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from random import Random
+from statistics import median
+
+import aiohttp
+
+from app.routing.traffic import DEPLOYMENT_HEADER
+from deployments.cli.errors import CommandError, ExitCode
+from deployments.cli.table import table
+
+MAX_IN_FLIGHT = 32
+"""Further questions are left out while so many wait for an answer: the server is slower than the rate."""
+
+_TIMEOUT_S = 120.0
+_SUBJECTS = "rivers, bread, chess, violins, bridges, whales, glass, trains, maps, bees, tea, comets".split(", ")
+_QUESTIONS = (
+    "Tell me one thing about {subject}.",
+    "Why do people like {subject}?",
+    "Write a short line about {subject}.",
+    "What should I know about {subject} before a visit to a museum?",
+)
+_CONTEXT = "Earlier somebody said that {subject} are the most interesting thing of all, which not everyone believed. "
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is sent: `rate` in requests per second, over `seconds`."""
+
+    endpoint: str
+    users: int
+    rate: float
+    seconds: float
+    max_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """`after_s`: since the question before."""
+
+    after_s: float
+    session: str
+    prompt: str
+
+
+def questions(plan: Plan) -> Iterator[Question]:
+    """The questions of a plan, the same for the same seed."""
+    random = Random(plan.seed)
+    activity = list(itertools.accumulate(random.lognormvariate(0, 1) for _ in range(plan.users)))
+    elapsed = 0.0
+    while True:
+        after_s = random.expovariate(plan.rate)
+        elapsed += after_s
+        if elapsed > plan.seconds:
+            return
+        user = random.choices(range(plan.users), cum_weights=activity)[0]
+        subject = random.choice(_SUBJECTS)
+        context = "".join(
+            _CONTEXT.format(subject=random.choice(_SUBJECTS)) for _ in range(int(random.expovariate(0.5)))
+        )
+        prompt = context + random.choice(_QUESTIONS).format(subject=subject)
+        yield Question(after_s, f"demo-{plan.seed}-{user}", prompt)
+
+
+@dataclass
+class Seen:
+    """What one deployment answered; times in seconds."""
+
+    first_token_s: list[float] = field(default_factory=list)
+    events: int = 0
+    failed: int = 0
+
+
+class Sender:
+    """Sends a plan to the router at `url`. `feedback`: a metric that every answer is scored for, at random."""
+
+    def __init__(self, url: str, key: str | None, plan: Plan, *, feedback: str | None = None) -> None:
+        self._url, self._plan, self._feedback = url, plan, feedback
+        self._headers = {"authorization": f"Bearer {key}"} if key else {}
+        self._random = Random(plan.seed + 1)
+        self._seen: defaultdict[str, Seen] = defaultdict(Seen)
+        self._left_out = 0
+        self._error = ""
+
+    async def run(self) -> None:
+        """Sends every question at its time, then waits for the last answers."""
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session:
+            waiting: set[asyncio.Task[None]] = set()
+            due = time.monotonic()
+            for question in questions(self._plan):
+                due += question.after_s
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+                if len(waiting) >= MAX_IN_FLIGHT:
+                    self._left_out += 1
+                    continue
+                task = asyncio.create_task(self._ask(session, question))
+                waiting.add(task)
+                task.add_done_callback(waiting.discard)
+            await asyncio.gather(*waiting)
+
+    async def _ask(self, session: aiohttp.ClientSession, question: Question) -> None:
+        body = {
+            "model": self._plan.endpoint,
+            "messages": [{"role": "user", "content": question.prompt}],
+            "max_tokens": self._plan.max_tokens,
+            "stream": True,
+        }
+        name = "(none)"
+        try:
+            started = time.perf_counter()
+            headers = {"x-session-id": question.session}
+            async with session.post(f"{self._url}/v1/chat/completions", json=body, headers=headers) as answer:
+                name = answer.headers.get(DEPLOYMENT_HEADER, name)
+                if answer.status != 200:
+                    self._failed(name, await _message(answer))
+                    return
+                await self._read(answer, self._seen[name], started)
+            if self._feedback is not None:
+                await self._score(session, answer.headers["x-request-id"])
+        except (aiohttp.ClientError, TimeoutError) as error:
+            self._failed(name, str(error) or "no answer in time")
+
+    async def _read(self, answer: aiohttp.ClientResponse, seen: Seen, started: float) -> None:
+        first = True
+        async for line in answer.content:
+            if line.startswith(b"data: {") and first:
+                seen.first_token_s.append(time.perf_counter() - started)
+                first = False
+            seen.events += line.startswith(b"data: {")
+
+    async def _score(self, session: aiohttp.ClientSession, request_id: str) -> None:
+        score = {"request_id": request_id, "metric": self._feedback, "value": self._random.random() < 0.8}
+        async with session.post(f"{self._url}/api/feedback", json=score) as answer:
+            if answer.status >= 400:
+                self._error = await _message(answer)
+
+    def _failed(self, name: str, message: str) -> None:
+        self._seen[name].failed += 1
+        self._error = message
+
+    def table(self) -> str:
+        """What came back, by deployment."""
+        rows = [
+            [
+                name,
+                str(len(seen.first_token_s)),
+                str(seen.failed),
+                f"{median(seen.first_token_s) * 1000:.0f} ms" if seen.first_token_s else "-",
+            ]
+            for name, seen in sorted(self._seen.items())
+        ]
+        lines = [table(["DEPLOYMENT", "ANSWERED", "FAILED", "FIRST TOKEN (MEDIAN)"], rows)]
+        if self._left_out:
+            lines.append(f"{self._left_out} questions left out: {MAX_IN_FLIGHT} were waiting. Try a lower --rate.")
+        if self._error:
+            lines.append(f"The last error: {self._error}")
+        return "\n".join(lines)
+
+    def check(self) -> None:
+        """Raises CommandError if nothing was answered."""
+        if not any(seen.first_token_s for seen in self._seen.values()):
+            raise CommandError("No request was answered", ExitCode.UNREACHABLE)
+
+
+async def _message(answer: aiohttp.ClientResponse) -> str:
+    """An error's message, in one line."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(await answer.read())["error"]["message"])
+    return f"status {answer.status}"

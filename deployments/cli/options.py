@@ -1,0 +1,31 @@
+"""Options that several commands take, and the router that they mean."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from deployments.cli.router_client import RouterClient
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        envvar="SWITCHYARD_URL", metavar="URL", help="The server. Default: the one started from this directory."
+    ),
+]
+Key = Annotated[
+    str | None,
+    typer.Option(envvar="SWITCHYARD_API_KEY", metavar="KEY", help="An API key, if the server asks for one."),
+]
+
+
+def router_client(url: str | None, key: str | None) -> "RouterClient":
+    """The router at `url`, or of the application that runs from this directory."""
+    from deployments.cli.router_client import RouterClient
+
+    if url is None:
+        from deployments.local import launcher
+        from deployments.local.environment import HOST
+
+        url = f"http://{HOST}:{launcher.running().port}"
+    return RouterClient(url, key)

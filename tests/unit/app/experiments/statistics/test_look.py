@@ -1,0 +1,251 @@
+import math
+from collections import defaultdict
+from dataclasses import astuple
+from typing import get_args
+
+import numpy as np
+import pytest
+import ville
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.experiments.statistics.look import Lines, Look, LookScale, Moments, look, look_of_requests
+from app.experiments.statistics.sequences import boundary, narrowest
+
+Line = tuple[int, int, int, float, float]
+"""unit, stratum, arm, x, d of one request."""
+
+SCALES: tuple[LookScale, ...] = get_args(LookScale)
+
+
+def lines_of(requests: list[Line]) -> Lines:
+    unit, stratum, arm, x, d = (np.array(column) for column in zip(*requests, strict=True))
+    return Lines(unit, stratum, arm, np.ones(len(requests)), x.astype(float), d.astype(float))
+
+
+def moments_of(requests: list[Line]) -> Moments:
+    sums = np.zeros((6, 1 + max(stratum for _, stratum, *_ in requests), 2))
+    for _, stratum, arm, x, d in requests:
+        sums[:, stratum, arm] += [1, x, d, x * x, x * d, d * d]
+    return Moments(*sums)
+
+
+def slow_look(requests: list[Line], scale: LookScale) -> tuple[float, float, float] | None:
+    """The design's formulas word for word, without arrays: estimate, error, degrees of freedom."""
+    n: dict[tuple[int, int], int] = defaultdict(int)
+    total_x: dict[tuple[int, int], float] = defaultdict(float)
+    total_d: dict[tuple[int, int], float] = defaultdict(float)
+    for _, s, a, x, d in requests:
+        n[s, a] += 1
+        total_x[s, a] += x
+        total_d[s, a] += d
+    ok = [s for s in {s for s, _ in n} if n[s, 0] >= 2 and n[s, 1] >= 2]
+    if not ok:
+        return None
+    w = {s: total_d[s, 0] * total_d[s, 1] / (total_d[s, 0] + total_d[s, 1]) for s in ok}
+    mean = {(s, a): total_x[s, a] / total_d[s, a] for s in ok for a in (0, 1)}
+    sums = [sum(w[s] * mean[s, a] for s in ok) for a in (0, 1)]
+    overlap = sum(w.values())
+    residuals: dict[int, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for u, s, a, x, d in requests:
+        if s in ok:
+            residuals[u][a] += w[s] / total_d[s, a] * (x - mean[s, a] * d)
+    m = len(residuals)
+    nu = m - 2 * len(ok)
+    if nu <= 0:
+        return None
+    if scale == "difference":
+        influences = [u1 - u0 for u0, u1 in residuals.values()]
+        return (sums[1] - sums[0]) / overlap, math.sqrt(m / nu * sum(u * u for u in influences)) / overlap, nu
+    if min(sums) <= 0:
+        return None
+    influences = [u1 / sums[1] - u0 / sums[0] for u0, u1 in residuals.values()]
+    return math.log(sums[1] / sums[0]), math.sqrt(m / nu * sum(u * u for u in influences)), nu
+
+
+a_request = st.tuples(
+    st.integers(0, 14),
+    st.integers(0, 3),
+    st.integers(0, 1),
+    st.floats(0.125, 50, width=32),
+    st.floats(0.125, 10, width=32),
+)
+requests = st.lists(a_request, min_size=1, max_size=80)
+
+
+def same(one: Look | None, other: Look | None, tolerance: float = 1e-9) -> None:
+    assert (one is None) == (other is None)
+    if one is not None and other is not None:
+        assert astuple(one)[:3] == pytest.approx(astuple(other)[:3], rel=tolerance, abs=tolerance)
+        assert (one.units, one.clusters) == (other.units, other.clusters)
+
+
+UNIT = [1, 1, 2, 3, 3, 3, 4, 5, 6, 6, 7, 8]
+ARM = [1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 1, 0]
+STRATUM = [0, 1, 0, 0, 1, 1, 0, 1, 0, 1, 1, 1]
+X = [3.0, 4, 2, 5, 6, 1, 2, 7, 4, 3, 5, 2]
+D = [1.0, 2, 1, 2, 2, 1, 1, 2, 1, 1, 1, 1]
+REFERENCE = list(zip(UNIT, STRATUM, ARM, X, D, strict=True))
+
+
+@pytest.mark.parametrize(("scale", "est", "se"), [("ratio", 0.159065, 0.205300), ("difference", 0.434783, 0.577394)])
+def test_the_reference_look_is_the_designs(scale: LookScale, est: float, se: float) -> None:
+    result = look(lines_of(REFERENCE), scale)
+    assert result is not None
+    assert (result.s1, result.s0, result.overlap) == pytest.approx((11.333333, 9.666667, 3.833333), abs=1e-5)
+    assert (result.est, result.se) == pytest.approx((est, se), abs=1e-5)
+    assert (result.nu, result.units, result.clusters) == (4, (4, 4), 8)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(requests=requests)
+def test_a_look_is_the_slow_transcription_of_the_formulas(scale: LookScale, requests: list[Line]) -> None:
+    expected = slow_look(requests, scale)
+    result = look(lines_of(requests), scale)
+    if expected is None or expected[1] < 1e-9:
+        assert result is None
+    else:
+        assert result is not None
+        assert astuple(result)[:3] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(requests=requests)
+def test_without_users_the_moments_are_enough(scale: LookScale, requests: list[Line]) -> None:
+    alone = [(number, *rest) for number, (_, *rest) in enumerate(requests)]
+    same(look_of_requests(moments_of(alone), scale), look(lines_of(alone), scale), 1e-6)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(requests=requests, data=st.data())
+def test_neither_order_nor_merging_of_lines_changes_a_look(
+    scale: LookScale, requests: list[Line], data: st.DataObject
+) -> None:
+    shuffled = lines_of(data.draw(st.permutations(requests)))
+    sums: dict[tuple[int, int, int], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for unit, stratum, arm, x, d in requests:
+        for place, value in enumerate((1.0, x, d)):
+            sums[unit, stratum, arm][place] += value
+    merged = Lines(*np.array(list(sums), dtype=int).T, *np.array(list(sums.values())).T)
+    same(look(shuffled, scale), look(lines_of(requests), scale))
+    same(look(merged, scale), look(lines_of(requests), scale))
+
+
+@given(requests=requests, factor=st.floats(0.01, 100))
+def test_a_common_factor_changes_no_lift(requests: list[Line], factor: float) -> None:
+    times = [(*line[:3], factor * line[3], line[4]) for line in requests]
+    same(look(lines_of(times), "ratio"), look(lines_of(requests), "ratio"), 1e-7)
+    logs = [(*line[:3], math.log(line[3]), 1.0) for line in requests]
+    shifted = [(*line[:3], line[3] + math.log(factor), 1.0) for line in logs]
+    same(look(lines_of(shifted), "difference"), look(lines_of(logs), "difference"), 1e-7)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(requests=requests)
+def test_swapped_arms_negate_the_effect(scale: LookScale, requests: list[Line]) -> None:
+    one = look(lines_of(requests), scale)
+    other = look(lines_of([(u, s, 1 - a, x, d) for u, s, a, x, d in requests]), scale)
+    assert (one is None) == (other is None)
+    if one is not None and other is not None:
+        assert (other.est, other.se, other.units) == (
+            pytest.approx(-one.est, abs=1e-9),
+            pytest.approx(one.se),
+            one.units[::-1],
+        )
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@given(requests=requests, empty=st.integers(0, 1), more=st.integers(1, 5))
+def test_a_stratum_with_an_empty_arm_changes_nothing(
+    scale: LookScale, requests: list[Line], empty: int, more: int
+) -> None:
+    others: list[Line] = [(unit, 4, 1 - empty, 3.0 + unit, 2.0) for unit in range(more + 15)]
+    same(look(lines_of(requests + others), scale), look(lines_of(requests), scale))
+
+
+@given(seed=st.integers(0, 1000), t_opt=st.integers(50, 5000), n=st.integers(100, 2000))
+def test_with_one_unit_per_request_one_stratum_and_one_scale_it_is_villes_sequence(
+    seed: int, t_opt: int, n: int
+) -> None:
+    """Control is a constant, so that the difference is a mean; ville takes the normal limit in place of Student's t."""
+    y = np.random.default_rng(seed).normal(0.2, 3, n)
+    theirs = ville.AsymptoticCS(alpha=0.05, t_opt=t_opt, min_samples=2).fit(y)
+    arm, zeros = np.repeat([1, 0], n), np.zeros(2 * n)
+    lines = Lines(np.arange(2 * n), zeros.astype(int), arm, zeros + 1, np.r_[y, np.zeros(n)], zeros + 1)
+    mine = look(lines, "difference")
+    assert mine is not None
+    effect = narrowest(0.05) * y.std(ddof=1) / math.sqrt(t_opt)
+    reach = float(boundary(mine.se, math.inf, effect=effect, alpha=0.05, scales=(1.0,))) * mine.se
+    assert (mine.est - reach, mine.est + reach) == pytest.approx(theirs.interval(), abs=1e-6)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(
+    "requests",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param([(0, 0, 0, 1.0, 1.0)] * 9, id="one arm"),
+        pytest.param([(u, 0, u % 2, 2.5, 1.0) for u in range(50)], id="no variance"),
+        pytest.param([(u, 0, u % 2, 0.1, 1.0) for u in range(49)], id="no variance, rounded"),
+        pytest.param([(u, 0, u % 2, 0.0, 1.0) for u in range(50)], id="all zero"),
+        pytest.param([(u, 0, u % 2, 1.0 + u, 0.0) for u in range(50)], id="no denominator"),
+        pytest.param([(u, u, u % 2, 1.0 + u, 1.0) for u in range(50)], id="a stratum each"),
+        pytest.param([(u % 2, 0, u % 2, 1.0 + u, 1.0) for u in range(50)], id="a unit each"),
+        pytest.param([(u, 0, u % 2, math.inf, 1.0) for u in range(50)], id="infinite"),
+        pytest.param([(u, 0, u % 2, math.nan, 1.0) for u in range(50)], id="no number"),
+        pytest.param([(u, 0, u % 2, (u + 1) * 1e200, 1.0) for u in range(50)], id="overflow"),
+    ],
+)
+def test_where_nothing_can_be_said_there_is_no_look(scale: LookScale, requests: list[Line]) -> None:
+    empty = np.empty(0)
+    lines = (
+        lines_of(requests) if requests else Lines(empty.astype(int), empty.astype(int), empty.astype(int), *[empty] * 3)
+    )
+    moments = moments_of(requests) if requests else Moments(*np.empty((6, 0, 2)))
+    result = look(lines, scale)
+    assert result is None or math.isfinite(result.est + result.se)
+    if len({x for *_, x, _ in requests}) < 2 or requests[0][3] != requests[0][3]:
+        assert result is None
+        assert look_of_requests(moments, scale) is None or len({unit for unit, *_ in requests}) < 9
+
+
+def test_a_ratio_without_a_single_event_in_one_arm_has_no_look() -> None:
+    requests: list[Line] = [(u, 0, u % 2, float(u % 4 == 1), 1.0) for u in range(80)]
+    assert look(lines_of(requests), "ratio") is None
+    assert look_of_requests(moments_of(requests), "ratio") is None
+    assert look(lines_of(requests), "difference") is not None
+
+
+def test_no_claim_before_thirty_units_in_each_arm() -> None:
+    rng = np.random.default_rng(1)
+    requests: list[Line] = [(u, 0, int(u >= 200), float(rng.normal(5 * (u >= 200))), 1.0) for u in range(229)]
+    few = look(lines_of(requests), "difference")
+    assert few is not None
+    assert few.units == (200, 29)
+    assert few.interval(effect=0.05, alpha=0.05) is None
+    assert few.ln_e(effect=0.05, alpha=0.05) == 0
+    enough = look(lines_of([*requests, (229, 0, 1, 5.0, 1.0)]), "difference")
+    assert enough is not None
+    assert enough.interval(effect=0.05, alpha=0.05) is not None
+    assert enough.ln_e(effect=0.05, alpha=0.05) > 10
+
+
+def test_sigma_gives_back_the_error() -> None:
+    rng = np.random.default_rng(2)
+    requests: list[Line] = [(u % 500, 0, int(u % 500 < 100), float(rng.normal(3)), 1.0) for u in range(2000)]
+    result = look(lines_of(requests), "difference")
+    assert result is not None
+    assert result.sigma**2 / (500 * 0.2 * 0.8) == pytest.approx(result.se**2, rel=1e-9)
+    assert result.information == pytest.approx(1 / result.se**2)
+
+
+def test_repeats_of_a_user_are_no_information() -> None:
+    rng = np.random.default_rng(3)
+    once: list[Line] = [(u, 0, u % 2, float(rng.normal()), 1.0) for u in range(400)]
+    clustered, single = look(lines_of(once * 4), "difference"), look_of_requests(moments_of(once * 4), "difference")
+    alone = look(lines_of(once), "difference")
+    assert clustered is not None
+    assert single is not None
+    assert alone is not None
+    assert clustered.se == pytest.approx(alone.se, rel=1e-9)
+    assert clustered.se**2 / single.se**2 == pytest.approx(4, rel=0.02)
