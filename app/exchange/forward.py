@@ -114,9 +114,8 @@ class Forwarder:
         record.attempts += 1
         if name != assignment.deployment:
             record.reason = "failover"
-        in_flight = self.state.telemetry.in_flight.labels(record.endpoint, name, record.dialect)
         try:
-            with in_flight.track_inprogress():
+            with self.state.telemetry.working(record):
                 await self._serve(self.snapshot.targets[name])
         except Rejected as error:
             health.succeeded(name)

@@ -47,15 +47,15 @@ async def handle(
     """Serves one HTTP request (ASGI): read, authenticate, parse, route, reserve and queue, forward, write."""
     headers = headers_of(scope)
     dialect, route = candidates[-1]
-    request = _request(scope, headers)
+    snapshot = state.snapshot
+    request = _request(scope, headers, configured_at=snapshot.applied_at if snapshot is not None else 0)
     record = Record(dialect.name, route.operation, request.id)
     writer = ResponseWriter(send, record)
     try:
         async with errors_rendered(writer, lambda error: dialect.render_error(error, route.operation, request)):
-            if (snapshot := state.snapshot) is None:
+            if snapshot is None:
                 raise Unavailable("The router has no configuration yet", retry_after=1)
             check_headers(scope, snapshot.config.max_header_bytes)
-            request = replace(request, configured_at=snapshot.applied_at)
             dialect, route = _claimed(candidates, request, record)
             caller = UNAUTHENTICATED
             if not route.open:  # before the body is read: it costs memory
@@ -80,7 +80,7 @@ async def handle(
         state.telemetry.finish(record)
 
 
-def _request(scope: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
+def _request(scope: Mapping[str, Any], headers: Mapping[str, str], *, configured_at: int) -> Request:
     """The request, without its body."""
     return Request(
         method=scope["method"],
@@ -89,11 +89,14 @@ def _request(scope: Mapping[str, Any], headers: Mapping[str, str]) -> Request:
         query=_query(scope.get("query_string", b"")),
         headers=headers,
         id=request_id(headers),
+        configured_at=configured_at,
     )
 
 
 def _claimed(candidates: Candidates, request: Request, record: Record) -> tuple[Dialect, Route]:
-    dialect, route = next(((d, r) for d, r in candidates if d.claims(r, request)), candidates[-1])
+    for dialect, route in candidates:
+        if dialect.claims(route, request):
+            break
     record.dialect, record.operation = dialect.name, route.operation
     return dialect, route
 

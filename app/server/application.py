@@ -6,7 +6,7 @@ through `reconfigure`.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from functools import cached_property
 from random import Random
@@ -121,8 +121,8 @@ class Router:
             yield
             await self._deployments.close()
 
-    async def _exchange(self, candidates: Candidates, scope: Scope, receive: Receive, send: Send) -> None:
-        await handle(self.state, candidates, scope, receive, send)
+    def _exchange(self, candidates: Candidates, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return handle(self.state, candidates, scope, receive, send)
 
     def _operations(self) -> list[Path]:
         return [
