@@ -25,12 +25,16 @@ class Random(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The deployment of a request, why it was chosen, and the alternatives if it fails before the first byte."""
+    """The deployment of a request, why it was chosen, and the alternatives if it fails before the first byte.
+
+    `key` is the sticky key that decided, if one did.
+    """
 
     endpoint: str
     deployment: str
     reason: Reason
     alternatives: Sequence[str] = ()
+    key: str | None = None
 
 
 def assign(
@@ -109,7 +113,7 @@ def _within(
         return Assignment(name, deployment, "header")
     key = sticky_key(endpoint.sticky) if endpoint.sticky is not None else None
     chosen = weighted(endpoint.traffic, random) if key is None else rendezvous(key, endpoint.traffic)
-    return Assignment(name, chosen, "traffic" if key is None else "sticky", _alternatives(endpoint, chosen))
+    return Assignment(name, chosen, "traffic" if key is None else "sticky", _alternatives(endpoint, chosen), key)
 
 
 def _named_within(config: Config, endpoint: str, name: str) -> str | None:

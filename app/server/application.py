@@ -7,8 +7,8 @@ through `reconfigure`.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
-from functools import cached_property
+from contextlib import asynccontextmanager, nullcontext
+from functools import cached_property, partial
 from random import Random
 
 from starlette.applications import Starlette
@@ -34,6 +34,10 @@ from app.exchange.request import headers_of
 from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
+from app.ledger.controller_client import ControllerClient
+from app.ledger.ledger import Ledger
+from app.ledger.secret import unit_secret
+from app.ledger.sender import Sender
 from app.routing.circuit_breaker import Breakers
 from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
@@ -63,8 +67,10 @@ class Router:
         *,
         random: Random | None = None,
         control: ControlPlane | None = None,
+        controller: ControllerClient | None = None,
         access_timing: AccessTiming = DEFAULT_TIMING,
     ) -> None:
+        """`controller` keeps and judges the exposures of experiments; without one, nothing is recorded."""
         self._environment = environment
         self._upstream = Upstream()
         telemetry = Telemetry()
@@ -75,7 +81,9 @@ class Router:
             timing=access_timing,
         )
         self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
-        self.state = RouterState(self._upstream, telemetry, self._access, self._deployments, random or Random())
+        ledger = Ledger(partial(unit_secret, environment.internal_key), enabled=controller is not None)
+        self._sender = Sender(ledger, controller.send, telemetry) if controller is not None else None
+        self.state = RouterState(self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger)
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control)
         endpoints = route_apps(self._exchange)
@@ -100,9 +108,10 @@ class Router:
         reloads = self.state.telemetry.reloads
         try:
             new = config if isinstance(config, Config) else parse(config)
-            snapshot = Snapshot(new, targets(new, self._environment), ConfigViews(new), int(time.time()))
+            reachable = targets(new, self._environment)
             self._access.reconfigure(new)
-            self.state.snapshot = snapshot
+            recorded = self.state.ledger.configure(new)
+            self.state.snapshot = Snapshot(new, reachable, ConfigViews(new), int(time.time()), recorded)
         except ConfigError:
             reloads.labels("refused").inc()
             raise
@@ -117,7 +126,8 @@ class Router:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        async with self._upstream, self._access.running(), monitor_event_loop(self.state.telemetry):
+        sending = self._sender.running() if self._sender is not None else nullcontext()
+        async with self._upstream, sending, self._access.running(), monitor_event_loop(self.state.telemetry):
             yield
             await self._deployments.close()
 
