@@ -56,6 +56,9 @@ class Reader(Protocol):
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last."""
 
+    def is_known(self, request: int, caller: int) -> bool:
+        """Whether feedback of `caller` (0: a manager) for that hash can be counted now. Only looks into memory."""
+
 
 class Answers:
     """Answers questions; keeps the A/A runs that are under way."""
@@ -72,6 +75,7 @@ class Answers:
             ("GET", re.compile("/experiments/([^/]+)/aa"), self._runs_so_far),
             ("POST", re.compile("/experiments/([^/]+)/aa"), self._start_runs),
             ("GET", re.compile("/requests/([0-9a-f]{16})"), self._exposures),
+            ("POST", re.compile("/feedback/pending"), self._pending),
             ("GET", re.compile("/series"), self._series),
         ]
 
@@ -149,6 +153,12 @@ class Answers:
 
     def _exposures(self, request: str, query: Query, body: bytes) -> Answer:
         return Answer(200, _json({"exposures": list(self._reader.exposures(int(request, 16)))}))
+
+    def _pending(self, query: Query, body: bytes) -> Answer:
+        """How many of the (request hash, caller) in the body are of no exposure that is known."""
+        asked = msgspec.json.decode(body, type=list[tuple[int, int]])
+        unseen = sum(not self._reader.is_known(request, caller) for request, caller in asked)
+        return Answer(200, _json({"pending": unseen}))
 
     def _series(self, query: Query, body: bytes) -> Answer:
         now, found = self._reader.now(), list[Series]()

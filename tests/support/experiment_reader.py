@@ -86,3 +86,6 @@ class FakeReader:
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         return self.rows.get(request, [])
+
+    def is_known(self, request: int, caller: int) -> bool:
+        return request in self.rows
