@@ -36,7 +36,9 @@ class Judged(Protocol):
 
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]: ...
 
-    def plan_sample_size(self, metric: str, effect: float, power: float, now: float) -> Planned: ...
+    def plan_sample_size(
+        self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
+    ) -> Planned: ...
 
     def false_verdicts(self) -> Callable[[int], Sequence[FalseVerdicts]]:
         """The work of A/A runs, on a copy of the evidence: it may run in another thread, for a number of runs."""
@@ -133,7 +135,8 @@ class Answers:
         metric = choice(query, "metric", list(metrics))
         effect = number(query, "effect", default=metrics[metric].minimal_effect)
         power = number(query, "power", default=0.8, below=1.0)
-        planned = judged.plan_sample_size(metric, effect, power, self._reader.now())
+        treatment = choice(query, "treatment", experiment.treatments)
+        planned = judged.plan_sample_size(metric, effect, power, self._reader.now(), treatment)
         return _formatted(planned, form, lambda: plan_document(name, planned))
 
     def _start_runs(self, name: str, query: Query, body: bytes) -> Answer:

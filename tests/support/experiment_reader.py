@@ -20,7 +20,7 @@ GREEN_FLOAT32 = {
 }
 
 
-class FakeAnalysis:
+class FixedEvidence:
     """Tells a fixed report."""
 
     def __init__(self, report: Report = SHIP) -> None:
@@ -43,7 +43,9 @@ class FakeAnalysis:
             for minute in range(3)
         ]
 
-    def plan_sample_size(self, metric: str, effect: float, power: float, now: float) -> Planned:
+    def plan_sample_size(
+        self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
+    ) -> Planned:
         return Planned(
             metric=metric,
             effect=effect,
@@ -72,7 +74,7 @@ class FakeReader:
     def __init__(self) -> None:
         running = Experiment.model_validate(GREEN_FLOAT32)
         self.declared = {"green-float32": running, "next": running.model_copy(update={"state": "draft"})}
-        self.judged = FakeAnalysis()
+        self.judged = FixedEvidence()
         self.rows: dict[int, list[Mapping[str, Any]]] = {}
 
     def now(self) -> float:
@@ -81,7 +83,7 @@ class FakeReader:
     def experiments(self) -> Mapping[str, Experiment]:
         return self.declared
 
-    def analysis(self, name: str) -> FakeAnalysis | None:
+    def analysis(self, name: str) -> FixedEvidence | None:
         return self.judged if name == "green-float32" else None
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:

@@ -76,7 +76,9 @@ class FakeAnalysis:
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]:
         return []
 
-    def plan_sample_size(self, metric: str, effect: float, power: float, now: float) -> Planned:
+    def plan_sample_size(
+        self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
+    ) -> Planned:
         raise NotImplementedError
 
     def false_verdicts(self) -> Callable[[int], Sequence[FalseVerdicts]]:

@@ -27,6 +27,7 @@ Name = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="The experiment,
 Metric = Annotated[
     str | None, typer.Option(metavar="METRIC", help="As in the report: ttft, ttft.p95. Default: the first primary.")
 ]
+Treatment = Annotated[str | None, typer.Option(metavar="NAME", help="Default: the first treatment.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
@@ -98,7 +99,7 @@ def report(
 def history(
     name: Name,
     metric: Metric = None,
-    treatment: Annotated[str | None, typer.Option(metavar="NAME", help="Default: the first treatment.")] = None,
+    treatment: Treatment = None,
     form: Format = "text",
     ledger: Ledger = None,
     config: ConfigFile = None,
@@ -125,6 +126,7 @@ def planner(
         float | None, typer.Option(min=0.0, help="0.05 is 5 %. Default: the metric's minimal effect.")
     ] = None,
     power: Annotated[float, typer.Option(min=0.0, max=1.0, help="The chance to find it.")] = 0.8,
+    treatment: Treatment = None,
     form: Format = "text",
     ledger: Ledger = None,
     config: ConfigFile = None,
@@ -140,7 +142,7 @@ def planner(
     """
     from deployments.cli.experiments.source import path_of
 
-    query = _given(format=form, metric=metric, effect=effect, power=power)
+    query = _given(format=form, metric=metric, effect=effect, power=power, treatment=treatment)
     _print(_source(url, key, ledger, config).ask("GET", path_of(name, "/planner"), query))
 
 
@@ -174,7 +176,8 @@ def explain(
     sticky_key: Annotated[
         str | None, typer.Argument(metavar="KEY", help="A user, a header's value, a session: what it is sticky by.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: Treatment = Annotated[str | None, typer.Option(metavar="NAME", help="Default: the first treatment.")]
+AsJson = False,
     url: Url = None,
     key: Key = None,
 ) -> None:
@@ -266,11 +269,11 @@ def export(
       switchyard experiments export > exposures.csv
       switchyard experiments export --format parquet --output exposures.parquet --since 2026-11-12
     """
-    from deployments.cli.experiments import exposures
+    from deployments.cli.experiments.exposures import write
     from deployments.cli.experiments.times import moment
 
     bounds = [moment(text, option) if text else None for text, option in ((since, "--since"), (until, "--until"))]
-    rows = exposures.export(ledger, output, form, endpoint=endpoint, since=bounds[0], until=bounds[1])
+    rows = write(ledger, output, form, endpoint=endpoint, since=bounds[0], until=bounds[1])
     typer.echo(f"{rows} exposures.", err=True)
 
 
