@@ -37,7 +37,7 @@ from app.exchange.state import RouterState
 from app.ledger.controller_client import ControllerClient
 from app.ledger.ledger import Ledger
 from app.ledger.secret import unit_secret
-from app.ledger.sender import Sender
+from app.ledger.sender import EVERY_S, Sender
 from app.routing.circuit_breaker import Breakers
 from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
@@ -71,8 +71,11 @@ class Router:
         control: ControlPlane | None = None,
         controller: ControllerClient | None = None,
         access_timing: AccessTiming = DEFAULT_TIMING,
+        send_every_s: float = EVERY_S,
     ) -> None:
-        """`controller` keeps and judges the exposures of experiments; without one, nothing is recorded."""
+        """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
+        seconds; without one, nothing is recorded.
+        """
         self._environment = environment
         self._upstream = Upstream()
         telemetry = Telemetry()
@@ -84,7 +87,9 @@ class Router:
         )
         self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
         ledger = Ledger(partial(unit_secret, environment.internal_key), enabled=controller is not None)
-        self._sender = Sender(ledger, controller.send, telemetry) if controller is not None else None
+        self._sender = (
+            Sender(ledger, controller.send, telemetry, every_s=send_every_s) if controller is not None else None
+        )
         self.state = RouterState(self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger)
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control)
