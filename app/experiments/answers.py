@@ -36,6 +36,9 @@ class Judged(Protocol):
 
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]: ...
 
+    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """Whether each (request hash, caller hash) of a score is an exposure that waits for feedback."""
+
     def plan_sample_size(
         self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
     ) -> Planned: ...
@@ -57,9 +60,6 @@ class Reader(Protocol):
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last."""
-
-    def is_known(self, request: int, caller: int) -> bool:
-        """Whether feedback of `caller` (0: a manager) for that hash can be counted now. Only looks into memory."""
 
 
 class Answers:
@@ -160,8 +160,9 @@ class Answers:
     def _pending(self, query: Query, body: bytes) -> Answer:
         """How many of the (request hash, caller) in the body are of no exposure that is known."""
         asked = msgspec.json.decode(body, type=list[tuple[int, int]])
-        unseen = sum(not self._reader.is_known(request, caller) for request, caller in asked)
-        return Answer(200, _json({"pending": unseen}))
+        analyses = [it for name in self._reader.experiments() if (it := self._reader.analysis(name)) is not None]
+        known = [any(found) for found in zip(*(it.knows(asked) for it in analyses), strict=True)]
+        return Answer(200, _json({"pending": len(asked) - sum(known)}))
 
     def _series(self, query: Query, body: bytes) -> Answer:
         now, found = self._reader.now(), list[Series]()

@@ -31,6 +31,9 @@ class Analysis(Protocol):
     def add_rows(self, rows: RowColumns) -> None: ...
     def add_late(self, late: LateColumns) -> None: ...
     def add_feedback(self, items: Sequence[FeedbackItem]) -> None: ...
+    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """Whether each (request hash, caller hash) of a score is an exposure that waits for feedback."""
+
     def set_lost(self, rows: Mapping[str, int]) -> None:
         """Rows of the run that routers have lost, by deployment."""
 
@@ -98,6 +101,10 @@ class Evidence:
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]:
         """A comparison's stored looks."""
         return self._analysis.history(metric, treatment)
+
+    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """Which scores are of an exposure that waits for feedback."""
+        return self._analysis.knows(scored)
 
     def plan_sample_size(
         self, metric: str, effect: float, power: float, now: float, treatment: str | None = None

@@ -76,10 +76,6 @@ class RecordedLedger:
         found = reading.find(self._store, request)
         return exposures_of(*found) if found is not None else []
 
-    def is_known(self, request: int, caller: int) -> bool:
-        """Nothing waits for feedback here."""
-        return False
-
     def _replayed(self, run: Run) -> Any:
         tables = Tables()
         config = self._config_of(run)

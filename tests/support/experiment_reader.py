@@ -25,6 +25,8 @@ class FixedEvidence:
 
     def __init__(self, report: Report = SHIP) -> None:
         self._report = report
+        self.requests: set[int] = set()
+        """Those that wait for feedback."""
         self.failing = False
 
     def report(self, now: float) -> Report:
@@ -42,6 +44,9 @@ class FixedEvidence:
             )
             for minute in range(3)
         ]
+
+    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        return [request in self.requests for request, _ in scored]
 
     def plan_sample_size(
         self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
@@ -88,6 +93,3 @@ class FakeReader:
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         return self.rows.get(request, [])
-
-    def is_known(self, request: int, caller: int) -> bool:
-        return request in self.rows

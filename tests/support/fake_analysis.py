@@ -35,6 +35,9 @@ class FakeAnalysis:
     def add_feedback(self, items: Sequence[FeedbackItem]) -> None:
         self.feedback += items
 
+    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        return [False] * len(scored)
+
     def set_lost(self, rows: Mapping[str, int]) -> None:
         self.lost = dict(rows)
 

@@ -176,8 +176,7 @@ def explain(
     sticky_key: Annotated[
         str | None, typer.Argument(metavar="KEY", help="A user, a header's value, a session: what it is sticky by.")
     ] = None,
-    as_json: Treatment = Annotated[str | None, typer.Option(metavar="NAME", help="Default: the first treatment.")]
-AsJson = False,
+    as_json: AsJson = False,
     url: Url = None,
     key: Key = None,
 ) -> None:

@@ -228,7 +228,7 @@ def test_a_manager_scores_every_answer(rig: Rig) -> None:
 
 def test_a_known_request_is_not_pending(rig: Rig) -> None:
     assert rig.controller is not None
-    rig.controller.reader.rows[request_hash("r1")] = []
+    rig.controller.reader.judged.requests.add(request_hash("r1"))
     assert rig.call("POST", "/api/feedback", json=[score(), score("stars", 3)]).json()["pending"] == 0
 
 
