@@ -44,7 +44,9 @@ def output_patterns(path: str, *, stream: bool) -> OutputPatterns | None:
     return (_STREAMED if stream else _WHOLE).get(path)
 
 
-_FINISH = re.compile(rb'"finish_reason": ?"(\w{1,32})"')
+_FINISH_KEY = b'"finish_reason":'
+_WORD = re.compile(rb' ?"(\w{1,32})"')
+_FINISH = re.compile(_FINISH_KEY + rb' ?"(\w{1,32})"')
 _STOP = re.compile(rb'"stop_reason": ?"(\w{1,32})"')
 _INCOMPLETE = re.compile(rb'"incomplete_details": ?\{"reason": ?"(\w{1,32})"')
 _RESPONSE = re.compile(rb'"object": ?"response"')
@@ -53,6 +55,9 @@ _FUNCTION_CALL = re.compile(rb'"type": ?"function_call"')
 
 def find_finish(payload: bytes) -> str | None:
     """The last finish reason in an answer, or in the end of a stream: the engine's word for it."""
+    last = payload.rfind(_FINISH_KEY)
+    if last >= 0 and (word := _WORD.match(payload, last + len(_FINISH_KEY))):  # nearly always
+        return word[1].decode()
     # `stop_reason` of chat and text completions is the stop string; it stands beside a `finish_reason`.
     for pattern in (_FINISH, _STOP, _INCOMPLETE):
         if found := pattern.findall(payload):

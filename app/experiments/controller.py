@@ -186,7 +186,7 @@ class Controller:
     def _rebuild(self, config: Config) -> None:
         """Makes analyses where the basis is new, and counts for them what has been recorded so far.
 
-        If that could not be read, or the analyses have counted batches that were forgotten and will come again, it
+        If that could not be read, or the analyses have counted batches that are not held and will come again, it
         makes all of them.
         """
         waiting = self._keeper.waiting

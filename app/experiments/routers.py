@@ -42,9 +42,9 @@ class RouterProgress:
             self.lost[key] = max(self.lost.get(key, 0), lost.rows)
         self.heard_at, self.ahead_s = now, batch.sent_at - now
 
-    def acknowledgement(self, *, forgetful: bool) -> Acknowledgement:
-        """`forgetful`: the controller could not hold what it cannot store. It asks for it once it can store again."""
-        received = self.counted if forgetful else self.held
+    def acknowledgement(self, *, counted_suffices: bool) -> Acknowledgement:
+        """`counted_suffices`: the controller has no room for batches now; it asks for them once it has."""
+        received = self.counted if counted_suffices else self.held
         return Acknowledgement(received=received.floor, durable=self.stored.floor)
 
     @property

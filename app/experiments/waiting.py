@@ -24,8 +24,8 @@ class Taken(NamedTuple):
 class Waiting:
     """What the controller holds, and what it knows of each router.
 
-    Above `max_records` it forgets the batches that it could not store. Their routers keep them, and send them again
-    once the directory works and `received` goes back.
+    Above `max_records` it holds no more: batches are counted only. Their routers keep them, and send them again once
+    something was stored and `received` goes back.
     """
 
     def __init__(self, max_records: int = MAX_WAITING_RECORDS) -> None:
@@ -35,7 +35,7 @@ class Waiting:
         self._max_records = max_records
         self._held: list[Taken] = []
         self._writing: list[Taken] = []
-        self._has_forgotten = False
+        self._has_passed = False
 
     def __iter__(self) -> Iterator[Taken]:
         """In the order of arrival."""
@@ -51,18 +51,18 @@ class Waiting:
         return self.routers.setdefault(name, RouterProgress())
 
     def hold(self, taken: Taken) -> None:
-        """Keeps a batch until it is stored."""
+        """Keeps a batch until it is stored, if there is room."""
+        size = taken.exposures.size
+        if self.records and self.records + size > self._max_records:
+            self._has_passed = True
+            return
         self._held.append(taken)
-        self.records += taken.exposures.size
+        self.records += size
         self.router(taken.router).waiting.add(taken.number)
-        if self.records > self._max_records:
-            self._has_forgotten = True
-            self._drop(self._held)
-            self._held = []
 
     def acknowledge(self, router: str) -> Acknowledgement:
         """What the router is told."""
-        return self.routers[router].acknowledgement(forgetful=self._has_forgotten)
+        return self.routers[router].acknowledgement(counted_suffices=self._has_passed)
 
     def begin(self) -> list[Taken]:
         """The batches of the next segment: all of them."""
@@ -77,7 +77,7 @@ class Waiting:
         for taken in self._writing:
             self.routers[taken.router].stored.add(taken.number)
         self._drop(self._writing)
-        self._writing, self._has_forgotten = [], False
+        self._writing, self._has_passed = [], False
 
     def absorb(self, footer: Footer) -> None:
         """What a segment of another controller, or of an earlier one, says is stored. It counts as counted, too."""

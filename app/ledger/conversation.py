@@ -8,7 +8,7 @@ from typing import Any
 SESSION_HEADER = "x-session-id"
 """Names the conversation of a request, for endpoints with `sticky: {by: conversation}`."""
 
-_MOST_BYTES = 16 * 1024
+_MOST_CHARACTERS = 16 * 1024
 """How much of a text counts, beside its length: hashing a megabyte would delay every other request."""
 
 _MOST_TEXTS = 64
@@ -27,17 +27,17 @@ def conversation_key(caller: str, task: str, body: Mapping[str, Any]) -> str | N
 
     `body` is the request in vLLM's fields: a chat, Anthropic's messages or a Responses request.
     """
-    digest = hashlib.blake2b(digest_size=16)
-    _add(digest.update, "caller", caller)
+    hashed: list[str] = []
+    _add(hashed, "caller", caller)
     system, items = _parts(task, body)
-    _add(digest.update, "system", system)
+    _add(hashed, "system", system)
     for item in items:
-        role = item.get("role") if isinstance(item, Mapping) else "user"
+        role = item.get("role") if isinstance(item, dict) else "user"
         if role in _SYSTEM:
-            _add(digest.update, "system", item.get("content"))
+            _add(hashed, "system", item.get("content"))
         elif role == "user":
-            _add(digest.update, "user", item.get("content") if isinstance(item, Mapping) else item)
-            return digest.hexdigest()
+            _add(hashed, "user", item.get("content") if isinstance(item, dict) else item)
+            return hashlib.blake2b("".join(hashed).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return None
 
 
@@ -45,7 +45,7 @@ def turns(task: str, body: Mapping[str, Any]) -> int:
     """The model's earlier turns that a request holds."""
     count, before = 0, False
     for item in _parts(task, body)[1]:
-        is_models = isinstance(item, Mapping) and (item.get("role") == "assistant" or item.get("type") in _BY_THE_MODEL)
+        is_models = isinstance(item, dict) and (item.get("role") == "assistant" or item.get("type") in _BY_THE_MODEL)
         count += is_models and not before
         before = is_models
     return count
@@ -60,11 +60,10 @@ def _parts(task: str, body: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
     return body.get(before), found if isinstance(found, list) else () if found is None else (found,)
 
 
-def _add(update: Any, role: str, value: Any) -> None:
-    """Hashes the texts in `value`. Each comes after its role and length, so that no two lists of texts are the same."""
-    for text in islice(_texts(value), _MOST_TEXTS):
-        update(f"{role}:{len(text)}:".encode())
-        update(text[:_MOST_BYTES].encode("utf-8", "surrogatepass"))
+def _add(hashed: list[str], role: str, value: Any) -> None:
+    """Adds the texts in `value`. Each comes after its role and length, so that no two lists of texts are the same."""
+    for text in (value,) if isinstance(value, str) else islice(_texts(value), _MOST_TEXTS):
+        hashed.append(f"{role}:{len(text)}:{text[:_MOST_CHARACTERS]}")
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -73,7 +72,7 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for part in value:
             yield from _texts(part)
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict):
         for name, part in value.items():
             if name not in _NOT_CONTENT:
                 yield from _texts(part)

@@ -15,7 +15,7 @@ from app.engine.output import OutputPatterns, find_finish, find_id, output_patte
 from app.engine.promised_output import Promise, promised
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable, UpstreamError
 from app.internal_api import REPLICA_AGE_HEADER
-from app.ledger.plans import Scope
+from app.ledger.plans import NEVER, Scope
 from app.ledger.units import request_hash
 from app.ledger.wire import Failure, Finish, LateKind
 
@@ -27,8 +27,6 @@ MOST_CHECKED = 64 * 1024
 
 _LAST_CHUNKS = 4
 """Of a stream: the finish reason, the usage and the end may come in a chunk each."""
-
-_NEVER = float("inf")
 
 _FAILURES: tuple[tuple[type[SwitchyardError], Failure], ...] = (
     (Unreachable, Failure.UNREACHABLE),
@@ -72,6 +70,10 @@ class Draw(NamedTuple):
     flags: int
 
 
+def _new_tail() -> deque[bytes]:
+    return deque(maxlen=_LAST_CHUNKS)
+
+
 @dataclass(slots=True)
 class Exposure:
     """What has been seen of the request of `draw`. Times are in seconds.
@@ -93,19 +95,16 @@ class Exposure:
     path: str = ""
     promise: Promise | None = None
     kept: bytearray | None = None
-    due: float = _NEVER
+    due: float = NEVER
     """The age at which the request is late next."""
     _patterns: OutputPatterns | None = None
     _steady: bool = False
     _first: float = 0.0
     _last: float = 0.0
     _chunks: int = 0
-    _tail: deque[bytes] = field(default_factory=lambda: deque(maxlen=_LAST_CHUNKS))
+    _tail: deque[bytes] = field(default_factory=_new_tail)
     _slow: int = 0
     _unfinished: int = 0
-
-    def __post_init__(self) -> None:
-        self._set_due()
 
     def sent(self, path: str, body: Mapping[str, Any]) -> None:
         """The main request goes to the engine."""
@@ -141,15 +140,15 @@ class Exposure:
             self._identify(chunk)
         if self.kept is not None:
             self._keep(chunk)
+        if not self.is_visible:
+            self.is_visible = self._patterns is None or self._patterns.visible.search(chunk) is not None
         if self.first_token is not None:
             self.itl_max = max(self.itl_max, now - self._last)
             self._chunks += 1
-        elif self._patterns is None or self._patterns.token.search(chunk):
+        elif self.is_visible or self._patterns is None or self._patterns.token.search(chunk):
             self.first_token = time.perf_counter() - self.draw.started
             self._first, self._chunks = now, 1
         self._last = now
-        if not self.is_visible:
-            self.is_visible = self._patterns is None or self._patterns.visible.search(chunk) is not None
         self._steady = self.is_visible and self.kept is None
 
     def stream_ended(self, name: str, now: float, *, in_order: bool) -> None:
@@ -159,7 +158,7 @@ class Exposure:
         end = b"".join(self._tail)
         self._tail.clear()
         self._finish(end)
-        if (error := error_in(end)) is not None:
+        if b'"error"' in end and (error := error_in(end)) is not None:
             self.is_broken = True
             self.failed(name, error)
 
@@ -195,12 +194,8 @@ class Exposure:
         while self._unfinished < len(scope.unfinished) and age > (limit := scope.unfinished[self._unfinished]):
             self._unfinished += 1
             yield LateKind.UNFINISHED, limit
-        self._set_due()
-
-    def _set_due(self) -> None:
-        scope = self.draw.scope
         slow = scope.slow[self._slow :] if self.draw.stream else ()
-        self.due = min((*slow, *scope.unfinished[self._unfinished :]), default=_NEVER)
+        self.due = min((*slow, *scope.unfinished[self._unfinished :]), default=NEVER)
 
     def _identify(self, answer: bytes) -> None:
         if (id := find_id(answer)) is not None:

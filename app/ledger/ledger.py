@@ -75,7 +75,7 @@ class Ledger:
         self._changed_at: dict[str, float] = {}
         self._open = OpenBatch()
         self._requests: dict[int, Exposure] = {}
-        self._in_flight: Counter[str] = Counter()
+        self._in_flight: dict[str, int] = {}
         self._seq = self._number = 0
         self._most_entries = MOST_ENTRIES
 
@@ -106,7 +106,7 @@ class Ledger:
             flags |= Flag.CARRIED
         unit = self.hashes.unit(key if key is not None else f"\0{self.router}:{seq}")
         at = time.time() - (time.perf_counter() - arrival.started)
-        in_flight = self._in_flight[endpoint]
+        in_flight = self._in_flight.get(endpoint, 0)
         self._in_flight[endpoint] = in_flight + 1
         draw = Draw(
             scope,
@@ -126,7 +126,7 @@ class Ledger:
             min(in_flight, _MAX_U16),
             flags,
         )
-        exposure = self._requests[seq] = Exposure(draw)
+        exposure = self._requests[seq] = Exposure(draw, due=scope.first_due[arrival.stream])
         batch = self._open
         batch.starts.append(Start(seq, at, unit, batch.plan(scope.plan), batch.name(draw.assigned), reason, flags))
         self._seal_if_full()
@@ -196,5 +196,6 @@ class Ledger:
         self._seal_if_full()
 
     def _seal_if_full(self) -> None:
-        if len(self._open) >= self._most_entries:
+        batch = self._open
+        if len(batch.starts) + len(batch.rows) + len(batch.late) + len(batch.feedback) >= self._most_entries:
             self.seal()

@@ -4,11 +4,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from app.config.experiment_checks import is_active
 from app.config.experiments import Experiment, Guardrail
 from app.config.schema import Config, Endpoint
 from app.ledger.wire import Plan
+
+NEVER = float("inf")
 
 
 def plan_of(name: str, endpoint: Endpoint, generation: int = 0) -> Plan:
@@ -22,7 +25,7 @@ def plan_of(name: str, endpoint: Endpoint, generation: int = 0) -> Plan:
     return Plan(name, f"{generation}-{hashlib.blake2b(canonical, digest_size=4).hexdigest()}", dict(endpoint.traffic))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scope:
     """What is recorded of an endpoint's requests.
 
@@ -34,6 +37,12 @@ class Scope:
     slow: tuple[float, ...] = ()
     unfinished: tuple[float, ...] = ()
     changed_at: float | None = None
+
+    @cached_property
+    def first_due(self) -> tuple[float, float]:
+        """The age at which a whole answer is late first, and a stream."""
+        unfinished = min(self.unfinished, default=NEVER)
+        return unfinished, min((*self.slow, unfinished))
 
 
 def scopes(config: Config, changed_at: Mapping[str, float]) -> dict[str, Scope]:

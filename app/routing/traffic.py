@@ -166,6 +166,11 @@ def rendezvous(key: str, traffic: Mapping[str, int]) -> str:
     return max((name for name in traffic if traffic[name] > 0), key=lambda name: _score(key, name, traffic[name]))
 
 
+def scores(key: str, traffic: Mapping[str, int]) -> dict[str, float]:
+    """The score of every name in `rendezvous`; 0 for those without a share, which cannot win."""
+    return {name: _score(key, name, weight) if weight > 0 else 0.0 for name, weight in traffic.items()}
+
+
 def _score(key: str, name: str, weight: int) -> float:
     digest = hashlib.blake2b(f"{len(key)}:{key}{name}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     uniform = (int.from_bytes(digest) + 0.5) / 2**64

@@ -114,6 +114,10 @@ class Analysis:
         """Scores of any answers."""
         self._feedback.add(items)
 
+    def knows(self, scored: Sequence[tuple[int, int]]) -> list[bool]:
+        """Whether each (request hash, caller hash) of a score is an exposure that waits for feedback."""
+        return self._feedback.knows(scored)
+
     def set_lost(self, rows: Mapping[str, int]) -> None:
         """Rows of the endpoint that routers dropped since the start, by deployment."""
         self._watched.traffic.set_lost(rows)

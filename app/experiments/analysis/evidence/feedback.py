@@ -140,7 +140,7 @@ class PendingFeedback:
         """Gives scores to their exposures. Of several scores of one exposure, the last one counts."""
         waiting = sorted(self._waiting, key=lambda it: (it.item.at, it.item.value))
         self._waiting = []
-        for (item, since), row in zip(waiting, self._rows_of([it.item for it in waiting]), strict=True):
+        for (item, since), row in zip(waiting, self._rows_of([_who(it.item) for it in waiting]), strict=True):
             if row >= 0:
                 self._score(row, item)
             elif since is not None and now - since > UNKNOWN_S:
@@ -157,13 +157,16 @@ class PendingFeedback:
             self._told_at.values[row, column] = item.at
             self._value.values[row, column] = item.value
 
-    def _rows_of(self, items: Sequence[FeedbackItem]) -> list[int]:
-        """Where each scored exposure stands; -1 if it is not known, or is somebody else's."""
-        if not items or not len(self):
-            return [-1] * len(items)
-        request = np.array([item.request for item in items], np.uint64)
-        caller = np.array([item.caller for item in items], np.uint64)
-        found = np.full(len(items), -1, np.int64)
+    def knows(self, scored: Sequence[tuple[int, int]]) -> list[bool]:
+        """Whether each (request, caller) of a score is an exposure that is waited for."""
+        return [row >= 0 for row in self._rows_of(scored)]
+
+    def _rows_of(self, scored: Sequence[tuple[int, int]]) -> list[int]:
+        """Where the exposure of each (request, caller) stands; -1 if it is not known, or is somebody else's."""
+        if not scored or not len(self):
+            return [-1] * len(scored)
+        request, caller = np.array(scored, np.uint64).T
+        found = np.full(len(scored), -1, np.int64)
         for keys in (request, _of_caller(request, caller)):  # the caller's own request id comes first, so it is last
             position = self._keys.find(keys)
             row = self._latest.values[np.maximum(position, 0)]
@@ -183,6 +186,10 @@ class PendingFeedback:
             column.keep(waiting)
         self._keys, self._latest = HashIndex(), Growing(np.int64)
         self._index(np.arange(len(self)))
+
+
+def _who(item: FeedbackItem) -> tuple[int, int]:
+    return item.request, item.caller
 
 
 def _of_caller(request: Hashes, caller: Hashes) -> Hashes:

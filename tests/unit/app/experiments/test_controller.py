@@ -229,7 +229,7 @@ def below_a_file(desk: Desk) -> Callable[[], None]:
 def test_a_directory_that_cannot_be_made_costs_nothing(desk: Desk) -> None:
     repair = below_a_file(desk)
     for number in range(1, 4):
-        assert desk.send(full(number)) == Acknowledgement(received=number, durable=0)
+        assert desk.send(full(number, sent_at=desk.clock())) == Acknowledgement(received=number, durable=0)
         desk.pass_time(60)
     assert desk.analysis.rows == {(A, seq): 1 for seq in (1, 2, 3)}
     failing, incomplete = desk.analysis_report_warnings()
@@ -238,7 +238,7 @@ def test_a_directory_that_cannot_be_made_costs_nothing(desk: Desk) -> None:
     repair()
     desk.pass_time(60)
     desk.pass_time(60)
-    assert desk.send(full(4)) == Acknowledgement(received=4, durable=3)
+    assert desk.send(full(4, sent_at=desk.clock())) == Acknowledgement(received=4, durable=3)
     assert desk.analysis_report_warnings() == []
     assert desk.analysis.rows == {(A, seq): 1 for seq in (1, 2, 3, 4)}
     assert desk.analysis.started_at == START
