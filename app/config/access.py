@@ -32,6 +32,8 @@ class Limits(Section):
 
     def within(self, wider: "Limits") -> "Limits":
         """These limits, and `wider`'s where these say nothing."""
+        if not self.model_fields_set:  # in most configurations, and for every request
+            return wider
         return Limits(**{**wider.model_dump(exclude_unset=True), **self.model_dump(exclude_unset=True)})
 
 

@@ -21,6 +21,8 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 def peek(body: bytes) -> dict[str, Any]:
     """The body if it is a JSON object, else an empty one: to detect the dialect of a request."""
+    if not body:  # not read yet
+        return {}
     try:
         value = from_json(body)
     except ValueError:

@@ -14,6 +14,8 @@ AZURE_MOUNTS = ("", "/azure", "/models", "/endpoints/{endpoint}")
 MOUNTS = ("/serverless/v1", "/dedicated/v1")
 """Friendli's base paths for serverless and dedicated endpoints."""
 
+_BELOW = tuple(f"{mount}/" for mount in MOUNTS)
+
 
 def openai_routes(prefix: str) -> tuple[Route, ...]:
     """OpenAI's chat, completions and embeddings below a base path."""
@@ -26,7 +28,7 @@ def openai_routes(prefix: str) -> tuple[Route, ...]:
 
 def is_below(request: Request) -> bool:
     """Whether a request is below one of Friendli's base paths."""
-    return request.path.startswith(tuple(f"{mount}/" for mount in MOUNTS))
+    return request.path.startswith(_BELOW)
 
 
 def addressed(call: Call, request: Request) -> Call:

@@ -1,8 +1,8 @@
 """Writes the response to the client over ASGI."""
 
 import math
+import os
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -50,7 +50,7 @@ class ResponseWriter:
 
     def upstream_id(self) -> str:
         """An id for the engine: the request's, made unique, since clients may send theirs twice at once."""
-        return f"{self.record.request_id}-{uuid.uuid4().hex[:8]}"
+        return f"{self.record.request_id}-{os.urandom(4).hex()}"
 
     def tokens_used(self, prompt: int) -> int:
         """The tokens that the request has cost: as the engine counted them, else `prompt` and one for each event of

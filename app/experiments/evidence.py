@@ -31,6 +31,9 @@ class Analysis(Protocol):
     def add_rows(self, rows: RowColumns) -> None: ...
     def add_late(self, late: LateColumns) -> None: ...
     def add_feedback(self, items: Sequence[FeedbackItem]) -> None: ...
+    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """Whether each (request hash, caller hash) of a score is an exposure that waits for feedback."""
+
     def set_lost(self, rows: Mapping[str, int]) -> None:
         """Rows of the run that routers have lost, by deployment."""
 
@@ -39,7 +42,9 @@ class Analysis(Protocol):
 
     def report(self, now: float) -> Report: ...
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]: ...
-    def plan_sample_size(self, metric: str, effect: float, power: float, now: float) -> Planned: ...
+    def plan_sample_size(
+        self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
+    ) -> Planned: ...
     def false_verdicts(self) -> Callable[[int], Sequence[FalseVerdicts]]: ...
     def state(self) -> dict[str, Any]:
         """What cannot be computed from exposures again, as plain data."""
@@ -97,9 +102,15 @@ class Evidence:
         """A comparison's stored looks."""
         return self._analysis.history(metric, treatment)
 
-    def plan_sample_size(self, metric: str, effect: float, power: float, now: float) -> Planned:
-        """What it takes to find an effect."""
-        return self._analysis.plan_sample_size(metric, effect, power, now)
+    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """Which scores are of an exposure that waits for feedback."""
+        return self._analysis.knows(scored)
+
+    def plan_sample_size(
+        self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
+    ) -> Planned:
+        """What it takes to find an effect, by default of the first treatment."""
+        return self._analysis.plan_sample_size(metric, effect, power, now, treatment)
 
     def false_verdicts(self) -> Callable[[int], Sequence[FalseVerdicts]]:
         """The work of A/A runs."""

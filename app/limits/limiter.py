@@ -131,7 +131,7 @@ class Reservation:
     def __init__(self, limiter: Limiter, who: str, endpoint: str, limits: Sequence[_Limit], usage: UsageSource) -> None:
         self._limiter, self._store = limiter, limiter.store
         self._who, self._endpoint, self._limits, self._usage = who, endpoint, limits, usage
-        self._holder = uuid.uuid4().hex
+        self._holder = uuid.uuid4().hex if limits else ""
         self._reserved: list[_Limit] = []
         self._windows: asyncio.Task[Mapping[Kind, Window]] | None = None
 

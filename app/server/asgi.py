@@ -1,3 +1,9 @@
+"""The ASGI layers between the server and the exchange.
+
+They return the inner application's awaitable instead of awaiting it: Python passes every chunk of a stream through each
+coroutine that waits.
+"""
+
 from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -15,8 +21,8 @@ class RouteApp:
     def __init__(self, exchange: Exchange, candidates: Candidates) -> None:
         self._exchange, self._candidates = exchange, candidates
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._exchange(self._candidates, scope, receive, send)
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self._exchange(self._candidates, scope, receive, send)
 
 
 RouteApps = Mapping[tuple[str, str], RouteApp]
@@ -38,9 +44,9 @@ class ExactPathRouter:
         self._endpoints = {where: endpoint for where, endpoint in endpoints.items() if "{" not in where[1]}
         self._otherwise = otherwise
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         known = self._endpoints.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
-        await (known or self._otherwise)(scope, receive, send)
+        return (known or self._otherwise)(scope, receive, send)
 
 
 class StripTrailingSlash:
@@ -49,7 +55,7 @@ class StripTrailingSlash:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http" and len(path := scope["path"]) > 1 and path.endswith("/"):
             scope = {**scope, "path": path.rstrip("/") or "/"}
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)

@@ -1,6 +1,6 @@
 """HTTP/1.0 clients get whole responses: their protocol has no chunked transfer coding (RFC 9112, 7)."""
 
-from collections.abc import MutableMapping
+from collections.abc import Awaitable, MutableMapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -12,11 +12,9 @@ class HTTP10:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["http_version"] != "1.0":
-            await self._app(scope, receive, send)
-        else:
-            await self._app(scope, receive, _Whole(send).send)
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        is_old = scope["type"] == "http" and scope["http_version"] == "1.0"
+        return self._app(scope, receive, _Whole(send).send if is_old else send)
 
 
 class _Whole:

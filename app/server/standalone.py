@@ -1,5 +1,6 @@
 """The router alone, on uvicorn, in front of deployments that have a `url`: no Ray, no engine."""
 
+import gc
 from pathlib import Path
 
 import uvicorn
@@ -20,4 +21,7 @@ def run(config: Path, host: str, port: int, serve_url: str) -> None:
     log_to_stderr()
     router = Router(RuntimeEnvironment.from_environment(serve_url, loopback=is_loopback(host)))
     router.reconfigure(loaded)
+    # What is here now stays: no collection needs to look at it again. Ray Serve does the same in its replicas.
+    gc.collect()
+    gc.freeze()
     uvicorn.run(router.app, host=host, port=port, log_level="warning", access_log=False)

@@ -39,7 +39,9 @@ class Record:
 def log_request(record: Record, elapsed_s: float) -> None:
     """Writes the request's line: the event ``request``."""
     if _log.isEnabledFor(logging.INFO):
-        _log.info("", extra=event("request", **_fields(record, elapsed_s)))
+        # As `_log.info` does, without the search for the caller's line, which the stack of a stream makes long.
+        line = event("request", **_fields(record, elapsed_s))
+        _log.handle(_log.makeRecord(_log.name, logging.INFO, __file__, 0, "", (), None, extra=line))
 
 
 def _fields(record: Record, elapsed_s: float) -> dict[str, object]:

@@ -7,8 +7,9 @@ Metric names follow OpenTelemetry's GenAI conventions where one exists
 import os
 import time
 from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -18,6 +19,7 @@ from app.telemetry.access_log import Record, log_request
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LABELS = ("endpoint", "deployment", "dialect", "status")
+Labelled = TypeVar("Labelled", Counter, Gauge, Histogram)
 
 
 # The bucket boundaries that the conventions recommend, in seconds and tokens.
@@ -35,6 +37,7 @@ class Telemetry:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
         self.in_flight = Gauge(
             "http_server_active_requests",
             "Requests that a deployment is working on",
@@ -102,6 +105,30 @@ class Telemetry:
             "switchyard_limit_store_failures", "Times that the store of limits did not answer", registry=registry
         )
 
+        self.ledger_rows = Counter(
+            "switchyard_ledger_rows",
+            "Exposures recorded, by the deployment that was drawn",
+            ("endpoint", "deployment"),
+            registry=registry,
+        )
+        self.ledger_rows_lost = Counter(
+            "switchyard_ledger_rows_lost",
+            "Exposures dropped while the controller of experiments was away",
+            ("endpoint", "deployment"),
+            registry=registry,
+        )
+        self.ledger_buffer = Gauge(
+            "switchyard_ledger_buffer_bytes",
+            "Exposures that are not yet durable at the controller",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.ledger_batch = Histogram(
+            "switchyard_ledger_batch_seconds",
+            "From sending a batch of exposures to the controller's acknowledgement",
+            registry=registry,
+            buckets=_FIRST_TOKEN,
+        )
         self.loop_lag = Gauge(
             "switchyard_event_loop_lag_seconds",
             "By how much a timer of one second was late, the last time",
@@ -126,25 +153,53 @@ class Telemetry:
         """Counts a failure of the limit store."""
         self.store_failures.inc()
 
+    def rows_recorded(self, endpoint: str, deployment: str, rows: int) -> None:
+        """Counts exposures."""
+        self.ledger_rows.labels(endpoint, deployment).inc(rows)
+
+    def rows_lost(self, endpoint: str, deployment: str, rows: int) -> None:
+        """Counts exposures that were dropped."""
+        self.ledger_rows_lost.labels(endpoint, deployment).inc(rows)
+
+    def ledger_buffered(self, size: int) -> None:
+        """The bytes of exposures that wait."""
+        self.ledger_buffer.set(size)
+
+    def batch_sent(self, seconds: float) -> None:
+        """A batch of exposures was acknowledged."""
+        self.ledger_batch.observe(seconds)
+
     def finish(self, record: Record) -> None:
         """Counts a finished request and writes its access log line."""
         elapsed = time.perf_counter() - record.started
         labels = record.labels
-        self.requests.labels(*labels, record.reason).inc()
-        self.duration.labels(*labels).observe(elapsed)
+        self._child(self.requests, *labels, record.reason).inc()
+        self._child(self.duration, *labels).observe(elapsed)
         if record.error:
-            self.errors.labels(*labels, record.error).inc()
+            self._child(self.errors, *labels, record.error).inc()
         if record.streamed and record.first_byte is not None:
-            self.first_token.labels(*labels).observe(record.first_byte - record.started)
+            self._child(self.first_token, *labels).observe(record.first_byte - record.started)
             if record.usage is not None and record.usage.completion_tokens > 1:
                 rest = record.started + elapsed - record.first_byte
-                self.per_token.labels(*labels).observe(rest / (record.usage.completion_tokens - 1))
+                self._child(self.per_token, *labels).observe(rest / (record.usage.completion_tokens - 1))
         if record.usage is not None:
-            self.tokens.labels(*labels, "input").observe(record.usage.prompt_tokens)
-            self.tokens.labels(*labels, "output").observe(record.usage.completion_tokens)
+            self._child(self.tokens, *labels, "input").observe(record.usage.prompt_tokens)
+            self._child(self.tokens, *labels, "output").observe(record.usage.completion_tokens)
         if record.max_tokens is not None:
-            self.max_tokens.labels(*labels).observe(min(record.max_tokens, _MAX_OBSERVED))
+            self._child(self.max_tokens, *labels).observe(min(record.max_tokens, _MAX_OBSERVED))
         log_request(record, elapsed)
+
+    def working(self, record: Record) -> AbstractContextManager[None]:
+        """Counts the request as one that its deployment works on, while the block runs."""
+        return self._child(self.in_flight, record.endpoint, record.deployment, record.dialect).track_inprogress()
+
+    def _child(self, metric: Labelled, *labels: str) -> Labelled:
+        """`metric.labels(*labels)`, kept: prometheus_client takes a lock and checks the labels on every call."""
+        key = (metric, labels)
+        child: Labelled | None = self._children.get(key)
+        if child is None:
+            child = self._children[key] = metric.labels(*labels)
+        return child
 
     def expose(self, endpoints: Collection[str] | None = None) -> bytes:
         """The metrics in Prometheus' text format, or those of some endpoints."""

@@ -35,6 +35,9 @@ class FakeAnalysis:
     def add_feedback(self, items: Sequence[FeedbackItem]) -> None:
         self.feedback += items
 
+    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        return [False] * len(scored)
+
     def set_lost(self, rows: Mapping[str, int]) -> None:
         self.lost = dict(rows)
 
@@ -76,7 +79,9 @@ class FakeAnalysis:
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]:
         return []
 
-    def plan_sample_size(self, metric: str, effect: float, power: float, now: float) -> Planned:
+    def plan_sample_size(
+        self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
+    ) -> Planned:
         raise NotImplementedError
 
     def false_verdicts(self) -> Callable[[int], Sequence[FalseVerdicts]]:

@@ -1,0 +1,202 @@
+"""Guardrails: exact evidence that events come too often on the treatment, from the first event on.
+
+Only *whose* an event was matters. Under "the treatment's rate is at most r0 times control's" an event is the
+treatment's with probability at most p0 = w_T r0 / (w_T r0 + w_C), w being the weights of the plan that assigned it. No
+model of load, time of day or error rate is needed, and a cause that both arms share moves nothing. An absolute limit
+uses the same code: a trial is one exposure of the treatment, p0 the largest rate allowed.
+
+Against p0 stand 40 larger rates, averaged as e-values with weights 1/i. The whole-run e-process bounds the probability
+of ever raising a false alarm (Ville's inequality; Ramdas, Grünwald, Vovk and Shafer 2023, "Game-theoretic statistics
+and safe anytime-valid inference"). The detector starts anew with every trial, so that it forgets a long healthy past:
+it is the Shiryaev-Roberts e-detector of Shin, Ramdas and Rinaldo 2022, "E-detectors: a nonparametric framework for
+sequential change detection", which bounds the rate of false alarms to one in so many trials as its threshold says.
+"""
+
+import math
+from typing import Literal, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Trials = Literal["events", "exposures"]
+"""What a trial is: an event of either arm (relative limits), or an exposure of the treatment (absolute ones)."""
+
+MULTIPLES: Floats = np.exp(np.linspace(math.log(1.15), math.log(50.0), 40))
+"""The alternatives, as multiples of what is allowed."""
+
+_LN_PRIOR: Floats = -np.log(np.arange(1.0, 41.0)) - math.log(float((1 / np.arange(1.0, 41.0)).sum()))
+
+DETECTOR_THRESHOLD = math.log(1e6)
+"""The detector alarms at 1e6: at most one false alarm in a million trials."""
+
+_LARGEST_RATE = 0.99
+_HALVINGS = 50
+_LARGEST_RATIO = 1e6
+
+
+def chance(w_t: ArrayLike, w_c: ArrayLike, r0: float) -> Floats:
+    """p0 of an event, by the weights that assigned it: how likely it is the treatment's at the largest rate allowed.
+
+    NaN where both weights are 0; such an event is no evidence.
+    """
+    w_t, w_c = np.asarray(w_t, dtype=np.float64), np.asarray(w_c, dtype=np.float64)
+    both = r0 * w_t + w_c
+    return np.asarray(np.divide(r0 * w_t, both, out=np.full(both.shape, np.nan), where=both > 0), dtype=np.float64)
+
+
+def ln_likelihood(hit: ArrayLike, p0: ArrayLike, trials: Trials) -> Floats:
+    """ln of the likelihood ratio of each trial against each alternative: shape (trials, 40).
+
+    `hit`: the event is the treatment's, or the exposure had the event. Trials whose p0 is not between 0 and 1 could
+    only go one way, and count 0.
+    """
+    hit, p0 = np.atleast_1d(np.asarray(hit, dtype=np.bool_)), np.atleast_1d(np.asarray(p0, dtype=np.float64))
+    informative = (p0 > 0) & (p0 < 1)
+    p = np.where(informative, p0, 0.5)[:, None]
+    if trials == "events":
+        q_of_hit, q_of_miss = MULTIPLES / (1 + p * (MULTIPLES - 1)), 1 / (1 + p * (MULTIPLES - 1))
+    else:
+        q = np.maximum(p, np.minimum(MULTIPLES * p, _LARGEST_RATE))
+        q_of_hit, q_of_miss = q / p, (1 - q) / (1 - p)
+    return np.where(informative[:, None], np.log(np.where(hit[:, None], q_of_hit, q_of_miss)), 0.0)
+
+
+class EvidenceState(TypedDict):
+    """What is kept of an `EventEvidence`, as JSON."""
+
+    counts: list[tuple[float, int, int]]
+    largest: float
+
+
+class EventEvidence:
+    """The whole-run e-process. Its state is counts: neither order nor batches nor merging change `ln_e`."""
+
+    def __init__(self, trials: Trials = "events") -> None:
+        self.trials: Trials = trials
+        self._counts: dict[float, tuple[int, int]] = {}
+        self._sums = np.zeros(len(MULTIPLES))
+        self._largest = 0.0
+
+    def add(self, hit: ArrayLike, p0: ArrayLike) -> Floats:
+        """Take trials in, and return `ln_e` after each of them."""
+        hit, p0 = np.broadcast_arrays(np.atleast_1d(np.asarray(hit, dtype=np.bool_)), np.asarray(p0, dtype=np.float64))
+        path = self._sums + np.cumsum(ln_likelihood(hit, p0, self.trials), axis=0)
+        ln_e = np.asarray(np.logaddexp.reduce(_LN_PRIOR + path, axis=1), dtype=np.float64)
+        for value in np.unique(p0[~np.isnan(p0)]).tolist():
+            hits, misses = self._counts.get(value, (0, 0))
+            of_value = p0 == value
+            self._counts[value] = (hits + int((hit & of_value).sum()), misses + int((~hit & of_value).sum()))
+        self._recompute()
+        self._largest = max(self._largest, float(ln_e.max(initial=0.0)))
+        return ln_e
+
+    def merge(self, other: "EventEvidence") -> None:
+        """Take in what another controller saw."""
+        for value, (hits, misses) in other._counts.items():
+            mine = self._counts.get(value, (0, 0))
+            self._counts[value] = (mine[0] + hits, mine[1] + misses)
+        self._recompute()
+        self._largest = max(self._largest, other._largest, self.ln_e)
+
+    def _recompute(self) -> None:
+        """From the counts, so that rounding does not depend on the order either."""
+        values = sorted(self._counts)
+        counts = np.array([self._counts[value] for value in values], dtype=np.float64).reshape(-1, 2)
+        hits, misses = (ln_likelihood(np.full(len(values), hit), values, self.trials) for hit in (True, False))
+        self._sums = counts[:, 0] @ hits + counts[:, 1] @ misses
+
+    @property
+    def ln_e(self) -> float:
+        """The evidence now, ln."""
+        return float(np.logaddexp.reduce(_LN_PRIOR + self._sums))
+
+    @property
+    def largest(self) -> float:
+        """The largest evidence so far, ln, at least 0: it alarms at ln(1 / alpha)."""
+        return self._largest
+
+    @property
+    def hits(self) -> int:
+        """Trials that were the treatment's, or had the event."""
+        return sum(hits for hits, _ in self._counts.values())
+
+    @property
+    def misses(self) -> int:
+        """The other trials."""
+        return sum(misses for _, misses in self._counts.values())
+
+    def detectable(self, r0: float, threshold: float) -> float | None:
+        """The smallest ratio to control's rate (the smallest rate, for exposures) that would have been seen by now.
+
+        Its expected evidence reaches `threshold` (ln), given control's events so far (the treatment's exposures). `r0`
+        is the ratio (or rate) that is allowed. None before anything is detectable.
+        """
+        p0 = np.array(sorted(self._counts), dtype=np.float64)
+        counts = np.array([self._counts[value] for value in p0.tolist()], dtype=np.float64).reshape(-1, 2)
+        counts, p0 = counts[(p0 > 0) & (p0 < 1)], p0[(p0 > 0) & (p0 < 1)]
+        hit, miss = (ln_likelihood(np.full(len(p0), value), p0, self.trials) for value in (True, False))
+
+        def reached(ratio: float) -> bool:
+            if self.trials == "events":
+                expected = np.stack([counts[:, 1] * (ratio / r0) * p0 / (1 - p0), counts[:, 1]])
+            else:
+                expected = np.stack([ratio * counts.sum(axis=1), (1 - ratio) * counts.sum(axis=1)])
+            return float(np.logaddexp.reduce(_LN_PRIOR + expected[0] @ hit + expected[1] @ miss)) >= threshold
+
+        low, high = r0, _LARGEST_RATIO if self.trials == "events" else 1.0
+        if not len(p0) or not reached(high):
+            return None
+        for _ in range(_HALVINGS):
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if reached(middle) else (middle, high)
+        return high
+
+    def state(self) -> EvidenceState:
+        """For the journal."""
+        counts = [(value, *pair) for value, pair in sorted(self._counts.items())]
+        return {"counts": counts, "largest": self._largest}
+
+    def restore(self, state: EvidenceState) -> None:
+        """Continue from a `state`."""
+        self._counts = {value: (hits, misses) for value, hits, misses in state["counts"]}
+        self._recompute()
+        self._largest = state["largest"]
+
+
+class Detector:
+    """The Shiryaev-Roberts e-detector. It takes trials in the order in which they happened."""
+
+    def __init__(self, trials: Trials = "events") -> None:
+        self.trials: Trials = trials
+        self._ln_sr = np.full(len(MULTIPLES), -np.inf)
+        self._largest = 0.0
+
+    def add(self, hit: ArrayLike, p0: ArrayLike) -> Floats:
+        """Take trials in, and return `ln_sr` after each of them."""
+        hit, p0 = np.broadcast_arrays(np.atleast_1d(np.asarray(hit, dtype=np.bool_)), np.asarray(p0, dtype=np.float64))
+        if not len(hit):
+            return np.empty(0)
+        # SR_n = (1 + SR_{n-1}) L_n. With C_n = ln L_1 + … + ln L_n that is exp(C_n) (SR_0 + Σ exp(-C_{j-1}), j ≤ n).
+        summed = np.cumsum(ln_likelihood(hit, p0, self.trials), axis=0)
+        starts = np.vstack([np.logaddexp(self._ln_sr, 0.0), -summed[:-1]])
+        path = summed + np.logaddexp.accumulate(starts, axis=0)
+        self._ln_sr = path[-1]
+        ln_sr = np.asarray(np.logaddexp.reduce(_LN_PRIOR + path, axis=1), dtype=np.float64)
+        self._largest = max(self._largest, float(ln_sr.max()))
+        return ln_sr
+
+    @property
+    def ln_sr(self) -> float:
+        """The statistic now, ln; -inf before the first trial."""
+        return float(np.logaddexp.reduce(_LN_PRIOR + self._ln_sr))
+
+    @property
+    def largest(self) -> float:
+        """The largest statistic so far, ln, at least 0: it alarms at `DETECTOR_THRESHOLD`."""
+        return self._largest
+
+
+def two_sided(more: EventEvidence, less: EventEvidence) -> float:
+    """ln of the average of two e-values: evidence for a difference in either direction."""
+    return float(np.logaddexp(more.ln_e, less.ln_e)) - math.log(2)

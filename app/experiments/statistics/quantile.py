@@ -1,0 +1,159 @@
+"""How far a quantile is shifted, by inverting a test of proportions.
+
+Under a shift λ of the treatment's logarithms, control's values and the treatment's less λ share their p-quantile; the
+arms' shares above it differ by S(λ), stratified and clustered as in `look`, with variance V(λ). The estimate is where S
+is 0; the confidence sequence holds every λ with |S| ≤ k √V, k being the boundary of `sequences` with half the length of
+{λ: |S| ≤ √V} as standard error. No density is estimated (Woodruff 1952, "Confidence intervals for medians and other
+position measures", with the time-uniform boundary of `sequences`).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.experiments.statistics.look import MIN_UNITS, Codes, Floats
+from app.experiments.statistics.sequences import Interval, boundary, ln_e_mix
+
+MIN_ABOVE = 30
+"""No estimate before each arm has so many requests above the quantile."""
+
+FARTHEST = 2.0
+"""Shifts are looked for between exp(-2) and exp(2)."""
+
+_PRECISION = 2e-5
+
+
+class _ShiftTest:
+    """S(λ)/√V(λ) for one data set, falling in λ. Rows in strata without two of each arm do not count."""
+
+    def __init__(self, values: Floats, unit: Codes, stratum: Codes, arm: Codes, p: float) -> None:
+        self._p = p
+        cell = 2 * stratum + arm
+        n = np.bincount(cell, minlength=2 * (int(stratum.max()) + 1)).reshape(-1, 2).astype(np.float64)
+        ok = n.min(axis=1) >= 2
+        self._size = int(ok.sum())
+        if not self._size:
+            self.units, self.rows, self.nu = (0, 0), (0, 0), 0.0
+            return
+        kept = ok[stratum]
+        order = np.argsort(unit[kept], kind="stable")  # sums by unit then run through memory in order
+        self._values, self._unit, self._arm, self._pair = (
+            column[kept][order] for column in (values, unit, arm.astype(np.bool_), 2 * cell)
+        )
+        counted = np.where(ok[:, None], n, 1.0)
+        w = np.where(ok, counted.prod(axis=1) / counted.sum(axis=1), 0.0)
+        self._factor = (w[:, None] / counted * np.array([-1.0, 1.0]) / w.sum()).ravel()
+        self._counts = counted.ravel()
+        self._sorted = tuple(np.sort(self._values[self._arm == treated]) for treated in (False, True))
+        self.rows = (len(self._sorted[0]), len(self._sorted[1]))
+        seen = np.zeros((2, int(self._unit[-1]) + 1), dtype=np.bool_)
+        seen[self._arm.astype(np.intp), self._unit] = True
+        control, treated = seen.sum(axis=1)
+        self.units = (int(control), int(treated))
+        clusters = int(seen.any(axis=0).sum())
+        self.nu = float(clusters - 2 * self._size)
+        self._fix = clusters / self.nu if self.nu > 0 else math.nan
+
+    def threshold(self, shift: float) -> float:
+        """The p-quantile of control's values and the treatment's less `shift`: the smallest with that share below."""
+        control, treated = self._sorted
+        wanted = math.ceil(self._p * (len(control) + len(treated)))
+        return _kth(control, treated - shift, wanted)
+
+    def z(self, shift: float) -> float:
+        """S/√V; ±inf where V is 0 and S is not."""
+        q = self.threshold(shift)
+        above = self._values - np.where(self._arm, shift, 0.0) > q  # as in `threshold`, to the last bit
+        index = self._pair + above  # (cell, above): two entries of a table for each cell
+        number_above = np.bincount(index, minlength=2 * len(self._counts))[1::2]
+        mean = number_above / self._counts
+        difference = float(self._factor @ number_above)
+        influences = np.stack([-self._factor * mean, self._factor * (1 - mean)], axis=1).ravel()
+        influence = np.bincount(self._unit, influences[index])
+        variance = self._fix * float(influence @ influence)
+        if variance <= 0:
+            return math.copysign(math.inf, difference) if abs(difference) > 1e-12 else 0.0
+        return difference / math.sqrt(variance)
+
+    def crossing(self, level: float, low: float = -FARTHEST, high: float = FARTHEST) -> tuple[float, float] | None:
+        """Between which two near shifts `z` falls through `level`; None if not between `low` and `high`."""
+        if not self.z(low) > level >= self.z(high):
+            return None
+        while high - low > _PRECISION:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if self.z(middle) > level else (low, middle)
+        return low, high
+
+
+def _kth(one: Floats, other: Floats, k: int) -> float:
+    """The k-th smallest (from 1) of two sorted arrays together."""
+    low, high = max(0, k - len(other)), min(k, len(one))  # how many of `one` are among the k smallest
+    while low < high:
+        middle = (low + high) // 2
+        if one[middle] < other[k - middle - 1]:
+            low = middle + 1
+        else:
+            high = middle
+    candidates = [one[low - 1]] if low else []
+    if k - low:
+        candidates.append(other[k - low - 1])
+    return float(max(candidates))
+
+
+@dataclass(frozen=True, slots=True)
+class QuantileLook:
+    """A shift of ln y at a quantile; `ln_e` and `interval` as a `Look` has them."""
+
+    est: float
+    se: float
+    nu: float
+    units: tuple[int, int]
+    _test: _ShiftTest
+
+    @property
+    def information(self) -> float:
+        return 1 / self.se**2
+
+    @property
+    def enough(self) -> bool:
+        """Both arms have the units that a claim needs."""
+        return min(self.units) >= MIN_UNITS
+
+    def ln_e(self, *, effect: float, alpha: float) -> float:
+        """The evidence against "no shift", by the test at 0; it reaches ln(1/alpha) where `interval` excludes 0."""
+        z = self._test.z(0.0)
+        if not self.enough or not math.isfinite(z):
+            return 0.0
+        return float(ln_e_mix(z * self.se, self.se, self.nu, effect=effect, alpha=alpha))
+
+    def interval(self, *, effect: float, alpha: float) -> Interval | None:
+        """The confidence sequence; None before both arms have enough units, or if an end is beyond ±FARTHEST."""
+        k = float(boundary(self.se, self.nu, effect=effect, alpha=alpha))
+        if not self.enough or not math.isfinite(k):
+            return None
+        lower, upper = self._crossing(k), self._crossing(-k)
+        return None if lower is None or upper is None else Interval(lower[0], upper[1])
+
+    def _crossing(self, k: float) -> tuple[float, float] | None:
+        """Looked for where a normal estimate has it, first."""
+        near, far = (self.est - factor * k * self.se for factor in (0.75, 1.25))
+        return self._test.crossing(k, min(near, far), max(near, far)) or self._test.crossing(k)
+
+
+def quantile_shift(values: Floats, unit: Codes, stratum: Codes, arm: Codes, p: float) -> QuantileLook | None:
+    """The treatment's shift of ln y against control's at quantile `p`, one row per request.
+
+    `values` are ln y; `unit` and `stratum` codes from 0 without large gaps; `arm` 0 or 1. None where fewer than
+    MIN_ABOVE requests of an arm lie above the quantile, or where the shift or its error is not to be found.
+    """
+    if not len(values):
+        return None
+    test = _ShiftTest(values, unit, stratum, arm, p)
+    if test.nu <= 0 or min(test.rows) * min(p, 1 - p) < MIN_ABOVE:
+        return None
+    centre, lower, upper = test.crossing(0.0), test.crossing(1.0), test.crossing(-1.0)
+    if centre is None or lower is None or upper is None:
+        return None
+    se = 0.5 * (upper[1] - lower[0])
+    return QuantileLook(0.5 * (centre[0] + centre[1]), se, test.nu, test.units, test)

@@ -1,0 +1,42 @@
+"""Whether the arms' counts contradict the weights (sample-ratio mismatch), at every look.
+
+The e-value is the Dirichlet-multinomial against the multinomial with the plan's own probabilities: Lindon and Malek
+2022, "Anytime-Valid Inference for Multinomial Count Data". A unit counts once, under the plan of its first exposure:
+counted again under a later plan it would be the same coin twice.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from scipy.special import gammaln
+
+CONCENTRATION = 1000.0
+"""kappa: how near the alternatives lie to the plan's probabilities."""
+
+THRESHOLD = math.log(1000)
+"""It alarms at 1000, which is a false alarm in one of a thousand experiments."""
+
+CERTAIN = 700.0
+"""ln of the evidence of a unit in an arm that has no weight."""
+
+
+def ln_e(plans: Iterable[tuple[Sequence[int], Sequence[float]]]) -> float:
+    """The evidence, ln, of (units of each arm, weights of each arm) per plan. Plans add up.
+
+    Weights are of any sum; those of arms outside of the experiment are left out beforehand.
+    """
+    return sum(_of_plan(counts, weights) for counts, weights in plans)
+
+
+def _of_plan(counts: Sequence[int], weights: Sequence[float]) -> float:
+    c, w = np.asarray(counts, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+    if c[w <= 0].any():
+        return CERTAIN
+    c, w = c[w > 0], w[w > 0]
+    if len(w) < 2:
+        return 0.0
+    p = w / w.sum()
+    n = c.sum()
+    mixture = gammaln(CONCENTRATION * p + c) - gammaln(CONCENTRATION * p)
+    return float(gammaln(CONCENTRATION) - gammaln(CONCENTRATION + n) + mixture.sum() - (c * np.log(p)).sum())

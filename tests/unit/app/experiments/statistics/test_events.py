@@ -1,0 +1,207 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.experiments.statistics.events import (
+    DETECTOR_THRESHOLD,
+    MULTIPLES,
+    Detector,
+    EventEvidence,
+    chance,
+    ln_likelihood,
+    two_sided,
+)
+
+ENDS = np.array(list(itertools.product([False, True], repeat=12)))
+"""Every sequence of 12 trials."""
+
+
+def evidence(hits: list[bool], p0: np.ndarray | list[float]) -> np.ndarray:
+    return EventEvidence().add(hits, p0)
+
+
+def test_the_evidence_after_each_event_is_the_designs() -> None:
+    path = evidence([True, True, False, True, True, True, True], chance([0.05] * 7, [0.95] * 7, 1.5))
+    assert path == pytest.approx([1.032021, 2.643628, 1.972096, 3.738620, 5.743615, 7.862490, 10.043144], abs=1e-5)
+
+
+def test_the_evidence_under_changing_weights_is_the_designs() -> None:
+    w_t = np.array([0.01, 0.01, 0.05, 0.05, 0.25, 0.25, 0.5])
+    path = evidence([True, True, False, True, True, True, True], chance(w_t, 1 - w_t, 1.0))
+    assert path == pytest.approx([1.474887, 4.072762, 3.299645, 5.605508, 6.862509, 8.129469, 8.782308], abs=1e-5)
+
+
+def test_twelve_events_on_the_treatment_are_the_designs() -> None:
+    assert evidence([True] * 12, chance(1, 1, 1.0))[-1] == pytest.approx(5.997784, abs=1e-5)
+
+
+def test_likelihoods_are_those_of_the_weights_and_the_rate() -> None:
+    """q = w_T r / (w_T r + w_C) for r = r0 times the multiples, as the design writes it."""
+    w_t, w_c, r0 = 0.2, 0.7, 1.5
+    r = r0 * MULTIPLES
+    q, p0 = w_t * r / (w_t * r + w_c), w_t * r0 / (w_t * r0 + w_c)
+    both = ln_likelihood([True, False], chance([w_t] * 2, [w_c] * 2, r0), "events")
+    assert both == pytest.approx(np.log([q / p0, (1 - q) / (1 - p0)]), abs=1e-12)
+
+
+@pytest.mark.parametrize("r0", [1.0, 1.5])
+@pytest.mark.parametrize("share", [1.0, 0.7, 0.1], ids="at the limit,below it,far below it".split(","))
+@pytest.mark.parametrize("weights", ["constant", "of the number", "of the past"])
+def test_it_is_a_supermartingale_over_all_sequences_of_twelve_events(r0: float, share: float, weights: str) -> None:
+    """The mean of E under a true ratio of at most r0 is at most 1, also if the weights answer to what happened."""
+    total = np.zeros(12)
+    for ends in ENDS:
+        taken = np.cumsum(ends) - ends  # the treatment's events before each
+        w_t = {
+            "constant": np.full(12, 0.05),
+            "of the number": np.linspace(0.01, 0.9, 12),
+            "of the past": np.where(taken >= 2, 0.01, np.where(taken == 1, 0.5, 0.2)),
+        }[weights]
+        p = chance(w_t, 1 - w_t, share * r0)
+        probability = np.cumprod(np.where(ends, p, 1 - p))
+        # Each prefix of n events stands for 2^(12 - n) sequences.
+        total += probability * np.exp(evidence(ends.tolist(), chance(w_t, 1 - w_t, r0))) / 2.0 ** np.arange(11, -1, -1)
+    assert (total <= 1 + 1e-9).all()
+    if share == 1.0:
+        assert total == pytest.approx(np.ones(12), abs=1e-9)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.02])
+def test_it_is_a_supermartingale_over_all_sequences_of_twelve_exposures(rate: float) -> None:
+    total = 0.0
+    for ends in ENDS:
+        probability = float(np.prod(np.where(ends, rate, 1 - rate)))
+        total += probability * math.exp(EventEvidence("exposures").add(ends, 0.05)[-1])
+    assert total <= 1 + 1e-9
+
+
+def test_the_detectors_mean_is_the_number_of_trials() -> None:
+    """An e-detector: the mean of the Shiryaev-Roberts statistic after n trials is n, so alarms come at that rate."""
+    p0 = float(chance(0.3, 0.7, 1.5))
+    total = 0.0
+    for ends in ENDS:
+        total += float(np.prod(np.where(ends, p0, 1 - p0))) * math.exp(Detector().add(ends, p0)[-1])
+    assert total == pytest.approx(12, abs=1e-9)
+
+
+def slow_detector(hits: list[bool], p0: list[float]) -> list[float]:
+    """SR = (1 + SR) L, event by event, then averaged with weights 1/i."""
+    weights = 1 / np.arange(1.0, 41)
+    sr = np.zeros(40)
+    path = []
+    for likelihoods in np.exp(ln_likelihood(hits, p0, "events")):
+        sr = (1 + sr) * likelihoods
+        path.append(math.log(float(weights @ sr) / float(weights.sum())))
+    return path
+
+
+trials = st.lists(st.tuples(st.booleans(), st.sampled_from([0.01, 0.05, 0.25, 0.5, 0.99])), min_size=1, max_size=60)
+
+
+@given(trials, st.integers(0, 60))
+def test_the_detector_is_its_recursion_however_trials_are_cut_into_batches(
+    trials: list[tuple[bool, float]], cut: int
+) -> None:
+    hits, p0 = ([trial[place] for trial in trials] for place in (0, 1))
+    expected = slow_detector(hits, p0)  # type: ignore[arg-type]
+    detector = Detector()
+    path = [*detector.add(hits[:cut], p0[:cut]), *detector.add(hits[cut:], p0[cut:])]
+    assert path == pytest.approx(expected, abs=1e-9)
+    assert detector.ln_sr == path[-1]
+    assert detector.largest == max(0.0, *path)
+
+
+@given(trials, st.integers(0, 60), st.randoms())
+def test_neither_order_nor_batches_nor_merging_change_the_evidence(
+    trials: list[tuple[bool, float]], cut: int, random: object
+) -> None:
+    shuffled = sorted(trials, key=lambda _: random.random())  # type: ignore[attr-defined]
+    whole, one, other = EventEvidence(), EventEvidence(), EventEvidence()
+    whole.add(*zip(*trials, strict=True))
+    for part, of_part in ((one, shuffled[:cut]), (other, shuffled[cut:])):
+        if of_part:
+            part.add(*zip(*of_part, strict=True))
+    one.merge(other)
+    assert one.ln_e == pytest.approx(whole.ln_e, abs=1e-9)
+    assert (one.hits, one.misses) == (whole.hits, whole.misses)
+    assert one.hits + one.misses == len(trials)
+
+
+@given(trials)
+def test_a_restored_state_continues(trials: list[tuple[bool, float]]) -> None:
+    whole, restored = EventEvidence(), EventEvidence()
+    whole.add(*zip(*trials, strict=True))
+    restored.restore(whole.state())
+    assert (restored.ln_e, restored.largest, restored.hits) == (whole.ln_e, whole.largest, whole.hits)
+    assert restored.add([True], [0.05]).tolist() == whole.add([True], [0.05]).tolist()
+
+
+def test_the_largest_evidence_stays() -> None:
+    evidence = EventEvidence()
+    path = evidence.add([True] * 8 + [False] * 40, 0.1)
+    assert evidence.largest == max(path) > evidence.ln_e
+
+
+@pytest.mark.parametrize("p0", [0.0, 1.0, math.nan], ids=["no weight on it", "no weight on control", "no weights"])
+def test_events_that_could_only_go_one_way_are_no_evidence(p0: float) -> None:
+    evidence, detector = EventEvidence(), Detector()
+    assert evidence.add([True, False], [p0, p0]) == pytest.approx([0, 0], abs=1e-12)
+    detector.add([True, False], [p0, p0])
+    assert detector.ln_sr == pytest.approx(math.log(2))
+
+
+def test_no_events_are_no_evidence() -> None:
+    evidence, detector = EventEvidence(), Detector()
+    assert evidence.add([], []).size == detector.add([], []).size == 0
+    assert evidence.ln_e == pytest.approx(0, abs=1e-12)
+    assert detector.ln_sr == -math.inf
+    assert evidence.detectable(1.5, math.log(400)) is None
+    assert np.isnan(chance(0, 0, 1.5))
+
+
+@pytest.mark.parametrize(("w_t", "ratio"), [(0.01, 8.8), (0.05, 4.3), (0.25, 2.9), (0.5, 2.8)])
+def test_what_is_detectable_after_20000_requests_is_the_designs(w_t: float, ratio: float) -> None:
+    """At 0.5 % errors, tolerance 1.5, a quarter of a percent of false alarms."""
+    evidence = EventEvidence()
+    evidence.add([False] * round(20_000 * (1 - w_t) * 0.005), chance(w_t, 1 - w_t, 1.5))
+    assert evidence.detectable(1.5, math.log(400)) == pytest.approx(ratio, abs=0.05)
+
+
+def test_a_rate_is_detectable_from_exposures() -> None:
+    evidence = EventEvidence("exposures")
+    evidence.add([False] * 9, 0.05)
+    assert (evidence.detectable(0.05, math.log(400)) or 1) > 0.3
+    evidence.add([True] * 50 + [False] * 941, 0.05)
+    rate = evidence.detectable(0.05, math.log(400))
+    assert rate is not None
+    assert 0.07 < rate < 0.1
+
+
+@pytest.mark.parametrize("limit", [0.5, 0.98, 0.995])
+def test_an_absolute_limit_near_one_is_no_evidence_for_less(limit: float) -> None:
+    assert EventEvidence("exposures").add([False] * 20, limit)[-1] <= 0
+    assert EventEvidence("exposures").add([True] * 20, limit)[-1] >= -1e-12
+
+
+def test_the_detector_sees_a_late_regression_that_a_healthy_past_hides() -> None:
+    rng = np.random.default_rng(4)
+    p0, bad = float(chance(1, 1, 1.5)), 20 / 21
+    healthy, late = rng.random(5000) < 0.5, rng.random(200) < bad
+    whole, detector = EventEvidence(), Detector()
+    whole.add(np.r_[healthy, late], p0)
+    detector.add(np.r_[healthy, late], p0)
+    assert detector.largest > DETECTOR_THRESHOLD
+    assert whole.largest < math.log(400)
+
+
+def test_a_missing_value_in_either_arm_is_evidence_in_both_directions() -> None:
+    for hit in (True, False):
+        more, less = EventEvidence(), EventEvidence()
+        more.add([hit] * 20, chance(1, 1, 1.0))
+        less.add([not hit] * 20, chance(1, 1, 1.0))
+        assert two_sided(more, less) > math.log(1000)
+    assert two_sided(EventEvidence(), EventEvidence()) == pytest.approx(0, abs=1e-12)

@@ -1,0 +1,35 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.special import ndtri
+
+from app.experiments.statistics.planner import fixed_units_needed, information_needed, units_needed
+from app.experiments.statistics.sequences import boundary
+
+
+def test_the_plan_is_the_designs() -> None:
+    v = information_needed(0.05, alpha=0.05, power=0.8)
+    assert v == pytest.approx(6500, abs=1)
+    assert units_needed(v, 1, 0.5) == 26_002
+    assert units_needed(v, 1, 0.1) == 72_227
+    assert math.floor(fixed_units_needed(0.05, 1, 0.5, alpha=0.05)) == pytest.approx(12_558, abs=1)
+    assert units_needed(information_needed(0.1, alpha=0.05, power=0.8), 1, 0.5) == pytest.approx(6500, abs=1)
+
+
+@given(st.floats(0.01, 0.5), st.floats(0.01, 0.5), st.sampled_from([0.05, 0.01]), st.floats(0.5, 0.95))
+def test_it_is_the_smallest_information_that_suffices(
+    effect: float, minimal_effect: float, alpha: float, power: float
+) -> None:
+    def excess(v: float) -> float:
+        k = float(boundary(1 / math.sqrt(v), math.inf, effect=minimal_effect, alpha=alpha))
+        return effect * math.sqrt(v) - k - float(ndtri(power))
+
+    v = information_needed(-effect, minimal_effect=minimal_effect, alpha=alpha, power=power)
+    assert excess(v) == pytest.approx(0, abs=1e-6)
+    assert excess(0.99 * v) < 0
+
+
+def test_a_share_or_its_complement_is_the_same() -> None:
+    assert units_needed(1000, 2, 0.1) == units_needed(1000, 2, 0.9) > units_needed(1000, 2, 0.5)
