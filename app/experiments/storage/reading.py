@@ -38,12 +38,12 @@ def contents(store: Store) -> Contents:
 
 
 def history(
-    store: Store, since: float, tables: Tables, known: dict[int, Numbers], *, of: Mapping[int, Numbers]
+    store: Store, since: float, tables: Tables, known: dict[int, Numbers], *, of: Mapping[int, Numbers] | None = None
 ) -> Iterator[Exposures]:
     """What was stored since a Unix time, and maybe before: each batch once, in the order of writing.
 
-    Batches by router hash: only those of `of`, and not those that are `known`; the found ones are added to these.
-    Raises StoreError.
+    Batches by router hash: only those of `of` if it is given, and not those that are `known`, to which the found ones
+    are added. Raises StoreError.
     """
     for segment, footer in _footers(store, date_of(since)):
         if not _is_known(footer, known):
