@@ -66,8 +66,8 @@ class _Output:
 
 def _whole(answer: Mapping[str, Any]) -> _Output:
     output = _Output()
-    for choice in answer.get("choices", ()):
-        output.add_message(choice.get("message") or {"content": choice["text"]}, choice["index"])
+    for number, choice in enumerate(answer.get("choices", ())):
+        output.add_message(choice.get("message") or {"content": choice["text"]}, number)
     for number, block in enumerate(answer.get("content", ())):  # a message of Anthropic's
         if block["type"] == "tool_use":
             output.calls[number] = "{}"  # parsed by the engine

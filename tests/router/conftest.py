@@ -12,8 +12,8 @@ from app.access.guard import AccessTiming
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.certificates import self_signed_certificate
-from tests.support.exposures import Keeper
 from tests.support.fake_engine import FakeEngine
+from tests.support.recording_controller import Keeper
 from tests.support.servers import ServerPool, serve
 
 PROMPT = AccessTiming(refresh_every_s=0.05)

@@ -1,139 +1,75 @@
-"""A controller of experiments that only keeps what routers send, and fails as a test wants it."""
+"""Exposures as routers record them."""
 
-import asyncio
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from app.errors import Unavailable
-from app.ledger.controller_client import Answer
-from app.ledger.wire import (
-    Acknowledgement,
-    Batch,
-    Failure,
-    FeedbackItem,
-    Finish,
-    Flag,
-    Late,
-    LateKind,
-    Reason,
-    Row,
-    Start,
-    decode_batch,
-    encode,
-)
+from app.ledger.wire import VERSION, Batch, Late, Plan, Row, Start
 
-_PATIENCE_S = 30.0
+PLAN = Plan("chat", "0-aaaaaaaa", {"blue": 50, "green": 50})
+NAMES = ["blue", "green", "openai", "chat"]
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A start, row or late request with its names in place of indexes; `item` has the rest."""
-
-    item: Any
-    endpoint: str
-    plan: str
-    assigned: str
-    served: str | None = None
-    dialect: str = ""
-    task: str = ""
-
-    @property
-    def reason(self) -> Reason:
-        return Reason(self.item.reason)
-
-    @property
-    def finish(self) -> Finish:
-        return Finish(self.item.finish)
-
-    @property
-    def error(self) -> Failure:
-        return Failure(self.item.error)
-
-    @property
-    def flags(self) -> Flag:
-        return Flag(self.item.flags)
-
-    @property
-    def kind(self) -> LateKind:
-        return LateKind(self.item.kind)
+def start(seq: int, **fields: Any) -> Start:
+    """The draw of blue (index 0)."""
+    base = Start(seq=seq, at=1000.0 + seq, unit=seq % 5, plan=0, assigned=0, reason=0, flags=0)
+    return base._replace(**fields)
 
 
-@dataclass
-class Keeper:
-    """A `ControllerClient`. `durable` False: it never says that anything is.
-
-    `failing`: it raises. `hanging`: it does not answer. `forgets`: it keeps the batch, and fails to say so.
-    """
-
-    failing: bool = False
-    hanging: bool = False
-    forgets: bool = False
-    durable: bool = True
-    calls: int = 0
-    raw: list[bytes] = field(default_factory=list)
-    batches: dict[tuple[str, int], Batch] = field(default_factory=dict)
-
-    async def send(self, batch: bytes) -> bytes:
-        self.calls += 1
-        if self.hanging:
-            await asyncio.sleep(3600)
-        if self.failing:
-            raise Unavailable("the controller is away")
-        self.raw.append(batch)
-        decoded = decode_batch(batch)
-        self.batches[decoded.router, decoded.number] = decoded
-        if self.forgets:
-            raise ConnectionResetError
-        return encode(Acknowledgement(decoded.number, decoded.number if self.durable else 0))
-
-    async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
-        raise Unavailable("this controller answers nothing")
-
-    @property
-    def starts(self) -> list[Seen]:
-        return [_seen(batch, it) for batch in self._in_order for it in batch.starts]
-
-    @property
-    def rows(self) -> list[Seen]:
-        return [_row(batch, it) for batch in self._in_order for it in batch.rows]
-
-    @property
-    def late(self) -> list[Seen]:
-        return [_seen(batch, it) for batch in self._in_order for it in batch.late]
-
-    @property
-    def feedback(self) -> list[FeedbackItem]:
-        return [it for batch in self._in_order for it in batch.feedback]
-
-    @property
-    def _in_order(self) -> list[Batch]:
-        return [self.batches[key] for key in sorted(list(self.batches))]
-
-    def wait_for(self, *, rows: int = 0, starts: int = 0, late: int = 0) -> Sequence[Seen]:
-        """The rows, once there are that many of each."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while len(self.rows) < rows or len(self.starts) < starts or len(self.late) < late:
-            assert time.monotonic() < deadline, (len(self.starts), len(self.rows), len(self.late))
-            time.sleep(0.005)
-        return self.rows
-
-    def the_row(self) -> Seen:
-        """The only row, which has the same `seq` as the only start."""
-        (row,) = self.wait_for(rows=1)
-        (start,) = self.starts
-        assert (start.item.seq, start.item.unit, start.assigned) == (row.item.seq, row.item.unit, row.assigned)
-        assert (start.plan, start.item.at, start.reason) == (row.plan, row.item.at, row.reason)
-        return row
+def row(seq: int, **fields: Any) -> Row:
+    """A successful stream by blue (index 0)."""
+    base = Row(
+        seq=seq,
+        at=1000.0 + seq,
+        request=10_000 + seq,
+        answer=20_000 + seq,
+        unit=seq % 5,
+        caller=7,
+        plan=0,
+        assigned=0,
+        served=0,
+        reason=0,
+        dialect=2,
+        task=3,
+        stream=True,
+        status=200,
+        error=0,
+        attempts=1,
+        prompt_bytes=100,
+        max_tokens=None,
+        prompt_tokens=20,
+        completion_tokens=30,
+        ttft_s=0.25,
+        duration_s=1.5,
+        itl_mean_s=0.0625,
+        itl_max_s=0.125,
+        finish=1,
+        turn=0,
+        in_flight=1,
+        cold=False,
+        flags=0,
+    )
+    return base._replace(**fields)
 
 
-def _seen(batch: Batch, item: Start | Late) -> Seen:
-    plan = batch.plans[item.plan]
-    return Seen(item, plan.endpoint, plan.id, batch.names[item.assigned])
+def late(seq: int, **fields: Any) -> Late:
+    """A slow request on blue (index 0)."""
+    base = Late(kind=0, above_s=10.0, seq=seq, at=1000.0 + seq, unit=seq % 5, plan=0, assigned=0, flags=0)
+    return base._replace(**fields)
 
 
-def _row(batch: Batch, item: Row) -> Seen:
-    plan, names = batch.plans[item.plan], batch.names
-    served = names[item.served] if item.served >= 0 else None
-    return Seen(item, plan.endpoint, plan.id, names[item.assigned], served, names[item.dialect], names[item.task])
+def batch(number: int = 1, router: str = "router-a", **fields: Any) -> Batch:
+    """A batch of `router`, empty but for `fields`."""
+    values: dict[str, Any] = {
+        "version": VERSION,
+        "router": router,
+        "number": number,
+        "oldest": number,
+        "sent_at": 1000.0,
+        "names": NAMES,
+        "plans": [PLAN],
+        "starts": [],
+        "rows": [],
+        "late": [],
+        "feedback": [],
+        "lost": [],
+    }
+    return Batch(**(values | fields))
