@@ -1,13 +1,14 @@
 """A made-up world: users with habits, two deployments, and what routers would record of them, as columns."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.config.schema import Config, parse
 from app.experiments.analysis.analysis import Analysis
+from app.experiments.analysis.pace import Pace
 from app.experiments.columns import DTYPES, LateColumns, RowColumns, StartColumns, Tables
 from app.ledger.wire import Failure, Finish, Flag, LateKind, Plan
 
@@ -50,7 +51,7 @@ class World:
     """Green's times by blue's."""
     error_rate: tuple[float, float] = (0.005, 0.005)
     lost: float = 0.0
-    """The share of green's requests of which nothing is recorded."""
+    """The share of green's users of whom nothing is recorded."""
     hangs: float = 0.0
     """The share of green's requests that never get a first token."""
     weights: tuple[int, int] = (50, 50)
@@ -64,12 +65,8 @@ class World:
         self.rng = np.random.default_rng(self.seed)
         self.habit = self.rng.normal(0, 0.3, self.users)
         self.draw = np.random.default_rng(7).random(self.users)
+        self.loses = np.random.default_rng(8).random(self.users)
         self._sequence = 0
-
-    def change(self, **fields: Any) -> None:
-        """From now on."""
-        for name, value in fields.items():
-            setattr(self, name, value)
 
     def requests(self, count: int, hours: float = 24.0, since: float = START) -> "Recorded":
         """So many requests, spread over so many hours."""
@@ -127,7 +124,7 @@ class World:
         filled = {name: np.broadcast_to(value, count).astype(DTYPES[name]) for name, value in columns.items()}
         starts = StartColumns(**{name: filled[name] for name in StartColumns.names()})
         rows = RowColumns(**{name: filled[name] for name in RowColumns.names()})
-        gone = green & (rng.random(count) < self.lost)
+        gone = green & (self.loses[user] < self.lost)
         return Recorded(starts.take(~gone), rows.take(~gone & ~hanging), _late(filled, hanging & ~gone))
 
 
@@ -141,12 +138,7 @@ class Recorded:
 
     def flagged(self, flag: Flag) -> "Recorded":
         """All with a flag."""
-        return Recorded(
-            *(
-                replace(columns, flags=(columns.flags | np.uint16(flag)).astype(np.uint16))
-                for columns in (self.starts, self.rows, self.late)
-            )
-        )
+        return Recorded(_with(self.starts, flag), _with(self.rows, flag), _with(self.late, flag))
 
     def tell(self, analysis: Analysis, parts: int = 1, order: NDArray[np.int64] | None = None) -> None:
         """Adds everything, in so many batches; `order` is of the rows."""
@@ -155,6 +147,13 @@ class Recorded:
             analysis.add_starts(self.starts.take(_slice(len(self.starts), part, parts)))
             analysis.add_late(self.late.take(_slice(len(self.late), part, parts)))
             analysis.add_rows(rows.take(_slice(len(rows), part, parts)))
+
+
+C = TypeVar("C", StartColumns, RowColumns, LateColumns)
+
+
+def _with(columns: C, flag: Flag) -> C:
+    return replace(columns, flags=(columns.flags | np.uint16(flag)).astype(np.uint16))
 
 
 def _late(filled: dict[str, NDArray[Any]], hanging: NDArray[np.bool_]) -> LateColumns:
@@ -173,7 +172,17 @@ def _hashed(numbers: NDArray[np.int64], salt: int) -> NDArray[np.uint64]:
         return (z ^ (z >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
 
 
+class Unpaced(Pace):
+    """Looks at everything whenever there is something new."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0)
+
+    def allows(self) -> bool:
+        return True
+
+
 def analysis_of(world: World, declared: Config | None = None, name: str = "green-float32") -> Analysis:
-    """An analysis of the world's tables whose looks take no time."""
+    """An analysis of what the world records."""
     declared = declared or config(world.weights)
-    return Analysis(name, declared.experiments[name], declared, world.tables, START, timer=lambda: 0.0)
+    return Analysis(name, declared.experiments[name], declared, world.tables, START, pace=Unpaced())

@@ -48,7 +48,7 @@ class Analysis:
         tables: Tables,
         started_at: float,
         *,
-        timer: Callable[[], float] = time.perf_counter,
+        pace: Pace | None = None,
     ) -> None:
         self.name = name
         self.experiment = experiment
@@ -62,7 +62,7 @@ class Analysis:
         self._watched = Watched(experiment, measures, self._arms, tables, returning=returning)
         self._feedback = PendingFeedback(experiment.feedback)
         self._comparing = self._comparisons()
-        self._pace = Pace(timer)
+        self._pace = pace or Pace(time.perf_counter)
         self._version = 0
         """Counts additions."""
         self._occurrences: list[Occurrence] = []

@@ -97,8 +97,11 @@ def measures_of(experiment: Experiment) -> list[Measure]:
     """The primary metrics first. A feedback metric brings the rate of those who answer along, as a secondary one."""
     found = [_measure(metric, "primary", experiment) for metric in experiment.primary]
     found += [_measure(metric, "secondary", experiment) for metric in experiment.secondary]
-    rates = {measure.metric: measure for measure in reversed(found) if measure.feedback}
-    return found + [_response_rate(measure) for measure in rates.values()]
+    rates = dict[str, Measure]()
+    for measure in found:
+        if measure.feedback:
+            rates.setdefault(measure.metric, _response_rate(measure))
+    return [*found, *rates.values()]
 
 
 def _measure(metric: Metric, role: Role, experiment: Experiment) -> Measure:

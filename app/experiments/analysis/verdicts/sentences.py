@@ -83,7 +83,7 @@ def _conclusion(report: Report) -> str:
     if report.decision == "invalid":
         return f"no verdict can be trusted, {_why_invalid(report)}"
     if report.mode == "aa":
-        return _rig(report)
+        return "A/A, no difference found where there is none"
     return "; ".join(_standing(report, treatment) for treatment in report.treatments)
 
 
@@ -92,14 +92,9 @@ def _why_invalid(report: Report) -> str:
         "sample_ratio": "the split is not as configured",
         "rows_lost": "too many rows were lost",
         "completeness": "values are missing more often on one arm",
+        "aa": "a difference was found where there is none",
     }
     return next((reasons[alarm.kind] for alarm in report.alarms if alarm.kind in reasons), "see the alarms")
-
-
-def _rig(report: Report) -> str:
-    if any(alarm.kind == "aa" for alarm in report.alarms):
-        return "A/A found a difference where there is none; do not trust the rig"
-    return "A/A, no difference found where there is none"
 
 
 def _standing(report: Report, treatment: str) -> str:
@@ -177,9 +172,11 @@ def _keep_going(report: Report, earliest: float) -> str:
     undecided = [it for it in report.primary if it.verdict == "undecided" and it.units_needed is not None]
     if undecided:
         most = max(undecided, key=lambda it: it.units_needed or 0)
+        if not most.units_needed:
+            return "keep going; a verdict is due."
         days = f", {words.duration(most.days_needed * 86400)} at the present rate" if most.days_needed else ""
         size = words.effect_value(most, most.minimal_effect).lstrip("+")
-        return f"about {words.count(most.units_needed or 0)} more units{days}, to find a difference of {size}."
+        return f"about {words.count(most.units_needed)} more units{days}, to find a difference of {size}."
     if report.at < earliest and any(it.verdict == "better" for it in report.primary):
         return f"keep going until {words.moment(earliest, report.at)}, so that every hour of the day has been seen."
     if all(it.verdict == "equivalent" for it in report.primary):
