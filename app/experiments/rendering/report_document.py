@@ -176,7 +176,7 @@ def _guardrail_state(report: Report, it: GuardrailStatus) -> str:
     if not it.alarm:
         return "quiet"
     since = f" since {words.moment(it.alarmed_at, report.at, short=True)}" if it.alarmed_at is not None else ""
-    return f"ALARM{since}: {it.action}"
+    return f"ALARM{since}"
 
 
 def _sample_ratio(report: Report) -> Iterator[Block]:
