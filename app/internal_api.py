@@ -17,6 +17,9 @@ EXTENDED_PATH = "/switchyard/completions"
 MODEL_PATH = "/switchyard/model"
 """`GET` returns what `app.engine.model.Model` reads: tokenizer, end-of-sequence ids, context length."""
 
+REPLICA_AGE_HEADER = "x-switchyard-replica-age-s"
+"""The response header in which a replica of a model application says how many seconds ago it was ready."""
+
 INTERNAL_KEY_HEADER = "x-switchyard-key"
 """The header in which the router sends the internal key; a model application rejects requests without it."""
 

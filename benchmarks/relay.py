@@ -107,9 +107,9 @@ def running(port: int, *command: str) -> Iterator[psutil.Process]:
         process.wait()
 
 
-async def cpu_us(router: psutil.Process, *, streams: int, tokens: int) -> float:
+async def cpu_us(router: psutil.Process, *, streams: int, tokens: int, endpoint: str = "chat") -> float:
     """The router's CPU time for an answer of `tokens` tokens, in microseconds, with `streams` of them at once."""
-    sent = request(Way("router", "ours", "", "chat"), "", tokens=tokens)
+    sent = request(Way("router", "ours", "", endpoint), "", tokens=tokens)
 
     async def one() -> None:
         _, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(sent), HOST, ROUTER_PORT)

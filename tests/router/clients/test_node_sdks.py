@@ -1,16 +1,14 @@
 """The JavaScript SDKs of OpenAI, Anthropic, Hugging Face and Vercel against the real router and fake deployments."""
 
-import json
 from typing import Any
 
 import pytest
 from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
-from tests.support.fake_engine import CARD, chat, frame, stream
+from tests.support.fake_engine import CARD, chat
 from tests.support.node import run_script
-
-HELLO = "Hello blue-model"
+from tests.support.other_answers import HELLO, message, response
 
 
 def chat_or_text(body: dict[str, Any]) -> Response:
@@ -19,42 +17,6 @@ def chat_or_text(body: dict[str, Any]) -> Response:
         return chat(body)
     choice = {"index": 0, "text": HELLO, "logprobs": None, "finish_reason": "stop"}
     return JSONResponse({"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]})
-
-
-def message(body: dict[str, Any]) -> Response:
-    """Anthropic's answer, streamed or whole, as vLLM has it at `/v1/messages`."""
-    usage = {"input_tokens": 9, "output_tokens": 3}
-    whole: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
-    whole |= {"content": [{"type": "text", "text": HELLO}], "stop_reason": "end_turn", "usage": usage}
-    if not body.get("stream"):
-        return JSONResponse(whole)
-    events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}},
-        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": HELLO}},
-        {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
-        {"type": "message_stop"},
-    ]
-    return stream([f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events])
-
-
-def response(body: dict[str, Any]) -> Response:
-    """A response, streamed or whole, as vLLM has it at `/v1/responses`."""
-    text = {"type": "output_text", "text": HELLO, "annotations": []}
-    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [text]}
-    begun: dict[str, Any] = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "tools": []}
-    begun |= {"status": "in_progress", "output": [], "parallel_tool_calls": True, "tool_choice": "auto"}
-    done = {**begun, "status": "completed", "output": [item]}
-    if not body.get("stream"):
-        return JSONResponse(done)
-    part = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
-    events: list[dict[str, Any]] = [
-        {"type": "response.created", "response": begun},
-        {"type": "response.output_text.delta", **part, "delta": HELLO, "logprobs": []},
-        {"type": "response.completed", "response": done},
-    ]
-    return stream([f"event: {it['type']}\n" + frame({**it, "sequence_number": n}) for n, it in enumerate(events)])
 
 
 def test_openais_sdk_and_azures_client_in_it(rig: Rig) -> None:

@@ -1,0 +1,54 @@
+"""What a fake vLLM answers at `/v1/messages`, `/v1/responses` and `/v1/embeddings`."""
+
+import json
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from tests.support.fake_engine import frame, stream
+
+HELLO = "Hello blue-model"
+
+
+def message(body: dict[str, Any]) -> Response:
+    """Anthropic's answer, streamed or whole, as vLLM has it at `/v1/messages`."""
+    usage = {"input_tokens": 9, "output_tokens": 3}
+    whole: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
+    whole |= {"content": [{"type": "text", "text": HELLO}], "stop_reason": "end_turn", "usage": usage}
+    if not body.get("stream"):
+        return JSONResponse(whole)
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": HELLO}},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
+        {"type": "message_stop"},
+    ]
+    return stream([f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events])
+
+
+def response(body: dict[str, Any]) -> Response:
+    """A response, streamed or whole, as vLLM has it at `/v1/responses`."""
+    text = {"type": "output_text", "text": HELLO, "annotations": []}
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [text]}
+    begun: dict[str, Any] = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "tools": []}
+    begun |= {"status": "in_progress", "output": [], "parallel_tool_calls": True, "tool_choice": "auto"}
+    done = {**begun, "status": "completed", "output": [item]}
+    if not body.get("stream"):
+        return JSONResponse(done)
+    part = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.output_text.delta", **part, "delta": HELLO, "logprobs": []},
+        {"type": "response.completed", "response": done},
+    ]
+    return stream([f"event: {it['type']}\n" + frame({**it, "sequence_number": n}) for n, it in enumerate(events)])
+
+
+def embedding(body: dict[str, Any]) -> Response:
+    """One vector for each input."""
+    inputs = body["input"] if isinstance(body["input"], list) else [body["input"]]
+    data = [{"object": "embedding", "index": n, "embedding": [0.5, 0.25]} for n in range(len(inputs))]
+    usage = {"prompt_tokens": 4, "total_tokens": 4, "completion_tokens": 0}
+    return JSONResponse({"id": "embd-1", "object": "list", "model": "m", "data": data, "usage": usage})
