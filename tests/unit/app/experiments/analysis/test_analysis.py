@@ -307,6 +307,13 @@ def test_lost_rows_make_everything_invalid_while_they_are_too_many() -> None:
     assert analysis.report(NOW).decision == "do_not_ship"
 
 
+def test_labels_of_aa_share_what_control_lost() -> None:
+    world = World(users=3000, weights=(100, 0))
+    analysis, _ = run(world, mode="aa", treatments=["label"])
+    analysis.set_lost({"blue": 800, "green": 10_000})
+    assert analysis.report(NOW).rows_lost == {"blue": 400, "label": 400}
+
+
 def test_the_planner_speaks_from_what_is_recorded() -> None:
     analysis, report = run(World(users=500), requests=6000)
     small = analysis.plan_sample_size("ttft", 0.05, 0.8, NOW)
