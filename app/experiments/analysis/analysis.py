@@ -195,6 +195,10 @@ class Analysis:
         self._advance(now)
         return reported(self.name, self._config, self._collected, self._watched, self._feedback, self._comparing, now)
 
+    def update(self, config: Config) -> None:
+        """A new configuration of the same run (`same_run`): its state and what else reports tell."""
+        self._config = config
+
     def history(self, metric: str, treatment: str) -> list[HistoryPoint]:
         """The looks of the past, oldest first. Raises KeyError for a metric or a treatment that is not compared."""
         return self._compared(metric, treatment).history.points
