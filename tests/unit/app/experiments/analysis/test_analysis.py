@@ -314,6 +314,14 @@ def test_labels_of_aa_share_what_control_lost() -> None:
     assert analysis.report(NOW).rows_lost == {"blue": 400, "label": 400}
 
 
+def test_a_configuration_of_the_same_run_goes_on_with_the_evidence() -> None:
+    analysis, before = run(World())
+    analysis.update(config(state="paused", **EVERYTHING))
+    after = analysis.report(NOW)
+    assert (before.state, after.state) == ("running", "paused")
+    assert after.primary == before.primary
+
+
 def test_the_planner_speaks_from_what_is_recorded() -> None:
     analysis, report = run(World(users=500), requests=6000)
     small = analysis.plan_sample_size("ttft", 0.05, 0.8, NOW)
