@@ -28,6 +28,11 @@ def encode(data: str | bytes, *, type: str | None = None) -> bytes:
     return b"%bdata: %b\n\n" % (head, payload)
 
 
+def has_comment(frames: bytes) -> bool:
+    """Whether whole frames hold a comment line. The first search is for what nearly every chunk is: one line."""
+    return frames.startswith(b":") or (frames.find(b"\n") < len(frames) - 2 and b"\n:" in frames)
+
+
 def split(frames: bytes) -> Iterator[bytes]:
     """The frames in whole frames, without their comment lines: some clients' parsers break on those."""
     for frame in frames.split(b"\n\n"):

@@ -1,4 +1,4 @@
-"""HAProxy as Ray Serve runs it, with one more switch, more rules, and three settings.
+"""HAProxy as Ray Serve runs it, with one more switch, more rules, and four settings.
 
 Ray's HAProxy configuration says `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose
 request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client disconnects,
@@ -11,8 +11,8 @@ so it sends such a request to its successor, which has taken over the public por
 answer. So connections may be idle for longer than clients keep them (`deployments.draining`), and every answer says
 for how long: a client that knows does not send a request into a connection that is about to close.
 
-HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. Only what cannot be parsed as
-HTTP gets HAProxy's built-in page, which no setting changes. Serve's `/-/routes`, which
+HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. For bytes that are no HTTP
+request it has an HTML page of its own, which can only be left out: the connection is closed. Serve's `/-/routes`, which
 lists every application to strangers, is closed; `/-/healthz` is open to this machine alone, whose probes need it.
 
 Ray reads the path of the binary from RAY_SERVE_HAPROXY_BINARY_PATH, so a script can do all of it.
@@ -33,7 +33,7 @@ SETTINGS: Mapping[str, str] = {
     # another replica.
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_RETRIES": "1",
-    # For a request's headers. Above Ray's 16 KiB HAProxy answers with its built-in page; the router allows 32 KiB
+    # For a request's headers. Above Ray's 16 KiB HAProxy closes the connection; the router allows 32 KiB
     # (`max_header_bytes`) and says what is wrong.
     "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "65536",
 }
@@ -43,15 +43,16 @@ MARGIN_S = 5
 """How much shorter than the real one the idle time is that answers announce."""
 
 _ERRORS: Mapping[int, tuple[str, str, str | None]] = {
-    400: ("This is not a valid HTTP request, or its headers are too large", "invalid_request_error", None),
     403: ("Access denied", "invalid_request_error", "permission_denied"),
     404: ("No such route", "invalid_request_error", None),
-    408: ("The request did not arrive in time", "invalid_request_error", None),
     500: ("The proxy failed", "server_error", None),
     502: ("The router closed the connection without an answer", "server_error", None),
     503: ("No router is available at the moment", "server_error", "service_unavailable"),
     504: ("The router did not answer in time", "server_error", "timeout"),
 }
+
+_NO_REQUEST = (400, 408)
+"""HAProxy's own answers to what never became a request. Their text is compiled in (`h1_send_error`), unless empty."""
 
 _KEEP_ALIVE = (
     "http-after-response set-header keep-alive timeout=IDLE_S unless { stopping }",
@@ -91,16 +92,16 @@ exec BINARY -dS "$@"
 
 
 def _answer(status: int) -> str:
-    """The error's content for HAProxy. Before there is a whole request, there is no id but a new one."""
+    """The error's content for HAProxy."""
     message, kind, code = _ERRORS[status]
     body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
-    id = "%[uuid]" if status in (400, 408) else "%[var(txn.request_id)]"
-    return f"content-type application/json string '{body}' hdr x-request-id {id}"
+    return f"content-type application/json string '{body}' hdr x-request-id %[var(txn.request_id)]"
 
 
 def rules() -> Iterator[str]:
     """What the script adds to the public frontend."""
     yield from (f"http-error status {status} {_answer(status)}" for status in _ERRORS)
+    yield from (f"errorfile {status} /dev/null" for status in _NO_REQUEST)
     yield from _REQUEST_ID
     yield from _KEEP_ALIVE
     yield from _SERVE_ROUTES

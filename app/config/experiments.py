@@ -94,7 +94,9 @@ class Guardrail(Section):
     ttft_above_s: Positive | None = Field(default=None, description="For `slow`: no first token within these seconds.")
     gap_above_s: Positive = Field(default=5.0, description="For `stalled`: a longer gap between two chunks.")
     unfinished_above_s: Positive = Field(default=600.0, description="For `unfinished`: not ended within these seconds.")
-    action: Action = Field(default="alert", description="What an alarm does.")
+    action: Action = Field(
+        default="alert", description="What an alarm does. In this version it alerts, whatever stands here."
+    )
 
     @model_validator(mode="after")
     def _slow_has_a_limit(self) -> Self:
@@ -104,10 +106,10 @@ class Guardrail(Section):
 
 
 DEFAULT_GUARDRAILS = (
-    Guardrail(event="error", action="rollback"),
-    Guardrail(event="slow", ttft_above_s=10.0, action="rollback"),
-    Guardrail(event="empty", action="rollback"),
-    Guardrail(event="stalled", action="alert"),
+    Guardrail(event="error"),
+    Guardrail(event="slow", ttft_above_s=10.0),
+    Guardrail(event="empty"),
+    Guardrail(event="stalled"),
 )
 
 
@@ -156,10 +158,14 @@ class Experiment(Section):
         "`stalled` with `alert`.",
     )
     alpha_guardrails: Fraction = Field(default=0.02, description="The chance of any false guardrail alarm.")
-    ramp: Ramp | None = Field(default=None, description="Raises the treatment's share step by step. Left out: never.")
-    holdout: Percent = Field(default=0, description="Percent of units that keep control after the last step.")
+    ramp: Ramp | None = Field(
+        default=None, description="How the treatment's share is to grow. In this version nothing takes the steps."
+    )
+    holdout: Percent = Field(
+        default=0, description="Percent of units that keep control after the last step of `ramp`; not used yet either."
+    )
     starts_at: float | None = Field(default=None, description="Unix seconds; earlier requests do not count.")
-    ends: Ends = Ends()
+    ends: Ends = Field(default=Ends(), description="In this version nothing ends an experiment by itself.")
     strata: tuple[Stratum, ...] = Field(
         default=("prompt_bytes",), description="What requests are compared within, beside the plan's shares."
     )

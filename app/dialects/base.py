@@ -137,11 +137,13 @@ class Translation(ABC):
 
     Immutable: after a failure before the first byte, the same object serves another deployment.
 
-    `stream`: the client asked for an event stream. `needs_model`: every `ServingContext` has a model.
+    `stream`: the client asked for an event stream. `needs_model`: every `ServingContext` has a model. `generates`: the
+    model works on an answer; what only counts tokens or describes the deployment is no exposure of an experiment.
     """
 
     stream: bool = False
     needs_model: bool = False
+    generates: bool = True
 
     @abstractmethod
     def engine_requests(self, serving: ServingContext) -> Flow:

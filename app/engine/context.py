@@ -1,7 +1,15 @@
 """The model's context: how many tokens a prompt leaves for the answer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+
+
+def max_tokens(body: Mapping[str, Any]) -> int | None:
+    """The most tokens that the answer to vLLM's request `body` may have, if the request says so."""
+    return next((body[name] for name in _LIMITS if name in body), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,15 @@ def error_in_first_chunk(first: bytes) -> SwitchyardError | None:
     return engine_error(first.partition(b"\n")[0].removeprefix(b"data: "), status=500)
 
 
+_EVENT = re.compile(rb'^data: ?(\{"error".*|\{"type": ?"error".*)$', re.MULTILINE)
+
+
+def error_in(frames: bytes) -> SwitchyardError | None:
+    """The first error event in whole frames of the engine's stream."""
+    found = _EVENT.search(frames)
+    return engine_error(found[1], status=500) if found else None
+
+
 _PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)
 
 

@@ -24,12 +24,13 @@ _NOT_IN_STREAMS = frozenset({"prompt_logprobs", "use_beam_search", "kv_transfer_
 
 def forced_call_collector(path: str, body: Mapping[str, Any]) -> StreamCollector | None:
     """What collects the whole answer to a request of vLLM's whose tool call may be cut short; None for any other."""
-    if path not in _COLLECTORS or not _forces_a_call(body) or _LIMITS.isdisjoint(body):
+    if path not in _COLLECTORS or not forces_a_call(body) or _LIMITS.isdisjoint(body):
         return None
     return _COLLECTORS[path](body) if _NOT_IN_STREAMS.isdisjoint(body) else None
 
 
-def _forces_a_call(body: Mapping[str, Any]) -> bool:
+def forces_a_call(body: Mapping[str, Any]) -> bool:
+    """Whether a request of vLLM's must be answered with a call of a tool."""
     choice = body.get("tool_choice")
     if isinstance(choice, dict):
         return choice.get("type") not in ("auto", "none")

@@ -21,6 +21,7 @@ from app.dialects.base import (
 )
 from app.dialects.json_body import value_at
 from app.engine.constraints import constrained_field
+from app.engine.context import max_tokens
 from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in_first_chunk, field_named_in
 from app.engine.stream_collector import StreamCollector
 from app.engine.usage import find_usage
@@ -41,8 +42,10 @@ from app.exchange.request import unsatisfiable
 from app.exchange.response import ResponseWriter
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
+from app.ledger.exposure import Exposure
 from app.routing.traffic import Assignment
 from app.telemetry.logs import event, where
+from app.upstream.client import OnHead
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
@@ -60,13 +63,15 @@ _MAX_ROLE_BYTES = 64 * 1024
 class Forwarder:
     """Forwards one parsed request: calls a deployment, retries once, writes the answer or relays the stream.
 
-    `deadline` is in the event loop's time, `size` is the request body's in bytes.
+    `exposure` is told what happens, if the endpoint is recorded. `deadline` is in the event loop's time, `size` is the
+    request body's in bytes.
     """
 
     state: RouterState
     snapshot: Snapshot
     call: Call
     writer: ResponseWriter
+    exposure: Exposure | None
     deadline: float
     size: int
 
@@ -76,6 +81,8 @@ class Forwarder:
         budget.request()
         # One replacement: more would multiply the load on deployments that already fail.
         primary, fallback = self._candidates(assignment)
+        if self.exposure is not None and primary != assignment.deployment:
+            self.exposure.diverted()
         try:
             await self._attempt(primary, assignment)
         except DeadlinePassed:
@@ -119,6 +126,8 @@ class Forwarder:
                 await self._serve(self.snapshot.targets[name])
         except Rejected as error:
             health.succeeded(name)
+            if self.exposure is not None:
+                self.exposure.served = name
             error.param = error.param or field_named_in(error.message, self.call.body)
             error.value = value_at(self.call.body, error.param)
             raise
@@ -126,8 +135,10 @@ class Forwarder:
             await self._blame(name, error)
             raise
         finally:
+            if self.exposure is not None and self.writer.started:
+                self.exposure.served = name
             if isinstance(failure := self.writer.failure, UpstreamError):
-                health.failed(name, failure, self.snapshot)
+                self._failed(name, failure)
             elif self.writer.finished:
                 health.succeeded(name)
 
@@ -141,7 +152,13 @@ class Forwarder:
         suspect = type(error) is Broken and not self.writer.started
         if field is not None and suspect and await self.state.health.is_healthy(name, self.snapshot):
             raise unsatisfiable(self.call, field) from error
+        self._failed(name, error)
+
+    def _failed(self, name: str, error: UpstreamError) -> None:
+        """Reports a failure of the deployment."""
         self.state.health.failed(name, error, self.snapshot)
+        if self.exposure is not None:
+            self.exposure.failed(name, error)
 
     async def _serve(self, target: Target) -> None:
         async with AsyncExitStack() as connection:
@@ -153,7 +170,9 @@ class Forwarder:
                     await self._send(request, target)
                     return
                 self._check_params(request)
-                self.writer.record.max_tokens = request.body.get("max_tokens")
+                self.writer.record.max_tokens = max_tokens(request.body)
+                if self.exposure is not None:
+                    self.exposure.sent(request.path, request.body)
                 if self.call.translation.stream:
                     chunks = await connection.enter_async_context(self._open(target, request))
                     if constrained_field(request.body) is not None:
@@ -204,9 +223,11 @@ class Forwarder:
             answer = await self._collect(target, request.path, collector)
         else:
             async with until(self.deadline):
-                answer = await self._post(target, request)
+                answer = await self._post(target, request, self._on_head)
         received_at = time.perf_counter()
         record.usage = find_usage(answer)
+        if self.exposure is not None:
+            self.exposure.answer(answer)
         serving = replace(serving, total_s=received_at - record.started, engine_s=received_at - sent_at)
         with self._malformed_answers():
             reply = self.call.translation.reply(answer, serving)
@@ -233,14 +254,19 @@ class Forwarder:
                 return answer
         return collector.complete()
 
-    async def _post(self, target: Target, request: EngineRequest) -> bytes:
+    async def _post(self, target: Target, request: EngineRequest, on_head: OnHead | None = None) -> bytes:
         return await self.state.upstream.unary(
             target,
             request.path,
             request.body,
             request_id=self.writer.upstream_id(),
             timeouts=self.snapshot.config.timeouts,
+            on_head=on_head,
         )
+
+    @property
+    def _on_head(self) -> OnHead | None:
+        return self.exposure.head if self.exposure is not None else None
 
     def _open(self, target: Target, request: EngineRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         return self.state.upstream.stream(
@@ -249,22 +275,30 @@ class Forwarder:
             request.body,
             request_id=self.writer.upstream_id(),
             timeouts=self.snapshot.config.timeouts,
+            on_head=self._on_head,
         )
 
     async def _relay(self, chunks: AsyncIterator[bytes], stream: Stream, names: DeploymentNames) -> None:
-        clock = asyncio.get_running_loop().time
+        clock, exposure = asyncio.get_running_loop().time, self.exposure
+        in_order = False
         try:
             with self._malformed_answers():
                 async with IdleTimeout(self.snapshot.config.timeouts.idle_s, self.deadline) as idle:
                     async for chunk in chunks:
                         if data := stream.feed(chunk):
                             await self.writer.send_chunk(names.in_events(data))
-                        idle.last = clock()
+                        idle.last = now = clock()
+                        if exposure is not None:
+                            exposure.chunk(now, chunk)
                 if end := stream.close():
                     self.writer.fail(Incomplete(ENDED_EARLY))
+                in_order = not end
         except SwitchyardError as error:
             end = stream.fail(error)
             self.writer.fail(error)
+        finally:
+            if exposure is not None:
+                exposure.stream_ended(self.writer.record.deployment, clock(), in_order=in_order)
         self.writer.record.usage = stream.usage
         if self.writer.failure is not None and stream.aborts:
             raise StreamAborted

@@ -26,10 +26,13 @@ from app.errors import BadRequest, Unavailable
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
 from app.exchange.forward import Forwarder
+from app.exchange.recording import drawn, ended
 from app.exchange.request import check_constraints, check_headers, check_length, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
+from app.ledger.conversation import SESSION_HEADER, conversation_key
+from app.ledger.exposure import Exposure
 from app.routing.content_filter import check_content
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, assign
 from app.telemetry.access_log import Record
@@ -51,6 +54,7 @@ async def handle(
     request = _request(scope, headers, configured_at=snapshot.applied_at if snapshot is not None else 0)
     record = Record(dialect.name, route.operation, request.id)
     writer = ResponseWriter(send, record)
+    exposure: Exposure | None = None
     try:
         async with errors_rendered(writer, lambda error: dialect.render_error(error, route.operation, request)):
             if snapshot is None:
@@ -75,9 +79,13 @@ async def handle(
                 assignment = _route(state, snapshot, caller, call, headers)
                 record.endpoint, record.reason = assignment.endpoint, assignment.reason
                 async with _reserved(state, snapshot, caller, call, assignment, writer):
-                    await Forwarder(state, snapshot, call, writer, deadline, len(request.body)).forward(assignment)
+                    size = len(request.body)
+                    exposure = drawn(state.ledger, snapshot, caller, call, assignment, record, size)
+                    await Forwarder(state, snapshot, call, writer, exposure, deadline, size).forward(assignment)
     finally:
         state.telemetry.finish(record)
+        if exposure is not None:
+            ended(state.ledger, exposure, record)
 
 
 def _request(scope: Mapping[str, Any], headers: Mapping[str, str], *, configured_at: int) -> Request:
@@ -118,15 +126,21 @@ def _route(
         task=call.task,
         model=call.model,
         header=headers.get(DEPLOYMENT_HEADER) or call.deployment,
-        sticky_key=lambda sticky: _sticky_key(sticky, call, headers),
+        sticky_key=lambda sticky: _sticky_key(sticky, caller, call, headers),
         random=state.random,
     )
 
 
-def _sticky_key(sticky: Sticky, call: Call, headers: Mapping[str, str]) -> str | None:
-    if sticky.by == "header":
-        return headers.get((sticky.name or "").lower())
-    return call.user if sticky.by == "user" else next(iter(credentials(headers)), None)
+def _sticky_key(sticky: Sticky, caller: Caller, call: Call, headers: Mapping[str, str]) -> str | None:
+    match sticky.by:
+        case "header":
+            return headers.get((sticky.name or "").lower())
+        case "user":
+            return call.user
+        case "api_key":
+            return next(iter(credentials(headers)), None)
+        case "conversation":
+            return headers.get(SESSION_HEADER) or conversation_key(caller.name, call.task, call.body)
 
 
 @asynccontextmanager

@@ -2,12 +2,14 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from app.access.caller import ConfigViews
 from app.config.schema import Config, Timeouts
 from app.engine.model import Model
+from app.ledger.plans import Scope
+from app.upstream.client import OnHead
 from app.upstream.target import Target
 
 
@@ -17,11 +19,25 @@ class Calls(Protocol):
     async def model(self, target: Target, timeouts: Timeouts) -> Model: ...
 
     async def unary(
-        self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
+        self,
+        target: Target,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        request_id: str,
+        timeouts: Timeouts,
+        on_head: OnHead | None = None,
     ) -> bytes: ...
 
     def stream(
-        self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
+        self,
+        target: Target,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        request_id: str,
+        timeouts: Timeouts,
+        on_head: OnHead | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
 
 
@@ -29,10 +45,11 @@ class Calls(Protocol):
 class Snapshot:
     """The configuration at one moment; a request keeps the one that it started with.
 
-    `applied_at` is in Unix seconds.
+    `applied_at` is in Unix seconds. `recorded` are the endpoints of whose requests exposures are recorded.
     """
 
     config: Config
     targets: Mapping[str, Target]
     views: ConfigViews
     applied_at: int
+    recorded: Mapping[str, Scope] = field(default_factory=dict)

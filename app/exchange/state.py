@@ -7,6 +7,7 @@ from random import Random
 from app.access.guard import Access
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.snapshot import Calls, Snapshot
+from app.ledger.ledger import Ledger
 from app.routing.admission import AdmissionQueue
 from app.routing.retry_budget import RetryBudget
 from app.telemetry.metrics import Telemetry
@@ -21,6 +22,7 @@ class RouterState:
     access: Access
     health: DeploymentHealth
     random: Random
+    ledger: Ledger
     snapshot: Snapshot | None = None
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
     queues: defaultdict[str, AdmissionQueue] = field(default_factory=lambda: defaultdict(AdmissionQueue))

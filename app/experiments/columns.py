@@ -1,4 +1,5 @@
-"""Batches as columns: equally long numpy arrays, one for each field of `app.ledger.wire.Start`, `Row` and `Late`.
+"""Batches as columns: equally long numpy arrays, one for each field of `app.ledger.wire.Start`, `Row`, `Late`
+and `FeedbackItem`.
 
 Names and plans are interned over the whole life of a controller (`Tables`), so that columns of different batches and
 segments share their codes. Values that may be missing are floats with NaN. A count above its column's range is stored
@@ -26,8 +27,8 @@ Bool = npt.NDArray[np.bool_]
 
 DTYPES: dict[str, type[np.generic]] = {
     **dict.fromkeys(("router", "seq", "request", "answer", "unit", "caller"), np.uint64),
-    **dict.fromkeys(("plan", "assigned", "served", "dialect", "task"), np.int32),
-    **dict.fromkeys(("at", "above_s", "max_tokens", "prompt_tokens", "completion_tokens"), np.float64),
+    **dict.fromkeys(("plan", "assigned", "served", "dialect", "task", "metric"), np.int32),
+    **dict.fromkeys(("at", "above_s", "value", "max_tokens", "prompt_tokens", "completion_tokens"), np.float64),
     **dict.fromkeys(("ttft_s", "duration_s", "itl_mean_s", "itl_max_s"), np.float32),
     **dict.fromkeys(("batch", "prompt_bytes"), np.uint32),
     **dict.fromkeys(("status", "turn", "in_flight", "flags"), np.uint16),
@@ -36,7 +37,7 @@ DTYPES: dict[str, type[np.generic]] = {
 }
 """A column of one name has one type, whatever it is a column of."""
 
-NAMES = ("assigned", "served", "dialect", "task")
+NAMES = ("assigned", "served", "dialect", "task", "metric")
 """The columns that hold codes into `Tables.names`; `plan` holds codes into `Tables.plans`."""
 
 
@@ -65,20 +66,15 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns:
+class Columns:
     """What all kinds share. `router` is the hash of the router's id, `batch` the number of its batch."""
 
     router: U64
     batch: U32
-    seq: U64
     at: F64
-    unit: U64
-    plan: I32
-    assigned: I32
-    flags: U16
 
     def __len__(self) -> int:
-        return len(self.seq)
+        return len(self.at)
 
     def take(self, rows: Bool | slice | npt.NDArray[np.intp]) -> Self:
         """Only these rows: a mask, a slice or indexes."""
@@ -103,14 +99,25 @@ class _Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class StartColumns(_Columns):
+class _Requests(Columns):
+    """What starts, rows and late records share."""
+
+    seq: U64
+    unit: U64
+    plan: I32
+    assigned: I32
+    flags: U16
+
+
+@dataclass(frozen=True, slots=True)
+class StartColumns(_Requests):
     """`Start` records."""
 
     reason: U8
 
 
 @dataclass(frozen=True, slots=True)
-class RowColumns(_Columns):
+class RowColumns(_Requests):
     """`Row` records. `served` is -1 where no deployment answered."""
 
     request: U64
@@ -139,11 +146,29 @@ class RowColumns(_Columns):
 
 
 @dataclass(frozen=True, slots=True)
-class LateColumns(_Columns):
+class LateColumns(_Requests):
     """`Late` records."""
 
     kind: U8
     above_s: F64
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackColumns(Columns):
+    """`FeedbackItem` records."""
+
+    request: U64
+    caller: U64
+    metric: I32
+    value: F64
+
+    def items(self, tables: Tables) -> list[FeedbackItem]:
+        """As they were sent."""
+        metrics = [tables.names[code] for code in self.metric.tolist()]
+        columns = zip(
+            self.at.tolist(), self.request.tolist(), self.caller.tolist(), metrics, self.value.tolist(), strict=True
+        )
+        return [FeedbackItem(*values) for values in columns]
 
 
 class Exposures(NamedTuple):
@@ -152,7 +177,7 @@ class Exposures(NamedTuple):
     starts: StartColumns
     rows: RowColumns
     late: LateColumns
-    feedback: tuple[FeedbackItem, ...]
+    feedback: FeedbackColumns
 
     @classmethod
     def concat(cls, parts: Sequence["Exposures"]) -> "Exposures":
@@ -161,13 +186,13 @@ class Exposures(NamedTuple):
             StartColumns.concat([part.starts for part in parts]),
             RowColumns.concat([part.rows for part in parts]),
             LateColumns.concat([part.late for part in parts]),
-            tuple(item for part in parts for item in part.feedback),
+            FeedbackColumns.concat([part.feedback for part in parts]),
         )
 
     @property
     def size(self) -> int:
         """Records of all kinds."""
-        return len(self.starts) + len(self.rows) + len(self.late) + len(self.feedback)
+        return sum(len(columns) for columns in self)
 
 
 def router_hash(router: str) -> int:
@@ -188,7 +213,7 @@ def from_batch(batch: Batch, tables: Tables) -> Exposures:
             StartColumns(**_arrays(batch.starts, Start._fields, names, plans, source)),
             RowColumns(**_arrays(batch.rows, Row._fields, names, plans, source)),
             LateColumns(**_arrays(batch.late, Late._fields, names, plans, source)),
-            tuple(batch.feedback),
+            FeedbackColumns(**_feedback(batch.feedback, tables), **_source(source, len(batch.feedback))),
         )
     except OverflowError as error:
         raise ValueError(f"a value is out of range: {error}") from error
@@ -203,7 +228,22 @@ def _arrays(
         if name in arrays:
             arrays[name] = _codes(arrays[name], name_codes, missing=name == "served")
     arrays["plan"] = _codes(arrays["plan"], plan_codes)
-    return arrays | {name: np.full(len(records), value, DTYPES[name]) for name, value in source.items()}
+    return arrays | _source(source, len(records))
+
+
+def _feedback(items: Sequence[FeedbackItem], tables: Tables) -> dict[str, npt.NDArray[Any]]:
+    values: dict[str, Sequence[Any]] = {
+        "at": [item.at for item in items],
+        "request": [item.request for item in items],
+        "caller": [item.caller for item in items],
+        "metric": [tables.name(item.metric) for item in items],
+        "value": [item.value for item in items],
+    }
+    return {name: _array(column, DTYPES[name]) for name, column in values.items()}
+
+
+def _source(source: dict[str, int], length: int) -> dict[str, npt.NDArray[Any]]:
+    return {name: np.full(length, value, DTYPES[name]) for name, value in source.items()}
 
 
 def _array(values: Sequence[Any], dtype: type[np.generic]) -> npt.NDArray[Any]:

@@ -1,6 +1,6 @@
 """What an experiment tells: one report, returned as JSON by the API, rendered as Markdown and as words."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -197,3 +197,14 @@ class FalseVerdicts(msgspec.Struct, frozen=True, kw_only=True):
     """Share of runs in which a confidence sequence excluded 0 at any look."""
     peeked: float
     """Share of runs in which a t-test, repeated at every look, found p < 0.05."""
+
+
+class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
+    """What an analysis tells once, for the journal: a verdict that stays, an alarm."""
+
+    at: float
+    kind: str
+    """verdict, alarm …"""
+    text: str
+    detail: dict[str, Any] = {}
+    """Plain data."""

@@ -129,7 +129,7 @@ class Row(NamedTuple):
 
 
 class Late(NamedTuple):
-    """A request that is late, told while it runs. At most one per kind and request."""
+    """A request that is late, told while it runs. At most one per kind, limit and request."""
 
     kind: int
     above_s: float
@@ -190,6 +190,41 @@ class Batch(msgspec.Struct, frozen=True):
     lost: list[Lost]
 
 
+class Sealed(msgspec.Struct, frozen=True):
+    """A batch with its parts encoded. What depends on the moment of sending is added then: `encode_sealed`."""
+
+    number: int
+    names: msgspec.Raw
+    plans: msgspec.Raw
+    starts: msgspec.Raw
+    rows: msgspec.Raw
+    late: msgspec.Raw
+    feedback: msgspec.Raw
+
+    @property
+    def size(self) -> int:
+        """In bytes, nearly what is sent."""
+        parts = (self.names, self.plans, self.starts, self.rows, self.late, self.feedback)
+        return 128 + sum(map(len, parts))
+
+
+class _SealedBatch(msgspec.Struct, frozen=True):
+    """A `Batch` on the wire, made of a `Sealed`."""
+
+    version: int
+    router: str
+    number: int
+    oldest: int
+    sent_at: float
+    names: msgspec.Raw
+    plans: msgspec.Raw
+    starts: msgspec.Raw
+    rows: msgspec.Raw
+    late: msgspec.Raw
+    feedback: msgspec.Raw
+    lost: list[Lost]
+
+
 class Acknowledgement(msgspec.Struct, frozen=True):
     """The controller's answer to a batch.
 
@@ -210,6 +245,39 @@ _acknowledgements = msgspec.msgpack.Decoder(Acknowledgement)
 def encode(message: Batch | Acknowledgement) -> bytes:
     """As MessagePack."""
     return _encoder.encode(message)
+
+
+def seal(
+    number: int,
+    names: list[str],
+    plans: list[Plan],
+    starts: list[Start],
+    rows: list[Row],
+    late: list[Late],
+    feedback: list[FeedbackItem],
+) -> Sealed:
+    """The parts of a batch that stay as they are, encoded."""
+    parts = (names, plans, starts, rows, late, feedback)
+    return Sealed(number, *(msgspec.Raw(_encoder.encode(part)) for part in parts))
+
+
+def encode_sealed(batch: Sealed, *, router: str, oldest: int, sent_at: float, lost: list[Lost]) -> bytes:
+    """The same bytes as of a `Batch` with these fields."""
+    sealed = _SealedBatch(
+        VERSION,
+        router,
+        batch.number,
+        oldest,
+        sent_at,
+        batch.names,
+        batch.plans,
+        batch.starts,
+        batch.rows,
+        batch.late,
+        batch.feedback,
+        lost,
+    )
+    return _encoder.encode(sealed)
 
 
 def decode_batch(data: bytes) -> Batch:

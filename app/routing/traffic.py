@@ -25,12 +25,16 @@ class Random(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The deployment of a request, why it was chosen, and the alternatives if it fails before the first byte."""
+    """The deployment of a request, why it was chosen, and the alternatives if it fails before the first byte.
+
+    `key` is the sticky key that decided, if one did.
+    """
 
     endpoint: str
     deployment: str
     reason: Reason
     alternatives: Sequence[str] = ()
+    key: str | None = None
 
 
 def assign(
@@ -109,7 +113,7 @@ def _within(
         return Assignment(name, deployment, "header")
     key = sticky_key(endpoint.sticky) if endpoint.sticky is not None else None
     chosen = weighted(endpoint.traffic, random) if key is None else rendezvous(key, endpoint.traffic)
-    return Assignment(name, chosen, "traffic" if key is None else "sticky", _alternatives(endpoint, chosen))
+    return Assignment(name, chosen, "traffic" if key is None else "sticky", _alternatives(endpoint, chosen), key)
 
 
 def _named_within(config: Config, endpoint: str, name: str) -> str | None:
@@ -160,6 +164,11 @@ def rendezvous(key: str, traffic: Mapping[str, int]) -> str:
     the highest wins. A change of weights therefore moves keys only towards names whose share grew.
     """
     return max((name for name in traffic if traffic[name] > 0), key=lambda name: _score(key, name, traffic[name]))
+
+
+def scores(key: str, traffic: Mapping[str, int]) -> dict[str, float]:
+    """The score of every name in `rendezvous`; 0 for those without a share, which cannot win."""
+    return {name: _score(key, name, weight) if weight > 0 else 0.0 for name, weight in traffic.items()}
 
 
 def _score(key: str, name: str, weight: int) -> float:

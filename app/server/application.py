@@ -7,8 +7,8 @@ through `reconfigure`.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
-from functools import cached_property
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import cached_property, partial
 from random import Random
 
 from starlette.applications import Starlette
@@ -34,11 +34,17 @@ from app.exchange.request import headers_of
 from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
+from app.ledger.controller_client import ControllerClient
+from app.ledger.ledger import Ledger
+from app.ledger.secret import unit_secret
+from app.ledger.sender import EVERY_S, Sender
 from app.routing.circuit_breaker import Breakers
 from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
+from app.server.experiment_metrics import ExperimentMetrics
+from app.server.experiments_api import ExperimentsApi
 from app.server.http10 import HTTP10
 from app.server.openapi import Operation, document, operations
 from app.telemetry import tgi_exposition as tgi_metrics
@@ -63,9 +69,15 @@ class Router:
         *,
         random: Random | None = None,
         control: ControlPlane | None = None,
+        controller: ControllerClient | None = None,
         access_timing: AccessTiming = DEFAULT_TIMING,
+        send_every_s: float = EVERY_S,
     ) -> None:
-        self._environment = environment
+        """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
+        seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
+        runs.
+        """
+        self._environment, self._controller = environment, controller
         self._upstream = Upstream()
         telemetry = Telemetry()
         self._access = Access(
@@ -75,14 +87,23 @@ class Router:
             timing=access_timing,
         )
         self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
-        self.state = RouterState(self._upstream, telemetry, self._access, self._deployments, random or Random())
+        ledger = Ledger(partial(unit_secret, environment.internal_key), enabled=controller is not None)
+        self._sender = (
+            Sender(ledger, controller.send, telemetry, every_s=send_every_s) if controller is not None else None
+        )
+        self.state = RouterState(self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger)
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control)
+        self._experiments = ExperimentsApi(
+            self._views, self._deployments.open, telemetry, self._access, controller, ledger
+        )
+        self._experiment_metrics = ExperimentMetrics(controller)
         endpoints = route_apps(self._exchange)
         starlette = Starlette(
             routes=[
                 *self._operations(),
                 Path("/docs/{file}", api_page.file, methods=["GET"]),
+                *self._experiments.routes(),
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
@@ -100,9 +121,10 @@ class Router:
         reloads = self.state.telemetry.reloads
         try:
             new = config if isinstance(config, Config) else parse(config)
-            snapshot = Snapshot(new, targets(new, self._environment), ConfigViews(new), int(time.time()))
+            reachable = targets(new, self._environment)
             self._access.reconfigure(new)
-            self.state.snapshot = snapshot
+            recorded = self.state.ledger.configure(new)
+            self.state.snapshot = Snapshot(new, reachable, ConfigViews(new), int(time.time()), recorded)
         except ConfigError:
             reloads.labels("refused").inc()
             raise
@@ -117,7 +139,15 @@ class Router:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        async with self._upstream, self._access.running(), monitor_event_loop(self.state.telemetry):
+        controller = self._controller if isinstance(self._controller, AbstractAsyncContextManager) else nullcontext()
+        sending = self._sender.running() if self._sender is not None else nullcontext()
+        async with (
+            self._upstream,
+            controller,
+            sending,
+            self._access.running(),
+            monitor_event_loop(self.state.telemetry),
+        ):
             yield
             await self._deployments.close()
 
@@ -177,7 +207,9 @@ class Router:
             for route in self._operations()
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]
-        return dump(document([*operations(DIALECTS), *self._management.operations(), *own]))
+        return dump(
+            document([*operations(DIALECTS), *self._management.operations(), *self._experiments.operations(), *own])
+        )
 
     async def _openapi(self, request: HTTPRequest) -> Response:
         """The OpenAPI document. It is open: it describes the code alone and names no endpoint."""
@@ -188,7 +220,9 @@ class Router:
         views = self._views()
         reader = await self._access.reader(headers_of(request.scope))
         visible = None if views is None or reader.endpoints is None else names(views.of(reader))
-        return Response(self.state.telemetry.expose(visible), media_type=CONTENT_TYPE)
+        own = self.state.telemetry.expose(visible)
+        experiments = b"" if views is None else await self._experiment_metrics.expose(views.config, visible)
+        return Response(own + experiments, media_type=CONTENT_TYPE)
 
     async def _tgi_metrics(self, request: HTTPRequest) -> Response:
         """One endpoint's metrics under TGI's names; without a name, the default endpoint's."""

@@ -7,15 +7,13 @@ report whether every router has the last configuration. The only write is to an 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute, compile_path
 from starlette.routing import Route as Path
-from starlette.types import Receive, Scope, Send
 
-from app.access.caller import UNAUTHENTICATED, Caller, ConfigViews
+from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.config.schema import Config
 from app.control_plane import Applied, ControlPlane, Delivery, change_traffic, delivery_seen
@@ -33,25 +31,12 @@ from app.dialects.databricks.management.openapi import openapi
 from app.dialects.databricks.management.traffic_update import Update, requested_traffic
 from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body
-from app.errors import MethodNotAllowed, NotFound, Unavailable, UpstreamError
-from app.exchange.failures import errors_rendered
-from app.exchange.request import check_headers, headers_of, read_body, request_id
-from app.exchange.response import ResponseWriter
+from app.errors import MethodNotAllowed, NotFound, SwitchyardError, Unavailable, UpstreamError
+from app.exchange.request import read_body
+from app.server.api_operation import Api, ApiOperation, Handler, OperationContext
 from app.server.openapi import Operation
-from app.telemetry.access_log import Record
 from app.telemetry.logs import event
 from app.telemetry.metrics import CONTENT_TYPE, Telemetry
-
-Handler = Callable[[HTTPRequest, "OperationContext"], Awaitable[Reply]]
-
-
-@dataclass(frozen=True, slots=True)
-class OperationContext:
-    """The caller, and the record for the access log."""
-
-    caller: Caller
-    record: Record
-
 
 _ROOT = "/api/2.0/serving-endpoints"
 _OPEN = ("probe",)
@@ -81,6 +66,7 @@ class Management:
     ) -> None:
         self._views_or_none, self._healthy, self._telemetry, self._control = views, healthy, telemetry, control
         self._access = access
+        self._api = Api("databricks", telemetry, access, views, _error_words)
         self._paths = [(method, compile_path(path)[0]) for method, path, name, _ in self._table() if name != "unknown"]
         self._since_ms = 0
         self._created_ms: Mapping[str, int] = {}
@@ -102,11 +88,7 @@ class Management:
     def routes(self) -> list[BaseRoute]:
         """Every route of the API."""
         return [
-            Path(
-                path,
-                _Operation(operation, handler, self._telemetry, self._access, self._views_or_none),
-                methods=[method],
-            )
+            Path(path, ApiOperation(self._api, operation, handler, operation in _OPEN), methods=[method])
             for method, path, operation, handler in self._table()
         ]
 
@@ -212,31 +194,5 @@ class Management:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Operation:
-    """One method and path as an ASGI application: the handler's reply, or its error in Databricks' format.
-
-    It is logged and counted like every exchange.
-    """
-
-    name: str
-    handler: Handler
-    telemetry: Telemetry
-    access: Access
-    views: Callable[[], ConfigViews | None]
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = HTTPRequest(scope, receive)
-        record = Record("databricks", self.name, request_id(request.headers))
-        writer = ResponseWriter(send, record)
-        try:
-            async with errors_rendered(writer, partial(error_reply, request_id=record.request_id)):
-                if (views := self.views()) is not None:
-                    check_headers(scope, views.config.max_header_bytes)
-                # Before the first configuration there are no callers, and every answer is that there is none yet.
-                guarded = views is not None and self.name not in _OPEN
-                caller = await self.access.caller(headers_of(scope)) if guarded else UNAUTHENTICATED
-                record.caller = caller.name
-                await writer.send(await self.handler(request, OperationContext(caller, record)))
-        finally:
-            self.telemetry.finish(record)
+def _error_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:
+    return error_reply(error, request_id=request_id)

@@ -16,7 +16,10 @@ from app.server.operation_ids import operation_ids
 
 
 class Operation(NamedTuple):
-    """An operation of a dialect: its name for it, and what the body may be. `open` needs no credentials."""
+    """An operation of a dialect: its name for it, and what the body may be. `open` needs no credentials.
+
+    `query` are its optional parameters, and `status` is that of a success.
+    """
 
     method: str
     path: str
@@ -24,6 +27,8 @@ class Operation(NamedTuple):
     name: str
     bodies: Sequence[Body] = ()
     open: bool = False
+    query: Mapping[str, Schema] = {}
+    status: int = 200
 
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
@@ -97,6 +102,8 @@ def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> di
     dialects = list(dict.fromkeys(operation.dialect for operation in together))
     bodies = [schema for operation in together for schema in schemas.references(operation.dialect, operation.bodies)]
     parameters: list[Mapping[str, Any]] = [_parameter("path", name) for name in _PARAMETER.findall(path)]
+    queries = {name: schema for operation in together for name, schema in operation.query.items()}
+    parameters += [_parameter("query", name, "", schema) for name, schema in queries.items()]
     if "azure" in dialects:
         version = _parameter("query", "api-version", "Marks the request as Azure's", _API_VERSION)
         parameters.append({**version, "required": dialects == ["azure"]})
@@ -123,7 +130,7 @@ def _responses(together: Sequence[Operation], dialects: Sequence[str]) -> dict[s
             whole.setdefault(media_type, []).append(schema)
     errors = content([{"$ref": f"#/components/schemas/{dialect}.Error"} for dialect in dialects])
     return {
-        "200": {
+        str(together[0].status): {
             "description": "The answer; an event stream if the request asks for one",
             "content": {media_type: content(found)["application/json"] for media_type, found in whole.items()},
         },

@@ -7,6 +7,7 @@ from app.dialects.openapi_schemas import Schema
 JSON = "application/json"
 TEXT = "text/plain"
 EVENTS = "text/event-stream"
+MARKDOWN = "text/markdown"
 
 
 def _object(**properties: Schema) -> Schema:
@@ -42,6 +43,10 @@ _MODELS: Schema = {"type": "object", "required": ["data"], "properties": {"objec
 _GENERATION = _object(generated_text=_TEXT)
 _GENERATIONS: Schema = {"anyOf": [_GENERATION, _list(_GENERATION)]}
 _TOKENS = _object(tokens=_list(_COUNT))
+_NUMBER: Schema = {"type": "number"}
+_ARMS: Mapping[str, Schema] = {"control": _TEXT, "treatments": _list(_TEXT)}
+_SUMMARY = _object(experiment=_TEXT, endpoint=_TEXT, state=_TEXT, **_ARMS, headline=_TEXT)
+_RUNS = _object(experiment=_TEXT, runs=_COUNT, state=_TEXT, results=_LIST)
 
 _SHARED: Mapping[str, Schema] = {
     "chat": _CHAT,
@@ -102,6 +107,16 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "info": _object(model_id=_TEXT, max_total_tokens=_COUNT),
     },
     "switchyard": {
+        "list_experiments": _object(experiments=_list(_SUMMARY)),
+        "get_experiment": _SUMMARY,
+        "report": _object(**_SUMMARY["properties"], primary=_LIST, secondary=_LIST, guardrails=_LIST, alarms=_LIST),
+        "history": _object(experiment=_TEXT, metric=_TEXT, treatment=_TEXT, points=_LIST),
+        "planner": _object(metric=_TEXT, effect=_NUMBER, power=_NUMBER, units=_COUNT, units_so_far=_COUNT),
+        "aa_runs": _RUNS,
+        "start_aa_runs": _RUNS,
+        "assignment": _object(endpoint=_TEXT, deployment=_ANY_TEXT, reason=_TEXT, why=_TEXT, deployments=_LIST),
+        "get_request": _object(request_id=_TEXT, exposures=_LIST),
+        "feedback": _object(accepted=_COUNT, pending={"type": ["integer", "null"]}, unknown_metric=_list(_TEXT)),
         "health": _object(status=_TEXT),
         "ready": _object(status=_TEXT),
         "openapi": _object(openapi=_TEXT, paths=_OBJECT),
@@ -117,6 +132,9 @@ _TEXTS = frozenset(
         ("tgi", "health"),
     }
 )
+_ALSO_WORDS = frozenset({"list_experiments", "get_experiment", "report", "history", "planner", "aa_runs"})
+"""Operations that answer as Markdown or text, too, if the request asks for it."""
+
 _STREAM_ONLY = frozenset({("tgi", "generate_stream")})
 _STREAMING = frozenset({"chat", "completions", "invocations", "messages", "responses", "root"})
 
@@ -130,6 +148,8 @@ def answers(dialect: str, operation: str) -> dict[str, Schema]:
     if (dialect, operation) in _STREAM_ONLY:
         return {EVENTS: _EVENTS}
     schema = _OWN[dialect].get(operation) or _SHARED[operation]
+    if dialect == "switchyard" and operation in _ALSO_WORDS:
+        return {JSON: schema, MARKDOWN: _TEXT, TEXT: _TEXT}
     return {JSON: schema} | ({EVENTS: _EVENTS} if operation in _STREAMING else {})
 
 

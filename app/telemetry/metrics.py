@@ -105,6 +105,30 @@ class Telemetry:
             "switchyard_limit_store_failures", "Times that the store of limits did not answer", registry=registry
         )
 
+        self.ledger_rows = Counter(
+            "switchyard_ledger_rows",
+            "Exposures recorded, by the deployment that was drawn",
+            ("endpoint", "deployment"),
+            registry=registry,
+        )
+        self.ledger_rows_lost = Counter(
+            "switchyard_ledger_rows_lost",
+            "Exposures dropped while the controller of experiments was away",
+            ("endpoint", "deployment"),
+            registry=registry,
+        )
+        self.ledger_buffer = Gauge(
+            "switchyard_ledger_buffer_bytes",
+            "Exposures that are not yet durable at the controller",
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self.ledger_batch = Histogram(
+            "switchyard_ledger_batch_seconds",
+            "From sending a batch of exposures to the controller's acknowledgement",
+            registry=registry,
+            buckets=_FIRST_TOKEN,
+        )
         self.loop_lag = Gauge(
             "switchyard_event_loop_lag_seconds",
             "By how much a timer of one second was late, the last time",
@@ -128,6 +152,22 @@ class Telemetry:
     def store_failed(self) -> None:
         """Counts a failure of the limit store."""
         self.store_failures.inc()
+
+    def rows_recorded(self, endpoint: str, deployment: str, rows: int) -> None:
+        """Counts exposures."""
+        self.ledger_rows.labels(endpoint, deployment).inc(rows)
+
+    def rows_lost(self, endpoint: str, deployment: str, rows: int) -> None:
+        """Counts exposures that were dropped."""
+        self.ledger_rows_lost.labels(endpoint, deployment).inc(rows)
+
+    def ledger_buffered(self, size: int) -> None:
+        """The bytes of exposures that wait."""
+        self.ledger_buffer.set(size)
+
+    def batch_sent(self, seconds: float) -> None:
+        """A batch of exposures was acknowledged."""
+        self.ledger_batch.observe(seconds)
 
     def finish(self, record: Record) -> None:
         """Counts a finished request and writes its access log line."""

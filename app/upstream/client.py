@@ -5,7 +5,7 @@ by the exchange.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Self
 
@@ -20,6 +20,9 @@ from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCac
 from app.upstream.target import Target
 
 _MAX_ERROR_BYTES = 64 * 1024
+
+OnHead = Callable[[Mapping[str, str]], None]
+"""Is given a deployment's response headers, whose names have no case."""
 
 
 class Upstream:
@@ -54,15 +57,24 @@ class Upstream:
         return self._open
 
     async def unary(
-        self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
+        self,
+        target: Target,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        request_id: str,
+        timeouts: Timeouts,
+        on_head: OnHead | None = None,
     ) -> bytes:
-        """The whole response: a JSON object, or empty."""
+        """The whole response: a JSON object, or empty. `on_head` gets the headers of a response with status 200."""
         with _translated(target):
             async with asyncio.timeout(timeouts.first_byte_s):
                 response = await self._post(target, path, body, request_id, timeouts)
                 async with response:
                     if response.status != 200:
                         raise await _error(response, target)
+                    if on_head is not None:
+                        on_head(response.headers)
                     answer = await response.read()
         # A proxy in between can turn a broken response into one that ends in order.
         if response.content_type.endswith("json") and not answer.rstrip().endswith(b"}"):
@@ -71,9 +83,16 @@ class Upstream:
 
     @asynccontextmanager
     async def stream(
-        self, target: Target, path: str, body: Mapping[str, Any], *, request_id: str, timeouts: Timeouts
+        self,
+        target: Target,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        request_id: str,
+        timeouts: Timeouts,
+        on_head: OnHead | None = None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The response's chunks as they arrive; entered with the first one.
+        """The response's chunks as they arrive; entered with the first one. `on_head` as in `unary`.
 
         The iterator raises UpstreamError. Leaving the block early closes the connection, which stops the engine.
         """
@@ -83,6 +102,8 @@ class Upstream:
                 try:
                     if response.status != 200:
                         raise await _error(response, target)
+                    if on_head is not None:
+                        on_head(response.headers)
                     first = await response.content.readany()
                     if (error := error_in_first_chunk(first)) is not None:
                         raise error

@@ -11,6 +11,7 @@ import typer
 
 from deployments.cli import demo
 from deployments.cli.errors import CommandError, ExitCode
+from deployments.cli.experiments import commands as experiments
 from deployments.cli.options import Key, Url, router_client
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ Examples:
   switchyard status                                            endpoints, split, replicas, health
   switchyard traffic chat smollm2-blue=50 smollm2-green=50     move traffic, live
   switchyard check my_config.yaml                              find mistakes without starting anything
+  switchyard experiments report green-float32                  which deployment is better, and how sure
 
 \b
 Exit codes:
@@ -43,6 +45,7 @@ app = typer.Typer(
 keys_app = typer.Typer(help="API keys for callers.", rich_markup_mode=None)
 app.add_typer(keys_app, name="keys")
 app.add_typer(demo.app, name="demo")
+app.add_typer(experiments.app, name="experiments")
 
 DEFAULT_CONFIG = Path("serve_config.yaml")
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.", show_default=True)]

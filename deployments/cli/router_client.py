@@ -1,4 +1,4 @@
-"""A router over HTTP: its readiness, and Databricks' management API, which reads and changes traffic.
+"""A router over HTTP: its readiness, its experiments, and Databricks' management API, which changes traffic.
 
 Contract: https://docs.databricks.com/api/workspace/servingendpoints; `app.server.databricks_management` serves it.
 """
@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import ProxyHandler, Request, build_opener
 
 from app.config.urls import is_loopback
@@ -48,38 +48,56 @@ class RouterClient:
         path = f"{_ENDPOINTS}/{quote(name, safe='')}/config"
         self._call("PUT", path, {"traffic_config": {"routes": routes}})
 
+    def ask(self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None) -> bytes:
+        """What the API of experiments answers below ``/api``; `body` is sent as JSON."""
+        status, text = self._exchange(method, f"/api{path}?{urlencode(query or {})}".rstrip("?"), body)
+        if not 200 <= status < 300:
+            raise self._error(status, _json(text))
+        return text
+
     def _call(
         self, method: str, path: str, body: object = None, *, accept: tuple[int, ...] = (200,)
     ) -> Mapping[str, Any]:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", **self._headers}
-        try:
-            with self._opener.open(
-                Request(self.url + path, data, headers, method=method), timeout=_TIMEOUT_S
-            ) as answer:
-                status, text = answer.status, answer.read()
-        except HTTPError as error:
-            with error:
-                status, text = error.code, error.read()
-        except (URLError, OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            message = f"{self.url} cannot be reached ({reason}). Start it with: switchyard serve, or correct --url"
-            raise CommandError(message, ExitCode.UNREACHABLE) from None
-        try:
-            content = json.loads(text)
-        except ValueError:
-            content = None
+        status, text = self._exchange(method, path, body)
+        content = _json(text)
         if status not in accept:
             raise self._error(status, content)
         if not isinstance(content, dict):
             raise CommandError(f"{self.url} is not a Switchyard router: {path} returned no JSON object")
         return content
 
+    def _exchange(self, method: str, path: str, body: object) -> tuple[int, bytes]:
+        """The status and the answer, whatever they are."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json", **self._headers}
+        try:
+            with self._opener.open(
+                Request(self.url + path, data, headers, method=method), timeout=_TIMEOUT_S
+            ) as answer:
+                return answer.status, answer.read()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read()
+        except (URLError, OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", None) or error
+            message = f"{self.url} cannot be reached ({reason}). Start it with: switchyard serve, or correct --url"
+            raise CommandError(message, ExitCode.UNREACHABLE) from None
+
     def _error(self, status: int, content: Any) -> CommandError:
-        message = content.get("message") if isinstance(content, dict) else None
+        message = None
+        if isinstance(content, dict):
+            openai = content.get("error")
+            message = openai.get("message") if isinstance(openai, dict) else content.get("message")
         text = re.sub(r"^traffic_config\S*: ", "", str(message or f"{self.url} returned status {status}"))
         if status == 401:
             return CommandError(f"{text}. Name a key: --key KEY, or the variable SWITCHYARD_API_KEY", ExitCode.DENIED)
         if status == 403:
             return CommandError(text, ExitCode.DENIED)
         return CommandError(text, ExitCode.UNREACHABLE if status >= 500 else ExitCode.WRONG)
+
+
+def _json(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

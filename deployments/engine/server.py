@@ -23,6 +23,7 @@ from deployments.draining import GRACE_S
 from deployments.engine.disconnect import DisconnectMiddleware
 from deployments.engine.internal_key import InternalKeyMiddleware
 from deployments.engine.model_info import add_model_card
+from deployments.engine.replica_age import ReplicaAgeMiddleware
 from deployments.engine.watchdog import exit_when_engine_dies
 from deployments.weights import cache as weights
 
@@ -63,6 +64,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
         add_model_card(app, MODEL_PATH)
         add_completions(app)
         app.add_middleware(DisconnectMiddleware)
+        app.add_middleware(ReplicaAgeMiddleware)
         app.add_middleware(InternalKeyMiddleware, key=os.environ.get(INTERNAL_KEY_VARIABLE))
         return app
 

@@ -13,6 +13,7 @@ from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.certificates import self_signed_certificate
 from tests.support.fake_engine import FakeEngine
+from tests.support.recording_controller import Keeper
 from tests.support.servers import ServerPool, serve
 
 PROMPT = AccessTiming(refresh_every_s=0.05)
@@ -20,7 +21,7 @@ PROMPT = AccessTiming(refresh_every_s=0.05)
 
 
 class Rig:
-    """A router and the deployments behind it."""
+    """A router, the deployments behind it, and what keeps its exposures."""
 
     def __init__(self, engines: dict[str, FakeEngine], engines_url: str, access_timing: AccessTiming) -> None:
         self.blue, self.green, self.mini = engines["blue"], engines["green"], engines["mini"]
@@ -35,7 +36,14 @@ class Rig:
                 "mini": {"url": f"{engines_url}/mini", "model": "mini-model", "tasks": ["embeddings"]},
             },
         }
-        self.router = Router(RuntimeEnvironment(), random=Random(7), access_timing=access_timing)
+        self.keeper = Keeper()
+        self.router = Router(
+            RuntimeEnvironment(internal_key="internal"),
+            random=Random(7),
+            controller=self.keeper,
+            access_timing=access_timing,
+            send_every_s=0.02,
+        )
         self.router.reconfigure(self.config)
         self.url = ""
 

@@ -51,6 +51,7 @@ class CountTokensTranslation(DirectTranslation):
     """POST /v1/messages/count_tokens."""
 
     request_id: str
+    generates = False
 
     @classmethod
     def parse(cls, body: Mapping[str, Any], request_id: str) -> Call:

@@ -3,8 +3,8 @@
 from abc import ABC, abstractmethod
 
 from app.dialects.base import MALFORMED_ANSWER_ERRORS
-from app.dialects.common.terminating import ErrorFrames, TerminatingStream, error_in
-from app.engine.errors import MALFORMED_RESPONSE
+from app.dialects.common.terminating import ErrorFrames, TerminatingStream
+from app.engine.errors import MALFORMED_RESPONSE, error_in
 from app.engine.usage import Usage
 from app.errors import Broken, SwitchyardError
 from app.sse import Framer, split

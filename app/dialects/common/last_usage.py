@@ -15,7 +15,7 @@ from app.dialects.common.terminating import ErrorFrames
 from app.dialects.json_body import dump
 from app.engine.usage import find_usage
 from app.errors import SwitchyardError
-from app.sse import DONE, encode
+from app.sse import DONE, encode, has_comment
 
 _FINISHED = re.compile(rb'"finish_reason": ?"')
 _DATA = b"data: "
@@ -54,7 +54,7 @@ class LastChoiceUsageStream(FrameStream):
     def _passes(self, frames: bytes) -> bool:
         if self._held or _FINISHED.search(frames) or b'"error"' in frames or frames.endswith(DONE):
             return False
-        return not NO_CHOICES.search(frames) and not frames.startswith(b":") and b"\n:" not in frames
+        return not NO_CHOICES.search(frames) and not has_comment(frames)
 
     def _frame(self, frame: bytes) -> bytes:
         if frame == DONE:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from app.dialects.common.frame_stream import FrameStream
 from app.dialects.common.terminating import ErrorFrames
 from app.engine.usage import Usage, find_usage
+from app.sse import has_comment
 
 NO_CHOICES = re.compile(rb'"choices": ?\[\]')
 _USAGE = re.compile(rb'"usage": ?\{')
@@ -45,14 +46,13 @@ class PassthroughStream(FrameStream):
         return frames
 
     def _passes(self, frames: bytes) -> bool:
-        if b'"usage":' in frames:
+        if with_usage := b'"usage":' in frames:
             self._count(frames)
         return not (
             self._edit is not None
             or b'"error"' in frames
-            or (self._hide_usage and NO_CHOICES.search(frames) is not None)
-            or frames.startswith(b":")
-            or b"\n:" in frames
+            or (with_usage and self._hide_usage and NO_CHOICES.search(frames) is not None)
+            or has_comment(frames)
         )
 
     def _count(self, frames: bytes) -> None:

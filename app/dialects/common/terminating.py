@@ -1,19 +1,10 @@
 """How streams end: complete or with the format's error frames, and only once."""
 
-import re
 from collections.abc import Callable, Mapping
 
-from app.engine.errors import engine_error
 from app.errors import Incomplete, SwitchyardError
 
 ErrorFrames = Callable[[SwitchyardError], bytes]
-_ERROR = re.compile(rb'^data: ?(\{"error".*|\{"type": ?"error".*)$', re.MULTILINE)
-
-
-def error_in(frame: bytes) -> SwitchyardError | None:
-    """The error in `frame`, if it is the engine's error event."""
-    found = _ERROR.search(frame)
-    return engine_error(found[1], status=500) if found else None
 
 
 class TerminatingStream:

@@ -60,6 +60,7 @@ class TokenizeTranslation(Translation):
 
     prompt: str
     needs_model = True
+    generates = False
 
     def engine_requests(self, serving: ServingContext) -> Flow:
         # A generator, so that a long text is tokenized where the exchange runs the flow: not on the event loop.
@@ -78,6 +79,7 @@ class DetokenizeTranslation(Translation):
 
     ids: list[int]
     needs_model = True
+    generates = False
 
     def engine_requests(self, serving: ServingContext) -> Flow:
         yield from ()
@@ -102,6 +104,7 @@ class RenderTranslation(Translation):
 
     body: dict[str, Any]
     needs_model = True
+    generates = False
 
     def engine_requests(self, serving: ServingContext) -> Flow:
         return no_lookups(EngineRequest(f"{chat.PATH}/render", self.body))

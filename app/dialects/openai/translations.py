@@ -108,6 +108,8 @@ class ResponsesTranslation(DirectTranslation):
 class TokenizeTranslation(DirectTranslation):
     """vLLM's POST /tokenize."""
 
+    generates = False
+
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Call:
         request = _checked(body, fields.Tokenize, vllm_fields.ENGINE_TOKENIZE)

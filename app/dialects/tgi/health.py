@@ -22,6 +22,8 @@ from app.errors import Rejected, SwitchyardError, Unavailable, UpstreamError
 class Health(Translation):
     """An empty answer if the engine answers its own health check."""
 
+    generates = False
+
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:
         return Call("completions", {}, cls())

@@ -20,6 +20,7 @@ class Info(Translation):
     """`/info`, with the names that MindIE adds. What the router does not know is null."""
 
     needs_model = True
+    generates = False
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:

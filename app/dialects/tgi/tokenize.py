@@ -18,6 +18,7 @@ class Tokenize(Translation):
     inputs: str
     truncate: int | None
     needs_model = True
+    generates = False
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:

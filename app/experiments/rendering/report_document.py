@@ -136,8 +136,6 @@ def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[s
         yield f"{metric}: {given[0]} of control's and {given[1]} of treatment's requests have feedback."
     if comparison.discovery is False and comparison.verdict in ("better", "worse"):
         yield f"{metric}: may be a chance find among several metrics (not kept by e-BH at 10 %)."
-    if comparison.design_effect is not None and comparison.design_effect > 2:
-        yield f"{metric}: units, not requests, carry the information (design effect {comparison.design_effect:.1f})."
     if (warm := comparison.without_cold) is not None and warm.lower is not None:
         change, between = words.effect_value(comparison, warm.estimate), words.interval(comparison, warm)
         yield f"{metric}: without the minutes of cold replicas {change}, {between}."
@@ -178,7 +176,7 @@ def _guardrail_state(report: Report, it: GuardrailStatus) -> str:
     if not it.alarm:
         return "quiet"
     since = f" since {words.moment(it.alarmed_at, report.at, short=True)}" if it.alarmed_at is not None else ""
-    return f"ALARM{since}: {it.action}"
+    return f"ALARM{since}"
 
 
 def _sample_ratio(report: Report) -> Iterator[Block]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.sse import Decoder, Event, Framer, encode
+from app.sse import Decoder, Event, Framer, encode, has_comment
 
 STREAM = (
     b': keep-alive\n\ndata: {"a":1}\n\nevent: message\ndata: {"b":"\xc3\xa9\xf0\x9f\x98\x80"}\n\n'
@@ -64,6 +64,21 @@ def test_the_framer_keeps_half_a_frame() -> None:
     assert framer.pending == b"data: 2"
     assert framer.feed(b"\n") == b""
     assert framer.feed(b"\n") == b"data: 2\n\n"
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        (b"", False),
+        (b"data: 1\n\n", False),
+        (b"event: a\ndata: :1\n\n", False),
+        (b": ping\n\n", True),
+        (b"data: 1\n\n: ping\n\n", True),
+        (b"data: 1\n: ping\n\n", True),
+    ],
+)
+def test_comments_are_found_wherever_a_line_begins(frames: bytes, expected: bool) -> None:
+    assert has_comment(frames) is expected
 
 
 def test_encoded_events_decode_to_themselves() -> None:

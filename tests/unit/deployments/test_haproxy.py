@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -152,6 +153,15 @@ def test_an_error_of_haproxy_is_in_openais_form_with_the_clients_id(tmp_path: Pa
         assert b"routes" not in body
 
 
+@pytest.mark.parametrize("sent", [b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"])
+def test_bytes_that_are_no_request_close_the_connection_without_a_page(tmp_path: Path, sent: bytes) -> None:
+    with proxy(tmp_path) as running, serve(replica("blue")) as url:
+        running.start(port_of(url))
+        with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
+            connection.sendall(sent)
+            assert connection.recv(4096) == b""
+
+
 @pytest.mark.parametrize("given", [None, "with space", "x" * 129])
 def test_an_unusable_request_id_is_replaced_for_the_client_and_the_router(tmp_path: Path, given: str | None) -> None:
     with proxy(tmp_path) as running, serve(replica("blue")) as url:
@@ -229,7 +239,7 @@ def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path) -> None
     done = subprocess.run([write_script(tmp_path), "-c", "-f", path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     written = path.read_text()
-    assert "errorfile" not in written
+    assert set(re.findall("errorfile.*", written)) == {"errorfile 400 /dev/null", "errorfile 408 /dev/null"}
     assert "-/routes for available" not in written
     for line in (
         "http-after-response set-header keep-alive timeout=115 unless { stopping }",

@@ -31,6 +31,7 @@ class ChatTokenize(Translation):
 
     body: Mapping[str, Any]
     needs_model = True
+    generates = False
 
     @classmethod
     def parse(cls, request: Request, context: ParseContext) -> Call:

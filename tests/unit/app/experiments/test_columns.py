@@ -12,8 +12,9 @@ from tests.support.exposures import NAMES, PLAN, batch, late, row, start
 
 def test_every_field_of_a_record_is_a_column() -> None:
     item = FeedbackItem(1000.0, 10_001, 7, "thumbs", 1.0)
+    tables = Tables()
     found = from_batch(
-        batch(3, starts=[start(1)], rows=[row(1), row(2, served=-1)], late=[late(9)], feedback=[item]), Tables()
+        batch(3, starts=[start(1)], rows=[row(1), row(2, served=-1)], late=[late(9)], feedback=[item]), tables
     )
     for record, columns in ((start(1), found.starts), (row(1), found.rows), (late(9), found.late)):
         for name, value in record._asdict().items():
@@ -25,7 +26,7 @@ def test_every_field_of_a_record_is_a_column() -> None:
             name: np.dtype(DTYPES[name]) for name in columns.names()
         }
     assert found.rows.served.tolist() == [0, -1]
-    assert found.feedback == (item,)
+    assert found.feedback.items(tables) == [item]
     assert found.size == 5
 
 

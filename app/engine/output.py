@@ -1,0 +1,77 @@
+"""What an answer of vLLM's holds, found without parsing it: tokens, visible output, the finish reason, its id.
+
+The keys cannot be mistaken for text: inside a JSON string their quotes would be escaped. Contract: vLLM 0.29's chat and
+text completions, `/v1/messages` and `/v1/responses`.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from app.internal_api import EXTENDED_PATH
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPatterns:
+    """How a piece of an answer shows that the model has begun (`token`), and that a reader sees something (`visible`):
+    text other than white space, or a call of a tool. Thoughts are tokens, and not visible."""
+
+    token: re.Pattern[bytes]
+    visible: re.Pattern[bytes]
+
+
+_CALLS = rb'"tool_calls": ?\[\s*\{|"type": ?"(?:tool_use|function_call)"'
+_INK = rb'(?: |\\[nrt])*+(?:[^"\\ ]|\\[^nrt])'
+
+_FIELDS = OutputPatterns(
+    token=re.compile(rb'"(?:content|text|reasoning|reasoning_content|thinking|refusal)": ?"[^"]|' + _CALLS),
+    visible=re.compile(rb'"(?:content|text|refusal)": ?"' + _INK + rb"|" + _CALLS),
+)
+# A stream of Responses events repeats the request in its first events, and names the kind of each delta.
+_EVENTS = OutputPatterns(
+    token=re.compile(rb"event: response\.\w+\.delta\n|" + _CALLS),
+    visible=re.compile(rb'event: response\.(?:output_text|refusal)\.delta\n[^\n]*"delta": ?"' + _INK + rb"|" + _CALLS),
+)
+
+_WHOLE: Mapping[str, OutputPatterns] = dict.fromkeys(
+    ("/v1/chat/completions", "/v1/completions", EXTENDED_PATH, "/v1/messages", "/v1/responses"), _FIELDS
+)
+_STREAMED: Mapping[str, OutputPatterns] = {**_WHOLE, "/v1/responses": _EVENTS}
+
+
+def output_patterns(path: str, *, stream: bool) -> OutputPatterns | None:
+    """For answers of the engine's route `path`; None where nothing is generated."""
+    return (_STREAMED if stream else _WHOLE).get(path)
+
+
+_FINISH_KEY = b'"finish_reason":'
+_WORD = re.compile(rb' ?"(\w{1,32})"')
+_FINISH = re.compile(_FINISH_KEY + rb' ?"(\w{1,32})"')
+_STOP = re.compile(rb'"stop_reason": ?"(\w{1,32})"')
+_INCOMPLETE = re.compile(rb'"incomplete_details": ?\{"reason": ?"(\w{1,32})"')
+_RESPONSE = re.compile(rb'"object": ?"response"')
+_FUNCTION_CALL = re.compile(rb'"type": ?"function_call"')
+
+
+def find_finish(payload: bytes) -> str | None:
+    """The last finish reason in an answer, or in the end of a stream: the engine's word for it."""
+    last = payload.rfind(_FINISH_KEY)
+    if last >= 0 and (word := _WORD.match(payload, last + len(_FINISH_KEY))):  # nearly always
+        return word[1].decode()
+    # `stop_reason` of chat and text completions is the stop string; it stands beside a `finish_reason`.
+    for pattern in (_FINISH, _STOP, _INCOMPLETE):
+        if found := pattern.findall(payload):
+            return bytes(found[-1]).decode()
+    if _RESPONSE.search(payload):
+        return "tool_calls" if _FUNCTION_CALL.search(payload) else "stop"
+    return None
+
+
+_ID = re.compile(rb'"id": ?"([^"\\]{1,256})"')
+_HEAD_BYTES = 512
+
+
+def find_id(payload: bytes) -> str | None:
+    """The id of an answer, from its beginning."""
+    found = _ID.search(payload, 0, _HEAD_BYTES)
+    return found[1].decode("utf-8", "replace") if found else None

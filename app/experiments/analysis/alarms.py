@@ -1,0 +1,42 @@
+"""Alarms of one experiment: each is told once, with the time at which it was raised."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from app.experiments.report import Alarm, Occurrence
+
+
+class Alarms:
+    """Those that stay, and those that hold only while their cause lasts."""
+
+    def __init__(self) -> None:
+        self._alarms: dict[str, Alarm] = {}
+
+    def __iter__(self) -> Iterator[Alarm]:
+        return iter(sorted(self._alarms.values(), key=lambda alarm: (alarm.at, alarm.text)))
+
+    def raised_at(self, key: str) -> float | None:
+        """When, in Unix seconds; None if it was not raised."""
+        alarm = self._alarms.get(key)
+        return None if alarm is None else alarm.at
+
+    def hold(self, key: str, alarm: Alarm) -> Occurrence | None:
+        """Raises an alarm. What is new of it goes into the journal."""
+        if key in self._alarms:
+            return None
+        self._alarms[key] = alarm
+        return Occurrence(at=alarm.at, kind="alarm", text=alarm.text, detail=msgspec.to_builtins(alarm) | {"key": key})
+
+    def drop(self, key: str) -> None:
+        """The cause is gone."""
+        self._alarms.pop(key, None)
+
+    def state(self) -> dict[str, Any]:
+        """As plain data."""
+        return {key: msgspec.to_builtins(alarm) for key, alarm in self._alarms.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from a `state`."""
+        self._alarms |= {key: msgspec.convert(alarm, Alarm) for key, alarm in state.items()}

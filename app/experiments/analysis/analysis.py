@@ -1,0 +1,264 @@
+"""One running experiment: exposures in, verdicts and a report out.
+
+No I/O and no clock of its own but for the pace of looks. The order of exposures and how they are split into batches
+change nothing, except for guardrails' detectors, which take events as they come. A restarted controller adds the stored
+exposures again and then restores the `state`.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from app.config.experiments import Experiment
+from app.config.schema import Config
+from app.experiments.analysis import watching
+from app.experiments.analysis.evidence.arms import Arms, Placed
+from app.experiments.analysis.evidence.arrays import Mask
+from app.experiments.analysis.evidence.collected import Collected
+from app.experiments.analysis.evidence.feedback import PendingFeedback
+from app.experiments.analysis.evidence.metrics import facts_of, measures_of
+from app.experiments.analysis.false_verdicts import MAX_UNITS, Recorded, false_verdicts
+from app.experiments.analysis.pace import Pace
+from app.experiments.analysis.reporting import reported
+from app.experiments.analysis.verdicts.comparing import Comparing
+from app.experiments.analysis.verdicts.planning import planned
+from app.experiments.analysis.watching import Watched
+from app.experiments.columns import LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
+from app.experiments.statistics.sequences import effect_size
+from app.ledger.wire import FeedbackItem, Flag
+
+QUANTILES_EVERY_S = 60.0
+"""Quantiles read all of their values."""
+
+AnyColumns = StartColumns | RowColumns | LateColumns
+C = TypeVar("C", StartColumns, RowColumns, LateColumns)
+
+
+class Analysis:
+    """Single-threaded."""
+
+    def __init__(
+        self,
+        name: str,
+        experiment: Experiment,
+        config: Config,
+        tables: Tables,
+        started_at: float,
+        *,
+        pace: Pace | None = None,
+    ) -> None:
+        self.name = name
+        self.experiment = experiment
+        self._config = config
+        returning = config.endpoints[experiment.endpoint].sticky is not None
+        self._arms = Arms(name, experiment, tables, started_at)
+        measures = measures_of(experiment)
+        self._collected = Collected(
+            measures, self._arms, facts_of(config, tables), experiment.strata, returning=returning
+        )
+        self._watched = Watched(experiment, measures, self._arms, tables, returning=returning)
+        self._feedback = PendingFeedback(experiment.feedback)
+        self._comparing = self._comparisons()
+        self._pace = pace or Pace(time.perf_counter)
+        self._version = 0
+        """Counts additions."""
+        self._occurrences: list[Occurrence] = []
+
+    def _comparisons(self) -> list[Comparing]:
+        experiment, names = self.experiment, self._arms.names
+        each = experiment.alpha / (len(experiment.primary) * len(experiment.treatments))
+        return [
+            Comparing(
+                measure,
+                column,
+                treatment,
+                (names[0], names[treatment]),
+                each if measure.role == "primary" else experiment.alpha,
+                self._watched.rare.get((column, treatment)),
+            )
+            for column, measure in enumerate(self._collected.measures)
+            for treatment in range(1, len(names))
+        ]
+
+    # What routers tell.
+
+    def add_starts(self, starts: StartColumns) -> None:
+        """Draws of an arm, of any endpoint."""
+        starts, placed = self._belonging(starts)
+        self._watched.add_starts(starts, placed, _analysed(starts))
+
+    def add_rows(self, rows: RowColumns) -> None:
+        """Requests that have ended, of any endpoint."""
+        rows, placed = self._belonging(rows)
+        if not len(rows):
+            return
+        self._watched.add_rows(rows, placed, _random(rows))
+        analysed = _analysed(rows)
+        if not analysed.any():
+            return
+        rows, placed = rows.take(analysed), placed.take(analysed)
+        stratum, values = self._collected.add(rows, placed)
+        self._watched.add_values(rows, placed, values)
+        self._feedback.add_rows(rows, stratum, placed.arm)
+        self._version += 1
+
+    def add_late(self, late: LateColumns) -> None:
+        """Requests that are late, of any endpoint."""
+        late, placed = self._belonging(late)
+        self._watched.add_late(late, placed, _random(late))
+
+    def add_feedback(self, items: Sequence[FeedbackItem]) -> None:
+        """Scores of any answers."""
+        self._feedback.add(items)
+
+    def knows(self, scored: Sequence[tuple[int, int]]) -> list[bool]:
+        """Whether each (request hash, caller hash) of a score is an exposure that waits for feedback."""
+        return self._feedback.knows(scored)
+
+    def set_lost(self, rows: Mapping[str, int]) -> None:
+        """Rows of the endpoint that routers dropped since the start, by deployment."""
+        self._watched.traffic.set_lost(rows)
+
+    def _belonging(self, columns: C) -> tuple[C, Placed]:
+        placed = self._arms.place(columns)
+        if placed.belongs.all():
+            return columns, placed
+        return columns.take(placed.belongs), placed.take(placed.belongs)
+
+    # What follows from it.
+
+    def tick(self, now: float) -> list[Occurrence]:
+        """Counts feedback whose window is over, raises alarms, makes looks as far as the pace allows.
+
+        Returns what is new since the last call, for the journal. `now` is in Unix seconds.
+        """
+        self._advance(now)
+        new, self._occurrences = self._occurrences, []
+        return new
+
+    def _advance(self, now: float) -> None:
+        self._count_feedback(now)
+        self._occurrences += self._watched.raise_alarms(now)
+        if self._pace.allows():
+            self._look(now)
+        self._occurrences += self._latch(now)
+
+    def _count_feedback(self, now: float) -> None:
+        for metric, matured in self._feedback.mature(now).items():
+            if len(matured.unit):
+                self._collected.add_feedback(metric, matured)
+                self._version += 1
+
+    def _look(self, now: float) -> None:
+        """At one comparison after the other, until this turn's time is up."""
+        with self._pace:
+            for comparing in sorted(self._stale(now), key=lambda it: it.looked_at):
+                self._look_at(comparing, now)
+                if self._pace.is_over():
+                    return
+
+    def _stale(self, now: float) -> list[Comparing]:
+        """Those about which there is more to know. Quantiles wait for their minute."""
+        return [
+            it
+            for it in self._comparing
+            if it.looked_version < self._version
+            and (it.measure.kind != "quantile" or now - it.looked_at >= QUANTILES_EVERY_S)
+        ]
+
+    def _look_at(self, comparing: Comparing, now: float) -> None:
+        if comparing.looked_version < self._version:
+            comparing.looked_version = self._version
+            comparing.look(self._collected, self._arms.weights, now)
+
+    def _latch(self, now: float) -> list[Occurrence]:
+        """Verdicts that stay from now on."""
+        new = [
+            comparing
+            for comparing in self._comparing
+            if not self._watched.invalidates(comparing.column, comparing.treatment) and comparing.latch(now)
+        ]
+        alarms = self._watched.raise_rig_alarms(new, now) if self.experiment.mode == "aa" else []
+        return [watching.verdict_occurrence(comparing, now) for comparing in new] + alarms
+
+    def report(self, now: float) -> Report:
+        """Everything that is known. Every comparison has a look; those that the pace does not allow anew are older."""
+        for comparing in self._comparing:
+            if comparing.looked_version < 0:
+                self._look_at(comparing, now)
+        self._advance(now)
+        return reported(self.name, self._config, self._collected, self._watched, self._feedback, self._comparing, now)
+
+    def update(self, config: Config) -> None:
+        """A new configuration of the same run (`same_run`): its state and what else reports tell."""
+        self._config = config
+
+    def history(self, metric: str, treatment: str) -> list[HistoryPoint]:
+        """The looks of the past, oldest first. Raises KeyError for a metric or a treatment that is not compared."""
+        return self._compared(metric, treatment).history.points
+
+    def plan_sample_size(
+        self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
+    ) -> Planned:
+        """Units for a verdict on an effect, from the spread of what is recorded. By default of the first treatment.
+
+        Raises KeyError as `history`, Conflict before anything can be estimated.
+        """
+        comparing = self._compared(metric, treatment or self.experiment.treatments[0])
+        self._look_at(comparing, now)
+        return planned(comparing, effect, power, self._watched.units_per_day(now))
+
+    def false_verdicts(self) -> Callable[[int], list[FalseVerdicts]]:
+        """A/A runs on a copy of what is recorded now: a function of the number of runs, for any thread."""
+        recorded = [
+            Recorded(measure.key, scale, effect_size(measure.minimal_effect, measure.scale), lines, hashes)
+            for measure, scale, lines, hashes in self._collected.recorded(MAX_UNITS)
+        ]
+        alpha = self.experiment.alpha
+        return lambda runs: false_verdicts(recorded, runs, alpha)
+
+    def _compared(self, metric: str, treatment: str) -> Comparing:
+        for comparing in self._comparing:
+            if (comparing.measure.key, comparing.names[1]) == (metric, treatment):
+                return comparing
+        raise KeyError(f"{metric} of {treatment}")
+
+    def state(self) -> dict[str, Any]:
+        """What the exposures alone do not tell: verdicts that stay, the largest evidence, alarms, past looks.
+
+        Plain data, for the journal.
+        """
+        return {
+            "comparisons": {comparing.key: comparing.state() for comparing in self._comparing},
+            "alarms": self._watched.alarms.state(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continues from a `state`; of metrics and alarms that it does not know, nothing changes."""
+        for comparing in self._comparing:
+            if known := state.get("comparisons", {}).get(comparing.key):
+                comparing.restore(known)
+        self._watched.restore(state.get("alarms", {}))
+
+
+def _random(columns: AnyColumns) -> Mask:
+    """Exposures whose arm was drawn: guardrails count them."""
+    return np.asarray((columns.flags & Flag.FORCED) == 0)
+
+
+def _analysed(columns: AnyColumns) -> Mask:
+    """Exposures that are compared."""
+    return np.asarray((columns.flags & (Flag.FORCED | Flag.CARRIED)) == 0)
+
+
+def same_run(old: Experiment, new: Experiment) -> bool:
+    """Whether a change of an experiment's section keeps the evidence.
+
+    A change of what is compared, or of what decides, begins a new run. (So does one of the endpoint's `sticky`, which
+    is no part of the section.) A new secondary metric is computed from the recorded exposures.
+    """
+    fields = ("endpoint", "mode", "control", "treatments", "primary", "alpha", "starts_at")
+    return all(getattr(old, name) == getattr(new, name) for name in fields)

@@ -1,0 +1,184 @@
+"""The analysed exposures of one experiment, summed up for every measure; and looks at them."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.config.experiments import Stratum
+from app.experiments.analysis.evidence.arms import Arms, Placed
+from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints
+from app.experiments.analysis.evidence.cells import Block, Cells, Totals
+from app.experiments.analysis.evidence.cold import ColdMinutes
+from app.experiments.analysis.evidence.feedback import Matured
+from app.experiments.analysis.evidence.metrics import RESPONSE_RATE, Facts, Measure, Values, values_of
+from app.experiments.analysis.evidence.raw_values import MAX_VALUES, RawValues
+from app.experiments.analysis.evidence.strata import Strata
+from app.experiments.columns import I32, RowColumns
+from app.experiments.statistics.look import Lines, Look, LookScale, look, look_of_requests
+from app.experiments.statistics.quantile import QuantileLook, quantile_shift
+
+AnyLook = Look | QuantileLook
+
+_SAMPLED_REQUESTS = 50_000
+"""Kept one by one where requests are the units: A/A runs draw their arms anew."""
+
+
+class Collected:
+    """`returning`: units come back, and results are clustered by them; else every request is a unit of its own."""
+
+    def __init__(
+        self, measures: Sequence[Measure], arms: Arms, facts: Facts, strata: tuple[Stratum, ...], *, returning: bool
+    ) -> None:
+        self.measures = measures
+        self.strata = Strata(strata)
+        self.requests: Ints = np.zeros(len(arms.names), np.int64)
+        """Analysed requests of each arm."""
+        self._arms = arms
+        self._facts = facts
+        self._returning = returning
+        size = len(measures)
+        self._per_stratum = Growing(np.float64)
+        self._totals = Totals(size, len(arms.names))
+        self._cells = Cells(size) if returning else Cells(size, _SAMPLED_REQUESTS)
+        self._cold_cells = ColdMinutes(Cells(size))
+        self._cold_totals = ColdMinutes(Totals(size, len(arms.names)))
+        quantiles = {measure.metric for measure in measures if measure.kind == "quantile"}
+        self._raw = {name: RawValues(MAX_VALUES // len(quantiles)) for name in quantiles}
+
+    def add(self, rows: RowColumns, placed: Placed) -> tuple[I32, list[Values | None]]:
+        """Analysed rows. Returns their strata, and what each measure says of them (None: feedback, which comes later).
+
+        Every row belongs to the experiment.
+        """
+        stratum = self.strata.of(rows, placed.weights)
+        values = [None if measure.feedback else values_of(measure, rows, self._facts) for measure in self.measures]
+        block = _block(rows.unit, stratum, placed.arm, values)
+        self.requests += np.bincount(placed.arm, minlength=len(self.requests))
+        self._per_stratum.resize(len(self.strata))
+        np.add.at(self._per_stratum.values, stratum, 1.0)
+        self._totals.add(block)
+        self._cells.add(block)
+        if self._returning:
+            self._cold_cells.add(rows.at, rows.cold, block)
+        else:
+            self._cold_totals.add(rows.at, rows.cold, block)
+        filled = set[str]()
+        for measure, known in zip(self.measures, values, strict=True):
+            if measure.kind == "quantile" and known is not None and measure.metric not in filled:
+                filled.add(measure.metric)
+                here = known.valid
+                raw = (known.x[here], rows.unit[here], stratum[here], placed.arm[here], rows.at[here])
+                self._raw[measure.metric].add(*raw)
+        return stratum, values
+
+    def add_feedback(self, metric: str, matured: Matured) -> None:
+        """Exposures whose window for a feedback metric is over."""
+        given = np.isfinite(matured.value)
+        everything = np.ones(len(given), np.bool_)
+        values: list[Values | None] = []
+        for measure in self.measures:
+            if not measure.feedback or measure.metric != metric:
+                values.append(None)
+            elif measure.statistic == RESPONSE_RATE:
+                values.append(Values(given.astype(np.float64), np.ones(len(given)), everything, ~everything))
+            else:
+                values.append(Values(np.where(given, matured.value, 0.0), given.astype(np.float64), given, ~everything))
+        block = _block(matured.unit, matured.stratum, matured.arm, values)
+        self._totals.add(block)
+        self._cells.add(block)
+
+    @property
+    def share(self) -> float:
+        """Of the units, the share that is kept for looks."""
+        return min([self._cells.share if self._returning else 1.0, *(raw.share for raw in self._raw.values())])
+
+    @property
+    def has_cold_minutes(self) -> bool:
+        """Any replica was new, so that a look without those minutes is another one."""
+        return bool(len(self._cold.minutes))
+
+    @property
+    def _cold(self) -> "ColdMinutes[Cells] | ColdMinutes[Totals]":
+        return self._cold_cells if self._returning else self._cold_totals
+
+    def strata_for(self, treatment: int) -> I32:
+        """By recorded stratum: the stratum in which control and a treatment are compared."""
+        return self.strata.for_treatment(treatment, self._arms.weights, self._per_stratum.values)
+
+    def look(self, column: int, treatment: int, *, without_cold: bool = False) -> AnyLook | None:
+        """A measure of a treatment against control; None where there is no estimate yet."""
+        measure, strata = self.measures[column], self.strata_for(treatment)
+        if measure.kind == "quantile":
+            minutes = self._cold.minutes if without_cold else None
+            return quantile_shift(*self._raw[measure.metric].select(treatment, strata, minutes), measure.quantile)
+        if not self._returning:
+            return self.look_of_requests(column, treatment, without_cold=without_cold)
+        cold = self._cold_cells.sums if without_cold else None
+        return look(self._cells.lines(column, strata, treatment, cold), _scale(measure))
+
+    def look_of_requests(self, column: int, treatment: int, *, without_cold: bool = False) -> Look | None:
+        """The same, as if every request were a unit of its own."""
+        cold = self._cold_totals.sums if without_cold else None
+        moments = self._totals.moments(column, self.strata_for(treatment), treatment, cold)
+        return look_of_requests(moments, _scale(self.measures[column]))
+
+    def design_effect(self, column: int, treatment: int, clustered: AnyLook) -> float | None:
+        """The clustered variance by the unclustered one; None where requests are the units."""
+        if not self._returning or not isinstance(clustered, Look):
+            return None
+        single = self.look_of_requests(column, treatment)
+        return None if single is None else clustered.se**2 * self._cells.share / single.se**2
+
+    def recorded(self, most: int) -> Iterator[tuple[Measure, LookScale, Lines, Hashes]]:
+        """At most about `most` units of all arms, for every measure but quantiles; as `Cells.recorded`."""
+        strata = self.strata_for(1)
+        for column, measure in enumerate(self.measures):
+            if measure.kind != "quantile":
+                yield measure, _scale(measure), *self._cells.recorded(column, strata, most)
+
+    def value(self, column: int, arm: int) -> float | None:
+        """A measure's value in an arm, unadjusted, in the metric's own unit."""
+        measure = self.measures[column]
+        if measure.kind == "quantile":
+            raw = self._raw[measure.metric].of_arm(arm)
+            return float(np.exp(np.quantile(raw, measure.quantile))) if len(raw) else None
+        n, x, d = self.sums(column, arm)
+        if measure.kind == "geometric_mean":
+            return float(np.exp(x / n)) if n else None
+        return x / d if d else None
+
+    def sums(self, column: int, arm: int) -> tuple[float, float, float]:
+        """Requests with a value, their numerators and their denominators."""
+        n, x, d = self._totals.of_arms(column)[arm, :3].tolist()
+        return n, x, d
+
+    def requests_with_value(self, column: int, arm: int) -> int:
+        """Requests of an arm that have a value."""
+        return int(self.sums(column, arm)[0])
+
+    def response_rate(self, metric: str, arm: int) -> float | None:
+        """Of the matured exposures of an arm, the share that has any score."""
+        for column, measure in enumerate(self.measures):
+            if measure.metric == metric and measure.statistic == RESPONSE_RATE:
+                return self.value(column, arm)
+        return None
+
+    def units(self, column: int, arm: int) -> int:
+        """Units of an arm that have a value."""
+        if self.measures[column].kind == "quantile":
+            return self._raw[self.measures[column].metric].units(arm)
+        return self._cells.units(column, arm) if self._returning else int(self.sums(column, arm)[0])
+
+
+def _scale(measure: Measure) -> LookScale:
+    return "difference" if measure.on_differences else "ratio"
+
+
+def _block(unit: NDArray[np.uint64], stratum: I32, arm: NDArray[np.int8], values: Sequence[Values | None]) -> Block:
+    shape = (len(unit), len(values))
+    n, x, d = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    for column, known in enumerate(values):
+        if known is not None:
+            n[:, column], x[:, column], d[:, column] = known.valid, known.x, known.d
+    return Block(unit, stratum, arm, n, x, d)

@@ -1,0 +1,196 @@
+"""Feedback: scores that come hours after the answer.
+
+Arms may differ in how fast their users score. So an exposure counts for a metric once its window is over, with the
+score that it has by then, or with none. Later scores are counted as late and change nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.config.experiments import Feedback
+from app.experiments.analysis.evidence.arrays import Floats, Growing, Hashes, Ints, combined
+from app.experiments.analysis.evidence.hash_index import HashIndex
+from app.experiments.columns import I32, RowColumns
+from app.ledger.wire import FeedbackItem
+
+MAX_PENDING = 5_000_000
+"""Exposures, about 150 bytes each. Above, the oldest ones count at once, without waiting for a score."""
+
+GRACE_S = 5.0
+"""What a score may take from the router to here."""
+
+UNKNOWN_S = 60.0
+"""A score of an answer that is not known yet waits so long: its request may still run."""
+
+_MAX_WAITING = 100_000
+
+
+class Matured(NamedTuple):
+    """Exposures whose window is over, for one metric: equally long arrays."""
+
+    unit: Hashes
+    stratum: I32
+    arm: NDArray[np.int8]
+    value: Floats
+    """NaN where no score came."""
+
+
+class _Waiting(NamedTuple):
+    item: FeedbackItem
+    since: float | None
+    """When it was first looked up in vain."""
+
+
+class PendingFeedback:
+    """Exposures that may still be scored, by request and by answer."""
+
+    def __init__(self, metrics: Mapping[str, Feedback], max_pending: int = MAX_PENDING) -> None:
+        self._metrics = list(metrics)
+        self._windows = [metrics[name].window_s for name in self._metrics]
+        self._max = max_pending
+        self._keys = HashIndex()
+        self._latest = Growing(np.int64)
+        """By position in `_keys`: the latest exposure of that key."""
+        self._at = Growing(np.float64)
+        self._unit = Growing(np.uint64)
+        self._caller = Growing(np.uint64)
+        self._request = Growing(np.uint64)
+        self._answer = Growing(np.uint64)
+        self._stratum = Growing(np.int32)
+        self._arm = Growing(np.int8)
+        self._open = Growing(np.bool_, len(self._metrics))
+        self._value = Growing(np.float64, len(self._metrics))
+        self._told_at = Growing(np.float64, len(self._metrics))
+        self._waiting: list[_Waiting] = []
+        self.late = 0
+        """Scores that came after their window."""
+        self.unmatched = 0
+        """Scores of no answer that is waited for: unknown, somebody else's, or long over."""
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def add_rows(self, rows: RowColumns, stratum: I32, arm: NDArray[np.int8]) -> None:
+        """Analysed exposures."""
+        if not self._metrics or not len(rows):
+            return
+        start = len(self)
+        for column, values in (
+            (self._at, rows.at),
+            (self._unit, rows.unit),
+            (self._caller, rows.caller),
+            (self._request, rows.request),
+            (self._answer, rows.answer),
+            (self._stratum, stratum),
+            (self._arm, arm),
+        ):
+            column.append(values)
+        for table, filled in ((self._open, True), (self._value, np.nan), (self._told_at, -np.inf)):
+            table.append(np.full((len(rows), len(self._metrics)), filled))
+        self._index(np.arange(start, start + len(rows)))
+
+    def _index(self, exposures: Ints) -> None:
+        """Makes exposures known by the request of their caller, by the request, and by the answer."""
+        request, answer = self._request.values[exposures], self._answer.values[exposures]
+        keys = np.concatenate([_of_caller(request, self._caller.values[exposures]), request, answer])
+        which = np.tile(exposures, 3)
+        keys, which = keys[keys != 0], which[keys != 0]
+        order = np.lexsort((which, self._at.values[which], keys))
+        keys, which = keys[order], which[order]
+        last = np.ones(len(keys), np.bool_)
+        last[:-1] = keys[1:] != keys[:-1]
+        keys, which = keys[last], which[last]
+        known = len(self._keys)
+        position = self._keys.add(keys)
+        self._latest.resize(len(self._keys))
+        before = np.where(position < known, self._latest.values[position], which)
+        later = self._at.values[before] <= self._at.values[which]
+        self._latest.values[position[later]] = which[later]
+
+    def add(self, items: Sequence[FeedbackItem]) -> None:
+        """Scores, in any order. They count when their exposure is known."""
+        self._waiting += [_Waiting(item, None) for item in items if item.metric in self._metrics]
+        self.unmatched += max(0, len(self._waiting) - _MAX_WAITING)
+        self._waiting = self._waiting[-_MAX_WAITING:]
+
+    def mature(self, now: float) -> dict[str, Matured]:
+        """What has ripened since the last call, by metric."""
+        self._match(now)
+        at, found = self._at.values, dict[str, Matured]()
+        too_many = len(self) - self._max
+        for column, (name, window) in enumerate(zip(self._metrics, self._windows, strict=True)):
+            ripe = at + window + GRACE_S <= now
+            if too_many > 0:
+                ripe[np.argsort(at, kind="stable")[:too_many]] = True
+            rows = np.flatnonzero(ripe & self._open.values[:, column])
+            self._open.values[rows, column] = False
+            found[name] = Matured(
+                self._unit.values[rows],
+                self._stratum.values[rows],
+                self._arm.values[rows],
+                self._value.values[rows, column],
+            )
+        self._forget()
+        return found
+
+    def _match(self, now: float) -> None:
+        """Gives scores to their exposures. Of several scores of one exposure, the last one counts."""
+        waiting = sorted(self._waiting, key=lambda it: (it.item.at, it.item.value))
+        self._waiting = []
+        for (item, since), row in zip(waiting, self._rows_of([_who(it.item) for it in waiting]), strict=True):
+            if row >= 0:
+                self._score(row, item)
+            elif since is not None and now - since > UNKNOWN_S:
+                self.unmatched += 1
+            else:
+                self._waiting.append(_Waiting(item, now if since is None else since))
+
+    def _score(self, row: int, item: FeedbackItem) -> None:
+        column = self._metrics.index(item.metric)
+        on_time = item.at <= self._at.values[row] + self._windows[column]
+        if not on_time or not self._open.values[row, column]:
+            self.late += 1
+        elif item.at >= self._told_at.values[row, column]:
+            self._told_at.values[row, column] = item.at
+            self._value.values[row, column] = item.value
+
+    def knows(self, scored: Sequence[tuple[int, int]]) -> list[bool]:
+        """Whether each (request, caller) of a score is an exposure that is waited for."""
+        return [row >= 0 for row in self._rows_of(scored)]
+
+    def _rows_of(self, scored: Sequence[tuple[int, int]]) -> list[int]:
+        """Where the exposure of each (request, caller) stands; -1 if it is not known, or is somebody else's."""
+        if not scored or not len(self):
+            return [-1] * len(scored)
+        request, caller = np.array(scored, np.uint64).T
+        found = np.full(len(scored), -1, np.int64)
+        for keys in (request, _of_caller(request, caller)):  # the caller's own request id comes first, so it is last
+            position = self._keys.find(keys)
+            row = self._latest.values[np.maximum(position, 0)]
+            mine = (position >= 0) & ((caller == 0) | (caller == self._caller.values[row]))
+            found = np.where(mine, row, found)
+        return [int(row) for row in found]
+
+    def _forget(self) -> None:
+        """Drops the exposures that count already, once they are half of all."""
+        waiting = np.asarray(self._open.values.any(axis=1))
+        if 2 * int(waiting.sum()) > len(waiting) or waiting.all():
+            return
+        for column in (
+            *(self._at, self._unit, self._caller, self._request, self._answer, self._stratum, self._arm),
+            *(self._open, self._value, self._told_at),
+        ):
+            column.keep(waiting)
+        self._keys, self._latest = HashIndex(), Growing(np.int64)
+        self._index(np.arange(len(self)))
+
+
+def _who(item: FeedbackItem) -> tuple[int, int]:
+    return item.request, item.caller
+
+
+def _of_caller(request: Hashes, caller: Hashes) -> Hashes:
+    return combined(request, caller.view(np.int64))

@@ -1,0 +1,91 @@
+"""Each unit's earliest exposure, or earliest event: what counts once per unit."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints, kept_share
+from app.experiments.analysis.evidence.hash_index import HashIndex
+from app.experiments.columns import F64, I32
+
+MAX_UNITS = 8_000_000
+"""About 45 bytes each. Above, half of the units, by hash, are forgotten and never counted again."""
+
+
+class FirstSeen:
+    """Counts units by the group and arm of their earliest exposure, whatever the order in which exposures come.
+
+    A group is a small number: a plan, or a set of weights.
+    """
+
+    def __init__(self, arms: int, max_units: int = MAX_UNITS) -> None:
+        self._index = HashIndex()
+        self._at = Growing(np.float64)
+        self._group = Growing(np.int32)
+        self._arm = Growing(np.int8)
+        self._counts = Growing(np.int64, arms)
+        self._max = max_units
+        self._bits = 0
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def share(self) -> float:
+        """Of the units, the share that is counted."""
+        return 0.5**self._bits
+
+    @property
+    def counts(self) -> Ints:
+        """Units per group and arm, shape (groups, arms)."""
+        return self._counts.values
+
+    def new_since(self, at: float) -> int:
+        """Units whose earliest exposure is at `at` or later, of those that are counted."""
+        return int((self._at.values >= at).sum())
+
+    def add(self, unit: Hashes, at: F64, group: I32, arm: NDArray[np.int8]) -> None:
+        """Exposures, or events: equally long arrays. Of two at the same time, the lower group and arm is the first."""
+        if self._bits:
+            kept = kept_share(unit, self._bits)
+            unit, at, group, arm = unit[kept], at[kept], group[kept], arm[kept]
+        if not len(unit):
+            return
+        order = np.lexsort((arm, group, at, unit))
+        unit, at, group, arm = unit[order], at[order], group[order], arm[order]
+        first = np.ones(len(unit), dtype=np.bool_)
+        first[1:] = unit[1:] != unit[:-1]
+        unit, at, group, arm = unit[first], at[first], group[first], arm[first]
+        self._counts.resize(int(group.max()) + 1)
+        known = len(self._index)
+        position = self._index.add(unit)
+        new = position >= known
+        self._append(at[new], group[new], arm[new])
+        self._replace(position[~new], at[~new], group[~new], arm[~new])
+        if len(self._index) > self._max:
+            self._thin()
+
+    def _append(self, at: F64, group: I32, arm: NDArray[np.int8]) -> None:
+        self._at.append(at)
+        self._group.append(group)
+        self._arm.append(arm)
+        np.add.at(self.counts, (group, arm), 1)
+
+    def _replace(self, position: Ints, at: F64, group: I32, arm: NDArray[np.int8]) -> None:
+        old_at, old_group, old_arm = (column.values[position] for column in (self._at, self._group, self._arm))
+        tie = (at == old_at) & ((group < old_group) | ((group == old_group) & (arm < old_arm)))
+        earlier = (at < old_at) | tie
+        if earlier.any():
+            np.add.at(self.counts, (old_group[earlier], old_arm[earlier]), -1)
+            np.add.at(self.counts, (group[earlier], arm[earlier]), 1)
+            where = position[earlier]
+            self._at.values[where], self._group.values[where] = at[earlier], group[earlier]
+            self._arm.values[where] = arm[earlier]
+
+    def _thin(self) -> None:
+        self._bits += 1
+        kept = np.flatnonzero(kept_share(self._index.keys, self._bits))
+        self._index.keep(kept)
+        for column in (self._at, self._group, self._arm):
+            column.keep(kept)
+        self.counts[:] = 0
+        np.add.at(self.counts, (self._group.values, self._arm.values), 1)

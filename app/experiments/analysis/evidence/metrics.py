@@ -1,0 +1,215 @@
+"""What each metric says of a request: a numerator x and a denominator d, or that it has no value.
+
+A mean or a proportion has d = 1; a geometric mean x = ln(value), d = 1; a ratio of sums its two sums; a quantile
+x = ln(value), kept one by one. A request to which a metric does not apply (a whole answer has no time to its first
+token) is not missing: nothing that the arm does decides it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, cast, get_args
+
+import numpy as np
+
+from app.config.experiments import EVENTS, LATENCIES, STATISTICS, Event, Experiment, Metric, Statistic, Within
+from app.config.schema import Config
+from app.experiments.analysis.evidence.arrays import Floats, Mask
+from app.experiments.analysis.evidence.outcomes import (
+    STREAMS_ONLY,
+    Limits,
+    answered,
+    client_gone,
+    happened,
+    limits_for_metrics,
+)
+from app.experiments.columns import RowColumns, Tables
+from app.experiments.report import Better, Scale
+
+Kind = Literal["geometric_mean", "mean", "ratio", "proportion", "quantile"]
+Role = Literal["primary", "secondary"]
+
+SHORTEST_S = 1e-4
+"""Shorter times count as this long: below, a logarithm tells of the clock and not of the server."""
+
+RESPONSE_RATE = "response_rate"
+"""The statistic of a feedback metric that counts who answers at all."""
+
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_STREAMS_ONLY = {"ttft", "itl", "itl_max", "tokens_per_second", *STREAMS_ONLY}
+_HIGHER = {"tokens_per_second", "goodput"}
+_NEITHER = {"output_tokens", "prompt_tokens"}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric with its statistic, as one experiment compares it."""
+
+    key: str
+    metric: str
+    statistic: str
+    kind: Kind
+    better: Better
+    scale: Scale
+    minimal_effect: float
+    role: Role
+    quantile: float = 0.0
+    within: Within | None = None
+    limits: Limits = field(default_factory=Limits)
+    feedback: bool = False
+
+    @property
+    def on_differences(self) -> bool:
+        """Whether the estimate is a difference of means (of logarithms, or of feedback numbers)."""
+        return self.kind == "geometric_mean" or self.scale == "absolute"
+
+
+class Values(NamedTuple):
+    """Of one measure, for each row. `x` and `d` are 0 where there is no value."""
+
+    x: Floats
+    d: Floats
+    valid: Mask
+    missing: Mask
+    """The metric applies and there is no value: the arm may have caused that."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a value needs besides its row."""
+
+    total_s: float
+    prices: Mapping[str, tuple[float, float]]
+    """Per deployment: a prompt token's and a completion token's price."""
+    tables: Tables
+
+
+def facts_of(config: Config, tables: Tables) -> Facts:
+    """From the configuration."""
+    prices = {
+        name: (deployment.price.input_per_million / 1e6, deployment.price.output_per_million / 1e6)
+        for name, deployment in config.deployments.items()
+        if deployment.price
+    }
+    return Facts(config.timeouts.total_s, prices, tables)
+
+
+def measures_of(experiment: Experiment) -> list[Measure]:
+    """The primary metrics first. A feedback metric brings the rate of those who answer along, as a secondary one."""
+    found = [_measure(metric, "primary", experiment) for metric in experiment.primary]
+    found += [_measure(metric, "secondary", experiment) for metric in experiment.secondary]
+    rates = dict[str, Measure]()
+    for measure in found:
+        if measure.feedback:
+            rates.setdefault(measure.metric, _response_rate(measure))
+    return [*found, *rates.values()]
+
+
+def _measure(metric: Metric, role: Role, experiment: Experiment) -> Measure:
+    name = metric.metric
+    if feedback := experiment.feedback.get(name):
+        number = feedback.type == "number"
+        return Measure(
+            key=metric.key,
+            metric=name,
+            statistic="mean" if number else "proportion",
+            kind="mean" if number else "proportion",
+            better=feedback.better,
+            scale="absolute" if number else "relative",
+            minimal_effect=metric.minimal_effect,
+            role=role,
+            feedback=True,
+        )
+    statistic: Statistic = metric.statistic or STATISTICS[name][0]
+    return Measure(
+        key=metric.key,
+        metric=name,
+        statistic=statistic,
+        kind="quantile" if statistic in _QUANTILES else cast(Kind, statistic),
+        better="higher" if name in _HIGHER else "neither" if name in _NEITHER else "lower",
+        scale="relative",
+        minimal_effect=metric.minimal_effect,
+        role=role,
+        quantile=_QUANTILES.get(statistic, 0.0),
+        within=metric.within,
+        limits=limits_for_metrics(name, experiment),
+    )
+
+
+def _response_rate(measure: Measure) -> Measure:
+    return Measure(
+        key=f"{measure.metric}.{RESPONSE_RATE}",
+        metric=measure.metric,
+        statistic=RESPONSE_RATE,
+        kind="proportion",
+        better="neither",
+        scale="relative",
+        minimal_effect=measure.minimal_effect if measure.scale == "relative" else 0.05,
+        role="secondary",
+        feedback=True,
+    )
+
+
+def values_of(measure: Measure, rows: RowColumns, facts: Facts) -> Values:
+    """Of a measure that is not feedback."""
+    applies = rows.stream if measure.metric in _STREAMS_ONLY else np.ones(len(rows), np.bool_)
+    if measure.kind == "ratio":
+        x, d = _tokens_and_seconds(rows)
+    else:
+        x, d = _value(measure, rows, facts), np.ones(len(rows))
+    valid = applies & np.isfinite(x) & np.isfinite(d)
+    return Values(np.where(valid, x, 0.0), np.where(valid, d, 0.0), valid, applies & ~valid)
+
+
+def can_be_missing(measure: Measure) -> bool:
+    """Whether an arm can cause that a request has no value."""
+    return not measure.feedback and measure.kind != "proportion"
+
+
+def _value(measure: Measure, rows: RowColumns, facts: Facts) -> Floats:
+    """One number per row, NaN where there is none."""
+    if measure.metric in get_args(Event):
+        event = EVENTS[EVENTS.index(cast(Event, measure.metric))]
+        return happened(event, rows, measure.limits).astype(np.float64)
+    if measure.metric == "goodput":
+        return _good(rows, measure.within).astype(np.float64)
+    value = _NUMBERS[measure.metric](rows, facts)
+    if measure.kind in ("geometric_mean", "quantile"):
+        return np.asarray(np.log(np.maximum(value, SHORTEST_S)), np.float64)
+    return np.minimum(value, facts.total_s) if measure.metric in LATENCIES else value
+
+
+def _duration(rows: RowColumns, _: Facts) -> Floats:
+    return np.where(answered(rows), rows.duration_s.astype(np.float64), np.nan)
+
+
+def _cost(rows: RowColumns, facts: Facts) -> Floats:
+    """At the price of who answered. Embeddings have no completion tokens."""
+    prices = np.array([facts.prices.get(name, (np.nan, np.nan)) for name in (*facts.tables.names, "")])
+    price = prices[rows.served]  # -1, nobody answered, is the last one
+    return np.asarray(rows.prompt_tokens * price[:, 0] + np.nan_to_num(rows.completion_tokens) * price[:, 1])
+
+
+_NUMBERS: dict[str, Callable[[RowColumns, Facts], Floats]] = {
+    "ttft": lambda rows, _: rows.ttft_s.astype(np.float64),
+    "itl": lambda rows, _: rows.itl_mean_s.astype(np.float64),
+    "itl_max": lambda rows, _: rows.itl_max_s.astype(np.float64),
+    "duration": _duration,
+    "output_tokens": lambda rows, _: rows.completion_tokens,
+    "prompt_tokens": lambda rows, _: rows.prompt_tokens,
+    "cost": _cost,
+}
+
+
+def _tokens_and_seconds(rows: RowColumns) -> tuple[Floats, Floats]:
+    """Tokens after the first, and the seconds after the first, of streams that ended."""
+    seconds = rows.duration_s.astype(np.float64) - rows.ttft_s
+    known = (seconds > 0) & ~client_gone(rows)
+    return np.where(known, np.maximum(rows.completion_tokens - 1, 0), np.nan), np.where(known, seconds, np.nan)
+
+
+def _good(rows: RowColumns, within: Within | None) -> Mask:
+    """Answered, and a stream in time. A whole answer has neither of the two times; a stream of one chunk has no gap."""
+    if within is None:
+        raise ValueError("goodput without limits")
+    late = ~(rows.ttft_s <= within.ttft_s) | (rows.itl_mean_s > within.itl_s)
+    return answered(rows) & ~(rows.stream & late)

@@ -1,0 +1,72 @@
+"""A/A on what was recorded: units get random labels, many times, and every verdict is a false one.
+
+Two methods see the same labels and the same looks: the confidence sequences of the report, and a t-test that is
+repeated at every look. Units come in the order in which they were first seen, each with all of its requests.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.experiments.analysis.evidence.arrays import Hashes, Ints, mix
+from app.experiments.report import FalseVerdicts
+from app.experiments.statistics.look import Lines, LookScale, look
+from app.experiments.statistics.peeked import PeekedTest
+
+MAX_UNITS = 10_000
+"""Of more, a part is taken, by hash: a run must not take seconds."""
+
+LOOKS = 20
+FIRST_LOOK = 60
+"""Units of both labels at the first look."""
+
+PEEKED_ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One metric's lines, ordered by unit; `unit` are codes from 0, in the order in which units came."""
+
+    metric: str
+    scale: LookScale
+    effect: float
+    """The minimal effect on the estimate's scale."""
+    lines: Lines
+    """`arm` does not matter."""
+    hashes: Hashes
+    """Of each unit."""
+
+
+def false_verdicts(recorded: Sequence[Recorded], runs: int, alpha: float) -> list[FalseVerdicts]:
+    """The shares of runs with a verdict, at the level `alpha` for the sequences and 5 % for the t-test."""
+    return [_of_metric(one, runs, alpha) for one in recorded]
+
+
+def _of_metric(recorded: Recorded, runs: int, alpha: float) -> FalseVerdicts:
+    units = len(recorded.hashes)
+    seen = np.unique(np.linspace(min(FIRST_LOOK, units), units, LOOKS).astype(np.int64)) if units else np.zeros(0, int)
+    ends = np.searchsorted(recorded.lines.unit, seen)
+    found = np.array([_run(recorded, mix(recorded.hashes, 1000 + run), ends, alpha) for run in range(runs)])
+    shares = found.mean(axis=0) if runs else np.zeros(2)
+    return FalseVerdicts(
+        metric=recorded.metric,
+        runs=runs,
+        looks=len(seen),
+        units=units,
+        sequences=float(shares[0]),
+        peeked=float(shares[1]),
+    )
+
+
+def _run(recorded: Recorded, salted: Hashes, ends: Ints, alpha: float) -> tuple[bool, bool]:
+    """Whether each method finds a difference at any look."""
+    arm = (salted >> np.uint64(63)).astype(np.int64)[recorded.lines.unit]
+    lines, peeked, largest = recorded.lines._replace(arm=arm), PeekedTest(PEEKED_ALPHA), 0.0
+    for end in ends.tolist():
+        now = look(Lines._make(column[:end] for column in lines), recorded.scale)
+        peeked.add(now)
+        if now is not None:
+            largest = max(largest, now.ln_e(effect=recorded.effect, alpha=alpha))
+    return largest >= math.log(1 / alpha), peeked.rejects

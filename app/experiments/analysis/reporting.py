@@ -1,0 +1,155 @@
+"""The report of one experiment at one moment."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from app.config.experiments import Experiment
+from app.config.schema import Config
+from app.experiments.analysis.evidence.arms import Arms
+from app.experiments.analysis.evidence.collected import Collected
+from app.experiments.analysis.evidence.feedback import PendingFeedback
+from app.experiments.analysis.verdicts import sentences
+from app.experiments.analysis.verdicts.comparing import Comparing
+from app.experiments.analysis.verdicts.rules import decision_of
+from app.experiments.analysis.watching import Watched
+from app.experiments.report import Comparison, Decision, Report
+from app.experiments.statistics.discovery import e_bh
+
+MUCH_CLUSTERING = 2.0
+"""A design effect above this is worth a word."""
+
+
+def reported(
+    name: str,
+    config: Config,
+    collected: Collected,
+    watched: Watched,
+    feedback: PendingFeedback,
+    comparing: Sequence[Comparing],
+    now: float,
+) -> Report:
+    """From the latest looks. `now` in Unix seconds."""
+    experiment = config.experiments[name]
+    per_day = watched.units_per_day(now)
+    comparisons = [
+        it.comparison(collected, invalid=watched.invalidates(it.column, it.treatment), units_per_day=per_day)
+        for it in comparing
+    ]
+    primary = [it for it in comparisons if it.role == "primary"]
+    earliest = watched.arms.since + experiment.min_duration_s
+    decisions = _decisions(experiment, primary, comparing, watched, long_enough=now >= earliest)
+    names = experiment.arms
+    report = Report(
+        experiment=name,
+        endpoint=experiment.endpoint,
+        mode=experiment.mode,
+        state=experiment.state,
+        control=experiment.control,
+        treatments=list(experiment.treatments),
+        at=now,
+        started_at=watched.arms.since,
+        decision=_decision(experiment, decisions, watched),
+        headline="",
+        details=[],
+        next="",
+        weights=_weights(experiment, config, watched.arms),
+        units=dict(zip(names, watched.sample_ratio.units, strict=True)),
+        requests=dict(zip(names, collected.requests.tolist(), strict=True)),
+        served=watched.traffic.served,
+        forced=watched.traffic.forced,
+        carried=watched.traffic.carried,
+        rows_lost=watched.traffic.lost,
+        in_flight=watched.traffic.in_flight,
+        primary=primary,
+        secondary=_discovered([it for it in comparisons if it.role == "secondary"]),
+        guardrails=[watch.status() for watch in watched.guardrails],
+        sample_ratio=watched.sample_ratio.status(watched.split_differences()),
+        alarms=list(watched.alarms),
+        warnings=_warnings(comparisons, collected, watched, feedback),
+        strata=int(collected.strata_for(1).max(initial=-1)) + 1,
+        thinned=collected.share,
+    )
+    units = sentences.noun_of_units(config.endpoints[experiment.endpoint])
+    return msgspec.structs.replace(
+        report,
+        headline=sentences.headline(report),
+        details=sentences.details(report, experiment.alpha, units),
+        next=sentences.next_step(report, decisions, earliest),
+    )
+
+
+def _decisions(
+    experiment: Experiment,
+    primary: Sequence[Comparison],
+    comparing: Sequence[Comparing],
+    watched: Watched,
+    *,
+    long_enough: bool,
+) -> dict[str, Decision]:
+    """Per treatment."""
+    decisions = {}
+    for number, treatment in enumerate(experiment.treatments, 1):
+        rails = [watch for watch in watched.guardrails if watch.treatment == number]
+        columns = [it.column for it in comparing if it.measure.role == "primary" and it.treatment == number]
+        decisions[treatment] = decision_of(
+            [it for it in primary if it.treatment == treatment],
+            acted=any(rail.acted for rail in rails),
+            quiet=all(rail.alarmed_at is None for rail in rails),
+            invalid=any(watched.invalidates(column, number) for column in columns),
+            long_enough=long_enough,
+        )
+    return decisions
+
+
+def _decision(experiment: Experiment, decisions: dict[str, Decision], watched: Watched) -> Decision:
+    """One for all treatments: ship if any is to be shipped, do not ship if none may be."""
+    if experiment.mode == "aa":
+        wrong = any(alarm.kind in ("aa", "sample_ratio", "rows_lost") for alarm in watched.alarms)
+        return "invalid" if wrong else "keep_going"
+    found = set(decisions.values())
+    if found == {"do_not_ship"}:
+        return "do_not_ship"
+    return next((it for it in ("ship", "invalid") if it in found), "keep_going")
+
+
+def _weights(experiment: Experiment, config: Config, arms: Arms) -> dict[str, int]:
+    """The arms' percentages under the latest plan that routers served; labels of mode `aa` share control's."""
+    traffic = config.endpoints[experiment.endpoint].traffic if arms.current is None else arms.current.weights
+    if experiment.mode == "aa":
+        return {name: round(traffic.get(experiment.control, 0) / len(experiment.arms)) for name in experiment.arms}
+    return {name: traffic.get(name, 0) for name in experiment.arms}
+
+
+def _discovered(secondary: list[Comparison]) -> list[Comparison]:
+    """With e-BH's mark on those that are kept."""
+    evidence = [0.0 if it.ln_e is None or it.verdict == "invalid" else it.ln_e for it in secondary]
+    kept = set(e_bh(evidence))
+    return [msgspec.structs.replace(it, discovery=number in kept) for number, it in enumerate(secondary)]
+
+
+def _warnings(
+    comparisons: Sequence[Comparison], collected: Collected, watched: Watched, feedback: PendingFeedback
+) -> list[str]:
+    warnings = watched.traffic.warnings()
+    clustered = [it for it in comparisons if it.design_effect is not None and it.design_effect > MUCH_CLUSTERING]
+    if clustered:
+        most = max(clustered, key=lambda it: it.design_effect or 0.0)
+        warnings.append(
+            f"Requests of a unit resemble one another (design effect {most.design_effect:.1f} for {most.metric}): "
+            "more units help, more requests of the same units hardly do."
+        )
+    if collected.share < 1:
+        warnings.append(
+            f"There are many units: metrics are computed from {100 * collected.share:g} % of them, by hash."
+        )
+    counts = watched.sample_ratio.units
+    if sum(counts):
+        warnings += [
+            f"{name} has no units." for name, units in zip(watched.arms.names, counts, strict=True) if not units
+        ]
+    if feedback.late:
+        warnings.append(f"{feedback.late:,} scores came after their window and do not count.")
+    if feedback.unmatched:
+        warnings.append(f"{feedback.unmatched:,} scores belong to no exposure that is waited for.")
+    return warnings

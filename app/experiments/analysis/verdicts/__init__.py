@@ -1,0 +1,1 @@
+"""From looks to verdicts, the decision, and the sentences that tell them."""

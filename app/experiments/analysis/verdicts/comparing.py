@@ -1,0 +1,195 @@
+"""One measure of one treatment against control: looks, the verdict that stays, and what reports say of it."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.experiments.analysis.evidence.arrays import Ints
+from app.experiments.analysis.evidence.collected import AnyLook, Collected
+from app.experiments.analysis.evidence.metrics import Measure
+from app.experiments.analysis.verdicts.history import History
+from app.experiments.analysis.verdicts.rules import STAYS, effect_of, is_not_worse, verdict_of
+from app.experiments.analysis.watch.rare_events import FEW, RareEvents
+from app.experiments.report import ArmValue, Comparison, Effect, Verdict
+from app.experiments.statistics.look import MIN_UNITS, Look
+from app.experiments.statistics.planner import information_needed
+from app.experiments.statistics.sequences import effect_size
+
+NO_EFFECT = Effect()
+POWER = 0.8
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the latest look says."""
+
+    effect: Effect = NO_EFFECT
+    ln_e: float | None = None
+    verdict: Verdict = "undecided"
+    reason: str = ""
+    look: AnyLook | None = None
+    event_test: Effect | None = None
+    design_effect: float | None = None
+    without_cold: Effect | None = None
+    units: tuple[int, int] = (0, 0)
+
+
+@dataclass
+class Comparing:
+    """`column` is the measure's number in `Collected`; `names` are control's and the treatment's."""
+
+    measure: Measure
+    column: int
+    treatment: int
+    names: tuple[str, str]
+    alpha: float
+    rare: RareEvents | None
+    """For proportions that are not feedback."""
+    known: Known = field(default_factory=Known)
+    ln_e_max: float = 0.0
+    stays: Verdict | None = None
+    since: float | None = None
+    history: History = field(default_factory=History)
+    looked_at: float = -math.inf
+    looked_version: int = -1
+    """What the latest look knew, as its owner counts."""
+
+    @property
+    def key(self) -> str:
+        """For the journal: the metric and the treatment."""
+        return f"{self.measure.key} {self.names[1]}"
+
+    @property
+    def delta(self) -> float:
+        """The minimal effect on the estimate's scale."""
+        return effect_size(self.measure.minimal_effect, self.measure.scale)
+
+    def look(self, collected: Collected, sets: Ints, now: float) -> None:
+        """Makes a look. `sets` as in `Arms.weights`."""
+        self.looked_at = now
+        self.known = self._looked(collected, sets)
+        if self.known.ln_e is not None:
+            self.ln_e_max = max(self.ln_e_max, self.known.ln_e)
+        self.history.add(now, self.known.effect, self.known.ln_e, self.known.verdict)
+
+    def _looked(self, collected: Collected, sets: Ints) -> Known:
+        look = collected.look(self.column, self.treatment)
+        units = look.units if look else self._units(collected)
+        if min(units) < MIN_UNITS:
+            few = min(zip(units, self.names, strict=True))
+            reason = f"{few[0]} units on {few[1]} so far, {MIN_UNITS} are needed"
+            return Known(verdict="invalid", reason=reason, look=look, units=units)
+        if self.measure.kind == "proportion" and (rare := self._few_events(collected)):
+            return self._exact(rare, sets, units)
+        if look is None:
+            return Known(reason="no estimate yet: too few requests, or values that do not differ", units=units)
+        return self._interval(look, collected, units)
+
+    def _units(self, collected: Collected) -> tuple[int, int]:
+        return collected.units(self.column, 0), collected.units(self.column, self.treatment)
+
+    def _few_events(self, collected: Collected) -> str:
+        """Why there is no interval; empty if there is one."""
+        events = [collected.sums(self.column, arm)[1] for arm in (0, self.treatment)]
+        return f"fewer than {FEW} events in an arm" if min(events) < FEW else ""
+
+    def _exact(self, reason: str, sets: Ints, units: tuple[int, int]) -> Known:
+        if self.rare is None or not self.rare.applies:
+            return Known(reason=reason, units=units)
+        effect, ln_e = self.rare.effect(sets, self.alpha)
+        return Known(ln_e=ln_e, verdict=verdict_of(effect, self.measure), reason=reason, event_test=effect, units=units)
+
+    def _interval(self, look: AnyLook, collected: Collected, units: tuple[int, int]) -> Known:
+        bounds = look.interval(effect=self.delta, alpha=self.alpha)
+        effect = effect_of(look.est, bounds, self.measure.scale)
+        return Known(
+            effect=effect,
+            ln_e=look.ln_e(effect=self.delta, alpha=self.alpha),
+            verdict=verdict_of(effect, self.measure),
+            look=look,
+            design_effect=collected.design_effect(self.column, self.treatment, look),
+            without_cold=self._without_cold(collected),
+            units=units,
+        )
+
+    def _without_cold(self, collected: Collected) -> Effect | None:
+        if self.measure.feedback or not collected.has_cold_minutes:
+            return None
+        look = collected.look(self.column, self.treatment, without_cold=True)
+        if look is None:
+            return NO_EFFECT
+        return effect_of(look.est, look.interval(effect=self.delta, alpha=self.alpha), self.measure.scale)
+
+    def latch(self, now: float) -> bool:
+        """Keeps a verdict that stays. Only while nothing makes it invalid. True if it is new."""
+        if self.stays is not None or self.known.verdict not in STAYS:
+            return False
+        self.stays, self.since = self.known.verdict, now
+        return True
+
+    def units_needed(self) -> int | None:
+        """Units still needed for a verdict at the minimal effect; None before there is an estimate."""
+        look = self.known.look
+        if look is None:
+            return None
+        needed = information_needed(self.delta, alpha=self.alpha, power=POWER) / look.information
+        return max(0, math.ceil((needed - 1) * clusters(look)))
+
+    def comparison(self, collected: Collected, *, invalid: str, units_per_day: float | None) -> Comparison:
+        """For a report. `invalid`: why no verdict counts, empty if nothing is wrong."""
+        known, measure = self.known, self.measure
+        verdict: Verdict = "invalid" if invalid else self.stays or known.verdict
+        needed = self.units_needed() if verdict == "undecided" else None
+        return Comparison(
+            metric=measure.key,
+            statistic=measure.statistic,
+            role=measure.role,
+            treatment=self.names[1],
+            better=measure.better,
+            scale=measure.scale,
+            minimal_effect=measure.minimal_effect,
+            alpha=self.alpha,
+            effect=known.effect,
+            ln_e=known.ln_e,
+            ln_e_max=self.ln_e_max if known.ln_e is not None or self.ln_e_max else None,
+            p=min(1.0, math.exp(-self.ln_e_max)),
+            verdict=verdict,
+            not_worse=not invalid and is_not_worse(known.event_test or known.effect, measure),
+            since=self.since,
+            reason=invalid or known.reason,
+            units_needed=needed,
+            days_needed=needed / units_per_day if needed is not None and units_per_day else None,
+            design_effect=known.design_effect,
+            event_test=known.event_test,
+            events=self._events(collected) if known.event_test else None,
+            without_cold=known.without_cold,
+            values=[self._value(collected, arm) for arm in (0, self.treatment)],
+        )
+
+    def _events(self, collected: Collected) -> dict[str, int]:
+        events = (int(collected.sums(self.column, arm)[1]) for arm in (0, self.treatment))
+        return dict(zip(self.names, events, strict=True))
+
+    def _value(self, collected: Collected, arm: int) -> ArmValue:
+        rate = collected.response_rate(self.measure.metric, arm) if self.measure.feedback else None
+        units = self.known.units[0 if arm == 0 else 1]
+        requests = collected.requests_with_value(self.column, arm)
+        value = collected.value(self.column, arm)
+        return ArmValue(
+            arm=self.names[0 if arm == 0 else 1], value=value, units=units, requests=requests, response_rate=rate
+        )
+
+    def state(self) -> dict[str, Any]:
+        """What cannot be computed anew from the exposures, as plain data."""
+        return {"ln_e_max": self.ln_e_max, "verdict": self.stays, "since": self.since, "history": self.history.state()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continues from a `state`."""
+        self.ln_e_max = max(self.ln_e_max, state["ln_e_max"])
+        self.stays, self.since = state["verdict"], state["since"]
+        self.history.restore(state["history"])
+
+
+def clusters(look: AnyLook) -> int:
+    """Units of both arms together."""
+    return look.clusters if isinstance(look, Look) else sum(look.units)

@@ -1,0 +1,64 @@
+"""The rules of verdicts: what a confidence sequence says, in the direction that is good for the metric."""
+
+import math
+from collections.abc import Sequence
+
+from app.experiments.analysis.evidence.metrics import Measure
+from app.experiments.report import Better, Comparison, Decision, Effect, Scale, Verdict
+
+STAYS: tuple[Verdict, ...] = ("better", "worse", "equivalent")
+"""Verdicts that stay once they are reached."""
+
+
+def effect_of(estimate: float, bounds: tuple[float, float] | None, scale: Scale) -> Effect:
+    """From the estimate's scale, a logarithm if `scale` is relative, to lifts."""
+    convert = math.expm1 if scale == "relative" else float
+    lower, upper = (None, None) if bounds is None else (convert(bounds[0]), convert(bounds[1]))
+    return Effect(estimate=convert(estimate), lower=lower, upper=upper)
+
+
+def verdict_of(effect: Effect, measure: Measure) -> Verdict:
+    """What the interval says now.
+
+    For a metric of which neither direction is better, a difference is worse: the treatment was to be the same.
+    """
+    low, high = _good_direction(effect, measure.better)
+    within = low > -measure.minimal_effect and high < measure.minimal_effect
+    if measure.better == "neither":
+        return "equivalent" if within else "worse" if low > 0 or high < 0 else "undecided"
+    if low > 0:
+        return "better"
+    if high < 0:
+        return "worse"
+    return "equivalent" if within else "undecided"
+
+
+def is_not_worse(effect: Effect, measure: Measure) -> bool:
+    """At most the minimal effect worse."""
+    low, high = _good_direction(effect, measure.better)
+    return low > -measure.minimal_effect and (measure.better != "neither" or high < measure.minimal_effect)
+
+
+def _good_direction(effect: Effect, better: Better) -> tuple[float, float]:
+    """The interval with what is good above 0. An end that is missing is infinitely far."""
+    low = -math.inf if effect.lower is None else effect.lower
+    high = math.inf if effect.upper is None else effect.upper
+    return (-high, -low) if better == "lower" else (low, high)
+
+
+def decision_of(
+    primary: Sequence[Comparison], *, acted: bool, quiet: bool, invalid: bool, long_enough: bool
+) -> Decision:
+    """Of one treatment, from its primary metrics.
+
+    `acted`: a guardrail alarmed that is to stop the treatment; `quiet`: none alarmed at all; `invalid`: something about
+    the traffic makes a primary verdict invalid; `long_enough`: the shortest duration before a promotion is over.
+    """
+    if acted:
+        return "do_not_ship"
+    if invalid:
+        return "invalid"
+    if any(it.verdict == "worse" for it in primary):
+        return "do_not_ship"
+    good = all(it.not_worse for it in primary) and any(it.verdict == "better" for it in primary)
+    return "ship" if good and quiet and long_enough else "keep_going"

@@ -1,0 +1,184 @@
+"""What a report says to a person: plain words, without statistics."""
+
+from collections.abc import Mapping, Sequence
+
+from app.config.schema import Endpoint
+from app.experiments.rendering import words
+from app.experiments.report import Comparison, Decision, Effect, GuardrailStatus, Report
+
+_HIGHER_LOWER = ("higher", "lower")
+
+_SUBJECTS: dict[str, tuple[str, tuple[str, str]]] = {
+    "ttft": ("First token", ("later", "earlier")),
+    "itl": ("Time between tokens", ("longer", "shorter")),
+    "itl_max": ("Longest gap between tokens", ("longer", "shorter")),
+    "duration": ("Time to the whole answer", ("longer", "shorter")),
+    "tokens_per_second": ("Tokens per second", _HIGHER_LOWER),
+    "output_tokens": ("Answers", ("longer", "shorter")),
+    "prompt_tokens": ("Prompts", ("longer", "shorter")),
+    "cost": ("Cost", _HIGHER_LOWER),
+    "goodput": ("Share of good answers", _HIGHER_LOWER),
+    "error": ("Error rate", _HIGHER_LOWER),
+    "slow": ("Rate of late first tokens", _HIGHER_LOWER),
+    "empty": ("Rate of empty answers", _HIGHER_LOWER),
+    "truncated": ("Rate of truncated answers", _HIGHER_LOWER),
+    "stalled": ("Rate of stalled streams", _HIGHER_LOWER),
+    "invalid_output": ("Rate of invalid outputs", _HIGHER_LOWER),
+    "client_gone": ("Rate of disconnected clients", _HIGHER_LOWER),
+    "unfinished": ("Rate of unfinished requests", _HIGHER_LOWER),
+}
+"""The metric as a subject, and the words for more and for less of it."""
+
+_UNITS = {"conversation": "conversations", "user": "users", "api_key": "keys", "header": "units"}
+
+
+def noun_of_units(endpoint: Endpoint) -> str:
+    """What is drawn at random, in the plural."""
+    return "requests" if endpoint.sticky is None else _UNITS[endpoint.sticky.by]
+
+
+def effect_sentence(comparison: Comparison) -> str:
+    """First token 8.0 % earlier (between 1.7 % and 13.4 % earlier)."""
+    subject, (more, less) = _SUBJECTS.get(comparison.metric.partition(".")[0], (comparison.metric, _HIGHER_LOWER))
+    if "." in comparison.metric and comparison.metric.partition(".")[0] in _SUBJECTS:
+        subject += f" ({comparison.statistic})"
+    effect = comparison.event_test or comparison.effect
+    if effect.estimate is None:
+        return f"{subject}: {comparison.reason or 'no estimate yet'}."
+    estimate = _directed(comparison, effect.estimate, more, less)
+    return f"{subject} {estimate} ({_range(comparison, effect, more, less)})."
+
+
+def _amount(comparison: Comparison, value: float) -> str:
+    return words.effect_value(comparison, abs(value)).lstrip("+")
+
+
+def _directed(comparison: Comparison, value: float, more: str, less: str) -> str:
+    return f"{_amount(comparison, value)} {more if value >= 0 else less}"
+
+
+def _range(comparison: Comparison, effect: Effect, more: str, less: str) -> str:
+    low, high = effect.lower, effect.upper
+    if low is None and high is None:
+        return "no bounds yet"
+    if high is None:
+        return f"at least {_directed(comparison, low or 0.0, more, less)}" if (low or 0) > 0 else "no upper bound yet"
+    if low is None:
+        return "no lower bound yet"
+    if (low >= 0) == (high >= 0):
+        near, far = sorted((low, high), key=abs)
+        return f"between {_amount(comparison, near)} and {_directed(comparison, far, more, less)}"
+    return f"between {_directed(comparison, low, more, less)} and {_directed(comparison, high, more, less)}"
+
+
+def headline(report: Report) -> str:
+    """One sentence: green-float32 on chat: green is better than blue."""
+    return f"{report.experiment} on {report.endpoint}: {_conclusion(report)}."
+
+
+def _conclusion(report: Report) -> str:
+    acted = [rail for rail in report.guardrails if rail.alarm and rail.action != "alert"]
+    if acted:
+        return f"{acted[0].treatment} broke the guardrail {acted[0].event}"
+    if report.decision == "invalid":
+        return f"no verdict can be trusted, {_why_invalid(report)}"
+    if report.mode == "aa":
+        return "A/A, no difference found where there is none"
+    return "; ".join(_standing(report, treatment) for treatment in report.treatments)
+
+
+def _why_invalid(report: Report) -> str:
+    reasons = {
+        "sample_ratio": "the split is not as configured",
+        "rows_lost": "too many rows were lost",
+        "completeness": "values are missing more often on one arm",
+        "aa": "a difference was found where there is none",
+    }
+    return next((reasons[alarm.kind] for alarm in report.alarms if alarm.kind in reasons), "see the alarms")
+
+
+def _standing(report: Report, treatment: str) -> str:
+    primary = [it for it in report.primary if it.treatment == treatment]
+    by_verdict = {verdict: [it.metric for it in primary if it.verdict == verdict] for verdict in ("better", "worse")}
+    against = report.control
+    if by_verdict["better"] and by_verdict["worse"]:
+        return (
+            f"{treatment} is better than {against} in {', '.join(by_verdict['better'])} "
+            f"and worse in {', '.join(by_verdict['worse'])}"
+        )
+    if by_verdict["worse"]:
+        differs = all(it.better == "neither" for it in primary if it.verdict == "worse")
+        return f"{treatment} {'differs from' if differs else 'is worse than'} {against}"
+    if by_verdict["better"]:
+        return f"{treatment} is better than {against}"
+    if all(it.verdict == "equivalent" for it in primary):
+        return f"{treatment} is equivalent to {against}"
+    if any(it.verdict == "invalid" for it in primary):
+        return f"too little is known of {treatment} yet"
+    return f"no verdict on {treatment} against {against} yet"
+
+
+def details(report: Report, alpha: float, units: str) -> list[str]:
+    """The sentences after the headline. `units` is what is drawn at random, in the plural."""
+    effects = [
+        (f"{it.treatment}: " if len(report.treatments) > 1 else "") + effect_sentence(it) for it in report.primary
+    ]
+    if any(it.effect.lower is not None or it.event_test is not None for it in report.primary):
+        effects[-1] += f" True at any time you look, with {100 * (1 - alpha):g} % certainty."
+    return [*effects, f"{_counts(report, units)} {_guardrails(report.guardrails)} {_split(report)}"]
+
+
+def _counts(report: Report, units: str) -> str:
+    first, *others = (report.control, *report.treatments)
+    parts = [f"{words.count(report.units[first])} {units} on {first}"]
+    parts += [f"{words.count(report.units[name])} on {name}" for name in others]
+    parts.append(f"{words.count(sum(report.requests.values()))} requests")
+    if report.started_at is not None:
+        parts.append(f"since {words.moment(report.started_at, report.at)}")
+    return f"{', '.join(parts)}."
+
+
+def _guardrails(guardrails: Sequence[GuardrailStatus]) -> str:
+    alarms = [f"{rail.event} on {rail.treatment}" for rail in guardrails if rail.alarm]
+    if alarms:
+        return f"Guardrails alarmed: {', '.join(alarms)}."
+    return "Guardrails quiet." if guardrails else "No guardrails."
+
+
+def _split(report: Report) -> str:
+    if report.sample_ratio.alarm:
+        return "The split is not as configured (alarm)."
+    return "Split as configured (no alarm)."
+
+
+def next_step(report: Report, decisions: Mapping[str, Decision], earliest: float) -> str:
+    """What to do. `decisions` per treatment; `earliest`: nothing is promoted before, in Unix seconds."""
+    if report.mode == "aa":
+        return "Next: nothing to do; a difference would raise an alarm."
+    if report.decision == "do_not_ship":
+        bad = [name for name, decision in decisions.items() if decision == "do_not_ship"]
+        return f"Next: take {' and '.join(bad)} out of the traffic."
+    if report.decision == "invalid":
+        return "Next: find what differs by arm (see the alarms), then start a new run."
+    if report.decision == "ship":
+        good = [name for name, decision in decisions.items() if decision == "ship"]
+        return f"Next: give {' or '.join(good)} all traffic."
+    return f"Next: {_keep_going(report, earliest)}"
+
+
+def _keep_going(report: Report, earliest: float) -> str:
+    if any(rail.alarm for rail in report.guardrails):
+        return "look at the guardrail that alarmed; nothing ships before."
+    undecided = [it for it in report.primary if it.verdict == "undecided" and it.units_needed is not None]
+    if undecided:
+        most = max(undecided, key=lambda it: it.units_needed or 0)
+        if not most.units_needed:
+            return "keep going; a verdict is due."
+        days = f", {words.duration(most.days_needed * 86400)} at the present rate" if most.days_needed else ""
+        size = words.effect_value(most, most.minimal_effect).lstrip("+")
+        return f"about {words.count(most.units_needed)} more units{days}, to find a difference of {size}."
+    if report.at < earliest and any(it.verdict == "better" for it in report.primary):
+        return f"keep going until {words.moment(earliest, report.at)}, so that every hour of the day has been seen."
+    if all(it.verdict == "equivalent" for it in report.primary):
+        return "take the one that you prefer for other reasons."
+    return "keep going."

@@ -1,0 +1,1 @@
+"""What makes a treatment dangerous or a comparison invalid: events, sample ratio, completeness."""

@@ -1,0 +1,190 @@
+"""What is watched beside the metrics: guardrails, sample ratio, completeness, lost rows; and the alarms they raise."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from app.config.experiments import Experiment
+from app.experiments.analysis.alarms import Alarms
+from app.experiments.analysis.evidence.arms import Arms, Placed
+from app.experiments.analysis.evidence.arrays import Mask
+from app.experiments.analysis.evidence.metrics import Measure, Values, can_be_missing
+from app.experiments.analysis.verdicts.comparing import Comparing
+from app.experiments.analysis.watch.completeness import Completeness
+from app.experiments.analysis.watch.guardrails import Guardrails, GuardrailWatch
+from app.experiments.analysis.watch.rare_events import RareEvents
+from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
+from app.experiments.analysis.watch.traffic import Traffic
+from app.experiments.columns import LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.report import Alarm, Occurrence
+
+_DAY_S = 86400.0
+SPLIT = "sample_ratio"
+LOST = "rows_lost"
+
+
+class Watched:
+    """Of one experiment. `measures` as in `Collected`."""
+
+    def __init__(
+        self, experiment: Experiment, measures: Sequence[Measure], arms: Arms, tables: Tables, *, returning: bool
+    ) -> None:
+        pairs = [
+            (column, measure, treatment)
+            for column, measure in enumerate(measures)
+            for treatment in range(1, len(arms.names))
+        ]
+        self._arms = arms
+        self._measures = measures
+        self.traffic = Traffic(arms.names, tables)
+        self.sample_ratio = SampleRatioWatch(arms, tables, returning=returning)
+        self.guardrails = Guardrails(experiment)
+        self.completeness = {(c, t): Completeness(t) for c, measure, t in pairs if can_be_missing(measure)}
+        self.rare = {
+            (c, t): RareEvents(t) for c, measure, t in pairs if measure.kind == "proportion" and not measure.feedback
+        }
+        self.alarms = Alarms()
+
+    @property
+    def arms(self) -> Arms:
+        """The experiment's."""
+        return self._arms
+
+    def add_starts(self, starts: StartColumns, placed: Placed, analysed: Mask) -> None:
+        """Starts that belong to the experiment."""
+        self.traffic.add_starts(starts, placed)
+        self.sample_ratio.add(starts.unit[analysed], starts.at[analysed], starts.plan[analysed], placed.arm[analysed])
+
+    def add_rows(self, rows: RowColumns, placed: Placed, random: Mask) -> None:
+        """Rows that belong to the experiment."""
+        self.traffic.add_rows(rows, placed)
+        self.guardrails.add_rows(rows.take(random), placed.take(random), self._arms)
+
+    def add_late(self, late: LateColumns, placed: Placed, random: Mask) -> None:
+        """Late records that belong to the experiment."""
+        self.traffic.add_late(late, placed)
+        self.guardrails.add_late(late.take(random), placed.take(random), self._arms)
+
+    def add_values(self, rows: RowColumns, placed: Placed, values: Sequence[Values | None]) -> None:
+        """Analysed rows, and what each measure says of them."""
+        sets = self._arms.weights
+        for (column, _), completeness in self.completeness.items():
+            if (known := values[column]) is not None:
+                completeness.add(known.missing, rows.unit, rows.at, placed.weights, placed.arm, sets)
+        for (column, _), rare in self.rare.items():
+            if (known := values[column]) is not None and rare.applies:
+                rare.add(known, rows.unit, rows.at, placed.weights, placed.arm)
+
+    def units_per_day(self, now: float) -> float | None:
+        """New units at the present rate: of the last day, or of the run so far if it is shorter."""
+        since = max(self._arms.since, now - _DAY_S)
+        new = self.sample_ratio.new_since(since)
+        return new * _DAY_S / (now - since) if new and now > since else None
+
+    def split_differences(self) -> list[str]:
+        """What may explain a wrong sample ratio; empty without an alarm."""
+        if self.sample_ratio.alarmed_at is None:
+            return []
+        return self.traffic.differences() or [
+            "Nothing that is recorded differs by arm: exposures are missing entirely."
+        ]
+
+    def invalidates(self, column: int, treatment: int) -> str:
+        """Why no verdict on a measure counts, in words; empty if nothing is wrong."""
+        if self.alarms.raised_at(SPLIT) is not None:
+            return "the units contradict the weights"
+        if lost := self.traffic.too_many_lost():
+            return lost
+        if self.alarms.raised_at(self._completeness_key(column, treatment)) is not None:
+            return "values are missing more often on one arm"
+        return ""
+
+    def _completeness_key(self, column: int, treatment: int) -> str:
+        return f"completeness {self._measures[column].key} {self._arms.names[treatment]}"
+
+    def raise_alarms(self, now: float) -> list[Occurrence]:
+        """What is new, for the journal."""
+        found = [self._hold(key, alarm) for key, alarm in self._new_alarms(now)]
+        found += [self._while_it_lasts(LOST, "rows_lost", self.traffic.too_many_lost(), now)]
+        found += [
+            self._while_it_lasts(f"unhealthy {watch.key}", "endpoint_unhealthy", _unhealthy(watch), now)
+            for watch in self.guardrails
+        ]
+        return [occurrence for occurrence in found if occurrence is not None]
+
+    def _new_alarms(self, now: float) -> Iterator[tuple[str, Alarm]]:
+        for watch in self.guardrails:
+            if watch.is_new_alarm():
+                yield f"guardrail {watch.key}", Alarm(kind="guardrail", at=now, text=_broken(watch))
+        if self.sample_ratio.is_new_alarm():
+            text = " ".join(["The units contradict the weights.", *self.traffic.differences()])
+            yield SPLIT, Alarm(kind="sample_ratio", at=now, text=text)
+        for (column, treatment), completeness in self.completeness.items():
+            if completeness.is_new_alarm():
+                yield self._completeness_key(column, treatment), self._incomplete(column, treatment, completeness, now)
+
+    def _incomplete(self, column: int, treatment: int, completeness: Completeness, now: float) -> Alarm:
+        metric, names = self._measures[column].key, (self._arms.names[0], self._arms.names[treatment])
+        counts = ", ".join(f"{units:,} on {name}" for units, name in zip(completeness.units, names, strict=True))
+        text = f"Requests lack {metric} more often on one arm than the weights explain. Units with one: {counts}."
+        return Alarm(kind="completeness", at=now, text=text, metric=metric)
+
+    def raise_rig_alarms(self, verdicts: Sequence[Comparing], now: float) -> list[Occurrence]:
+        """In mode `aa`: a difference where there is none."""
+        wrong = [it for it in verdicts if it.measure.role == "primary" and it.stays in ("better", "worse")]
+        text = "The labels of A/A differ in {}, where nothing differs: something about the rig is wrong."
+        found = [
+            self._hold(
+                f"aa {it.key}", Alarm(kind="aa", at=now, text=text.format(it.measure.key), metric=it.measure.key)
+            )
+            for it in wrong
+        ]
+        return [occurrence for occurrence in found if occurrence is not None]
+
+    def _hold(self, key: str, alarm: Alarm) -> Occurrence | None:
+        occurrence = self.alarms.hold(key, alarm)
+        self._mark()
+        return occurrence
+
+    def _while_it_lasts(self, key: str, kind: Any, text: str, now: float) -> Occurrence | None:
+        if not text:
+            self.alarms.drop(key)
+            return None
+        return self.alarms.hold(key, Alarm(kind=kind, at=now, text=text[0].upper() + text[1:] + "."))
+
+    def restore(self, alarms: Mapping[str, Any]) -> None:
+        """Continues from the `state` of `alarms`."""
+        self.alarms.restore(dict(alarms))
+        self._mark()
+
+    def _mark(self) -> None:
+        """Tells those who watch that their alarm is raised."""
+        self.sample_ratio.alarmed_at = self.alarms.raised_at(SPLIT)
+        for watch in self.guardrails:
+            watch.alarmed_at = self.alarms.raised_at(f"guardrail {watch.key}")
+        for (column, treatment), completeness in self.completeness.items():
+            completeness.alarmed_at = self.alarms.raised_at(self._completeness_key(column, treatment))
+
+
+def _broken(watch: GuardrailWatch) -> str:
+    status = watch.status()
+    counts = ", ".join(f"{units:,} on {name}" for name, units in status.events.items())
+    limit = f"{status.treatment} exceeds the limit, {status.limit}"
+    return f"Guardrail {status.event}: {limit}. Units with the event: {counts}."
+
+
+def _unhealthy(watch: GuardrailWatch) -> str:
+    if not watch.unhealthy:
+        return ""
+    return f"control itself exceeds the limit of {watch.rail.event}, {watch.limit}: the endpoint is unhealthy"
+
+
+def verdict_occurrence(comparing: Comparing, now: float) -> Occurrence:
+    """A verdict that stays from now on."""
+    control, treatment = comparing.names
+    metric, verdict = comparing.measure.key, comparing.stays
+    return Occurrence(
+        at=now,
+        kind="verdict",
+        text=f"{metric}: {treatment} is {verdict}, against {control}",
+        detail={"metric": metric, "treatment": treatment, "verdict": verdict, "role": comparing.measure.role},
+    )

@@ -1,0 +1,207 @@
+"""The controller's answers to questions about experiments: pure dispatch from a path below ``/api`` to bytes.
+
+Who may ask what is checked before, by the router (`app.server.experiments_api`). Errors are JSON objects with `message`
+and `param`; the router words them in OpenAI's form.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from app.config.experiments import Experiment
+from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound
+from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
+from app.experiments.questions import choice, number, whole_number
+from app.experiments.rendering import markdown, text
+from app.experiments.rendering.answer_documents import history_document, list_document, plan_document, runs_document
+from app.experiments.rendering.document import Block
+from app.experiments.rendering.report_document import document
+from app.experiments.report import Comparison, FalseVerdicts, HistoryPoint, Planned, Report
+from app.experiments.series import Series, series_of
+from app.experiments.summary import Summary, summary_of, summary_without_evidence
+from app.ledger.controller_client import Answer
+
+Query = Mapping[str, str]
+JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
+FORMATS = ("json", "markdown", "text")
+MAX_RUNS = 10_000
+
+
+class Judged(Protocol):
+    """What `app.experiments.analysis` tells of one experiment."""
+
+    def report(self, now: float) -> Report: ...
+
+    def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]: ...
+
+    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """Whether each (request hash, caller hash) of a score is an exposure that waits for feedback."""
+
+    def plan_sample_size(
+        self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
+    ) -> Planned: ...
+
+    def false_verdicts(self) -> Callable[[int], Sequence[FalseVerdicts]]:
+        """The work of A/A runs, on a copy of the evidence: it may run in another thread, for a number of runs."""
+
+
+class Reader(Protocol):
+    """The read side of `app.experiments.controller`."""
+
+    def now(self) -> float: ...
+
+    def experiments(self) -> Mapping[str, Experiment]:
+        """Every declared experiment."""
+
+    def analysis(self, name: str) -> Judged | None:
+        """The evidence of a running experiment; None if there is none."""
+
+    def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
+        """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last."""
+
+
+class Answers:
+    """Answers questions; keeps the A/A runs that are under way."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._runs = FalseVerdictRuns()
+        self._routes: Sequence[tuple[str, re.Pattern[str], Callable[..., Answer]]] = [
+            ("GET", re.compile("/experiments"), self._list),
+            ("GET", re.compile("/experiments/([^/]+)"), self._summary),
+            ("GET", re.compile("/experiments/([^/]+)/report"), self._report),
+            ("GET", re.compile("/experiments/([^/]+)/history"), self._history),
+            ("GET", re.compile("/experiments/([^/]+)/planner"), self._planner),
+            ("GET", re.compile("/experiments/([^/]+)/aa"), self._runs_so_far),
+            ("POST", re.compile("/experiments/([^/]+)/aa"), self._start_runs),
+            ("GET", re.compile("/requests/([0-9a-f]{16})"), self._exposures),
+            ("POST", re.compile("/feedback/pending"), self._pending),
+            ("GET", re.compile("/series"), self._series),
+        ]
+
+    def answer(self, method: str, path: str, query: Query, body: bytes) -> Answer:
+        """The answer, whatever is asked. `path` begins with a slash and is not percent-encoded."""
+        try:
+            return self._answer(method, path, query, body)
+        except ClientError as error:
+            return Answer(error.status, _json({"message": error.message, "param": error.param}))
+
+    def _answer(self, method: str, path: str, query: Query, body: bytes) -> Answer:
+        found = [(allowed, handler, m) for allowed, pattern, handler in self._routes if (m := pattern.fullmatch(path))]
+        for allowed, handler, match in found:
+            if allowed == method:
+                return handler(*match.groups(), query=query, body=body)
+        if found:
+            raise MethodNotAllowed(f"{method} is not allowed on {path}")
+        raise NotFound(f"No answer for {path}")
+
+    def _list(self, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        found = [self._summarized(name, experiment) for name, experiment in self._reader.experiments().items()]
+        return _formatted({"experiments": msgspec.to_builtins(found)}, form, lambda: list_document(found))
+
+    def _summary(self, name: str, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        found = self._summarized(name, self._experiment(name))
+        return _formatted(found, form, lambda: list_document([found]))
+
+    def _report(self, name: str, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        if "at" in query:
+            raise BadRequest(
+                "at: a running server reports the present. Its history has the intervals of the past, and "
+                "`switchyard experiments report --ledger DIR --at TIME` reports from what was recorded until then",
+                param="at",
+            )
+        report = self._judged(name).report(self._reader.now())
+        return _formatted(report, form, lambda: document(report))
+
+    def _history(self, name: str, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        judged, experiment = self._judged(name), self._experiment(name)
+        metric = choice(query, "metric", [it.key for it in (*experiment.primary, *experiment.secondary)])
+        treatment = choice(query, "treatment", experiment.treatments)
+        points = list(judged.history(metric, treatment))
+        history = {"experiment": name, "metric": metric, "treatment": treatment, "points": msgspec.to_builtins(points)}
+        comparison = _comparison(judged.report(self._reader.now()), metric, treatment)
+        return _formatted(history, form, lambda: history_document(name, comparison, points))
+
+    def _planner(self, name: str, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        judged, experiment = self._judged(name), self._experiment(name)
+        metrics = {it.key: it for it in (*experiment.primary, *experiment.secondary)}
+        metric = choice(query, "metric", list(metrics))
+        effect = number(query, "effect", default=metrics[metric].minimal_effect)
+        power = number(query, "power", default=0.8, below=1.0)
+        treatment = choice(query, "treatment", experiment.treatments)
+        planned = judged.plan_sample_size(metric, effect, power, self._reader.now(), treatment)
+        comparison = _comparison(judged.report(self._reader.now()), metric, treatment)
+        return _formatted(planned, form, lambda: plan_document(name, comparison, planned))
+
+    def _start_runs(self, name: str, query: Query, body: bytes) -> Answer:
+        judged = self._judged(name)
+        runs = whole_number(body, "runs", highest=MAX_RUNS)
+        if not self._runs.start(name, runs, judged.false_verdicts):
+            raise Conflict(f"A/A runs of '{name}' are under way; read them with GET, then start again")
+        return Answer(202, _json(self._runs.of(name)))
+
+    def _runs_so_far(self, name: str, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        self._experiment(name)
+        found: Runs | None = self._runs.of(name)
+        if found is None:
+            raise NotFound(f"No A/A runs of '{name}' were started since the controller's start; start some with POST")
+        return _formatted(found, form, lambda: runs_document(name, found))
+
+    def _exposures(self, request: str, query: Query, body: bytes) -> Answer:
+        return Answer(200, _json({"exposures": list(self._reader.exposures(int(request, 16)))}))
+
+    def _pending(self, query: Query, body: bytes) -> Answer:
+        """How many of the (request hash, caller) in the body are of no exposure that is known."""
+        asked = msgspec.json.decode(body, type=list[tuple[int, int]])
+        analyses = [it for name in self._reader.experiments() if (it := self._reader.analysis(name)) is not None]
+        known = [any(found) for found in zip(*(it.knows(asked) for it in analyses), strict=True)]
+        return Answer(200, _json({"pending": len(asked) - sum(known)}))
+
+    def _series(self, query: Query, body: bytes) -> Answer:
+        now, found = self._reader.now(), list[Series]()
+        for name in self._reader.experiments():
+            if (judged := self._reader.analysis(name)) is not None:
+                found += series_of(judged.report(now))
+        return Answer(200, _json(found))
+
+    def _experiment(self, name: str) -> Experiment:
+        declared = self._reader.experiments()
+        if (found := declared.get(name)) is None:
+            raise NotFound(f"No experiment '{name}'; declared: {', '.join(declared) or 'none'}", param="name")
+        return found
+
+    def _judged(self, name: str) -> Judged:
+        experiment = self._experiment(name)
+        if (judged := self._reader.analysis(name)) is None:
+            raise NotFound(f"The experiment '{name}' has no evidence: its state is {experiment.state}", param="name")
+        return judged
+
+    def _summarized(self, name: str, experiment: Experiment) -> Summary:
+        if (judged := self._reader.analysis(name)) is None:
+            return summary_without_evidence(name, experiment)
+        return summary_of(judged.report(self._reader.now()))
+
+
+def _comparison(report: Report, metric: str, treatment: str) -> Comparison:
+    """The metric's comparison in the report, which tells its unit."""
+    return next(it for it in (*report.primary, *report.secondary) if (it.metric, it.treatment) == (metric, treatment))
+
+
+def _json(value: Any) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def _formatted(value: Any, form: str, blocks: Callable[[], Iterable[Block]]) -> Answer:
+    if form == "markdown":
+        return Answer(200, markdown.render(blocks()).encode(), MARKDOWN)
+    if form == "text":
+        return Answer(200, text.render(blocks()).encode(), TEXT)
+    return Answer(200, _json(value), JSON)

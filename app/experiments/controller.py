@@ -1,0 +1,270 @@
+"""The controller of experiments: takes batches from routers, keeps them, has them judged.
+
+Single-threaded and synchronous; `host.py` gives it a thread. It is the same object in a Serve application of its own
+and inside `switchyard router`. A batch is *received* once it is counted and held, *durable* once it is in the ledger's
+directory; routers keep it until then. So a controller that dies loses nothing, and one that starts again reads the
+directory, counts everything anew, and takes from the journal only what cannot be counted: when runs began, verdicts
+that stay.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from app.config.experiments import Experiment, LedgerSettings
+from app.config.schema import Config
+from app.experiments.analysis.analysis import Analysis, same_run
+from app.experiments.columns import Exposures, Tables, from_batch
+from app.experiments.evidence import AnalysisFactory, Evidence, Judged, basis_of
+from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
+from app.experiments.plain import exposures_of
+from app.experiments.routers import clock_warnings, total_lost
+from app.experiments.runs import Run, SameRun, next_run, runs_of
+from app.experiments.storage.journal import Entry
+from app.experiments.storage.snapshots import Snapshot
+from app.experiments.storage.store import StoreError, open_store
+from app.experiments.waiting import Taken
+from app.ledger.wire import VERSION, decode_batch, encode
+
+REPLAY_RETRY_S = 10.0
+"""How long after a directory that could not be read to the end it is read again."""
+
+
+class InvalidBatch(ValueError):
+    """A router sent something else than a batch of this version."""
+
+
+class Controller:
+    """See above. Times are Unix seconds."""
+
+    def __init__(
+        self,
+        ledger: LedgerSettings,
+        *,
+        base: Path,
+        analysis_factory: AnalysisFactory = Analysis,
+        same_run: SameRun = same_run,
+        clock: Callable[[], float] = time.time,
+        submit: Submit = at_once,
+        open_store: OpenStore = open_store,
+    ) -> None:
+        """`base`: what a relative `ledger.url` is relative to. `submit`: carries out what is written."""
+        self.tables = Tables()
+        self.wants_configuration = True
+        """A batch named a plan that was not known: the configuration may have changed."""
+        self._new_analysis, self._same_run, self.now = analysis_factory, same_run, clock
+        self._keeper = Keeper(ledger, base, self.tables, clock(), submit=submit, open_store=open_store)
+        self._config: Config | None = None
+        self._runs: dict[str, Run] = {}
+        self._judged: dict[str, Judged] = {}
+        self._lost: dict[tuple[str, str], int] = {}
+        self._knows_runs = False
+        """Whether the journal has told the runs; until then, new ones stand in for them."""
+        self._is_recovered = False
+        """Whether the analyses have counted all that was recorded."""
+        self._retry_at = 0.0
+        self._keeper.journal([Entry(clock(), "controller_started")])
+
+    def configure(self, config: Config) -> None:
+        """What is running. The same configuration again changes nothing."""
+        self.wants_configuration = False
+        if config == self._config:
+            return
+        self._config = config
+        self._keeper.settings = config.ledger
+        self._recover()
+
+    def ingest(self, data: bytes) -> bytes:
+        """Takes an encoded batch, at most once; returns the encoded acknowledgement. Raises InvalidBatch."""
+        try:
+            batch = decode_batch(data)
+        except msgspec.DecodeError as error:
+            raise InvalidBatch(str(error)) from error
+        if batch.version != VERSION:
+            raise InvalidBatch(f"version {batch.version}, this controller reads {VERSION}")
+        if batch.oldest > batch.number:
+            raise InvalidBatch(f"the oldest batch that is kept, {batch.oldest}, is younger than this, {batch.number}")
+        now = self.now()
+        router = self._keeper.waiting.router(batch.router)
+        if batch.number not in router.held:
+            plans = len(self.tables.plans)
+            try:
+                exposures = from_batch(batch, self.tables)
+            except ValueError as error:
+                raise InvalidBatch(str(error)) from error
+            self.wants_configuration |= len(self.tables.plans) > plans
+            if batch.number not in router.counted:
+                router.counted.add(batch.number)
+                self._count(exposures)
+            self._keeper.waiting.hold(Taken(batch.router, batch.number, exposures, now))
+        router.hear(batch, now)
+        return encode(self._keeper.waiting.acknowledge(batch.router))
+
+    def tick(self) -> None:
+        """To be called about every second: writes, reads what failed before, looks at the evidence."""
+        now = self.now()
+        if not self._is_recovered and self._keeper.open(now) and now >= self._retry_at:
+            self._recover()
+        for exposures in self._keeper.step(now, self._snapshots):
+            self._count(exposures)
+        self._tell_losses()
+        for name, judged in self._judged.items():
+            occurrences = judged.analysis.tick(now)
+            self._keeper.journal(
+                [Entry(it.at, it.kind, name, {"text": it.text, **it.detail}) for it in occurrences],
+            )
+
+    def close(self) -> None:
+        """Writes everything that waits."""
+        self._keeper.close(self.now(), self._snapshots)
+
+    def experiments(self) -> Mapping[str, Experiment]:
+        """Every declared experiment."""
+        return self._config.experiments if self._config is not None else {}
+
+    def analysis(self, name: str) -> Evidence | None:
+        """The evidence of an experiment that has a run."""
+        judged = self._judged.get(name)
+        return Evidence(judged.analysis, self.warnings) if judged is not None else None
+
+    def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
+        """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last.
+
+        Raises StoreError.
+        """
+        found = self._keeper.find(request)
+        return exposures_of(*found) if found is not None else []
+
+    def entries(self) -> Sequence[Entry]:
+        """The journal."""
+        return self._keeper.entries
+
+    def health(self) -> Health:
+        """How the ledger's directory fares."""
+        return self._keeper.health()
+
+    def warnings(self) -> list[str]:
+        """What every report should say."""
+        now, health = self.now(), self.health()
+        found = clock_warnings(self._keeper.waiting.routers, now)
+        if health.failing_since is not None:
+            found.append(
+                f"The ledger's directory has failed for {now - health.failing_since:.0f} s: {health.error}. Nothing is "
+                "lost while routers have room; make it writable"
+            )
+        if self._config is not None and not self._is_recovered:
+            found.append("What was recorded before the controller's start could not be read yet")
+        return found
+
+    def _recover(self) -> None:
+        """Brings runs and analyses up to the configuration and, as far as it can be read, to the directory."""
+        now = self.now()
+        standing_in: Mapping[str, Run] = {}
+        if not self._knows_runs and self._keeper.open(now):
+            standing_in, self._runs = self._runs, runs_of(self._keeper.entries)
+            self._knows_runs = True
+        if self._config is not None:
+            self._adopt(self._config, standing_in, now)
+            self._rebuild(self._config)
+
+    def _adopt(self, config: Config, standing_in: Mapping[str, Run], now: float) -> None:
+        """Begins, resumes and stops runs as the configuration says."""
+        self._lost = total_lost(self._keeper.waiting.routers)
+        entries: list[Entry] = []
+        for name in {**config.experiments, **self._runs}:
+            at = standing_in[name].started_at if name in standing_in else now
+            lost = self._lost_of(name, config)
+            run, told = next_run(name, config, self._runs.get(name), now=at, lost=lost, same_run=self._same_run)
+            entries += told
+            if run is not None:
+                self._runs[name] = run
+        if self._knows_runs:
+            self._keeper.journal([*self._configuration(config, now), *entries])
+
+    def _rebuild(self, config: Config) -> None:
+        """Makes analyses where the basis is new, and counts for them what has been recorded so far.
+
+        If that could not be read, or the analyses have counted batches that are not held and will come again, it
+        makes all of them.
+        """
+        waiting = self._keeper.waiting
+        everything = not (self._is_recovered and waiting.holds_all_counted)
+        if everything:
+            waiting.recount()
+        former = {name: judged for name, judged in self._judged.items() if name in config.experiments}
+        new: dict[str, Judged] = {}
+        for name, experiment in config.experiments.items():
+            run = self._runs.get(name)
+            if run is None:
+                continue
+            basis = basis_of(name, run, config)
+            if everything or name not in former or former[name].basis != basis:
+                analysis = self._new_analysis(name, experiment, config, self.tables, run.started_at)
+                new[name] = Judged(run, basis, analysis)
+            else:
+                former[name].run = run
+                former[name].analysis.update(config)
+        self._is_recovered = self._replay(list(new.values())) and self._keeper.is_open
+        for name, judged in new.items():
+            if (state := self._state_of(judged.run, former.get(name))) is not None:
+                judged.analysis.restore(state)
+            judged.set_lost(self._lost)
+        self._judged = {**former, **new} if self._is_recovered else {**new, **former}
+        self._retry_at = self.now() + REPLAY_RETRY_S
+
+    def _replay(self, new: Sequence[Judged]) -> bool:
+        """Counts for new analyses what was recorded before. Whether that was possible."""
+        if not new:
+            return True
+        try:
+            for exposures in self._keeper.history(min(judged.run.started_at for judged in new)):
+                for judged in new:
+                    judged.count(exposures, self.tables)
+        except StoreError:
+            return False
+        return True
+
+    def _state_of(self, run: Run, former: Judged | None) -> Mapping[str, Any] | None:
+        """What the run's former analysis, of this or an earlier controller, wants to be found again."""
+        if former is not None:
+            return former.analysis.state() if former.run.started_at == run.started_at else None
+        snapshot = self._keeper.snapshots.get(run.name)
+        return snapshot.state if snapshot is not None and snapshot.started_at == run.started_at else None
+
+    def _snapshots(self) -> list[Snapshot]:
+        now = self.now()
+        return [
+            Snapshot(now, name, judged.run.started_at, judged.analysis.state()) for name, judged in self._judged.items()
+        ]
+
+    def _count(self, exposures: Exposures) -> None:
+        for judged in self._judged.values():
+            judged.count(exposures, self.tables)
+
+    def _tell_losses(self) -> None:
+        lost = total_lost(self._keeper.waiting.routers)
+        if lost != self._lost:
+            self._lost = lost
+            for judged in self._judged.values():
+                judged.set_lost(lost)
+
+    def _lost_of(self, name: str, config: Config) -> dict[str, int]:
+        """Rows that routers have lost of the experiment's endpoint, by deployment."""
+        experiment = config.experiments.get(name)
+        return {
+            deployment: rows
+            for (endpoint, deployment), rows in self._lost.items()
+            if experiment is not None and endpoint == experiment.endpoint
+        }
+
+    def _configuration(self, config: Config, now: float) -> list[Entry]:
+        """The traffic and the experiments, for the journal; nothing if it says so already."""
+        detail = {
+            "traffic": {name: dict(endpoint.traffic) for name, endpoint in config.endpoints.items()},
+            "experiments": {name: it.state for name, it in config.experiments.items()},
+        }
+        last = next((it for it in reversed(self._keeper.entries) if it.kind == "configuration"), None)
+        return [] if last is not None and last.detail == detail else [Entry(now, "configuration", None, detail)]

@@ -1,0 +1,131 @@
+"""The analyses of a controller: one for each experiment that has a run."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from app.config.experiments import Experiment
+from app.config.schema import Config
+from app.experiments.columns import (
+    Bool,
+    Columns,
+    Exposures,
+    LateColumns,
+    RowColumns,
+    StartColumns,
+    Tables,
+)
+from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
+from app.experiments.runs import Run
+from app.ledger.wire import FeedbackItem
+
+C = TypeVar("C", bound=Columns)
+
+
+class Analysis(Protocol):
+    """One running experiment, as `app.experiments.analysis` judges it. Single-threaded, without I/O."""
+
+    def add_starts(self, starts: StartColumns) -> None: ...
+    def add_rows(self, rows: RowColumns) -> None: ...
+    def add_late(self, late: LateColumns) -> None: ...
+    def add_feedback(self, items: Sequence[FeedbackItem]) -> None: ...
+    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """Whether each (request hash, caller hash) of a score is an exposure that waits for feedback."""
+
+    def set_lost(self, rows: Mapping[str, int]) -> None:
+        """Rows of the run that routers have lost, by deployment."""
+
+    def tick(self, now: float) -> Sequence[Occurrence]:
+        """Makes a look, if it is time for one. Returns what the journal should know."""
+
+    def update(self, config: Config) -> None:
+        """A configuration by which the same analysis goes on: other traffic, another state."""
+
+    def report(self, now: float) -> Report: ...
+    def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]: ...
+    def plan_sample_size(
+        self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
+    ) -> Planned: ...
+    def false_verdicts(self) -> Callable[[int], Sequence[FalseVerdicts]]: ...
+    def state(self) -> dict[str, Any]:
+        """What cannot be computed from exposures again, as plain data."""
+
+    def restore(self, state: Mapping[str, Any]) -> None: ...
+
+
+AnalysisFactory = Callable[[str, Experiment, Config, Tables, float], Analysis]
+"""Makes the analysis of a run, without evidence: its name, section, configuration, codes and start."""
+
+
+@dataclass(slots=True)
+class Judged:
+    """A run and its analysis. `basis`: what the analysis was built from; with another one it has to be built again."""
+
+    run: Run
+    basis: Any
+    analysis: Analysis
+
+    def count(self, exposures: Exposures, tables: Tables) -> None:
+        """Adds what belongs to the run; the analysis leaves out other endpoints and what was before it."""
+        starts, rows, late, feedback = exposures
+        if len(starts):
+            self.analysis.add_starts(_within(starts, self.run.covers(starts.at)))
+        if len(rows):
+            self.analysis.add_rows(_within(rows, self.run.covers(rows.at)))
+        if len(late):
+            self.analysis.add_late(_within(late, self.run.covers(late.at)))
+        if len(feedback):
+            self.analysis.add_feedback(feedback.items(tables))
+
+    def set_lost(self, lost: Mapping[tuple[str, str], int]) -> None:
+        """`lost`: of all routers, by endpoint and deployment."""
+        self.analysis.set_lost(
+            {
+                deployment: rows - self.run.lost_before.get(deployment, 0)
+                for (endpoint, deployment), rows in lost.items()
+                if endpoint == self.run.experiment.endpoint and rows > self.run.lost_before.get(deployment, 0)
+            }
+        )
+
+
+class Evidence:
+    """The read side of one analysis. Reports say what the controller knows of routers and of the directory, too."""
+
+    def __init__(self, analysis: Analysis, warnings: Callable[[], Iterable[str]]) -> None:
+        self._analysis, self._warnings = analysis, warnings
+
+    def report(self, now: float) -> Report:
+        """The experiment at this moment."""
+        report = self._analysis.report(now)
+        return msgspec.structs.replace(report, warnings=[*report.warnings, *self._warnings()])
+
+    def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]:
+        """A comparison's stored looks."""
+        return self._analysis.history(metric, treatment)
+
+    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        """Which scores are of an exposure that waits for feedback."""
+        return self._analysis.knows(scored)
+
+    def plan_sample_size(
+        self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
+    ) -> Planned:
+        """What it takes to find an effect, by default of the first treatment."""
+        return self._analysis.plan_sample_size(metric, effect, power, now, treatment)
+
+    def false_verdicts(self) -> Callable[[int], Sequence[FalseVerdicts]]:
+        """The work of A/A runs."""
+        return self._analysis.false_verdicts()
+
+
+def basis_of(name: str, run: Run, config: Config) -> Any:
+    """What the experiment's analysis depends on; traffic and state it can be told."""
+    experiment = config.experiments[name].model_copy(update={"state": "running"})
+    prices = [config.deployments[arm].price for arm in experiment.arms if arm in config.deployments]
+    return run.started_at, experiment, run.unit, config.timeouts.total_s, prices
+
+
+def _within(columns: C, mask: Bool | None) -> C:
+    return columns if mask is None or mask.all() else columns.take(mask)

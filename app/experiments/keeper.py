@@ -1,0 +1,300 @@
+"""Keeps exposures: writes what waits into the ledger's directory, in rounds, and finds it again.
+
+One round is under way at a time, carried out by `submit`: a slow disk must not hold up the judging of exposures. A
+directory that fails costs nothing at first: batches wait here, and routers keep them until they are durable.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from app.config.experiments import LedgerSettings
+from app.experiments.columns import Exposures, RowColumns, Tables, router_hash
+from app.experiments.routers import forget
+from app.experiments.storage import housekeeping, reading, segments
+from app.experiments.storage.journal import Entry
+from app.experiments.storage.numbers import Numbers
+from app.experiments.storage.segments import Footer, Segment, date_of
+from app.experiments.storage.snapshots import Snapshot
+from app.experiments.storage.store import Store, StoreError
+from app.experiments.storage.writing import Outcome, Round, carry_out
+from app.experiments.waiting import Waiting
+
+FLUSH_S = 60.0
+FLUSH_RECORDS = 100_000
+"""A segment is written once its first batch has waited so long, or it has so many records."""
+
+MAX_QUEUED_ENTRIES = 10_000
+"""Entries of the journal that wait for the directory; above it the oldest are dropped."""
+
+LOOK_S = 60.0
+"""How often segments of other controllers are looked for (for a moment there may be two), and hours to merge."""
+
+TIDY_S = 86400.0
+RETRY_S = (5.0, 10.0, 20.0, 40.0, 60.0)
+CLOSE_S = 30.0
+"""The longest wait for a round under way when the keeper closes."""
+
+Submit = Callable[[Callable[[], Outcome]], "Future[Outcome]"]
+OpenStore = Callable[[str, Path], Store]
+States = Callable[[], list[Snapshot]]
+"""What analyses want to find again."""
+
+
+class Health(NamedTuple):
+    """How the directory fares. `failing_since`: Unix seconds; None if the last attempt went well."""
+
+    failing_since: float | None
+    error: str | None
+    waiting_records: int
+
+
+def at_once(work: Callable[[], Outcome]) -> "Future[Outcome]":
+    """Carries out rounds in the calling thread."""
+    future: Future[Outcome] = Future()
+    future.set_result(work())
+    return future
+
+
+class Keeper:
+    """The directory of one controller. Not thread-safe, but for the rounds that it submits."""
+
+    def __init__(
+        self,
+        settings: LedgerSettings,
+        base: Path,
+        tables: Tables,
+        now: float,
+        *,
+        submit: Submit,
+        open_store: OpenStore,
+    ) -> None:
+        self.settings = settings
+        self.waiting = Waiting()
+        self.entries: list[Entry] = []
+        """The journal: what it said when the directory was opened, and what was added since."""
+        self.snapshots: dict[str, Snapshot] = {}
+        """What analyses of an earlier controller wanted to find again."""
+        self.writer = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
+        self._open_store = partial(open_store, settings.url, base)
+        self._tables, self._submit = tables, submit
+        self._store: Store | None = None
+        self._segments: set[Segment] = set()
+        self._footers: dict[Segment, Footer] = {}
+        self._queue: list[Entry] = []
+        self._names = 0
+        self._target: Segment | None = None
+        self._journal_file: str | None = None
+        self._round: tuple[Round, Future[Outcome]] | None = None
+        self._looked_at = self._merged_at = now
+        self._tidied_at = now + LOOK_S - TIDY_S
+        self._failures, self._retry_at = 0, now
+        self._failing_since: float | None = None
+        self._error: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the directory has told what it holds."""
+        return self._store is not None
+
+    def health(self) -> Health:
+        """For reports and metrics."""
+        return Health(self._failing_since, self._error, self.waiting.records)
+
+    def journal(self, entries: Sequence[Entry]) -> None:
+        """Adds entries, which are written with the next round."""
+        named = [Entry(it.at, it.kind, it.experiment, it.detail, self.writer) for it in entries]
+        self.entries += named
+        self._queue = (self._queue + named)[-MAX_QUEUED_ENTRIES:]
+
+    def open(self, now: float) -> bool:
+        """Reads what the directory holds, but for the exposures. Whether it has; after a failure it waits a while."""
+        if self.is_open or now < self._retry_at:
+            return self.is_open
+        try:
+            store = self._open_store()
+            found = reading.contents(store)
+        except StoreError as error:
+            self._failed(str(error), now)
+            return False
+        self._store = store
+        self._segments, self._footers, self.snapshots = found.segments, found.footers, found.snapshots
+        self.entries = found.entries + self.entries
+        for footer in found.footers.values():
+            self.waiting.resume(footer)
+        self.waiting.drop_stored()
+        self._worked()
+        return True
+
+    def history(self, since: float) -> Iterator[Exposures]:
+        """What was taken since a Unix time and maybe before, each batch once; last what is not stored yet.
+
+        Raises StoreError.
+        """
+        known: dict[int, Numbers] = {}
+        stored = {router_hash(name): router.stored for name, router in self.waiting.routers.items()}
+        if self._store is not None:
+            yield from reading.history(self._store, since, self._tables, known, of=stored)
+        for taken in self.waiting:
+            yield segments.fresh(taken.exposures, known)
+
+    def find(self, request: int) -> tuple[RowColumns, Tables] | None:
+        """The rows of a request id's hash, or of an answer id's, in the newest place with any. Raises StoreError."""
+        waiting = RowColumns.concat([taken.exposures.rows for taken in self.waiting])
+        hits = (waiting.request == request) | (waiting.answer == request)
+        if hits.any():
+            return waiting.take(hits), self._tables
+        return reading.find(self._store, request) if self._store is not None else None
+
+    def step(self, now: float, states: States) -> list[Exposures]:
+        """Ends a round that is done, and begins another if there is something to do.
+
+        Returns exposures that another controller has stored since the last step.
+        """
+        others: list[Exposures] = []
+        while True:
+            if self._round is not None:
+                if not self._round[1].done():
+                    return others
+                others += self._finish(now)
+            if not self.is_open or now < self._retry_at:
+                return others
+            round_ = self._next_round(now, states)
+            if not round_.has_work:
+                return others
+            self._begin(round_)
+
+    def close(self, now: float, states: States) -> None:
+        """Writes everything that waits, if the directory works."""
+        try:
+            if self._round is not None:
+                self._round[1].result(CLOSE_S)
+                self._finish(now)
+            if self.open(now):
+                self._begin(
+                    Round(
+                        writer=self.writer,
+                        now=now,
+                        segment=self._segment(now) if self.waiting.since is not None else None,
+                        entries=self._entries(),
+                        snapshots=states(),
+                    )
+                )
+                assert self._round is not None
+                self._round[1].result(CLOSE_S)
+                self._finish(now)
+        except TimeoutError:
+            return  # routers keep what is not durable
+
+    def _next_round(self, now: float, states: States) -> Round:
+        since = self.waiting.since
+        full = self.waiting.records >= FLUSH_RECORDS
+        flush = since is not None and (full or now - since >= FLUSH_S)
+        return Round(
+            writer=self.writer,
+            now=now,
+            segment=self._segment(now) if flush else None,
+            entries=self._entries(),
+            snapshots=states() if flush else [],
+            look_since=date_of(now - LOOK_S - FLUSH_S) if now - self._looked_at >= LOOK_S else None,
+            merge=self._merge(now),
+            tidy_days=self.settings.retention_days if now - self._tidied_at >= TIDY_S else None,
+        )
+
+    def _segment(self, now: float) -> tuple[Segment, Exposures, Footer]:
+        """Everything that waits, as a segment. After a failure the same segment again, with what came meanwhile."""
+        taken = self.waiting.begin()
+        if self._target is None:
+            self._target = Segment(date_of(now), self._name())
+        batches: dict[str, list[int]] = {}
+        for it in taken:
+            batches.setdefault(it.router, []).append(it.number)
+        routers = {name: router.dump(batches.get(name, ())) for name, router in self.waiting.routers.items()}
+        ranges = {name: Numbers(numbers).dump() for name, numbers in batches.items()}
+        footer = Footer(written_at=now, batches=ranges, routers=routers)
+        return self._target, Exposures.concat([it.exposures for it in taken]), footer
+
+    def _entries(self) -> tuple[str, list[Entry]] | None:
+        """What the journal waits for. After a failure the same file again, with what came meanwhile."""
+        if not self._queue:
+            return None
+        self._journal_file = self._journal_file or self._name()
+        return self._journal_file, list(self._queue)
+
+    def _merge(self, now: float) -> tuple[list[Segment], Segment] | None:
+        if now - self._merged_at < LOOK_S:
+            return None
+        sources = housekeeping.due(self._footers, now)
+        if not sources:
+            self._merged_at = now
+            return None
+        return sources, Segment(sources[0].date, self._name())
+
+    def _begin(self, round_: Round) -> None:
+        store, tables = self._store, self._tables
+        assert store is not None
+        self._round = round_, self._submit(lambda: carry_out(store, round_, tables))
+
+    def _finish(self, now: float) -> list[Exposures]:
+        assert self._round is not None
+        (round_, future), self._round = self._round, None
+        outcome = future.result()
+        if round_.segment is not None:
+            self.waiting.end(stored=outcome.stored is not None)
+            if outcome.stored is not None:
+                self._add(round_.segment[0], outcome.stored)
+                self._target = None
+        if round_.entries is not None and outcome.journalled:
+            self._queue, self._journal_file = self._queue[len(round_.entries[1]) :], None
+        if round_.merge is not None and outcome.has_merged:
+            sources, target = round_.merge
+            self._footers = {it: footer for it, footer in self._footers.items() if it not in sources}
+            if outcome.merged is not None:
+                self._add(target, outcome.merged)
+        if outcome.tidied:
+            self._tidied_at = now
+            forget(self.waiting.routers, now)
+            self._footers = {it: footer for it, footer in self._footers.items() if now - footer.written_at < 2 * TIDY_S}
+        if outcome.error is not None:
+            self._failed(outcome.error, now)
+        else:
+            self._worked()
+        return self._others(outcome.found, now) if outcome.found is not None else []
+
+    def _others(self, found: list[Segment], now: float) -> list[Exposures]:
+        """What another controller stored, and the analyses have not seen."""
+        assert self._store is not None
+        self._looked_at = now
+        exposures: list[Exposures] = []
+        counted = {router_hash(name): router.counted for name, router in self.waiting.routers.items()}
+        new = [segment for segment in found if segment not in self._segments]
+        try:
+            for segment, footer, unseen in reading.unknown(self._store, new, self._tables, counted):
+                self._add(segment, footer)
+                self.waiting.absorb(footer)
+                exposures += [unseen] if unseen is not None else []
+        except StoreError as error:
+            self._failed(str(error), now)
+        return exposures
+
+    def _add(self, segment: Segment, footer: Footer) -> None:
+        self._segments.add(segment)
+        self._footers[segment] = footer
+
+    def _failed(self, error: str, now: float) -> None:
+        self._retry_at = now + RETRY_S[min(self._failures, len(RETRY_S) - 1)]
+        self._failures += 1
+        self._error = error
+        if self._failing_since is None:
+            self._failing_since = now
+
+    def _worked(self) -> None:
+        self._failures, self._failing_since, self._error = 0, None, None
+
+    def _name(self) -> str:
+        self._names += 1
+        return f"{self.writer}-{self._names:06d}"

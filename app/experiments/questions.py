@@ -1,0 +1,43 @@
+"""Reads the parameters of a question. All functions raise BadRequest with the parameter's name."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+from app.errors import BadRequest
+
+
+def choice(query: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
+    """One of `choices`, by default the first."""
+    value = query.get(name, choices[0])
+    if value not in choices:
+        raise BadRequest(f"{name}: '{value}' is none of {', '.join(choices)}", param=name)
+    return value
+
+
+def number(query: Mapping[str, str], name: str, *, default: float, below: float = math.inf) -> float:
+    """A number above 0 and below `below`."""
+    if (text := query.get(name)) is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < below:
+        bound = f" and below {below:g}" if math.isfinite(below) else ""
+        raise BadRequest(f"{name}: '{text}' must be a number above 0{bound}", param=name)
+    return value
+
+
+def whole_number(body: bytes, name: str, *, highest: int) -> int:
+    """The whole number, from 1 to `highest`, that is the JSON object's only member."""
+    try:
+        content = json.loads(body)
+    except ValueError:
+        raise BadRequest("The body is not JSON") from None
+    value = content.get(name) if isinstance(content, dict) else None
+    if type(value) is not int or not 1 <= value <= highest:
+        raise BadRequest(f"{name}: must be a whole number from 1 to {highest}", param=name)
+    if unknown := sorted(content.keys() - {name}):
+        raise BadRequest(f"{unknown[0]}: unknown field; there is {name}", param=unknown[0])
+    return value

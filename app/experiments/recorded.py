@@ -1,0 +1,157 @@
+"""The read side of a ledger's directory alone, without a controller: nothing is written there.
+
+The journal says what ran and when, the segments what was recorded. What neither says, such as prices and timeouts, is
+taken from a configuration, if one is given.
+"""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.config.base import ConfigError
+from app.config.experiments import Experiment
+from app.config.schema import TASKS, Config, parse
+from app.errors import BadRequest
+from app.experiments.columns import Exposures, Tables
+from app.experiments.evidence import AnalysisFactory, Evidence, Judged
+from app.experiments.plain import exposures_of
+from app.experiments.routers import total_lost
+from app.experiments.runs import Run, runs_of
+from app.experiments.storage import reading
+from app.experiments.storage.reading import Contents
+from app.experiments.storage.store import Missing, open_store
+from app.experiments.waiting import Waiting
+
+
+class RecordedLedger:
+    """What a directory holds, until the Unix time `at` if it is given. `url` is as `ledger.url`, relative to `base`.
+
+    Raises StoreError if the directory cannot be read, Missing if it holds no ledger.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        base: Path,
+        analysis_factory: AnalysisFactory,
+        *,
+        config: Config | None = None,
+        at: float | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = open_store(url, base)
+        self._contents = contents = reading.contents(self._store)
+        if not contents.entries and not contents.segments:
+            raise Missing(f"{url} holds no ledger")
+        self._new_analysis, self._config, self._at, self._clock = analysis_factory, config, at, clock
+        entries = [entry for entry in contents.entries if at is None or entry.at <= at]
+        self._traffic: dict[str, dict[str, int]] = {}
+        for entry in entries:
+            if entry.kind == "configuration":
+                self._traffic |= entry.detail.get("traffic", {})
+        self._runs = runs_of(entries)
+        self._judged: dict[str, Evidence] = {}
+
+    def now(self) -> float:
+        """The moment of which it tells."""
+        return self._clock() if self._at is None else self._at
+
+    def experiments(self) -> Mapping[str, Experiment]:
+        """Every experiment that has had a run, as its last run was judged."""
+        return {name: _section(run) for name, run in self._runs.items()}
+
+    def analysis(self, name: str) -> Evidence | None:
+        """The evidence of the experiment's last run. Raises BadRequest if a configuration must be named for it."""
+        run = self._runs.get(name)
+        if run is None:
+            return None
+        if name not in self._judged:
+            self._judged[name] = Evidence(self._replayed(run), self._warnings)
+        return self._judged[name]
+
+    def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
+        """The exposures of a request id's hash, or of an answer id's."""
+        found = reading.find(self._store, request)
+        return exposures_of(*found) if found is not None else []
+
+    def _replayed(self, run: Run) -> Any:
+        tables = Tables()
+        config = self._config_of(run)
+        analysis = self._new_analysis(run.name, config.experiments[run.name], config, tables, run.started_at)
+        judged = Judged(run, None, analysis)
+        for exposures in reading.history(self._store, run.started_at, tables, {}):
+            judged.count(exposures if self._at is None else _until(exposures, self._at), tables)
+        judged.set_lost(_lost(self._contents, self._at))
+        state = self._contents.snapshots.get(run.name)
+        is_of_this_run = state is not None and state.started_at == run.started_at
+        if state is not None and is_of_this_run and (self._at is None or state.at <= self._at):
+            analysis.restore(state.state)
+        return analysis
+
+    def _warnings(self) -> list[str]:
+        if self._at is None:
+            return []
+        return ["Computed now, from what had been recorded by then: verdicts have the time of this one look."]
+
+    def _config_of(self, run: Run) -> Config:
+        """A configuration of this one experiment, as far as its analysis needs it."""
+        experiment = _section(run)
+        names = dict.fromkeys([*(experiment.arms if experiment.mode == "ab" else [experiment.control])])
+        traffic = self._traffic.get(experiment.endpoint) or _evenly(list(names))
+        known = self._config.deployments if self._config is not None else {}
+        deployments = {
+            # `url` and `space_id` stand for what the journal does not say and the analysis does not need.
+            name: {"url": "http://recorded", "model": name, "tasks": list(TASKS), "space_id": "recorded"}
+            | ({"price": known[name].price} if name in known else {})
+            for name in {**traffic, **names}
+        }
+        plain = {
+            "endpoints": {
+                experiment.endpoint: {
+                    "tasks": ["chat"],
+                    "traffic": traffic,
+                    "sticky": json.loads(run.unit) if run.unit else None,
+                }
+            },
+            "deployments": deployments,
+            "experiments": {run.name: experiment},
+            **({"timeouts": self._config.timeouts} if self._config is not None else {}),
+        }
+        try:
+            return parse(plain)
+        except ConfigError as error:
+            raise BadRequest(
+                f"The journal alone does not say enough of '{run.name}'; name the configuration file: {error}",
+                param="config",
+            ) from None
+
+
+def _section(run: Run) -> Experiment:
+    return run.experiment if run.stopped_at is None else run.experiment.model_copy(update={"state": "stopped"})
+
+
+def _evenly(names: Sequence[str]) -> dict[str, int]:
+    shares = dict.fromkeys(names, 100 // len(names))
+    shares[names[0]] += 100 - sum(shares.values())
+    return shares
+
+
+def _lost(contents: Contents, at: float | None) -> dict[tuple[str, str], int]:
+    waiting = Waiting()
+    for footer in contents.footers.values():
+        if at is None or footer.written_at <= at:
+            waiting.resume(footer)
+    return total_lost(waiting.routers)
+
+
+def _until(exposures: Exposures, at: float) -> Exposures:
+    """What a controller had been told by the Unix time `at`, give or take a router's second."""
+    starts, rows, late, feedback = exposures
+    return Exposures(
+        starts.take(starts.at <= at),
+        rows.take(rows.at + rows.duration_s <= at),
+        late.take(late.at + late.above_s <= at),
+        feedback.take(feedback.at <= at),
+    )

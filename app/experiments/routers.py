@@ -1,0 +1,94 @@
+"""What the controller knows of each router: which batches it has, what the router lost, how far its clock is off."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from app.experiments.storage.numbers import Numbers
+from app.experiments.storage.segments import RouterState
+from app.ledger.wire import Acknowledgement, Batch, Lost
+
+FORGOTTEN_S = 2 * 86400.0
+"""A router process that was not heard of for so long is gone."""
+
+CLOCK_TOLERANCE_S = 2.0
+"""A clock that is further off is told. The time that a batch takes to arrive counts, too."""
+
+CLOCK_HEARD_S = 600.0
+"""How long after its last batch a router's clock is of interest."""
+
+
+@dataclass(slots=True)
+class RouterProgress:
+    """One router process."""
+
+    stored: Numbers = field(default_factory=Numbers)
+    """Batches that are in the directory for good."""
+    counted: Numbers = field(default_factory=Numbers)
+    """Batches that the analyses have seen."""
+    oldest: int = 1
+    """Every batch below was dropped by the router, or is durable."""
+    waiting: set[int] = field(default_factory=set)
+    """Batches that the controller holds and has still to store."""
+    lost: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By endpoint and deployment, since the router's start."""
+    heard_at: float = 0.0
+    ahead_s: float = 0.0
+    """The router's clock less the controller's."""
+
+    def hear(self, batch: Batch, now: float) -> None:
+        """What every batch tells, repeated or not."""
+        self.oldest = max(self.oldest, batch.oldest)
+        for lost in batch.lost:
+            key = (lost.endpoint, lost.deployment)
+            self.lost[key] = max(self.lost.get(key, 0), lost.rows)
+        self.heard_at, self.ahead_s = now, batch.sent_at - now
+
+    def acknowledgement(self, *, counted_suffices: bool) -> Acknowledgement:
+        """`counted_suffices`: the controller has no room for batches now; it asks for them once it has."""
+        received = self.counted if counted_suffices else self.held
+        floor = self.oldest - 1
+        return Acknowledgement(received=received.reach(floor), durable=self.stored.reach(floor))
+
+    @property
+    def held(self) -> Numbers:
+        """Batches that are stored, or will be if the directory works."""
+        return self.stored.union(Numbers(self.waiting))
+
+    def dump(self, storing: Iterable[int]) -> RouterState:
+        """As a footer says it, with the batches `storing` counted as stored."""
+        lost = [Lost(endpoint, deployment, rows) for (endpoint, deployment), rows in sorted(self.lost.items())]
+        return RouterState(self.stored.union(Numbers(storing)).dump(), lost, self.heard_at)
+
+    def absorb(self, state: RouterState) -> None:
+        """What a footer said of this router."""
+        self.stored.update(Numbers(ranges=state.stored))
+        for lost in state.lost:
+            key = (lost.endpoint, lost.deployment)
+            self.lost[key] = max(self.lost.get(key, 0), lost.rows)
+        self.heard_at = max(self.heard_at, state.heard_at)
+
+
+def total_lost(routers: Mapping[str, RouterProgress]) -> dict[tuple[str, str], int]:
+    """Lost rows by endpoint and deployment, over all routers."""
+    total: dict[tuple[str, str], int] = {}
+    for router in routers.values():
+        for key, rows in router.lost.items():
+            total[key] = total.get(key, 0) + rows
+    return total
+
+
+def forget(routers: dict[str, RouterProgress], now: float) -> None:
+    """Drops router processes that are gone; those that lost rows stay, since their losses count."""
+    for name in [name for name, it in routers.items() if it.heard_at < now - FORGOTTEN_S]:
+        if not routers[name].lost and not routers[name].waiting:
+            del routers[name]
+
+
+def clock_warnings(routers: Mapping[str, RouterProgress], now: float) -> list[str]:
+    """One sentence for each router whose clock is off."""
+    return [
+        f"The clock of router {name} is {abs(router.ahead_s):.1f} s {'ahead of' if router.ahead_s > 0 else 'behind'} "
+        "the controller's, and times of its requests with it; synchronise the clocks"
+        for name, router in sorted(routers.items())
+        if abs(router.ahead_s) > CLOCK_TOLERANCE_S and router.heard_at > now - CLOCK_HEARD_S
+    ]

@@ -1,0 +1,116 @@
+"""Runs: from when on an experiment's evidence counts, and when it was interrupted. The journal is their only store."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from app.config.experiment_checks import is_active
+from app.config.experiments import Experiment
+from app.config.schema import Config
+from app.experiments.columns import F64, Bool
+from app.experiments.storage.journal import Entry
+
+BEGUN, CHANGED, STATE = "run_begun", "run_changed", "run_state"
+
+SameRun = Callable[[Experiment, Experiment], bool]
+"""Whether a change of an experiment's section keeps the evidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of an experiment."""
+
+    name: str
+    experiment: Experiment
+    """The section that the evidence was last judged by."""
+    unit: str
+    """What the endpoint is sticky by: another unit is another run."""
+    started_at: float
+    """Unix seconds; earlier requests do not count."""
+    lost_before: dict[str, int]
+    """Rows that routers had lost before it, by deployment."""
+    pauses: tuple[tuple[float, float], ...] = ()
+    """Times in which it was stopped."""
+    stopped_at: float | None = None
+
+    def covers(self, at: F64) -> Bool | None:
+        """Which times of arrival belong to it; None: all from its start on, which the analysis checks."""
+        if not self.pauses and self.stopped_at is None:
+            return None
+        inside: Bool = np.ones(len(at), np.bool_) if self.stopped_at is None else at < self.stopped_at
+        for begin, end in self.pauses:
+            inside &= (at < begin) | (at >= end)
+        return inside
+
+
+def unit_of(experiment: Experiment, config: Config) -> str:
+    """What the experiment's endpoint is sticky by, as text."""
+    endpoint = config.endpoints.get(experiment.endpoint)
+    return endpoint.sticky.model_dump_json() if endpoint is not None and endpoint.sticky is not None else ""
+
+
+def next_run(
+    name: str, config: Config, run: Run | None, *, now: float, lost: dict[str, int], same_run: SameRun
+) -> tuple[Run | None, list[Entry]]:
+    """The experiment's run from now on, and what the journal must say about it.
+
+    `run`: the one so far, if any. `lost`: rows lost until now, by deployment.
+    """
+    experiment = config.experiments.get(name)
+    if experiment is None or not is_active(experiment):
+        return _stopped(run, now) if run is not None else (None, [])
+    unit = unit_of(experiment, config)
+    if run is None or run.unit != unit or not same_run(run.experiment, experiment):
+        started_at = experiment.starts_at if experiment.starts_at is not None else now
+        new = Run(name, experiment, unit, started_at, dict(lost))
+        detail = {"section": _plain(experiment), "unit": unit, "started_at": started_at, "lost_before": dict(lost)}
+        return new, [Entry(now, BEGUN, name, detail)]
+    entries: list[Entry] = []
+    if run.stopped_at is not None:
+        run = replace(run, pauses=(*run.pauses, (run.stopped_at, now)), stopped_at=None)
+        entries.append(Entry(now, STATE, name, {"state": "resumed"}))
+    if run.experiment != experiment:
+        run = replace(run, experiment=experiment)
+        entries.append(Entry(now, CHANGED, name, {"section": _plain(experiment)}))
+    return run, entries
+
+
+def runs_of(entries: Iterable[Entry]) -> dict[str, Run]:
+    """The last run of each experiment, by the journal. Sections that are no longer valid are left out."""
+    runs: dict[str, Run] = {}
+    for entry in entries:
+        name, detail = entry.experiment, entry.detail
+        if name is None:
+            continue
+        try:
+            if entry.kind == BEGUN:
+                section = Experiment.model_validate(detail["section"])
+                runs[name] = Run(name, section, detail["unit"], detail["started_at"], detail["lost_before"])
+            elif entry.kind == CHANGED and name in runs:
+                runs[name] = replace(runs[name], experiment=Experiment.model_validate(detail["section"]))
+            elif entry.kind == STATE and name in runs:
+                runs[name] = _with_state(runs[name], detail["state"], entry.at)
+        except (ValidationError, KeyError):
+            runs.pop(name, None)
+    return runs
+
+
+def _stopped(run: Run, now: float) -> tuple[Run, list[Entry]]:
+    if run.stopped_at is not None:
+        return run, []
+    return replace(run, stopped_at=now), [Entry(now, STATE, run.name, {"state": "stopped"})]
+
+
+def _with_state(run: Run, state: str, at: float) -> Run:
+    if state == "stopped":
+        return replace(run, stopped_at=at)
+    if run.stopped_at is None:
+        return run
+    return replace(run, pauses=(*run.pauses, (run.stopped_at, at)), stopped_at=None)
+
+
+def _plain(experiment: Experiment) -> dict[str, Any]:
+    return experiment.model_dump(mode="json")

@@ -1,0 +1,56 @@
+"""An experiment's numbers for Prometheus."""
+
+from collections.abc import Iterator
+from typing import get_args
+
+import msgspec
+
+from app.experiments.report import Comparison, Report, Verdict
+
+METRICS = {
+    "switchyard_experiment_lift": "A treatment's effect on a metric: relative, or in the metric's own unit; bound is "
+    "estimate, lower or upper",
+    "switchyard_experiment_ln_e": "The evidence against no difference: the logarithm of the e-value",
+    "switchyard_experiment_units": "Units with an exposure, by arm",
+    "switchyard_experiment_verdict": "1 for the verdict that holds, 0 for the others",
+    "switchyard_guardrail_ln_e": "The evidence that a guardrail's limit is exceeded",
+    "switchyard_sample_ratio_ln_e": "The evidence that the units contradict the weights",
+}
+"""Every metric and its help."""
+
+
+class Series(msgspec.Struct, frozen=True):
+    """One sample of a gauge. `labels` always has `experiment` and `endpoint`."""
+
+    metric: str
+    labels: dict[str, str]
+    value: float
+
+
+def series_of(report: Report) -> list[Series]:
+    """The samples of one experiment; none for what has no value yet."""
+    common = {"endpoint": report.endpoint, "experiment": report.experiment}
+    return [
+        Series(f"switchyard_{name}", {**common, **labels}, float(value))
+        for name, labels, value in _samples(report)
+        if value is not None
+    ]
+
+
+def _samples(report: Report) -> Iterator[tuple[str, dict[str, str], float | None]]:
+    for comparison in (*report.primary, *report.secondary):
+        yield from _comparison(comparison)
+    for arm, units in report.units.items():
+        yield "experiment_units", {"arm": arm}, units
+    for guardrail in report.guardrails:
+        yield "guardrail_ln_e", {"event": guardrail.event, "treatment": guardrail.treatment}, guardrail.ln_e
+    yield "sample_ratio_ln_e", {}, report.sample_ratio.ln_e
+
+
+def _comparison(comparison: Comparison) -> Iterator[tuple[str, dict[str, str], float | None]]:
+    labels = {"metric": comparison.metric, "treatment": comparison.treatment}
+    for bound in ("estimate", "lower", "upper"):
+        yield "experiment_lift", {**labels, "bound": bound}, getattr(comparison.effect, bound)
+    yield "experiment_ln_e", labels, comparison.ln_e
+    for verdict in get_args(Verdict):
+        yield "experiment_verdict", {**labels, "verdict": verdict}, verdict == comparison.verdict

@@ -1,0 +1,88 @@
+"""Keeps the directory tidy: merges past hours, deletes what is too old and what failures left behind."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from app.experiments.columns import Exposures, Tables
+from app.experiments.storage import segments
+from app.experiments.storage.numbers import Numbers
+from app.experiments.storage.reading import UNREADABLE
+from app.experiments.storage.segments import EXPOSURES, KINDS, Footer, Segment
+from app.experiments.storage.store import TEMPORARY, Store
+
+MERGED_RECORDS = 1_000_000
+"""What a merged segment holds at most, in records, so that merging needs little memory."""
+
+ABANDONED_S = 3600.0
+"""After this long, a part without its commit or a temporary file is what a crash left."""
+
+
+def due(footers: Mapping[Segment, Footer], now: float) -> list[Segment]:
+    """The segments to merge next: small ones of one past hour, at least two, the oldest hour first."""
+    hours: dict[tuple[str, int], list[Segment]] = {}
+    for segment, footer in sorted(footers.items(), key=lambda item: item[1].written_at):
+        hour = int(footer.written_at // 3600)
+        if not footer.merged and hour < int(now // 3600):
+            hours.setdefault((segment.date, hour), []).append(segment)
+    for _, found in sorted(hours.items()):
+        chosen, records = list[Segment](), 0
+        for segment in found:
+            records += sum(footers[segment].records.values())
+            if chosen and records > MERGED_RECORDS:
+                break
+            chosen.append(segment)
+        if len(chosen) > 1:
+            return chosen
+    return []
+
+
+def merge(store: Store, sources: Sequence[Segment], target: Segment) -> Footer | None:
+    """Writes the sources as one segment, each batch once, then deletes them. None: there is nothing left to merge.
+
+    Raises StoreError; then nothing is lost, though records may be there twice.
+    """
+    tables, known, parts, read = Tables(), dict[int, Numbers](), list[Exposures](), list[Footer]()
+    for source in sources:
+        try:
+            footer, exposures = segments.read(store, source, tables)
+        except UNREADABLE:
+            continue
+        parts.append(segments.fresh(exposures, known))
+        segments.known_by(footer, known)
+        read.append(footer)
+    if not read:
+        return None
+    merged = Exposures.concat(parts)
+    batches: dict[str, Numbers] = {}
+    for footer in read:
+        for router, ranges in footer.batches.items():
+            batches.setdefault(router, Numbers()).update(Numbers(ranges=ranges))
+    last = max(read, key=lambda footer: footer.written_at)
+    footer = msgspec.structs.replace(
+        last, batches={router: numbers.dump() for router, numbers in batches.items()}, merged=True
+    )
+    written = segments.write(store, target, merged, tables, footer)
+    for source in sources:
+        segments.delete(store, source)
+    return written
+
+
+def tidy(store: Store, *, now: float, retention_days: int) -> None:
+    """Deletes segments older than the retention, and what crashes left behind. Raises StoreError."""
+    oldest = (datetime.fromtimestamp(now, UTC) - timedelta(days=retention_days)).strftime("%Y-%m-%d")
+    commits: set[Segment] = set()
+    for kind in KINDS:  # commits first: what is left of a segment without one counts for nothing
+        for file in store.list(kind):
+            segment = segments.segment_at(file.path)
+            if segment is not None and segment.date < oldest:
+                store.delete(file.path)
+            elif kind == EXPOSURES and segment is not None:
+                commits.add(segment)
+            elif segment not in commits and file.modified_at < now - ABANDONED_S and _is_ours(file.path):
+                store.delete(file.path)
+
+
+def _is_ours(path: str) -> bool:
+    return segments.segment_at(path) is not None or path.endswith(TEMPORARY)

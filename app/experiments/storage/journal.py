@@ -1,0 +1,52 @@
+"""The journal: what happened, for good. It is the audit log, and what a controller that starts again resumes from.
+
+JSON lines in small files with unique names, `journal/date=2026-11-12/<writer>-<n>.jsonl`, never changed and never
+deleted.
+"""
+
+from typing import Any
+
+import msgspec
+
+from app.experiments.storage.segments import date_of
+from app.experiments.storage.store import Missing, Store
+
+FOLDER = "journal"
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that happened, at a Unix time."""
+
+    at: float
+    kind: str
+    """controller_started, configuration, run_begun, run_state, or what an analysis tells: verdict, alarm …"""
+    experiment: str | None = None
+    detail: dict[str, Any] = {}
+    writer: str = ""
+
+
+def append(store: Store, name: str, entries: list[Entry]) -> None:
+    """Writes the entries as the file `name`. Raises StoreError."""
+    lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
+    store.write(f"{FOLDER}/date={date_of(entries[0].at)}/{name}.jsonl", lines)
+
+
+def read(store: Store) -> list[Entry]:
+    """Every entry, in order of time. Lines that are no entries are left out. Raises StoreError."""
+    found: list[Entry] = []
+    for file in store.list(FOLDER):
+        if not file.path.endswith(".jsonl") or file.path.rpartition("/")[2].startswith("."):
+            continue
+        try:
+            with store.open(file.path) as lines:
+                found += [entry for line in lines.read().splitlines() if (entry := _entry(line)) is not None]
+        except Missing:
+            continue
+    return sorted(found, key=lambda entry: entry.at)
+
+
+def _entry(line: bytes) -> Entry | None:
+    try:
+        return msgspec.json.decode(line, type=Entry)
+    except msgspec.DecodeError:
+        return None

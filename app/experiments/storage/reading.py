@@ -1,0 +1,109 @@
+"""Finds again what the ledger's directory holds, also while another controller merges or deletes segments."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from app.experiments.columns import Exposures, RowColumns, Tables
+from app.experiments.storage import journal, segments, snapshots
+from app.experiments.storage.arrow import from_arrow
+from app.experiments.storage.journal import Entry
+from app.experiments.storage.numbers import Numbers
+from app.experiments.storage.segments import EXPOSURES, Footer, Segment, date_of
+from app.experiments.storage.snapshots import Snapshot
+from app.experiments.storage.store import Damaged, Missing, Store
+
+UNREADABLE = (Missing, Damaged)
+"""What a segment raises that another controller has merged or deleted, or that is not ours."""
+
+
+class Contents(NamedTuple):
+    """Everything but the exposures."""
+
+    entries: list[Entry]
+    snapshots: dict[str, Snapshot]
+    segments: set[Segment]
+    footers: dict[Segment, Footer]
+    """Of the last two days with any: footers tell all that a controller knew of routers."""
+
+
+def contents(store: Store) -> Contents:
+    """Raises StoreError."""
+    found = segments.committed(store)
+    days = sorted({segment.date for segment in found})[-2:]
+    footers = dict(_footers(store, days[0])) if days else {}
+    return Contents(journal.read(store), snapshots.latest(store), {*found, *footers}, footers)
+
+
+def history(
+    store: Store, since: float, tables: Tables, known: dict[int, Numbers], *, of: Mapping[int, Numbers] | None = None
+) -> Iterator[Exposures]:
+    """What was stored since a Unix time, and maybe before: each batch once, in the order of writing.
+
+    Batches by router hash: only those of `of` if it is given, and not those that are `known`, to which the found ones
+    are added. Raises StoreError.
+    """
+    for segment, footer in _footers(store, date_of(since)):
+        if not _is_known(footer, known):
+            try:
+                exposures = segments.read(store, segment, tables)[1]
+            except UNREADABLE:
+                continue  # what it was merged into comes later
+            yield segments.fresh(exposures, known, of=of)
+            segments.known_by(footer, known)
+
+
+def unknown(
+    store: Store, found: list[Segment], tables: Tables, known: dict[int, Numbers]
+) -> Iterator[tuple[Segment, Footer, Exposures | None]]:
+    """The segments among `found` that can be read, each with the exposures of batches that are not `known`."""
+    for segment, footer in _read_footers(store, found):
+        try:
+            new = None if _is_known(footer, known) else segments.read(store, segment, tables)[1]
+        except UNREADABLE:
+            continue
+        yield segment, footer, segments.fresh(new, known) if new is not None else None
+        segments.known_by(footer, known)
+
+
+def find(store: Store, request: int) -> tuple[RowColumns, Tables] | None:
+    """The rows of a request id's hash, or of an answer id's, in the newest segment that has any. Raises StoreError."""
+    for segment in reversed(segments.committed(store)):
+        tables = Tables()
+        try:
+            with store.open(segment.path(EXPOSURES)) as file:
+                parquet = pq.ParquetFile(file)
+                ids = parquet.read(columns=["request", "answer"])
+                hits = (ids.column("request").to_numpy() == request) | (ids.column("answer").to_numpy() == request)
+                if hits.any():
+                    rows = from_arrow(parquet.read().take(np.flatnonzero(hits)), RowColumns, tables)
+                    return rows, tables
+        except UNREADABLE:
+            continue
+    return None
+
+
+def _footers(store: Store, since: str) -> Iterator[tuple[Segment, Footer]]:
+    """Of all segments, again and again until there is none that was not there before: a segment that was merged in the
+    meantime is found as what it was merged into."""
+    seen: set[Segment] = set()
+    while found := [segment for segment in segments.committed(store, since) if segment not in seen]:
+        yield from _read_footers(store, found)
+        seen.update(found)
+
+
+def _read_footers(store: Store, found: list[Segment]) -> list[tuple[Segment, Footer]]:
+    footers: list[tuple[Segment, Footer]] = []
+    for segment in found:
+        try:
+            footers.append((segment, segments.read_footer(store, segment)))
+        except UNREADABLE:
+            continue
+    return sorted(footers, key=lambda item: (item[1].written_at, item[0]))
+
+
+def _is_known(footer: Footer, known: Mapping[int, Numbers]) -> bool:
+    nothing = Numbers()
+    return all(numbers.is_within(known.get(router, nothing)) for router, numbers in segments.batches_of(footer).items())

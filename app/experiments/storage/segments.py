@@ -1,0 +1,200 @@
+"""Segments: what the controller took from routers in about a minute, as Parquet files that it writes together.
+
+    exposures/date=2026-11-12/<writer>-<n>.parquet      rows; always there, written last: it commits the others
+    starts/…  late/…  feedback/…                        same date and name, if there are any; nothing without the first
+
+`date` is the day (UTC) on which the segment was written. The footer of the first file says which batches the segment
+holds, so that a controller that starts again knows what it need not take twice; every record names its router (a hash)
+and batch. Between the writing of a merged segment and the deletion of its sources records are there twice: readers that
+mind take each (router, seq) once.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from app.experiments.columns import (
+    NAMES,
+    Columns,
+    Exposures,
+    FeedbackColumns,
+    LateColumns,
+    RowColumns,
+    StartColumns,
+    Tables,
+    router_hash,
+)
+from app.experiments.storage.arrow import C, from_arrow, to_arrow
+from app.experiments.storage.numbers import Numbers
+from app.experiments.storage.store import Damaged, Store
+from app.ledger.wire import Lost
+
+EXPOSURES = "exposures"
+KINDS = (EXPOSURES, "starts", "late", "feedback")
+
+_FOOTER = b"switchyard"
+_NONE = Numbers()
+_FEW_VALUES = [*NAMES, "endpoint", "plan", "weights", "router", "batch", "flags", "status", "reason", "finish"]
+_PATH = re.compile(r"[a-z]+/date=(\d{4}-\d\d-\d\d)/([^/]+)\.parquet")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Segment:
+    """A segment's date and name. Those of one writer sort by their time."""
+
+    date: str
+    name: str
+
+    def path(self, kind: str) -> str:
+        """Where the file of this kind is."""
+        return f"{kind}/date={self.date}/{self.name}.parquet"
+
+
+class RouterState(msgspec.Struct, frozen=True):
+    """What a controller knew of one router: its stored batches (`Numbers.dump`), the rows that it said were lost."""
+
+    stored: list[list[int]]
+    lost: list[Lost]
+    heard_at: float
+
+
+class Footer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a segment says of itself."""
+
+    written_at: float
+    batches: dict[str, list[list[int]]]
+    """The batches that it holds, by router id: ranges of numbers, first and last."""
+    records: dict[str, int] = {}
+    """How many records there are, by kind; set by `write`."""
+    routers: dict[str, RouterState]
+    """All routers that the controller knew, with this segment counted as stored."""
+    merged: bool = False
+
+
+def date_of(at: float) -> str:
+    """The day (UTC) of a Unix time, as folders name it."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+
+
+def segment_at(path: str) -> Segment | None:
+    """The segment of a file; None if it is no segment's file."""
+    match = _PATH.fullmatch(path)
+    return Segment(match[1], match[2]) if match and not match[2].startswith(".") else None
+
+
+def committed(store: Store, since: str = "") -> list[Segment]:
+    """Every segment from the day `since` on, in order. Raises StoreError."""
+    found = (segment_at(file.path) for file in store.list(EXPOSURES))
+    return sorted(segment for segment in found if segment is not None and segment.date >= since)
+
+
+def write(store: Store, segment: Segment, exposures: Exposures, tables: Tables, footer: Footer) -> Footer:
+    """Writes all files; the segment exists from the last one on. Raises StoreError; it may exist then.
+
+    Written again, a segment replaces its former self. Returns the footer with its records counted.
+    """
+    parts: dict[str, Columns] = {
+        "starts": exposures.starts,
+        "late": exposures.late,
+        "feedback": exposures.feedback,
+        EXPOSURES: exposures.rows,
+    }
+    records = {kind: len(columns) for kind, columns in parts.items()}
+    footer = msgspec.structs.replace(footer, records=records)
+    for kind, columns in parts.items():
+        if len(columns) or kind == EXPOSURES:
+            table = to_arrow(columns, tables)
+            metadata = {_FOOTER: msgspec.json.encode(footer)} if kind == EXPOSURES else {}
+            store.write(segment.path(kind), _parquet(table.replace_schema_metadata(metadata)))
+    return footer
+
+
+def read_footer(store: Store, segment: Segment) -> Footer:
+    """Raises StoreError: Missing, or Damaged if the segment is none of ours."""
+    with store.open(segment.path(EXPOSURES)) as file:
+        return _footer(segment, pq.ParquetFile(file).schema_arrow.metadata)
+
+
+def read(store: Store, segment: Segment, tables: Tables) -> tuple[Footer, Exposures]:
+    """The whole segment. Raises StoreError, as `read_footer`; Missing, too, if a part of it has been deleted."""
+    footer, rows = _read(store, segment, EXPOSURES, RowColumns, tables)
+    if footer is None:
+        raise Damaged(f"{segment.path(EXPOSURES)}: not a segment of this application")
+
+    def part(kind: str, columns: type[C]) -> C:
+        return _read(store, segment, kind, columns, tables)[1] if footer.records.get(kind) else columns.empty()
+
+    starts, late, feedback = part("starts", StartColumns), part("late", LateColumns), part("feedback", FeedbackColumns)
+    return footer, Exposures(starts, rows, late, feedback)
+
+
+def fresh(exposures: Exposures, known: Mapping[int, Numbers], *, of: Mapping[int, Numbers] | None = None) -> Exposures:
+    """Without the records of batches that are `known` already, by router hash; with `of`, only those of its batches."""
+
+    def is_wanted(router: int, batch: int) -> bool:
+        return batch not in known.get(router, _NONE) and (of is None or batch in of.get(router, _NONE))
+
+    return Exposures(*(_of_batches(columns, is_wanted) for columns in exposures))
+
+
+def batches_of(footer: Footer) -> dict[int, Numbers]:
+    """The batches that a segment holds, by router hash."""
+    return {router_hash(router): Numbers(ranges=ranges) for router, ranges in footer.batches.items()}
+
+
+def known_by(footer: Footer, known: dict[int, Numbers]) -> None:
+    """Adds the footer's batches to `known`, by router hash."""
+    for router, numbers in batches_of(footer).items():
+        known.setdefault(router, Numbers()).update(numbers)
+
+
+def delete(store: Store, segment: Segment) -> None:
+    """The commit first: what is left after a failure counts for nothing. Raises StoreError."""
+    for kind in KINDS:
+        store.delete(segment.path(kind))
+
+
+def _read(store: Store, segment: Segment, kind: str, columns: type[C], tables: Tables) -> tuple[Footer | None, C]:
+    with store.open(segment.path(kind)) as file:
+        table = pq.ParquetFile(file).read()
+        try:
+            found = from_arrow(table, columns, tables)
+        except (KeyError, AttributeError) as error:
+            raise Damaged(f"{segment.path(kind)}: {error}") from error
+        metadata = table.schema.metadata
+        return (_footer(segment, metadata) if kind == EXPOSURES else None), found
+
+
+def _footer(segment: Segment, metadata: Mapping[bytes, bytes] | None) -> Footer:
+    try:
+        return msgspec.json.decode((metadata or {})[_FOOTER], type=Footer)
+    except (KeyError, msgspec.DecodeError) as error:
+        raise Damaged(f"{segment.path(EXPOSURES)}: not a segment of this application") from error
+
+
+def _of_batches(columns: Any, is_wanted: Callable[[int, int], bool]) -> Any:
+    """Records of a batch lie together, so that few of them need a look."""
+    if not len(columns):
+        return columns
+    change = np.flatnonzero(np.diff(columns.batch) | np.diff(columns.router)) + 1
+    begins = np.concatenate([[0], change])
+    pairs = zip(columns.router[begins].tolist(), columns.batch[begins].tolist(), strict=True)
+    wanted = np.array([is_wanted(router, batch) for router, batch in pairs])
+    if wanted.all():
+        return columns
+    return columns.take(np.repeat(wanted, np.diff(np.append(begins, len(columns)))))
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    few = [name for name in _FEW_VALUES if name in table.column_names]
+    pq.write_table(table, sink, compression="zstd", use_dictionary=few)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

@@ -1,0 +1,77 @@
+"""One round of writing to the ledger's directory, which may be slow: plain data in, plain data out, in any thread."""
+
+from dataclasses import dataclass, field
+
+from app.experiments.columns import Exposures, Tables
+from app.experiments.storage import housekeeping, journal, segments, snapshots
+from app.experiments.storage.journal import Entry
+from app.experiments.storage.segments import Footer, Segment
+from app.experiments.storage.snapshots import Snapshot
+from app.experiments.storage.store import Store, StoreError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What is to be done, in this order. A failure ends the round: what follows would fail, too."""
+
+    writer: str
+    now: float
+    segment: tuple[Segment, Exposures, Footer] | None = None
+    entries: tuple[str, list[Entry]] | None = None
+    """The journal file's name, and its lines."""
+    snapshots: list[Snapshot] = field(default_factory=list)
+    look_since: str | None = None
+    """Look for segments from this day on that others have written."""
+    merge: tuple[list[Segment], Segment] | None = None
+    """The sources, and what they become."""
+    tidy_days: int | None = None
+    """Delete what is older."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether it would do anything."""
+        return any((self.segment, self.entries, self.snapshots, self.look_since, self.merge, self.tidy_days))
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How far a round came."""
+
+    error: str | None = None
+    stored: Footer | None = None
+    journalled: bool = False
+    found: list[Segment] | None = None
+    has_merged: bool = False
+    merged: Footer | None = None
+    """None with `has_merged`: the sources were gone."""
+    tidied: bool = False
+
+
+def carry_out(store: Store, round_: Round, tables: Tables) -> Outcome:
+    """Does it. Raises nothing that a directory can cause."""
+    outcome = Outcome()
+    try:
+        _carry_out(store, round_, tables, outcome)
+    except StoreError as error:
+        outcome.error = str(error)
+    return outcome
+
+
+def _carry_out(store: Store, round_: Round, tables: Tables, outcome: Outcome) -> None:
+    if round_.segment is not None:
+        segment, exposures, footer = round_.segment
+        outcome.stored = segments.write(store, segment, exposures, tables, footer)
+    if round_.entries is not None:
+        journal.append(store, *round_.entries)
+        outcome.journalled = True
+    for snapshot in round_.snapshots:
+        snapshots.write(store, round_.writer, snapshot)
+    if round_.look_since is not None:
+        outcome.found = segments.committed(store, round_.look_since)
+    if round_.merge is not None:
+        outcome.merged = housekeeping.merge(store, *round_.merge)
+        outcome.has_merged = True
+    if round_.tidy_days is not None:
+        housekeeping.tidy(store, now=round_.now, retention_days=round_.tidy_days)
+        snapshots.discard(store, round_.writer, round_.now - housekeeping.ABANDONED_S)
+        outcome.tidied = True

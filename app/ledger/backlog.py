@@ -1,0 +1,73 @@
+"""The batches that a router keeps until they are durable at the controller, within a bound.
+
+Beyond the bound the oldest whole batch is dropped, which is blind to arms, and its rows are counted as lost. A batch
+that the controller has received but not yet made durable is lost, too, when it is dropped: nobody could send it again.
+"""
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from app.ledger.open_batch import Arm
+from app.ledger.wire import Acknowledgement, Sealed
+
+
+class _Kept(NamedTuple):
+    batch: Sealed
+    arms: Mapping[Arm, int]
+
+
+class Backlog:
+    """Batches in the order of their numbers. `limit_bytes` may change at any time.
+
+    `lost` are the dropped rows by arm, since the start. `in_flight` is the number of the batch that is being sent,
+    which is never dropped: it may arrive.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.lost: Counter[Arm] = Counter()
+        self.in_flight: int | None = None
+        self.size = 0
+        """In bytes."""
+        self._kept: deque[_Kept] = deque()
+        self._received = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def oldest(self) -> int:
+        """The lowest number that is kept; 0 if none is."""
+        return self._kept[0].batch.number if self._kept else 0
+
+    def add(self, batch: Sealed, arms: Mapping[Arm, int]) -> None:
+        """Keeps the newest batch; drops old ones if there is no room for all."""
+        self._kept.append(_Kept(batch, arms))
+        self.size += batch.size
+        while self.size > self.limit_bytes and self._drop_oldest():
+            pass
+
+    def next(self) -> Sealed | None:
+        """The first batch that the controller has not received."""
+        return next((it.batch for it in self._kept if it.batch.number > self._received), None)
+
+    def unconfirmed(self) -> Sealed | None:
+        """The first batch that is not known to be durable: sent again, it asks the controller what is."""
+        return self._kept[0].batch if self._kept else None
+
+    def acknowledge(self, told: Acknowledgement) -> None:
+        """Forgets what is durable. `received` may go back: the controller has restarted."""
+        self._received = told.received
+        while self._kept and self._kept[0].batch.number <= told.durable:
+            self.size -= self._kept.popleft().batch.size
+
+    def _drop_oldest(self) -> bool:
+        at = next((at for at, it in enumerate(self._kept) if it.batch.number != self.in_flight), None)
+        if at is None:
+            return False
+        dropped = self._kept[at]
+        del self._kept[at]
+        self.size -= dropped.batch.size
+        self.lost.update(dropped.arms)
+        return True

@@ -1,0 +1,78 @@
+"""Which conversation a request belongs to, and how far it has come. Pure functions of a request in vLLM's fields."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+SESSION_HEADER = "x-session-id"
+"""Names the conversation of a request, for endpoints with `sticky: {by: conversation}`."""
+
+_MOST_CHARACTERS = 16 * 1024
+"""How much of a text counts, beside its length: hashing a megabyte would delay every other request."""
+
+_MOST_TEXTS = 64
+
+_SYSTEM = ("system", "developer")
+_BY_THE_MODEL = frozenset({"function_call", "reasoning", "custom_tool_call", "mcp_call"})
+"""Items of a Responses request, without a role, that are parts of the model's turns."""
+
+_NOT_CONTENT = frozenset({"type", "cache_control", "detail"})
+"""Members of content parts that are no content: clients move `cache_control` from turn to turn."""
+
+
+def conversation_key(caller: str, task: str, body: Mapping[str, Any]) -> str | None:
+    """The same text for every turn of a conversation: a hash of the caller, the system texts before the first user
+    message, and that message. None for requests that are no conversation: completions, embeddings.
+
+    `body` is the request in vLLM's fields: a chat, Anthropic's messages or a Responses request.
+    """
+    hashed: list[str] = []
+    _add(hashed, "caller", caller)
+    system, items = _parts(task, body)
+    _add(hashed, "system", system)
+    for item in items:
+        role = item.get("role") if isinstance(item, dict) else "user"
+        if role in _SYSTEM:
+            _add(hashed, "system", item.get("content"))
+        elif role == "user":
+            _add(hashed, "user", item.get("content") if isinstance(item, dict) else item)
+            return hashlib.blake2b("".join(hashed).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return None
+
+
+def turns(task: str, body: Mapping[str, Any]) -> int:
+    """The model's earlier turns that a request holds."""
+    count, before = 0, False
+    for item in _parts(task, body)[1]:
+        is_models = isinstance(item, dict) and (item.get("role") == "assistant" or item.get("type") in _BY_THE_MODEL)
+        count += is_models and not before
+        before = is_models
+    return count
+
+
+def _parts(task: str, body: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
+    """What stands before the messages, and the messages or items; a text alone is the user's."""
+    before, items = ("system", "messages") if task == "chat" else ("instructions", "input")
+    if task not in ("chat", "responses"):
+        return None, ()
+    found = body.get(items)
+    return body.get(before), found if isinstance(found, list) else () if found is None else (found,)
+
+
+def _add(hashed: list[str], role: str, value: Any) -> None:
+    """Adds the texts in `value`. Each comes after its role and length, so that no two lists of texts are the same."""
+    for text in (value,) if isinstance(value, str) else islice(_texts(value), _MOST_TEXTS):
+        hashed.append(f"{role}:{len(text)}:{text[:_MOST_CHARACTERS]}")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            if name not in _NOT_CONTENT:
+                yield from _texts(part)

@@ -1,0 +1,212 @@
+"""One request of a recorded endpoint, from the draw of its arm to its end: what the router sees of it.
+
+The exchange tells it what happens; `chunk` is on the hot path of every stream. It keeps no text beyond the request's
+end: of an answer, only what the patterns of `engine.output` find is recorded.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from app.engine.errors import error_in
+from app.engine.output import OutputPatterns, find_finish, find_id, output_patterns
+from app.engine.promised_output import Promise, promised
+from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable, UpstreamError
+from app.internal_api import REPLICA_AGE_HEADER
+from app.ledger.plans import NEVER, Scope
+from app.ledger.units import request_hash
+from app.ledger.wire import Failure, Finish, LateKind
+
+COLD_S = 60.0
+"""A younger replica is cold: its caches are empty."""
+
+MOST_CHECKED = 64 * 1024
+"""A longer answer is not checked for the form that was promised."""
+
+_LAST_CHUNKS = 4
+"""Of a stream: the finish reason, the usage and the end may come in a chunk each."""
+
+_FAILURES: tuple[tuple[type[SwitchyardError], Failure], ...] = (
+    (Unreachable, Failure.UNREACHABLE),
+    (Unavailable, Failure.UNAVAILABLE),
+    (TimedOut, Failure.TIMEOUT),
+    (Incomplete, Failure.INCOMPLETE),
+    (Broken, Failure.BROKEN),
+    (UpstreamError, Failure.OTHER),
+)
+"""The most specific first."""
+
+_FINISHES: Mapping[str, Finish] = {
+    **dict.fromkeys(("stop", "end_turn", "stop_sequence"), Finish.STOP),
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens"), Finish.LENGTH),
+    **dict.fromkeys(("tool_calls", "tool_use", "function_call"), Finish.TOOL_CALLS),
+    **dict.fromkeys(("content_filter", "refusal"), Finish.CONTENT_FILTER),
+    **dict.fromkeys(("abort", "error", "cancelled"), Finish.ABORT),
+}
+"""The engine's words."""
+
+
+class Draw(NamedTuple):
+    """What is known when the arm is drawn. `started` is the arrival in seconds of `time.perf_counter`, `at` the same in
+    Unix seconds; the numbers are those of `wire.Row`."""
+
+    scope: Scope
+    seq: int
+    at: float
+    started: float
+    request: int
+    unit: int
+    caller: int
+    assigned: str
+    reason: int
+    dialect: str
+    task: str
+    stream: bool
+    prompt_bytes: int
+    turn: int
+    in_flight: int
+    flags: int
+
+
+def _new_tail() -> deque[bytes]:
+    return deque(maxlen=_LAST_CHUNKS)
+
+
+@dataclass(slots=True)
+class Exposure:
+    """What has been seen of the request of `draw`. Times are in seconds.
+
+    `served` is the deployment that answered, "" while none has. `kept` is the answer so far, of a request with a
+    `promise` about its form; None if it is too long to be checked.
+    """
+
+    draw: Draw
+    served: str = ""
+    answer_id: int = 0
+    failure: Failure = Failure.NONE
+    finish: Finish = Finish.NONE
+    first_token: float | None = None
+    itl_max: float = 0.0
+    is_cold: bool = False
+    is_visible: bool = False
+    is_broken: bool = False
+    path: str = ""
+    promise: Promise | None = None
+    kept: bytearray | None = None
+    due: float = NEVER
+    """The age at which the request is late next."""
+    _patterns: OutputPatterns | None = None
+    _steady: bool = False
+    _first: float = 0.0
+    _last: float = 0.0
+    _chunks: int = 0
+    _tail: deque[bytes] = field(default_factory=_new_tail)
+    _slow: int = 0
+    _unfinished: int = 0
+
+    def sent(self, path: str, body: Mapping[str, Any]) -> None:
+        """The main request goes to the engine."""
+        self.path = path
+        self._patterns = output_patterns(path, stream=self.draw.stream)
+        self.promise = promised(body)
+        self.kept = bytearray() if self.promise is not None else None
+
+    def head(self, headers: Mapping[str, str]) -> None:
+        """The deployment's response headers."""
+        if (age := headers.get(REPLICA_AGE_HEADER)) is not None:
+            try:
+                self.is_cold = float(age) < COLD_S
+            except ValueError:
+                self.is_cold = False
+
+    def chunk(self, now: float, chunk: bytes) -> None:
+        """A chunk of the engine's stream has been passed on. `now` is on the event loop's clock."""
+        if self._steady:
+            gap = now - self._last
+            if gap > self.itl_max:
+                self.itl_max = gap
+            self._last = now
+            self._chunks += 1
+            self._tail.append(chunk)
+        else:
+            self._begin(now, chunk)
+
+    def _begin(self, now: float, chunk: bytes) -> None:
+        """Before there is visible output, and for streams that are checked: looks into the chunk."""
+        self._tail.append(chunk)
+        if self.answer_id == 0:
+            self._identify(chunk)
+        if self.kept is not None:
+            self._keep(chunk)
+        if not self.is_visible:
+            self.is_visible = self._patterns is None or self._patterns.visible.search(chunk) is not None
+        if self.first_token is not None:
+            self.itl_max = max(self.itl_max, now - self._last)
+            self._chunks += 1
+        elif self.is_visible or self._patterns is None or self._patterns.token.search(chunk):
+            self.first_token = time.perf_counter() - self.draw.started
+            self._first, self._chunks = now, 1
+        self._last = now
+        self._steady = self.is_visible and self.kept is None
+
+    def stream_ended(self, name: str, now: float, *, in_order: bool) -> None:
+        """The stream of deployment `name` is over; if it broke, the silence before counts as a gap."""
+        if not in_order and self.first_token is not None:
+            self.itl_max = max(self.itl_max, now - self._last)
+        end = b"".join(self._tail)
+        self._tail.clear()
+        self._finish(end)
+        if b'"error"' in end and (error := error_in(end)) is not None:
+            self.is_broken = True
+            self.failed(name, error)
+
+    def answer(self, answer: bytes) -> None:
+        """The engine's whole answer."""
+        self._identify(answer)
+        self._finish(answer)
+        self.is_visible = self._patterns is None or self._patterns.visible.search(answer) is not None
+        if self.kept is not None:
+            self._keep(answer)
+
+    def failed(self, name: str, error: SwitchyardError) -> None:
+        """An attempt at deployment `name` failed. Only the assigned one's failure counts, its first."""
+        if name == self.draw.assigned and self.failure is Failure.NONE:
+            self.failure = next((failure for kind, failure in _FAILURES if isinstance(error, kind)), Failure.NONE)
+
+    def diverted(self) -> None:
+        """The assigned deployment was not called, since its circuit breaker is open."""
+        self.failure = Failure.UNAVAILABLE
+
+    def itl_mean(self, tokens: int | None) -> float | None:
+        """The mean time between tokens of a stream; between chunks if the engine did not count the tokens."""
+        count = self._chunks if tokens is None else tokens
+        return (self._last - self._first) / (count - 1) if count > 1 and self._chunks > 1 else None
+
+    def late(self, age: float) -> Iterator[tuple[LateKind, float]]:
+        """The limits that the request has passed at `age` and that were not told before."""
+        scope = self.draw.scope
+        while self.draw.stream and self._slow < len(scope.slow) and age > (limit := scope.slow[self._slow]):
+            self._slow += 1
+            if self.first_token is None or self.first_token > limit:
+                yield LateKind.SLOW, limit
+        while self._unfinished < len(scope.unfinished) and age > (limit := scope.unfinished[self._unfinished]):
+            self._unfinished += 1
+            yield LateKind.UNFINISHED, limit
+        slow = scope.slow[self._slow :] if self.draw.stream else ()
+        self.due = min((*slow, *scope.unfinished[self._unfinished :]), default=NEVER)
+
+    def _identify(self, answer: bytes) -> None:
+        if (id := find_id(answer)) is not None:
+            self.answer_id = request_hash(id)
+
+    def _finish(self, payload: bytes) -> None:
+        if self._patterns is not None and (word := find_finish(payload)) is not None:
+            self.finish = _FINISHES.get(word, Finish.NONE)
+
+    def _keep(self, data: bytes) -> None:
+        assert self.kept is not None
+        self.kept += data
+        if len(self.kept) > MOST_CHECKED:
+            self.kept = self.promise = None

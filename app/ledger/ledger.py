@@ -1,0 +1,201 @@
+"""What a router records of the requests of recorded endpoints: starts, rows, late requests and feedback.
+
+Everything here is synchronous and runs on the router's event loop; `sender.Sender` sends what has been recorded.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from app.config.schema import Config
+from app.engine.promised_output import is_kept
+from app.ledger.backlog import Backlog
+from app.ledger.exposure import Draw, Exposure
+from app.ledger.open_batch import Arm, OpenBatch
+from app.ledger.plans import Scope, plan_of, scopes
+from app.ledger.rows import Ending, row_of
+from app.ledger.units import Hashes, request_hash
+from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Reason, Sealed, Start, encode_sealed
+
+CARRIED_S = 1800.0
+"""So long after a change of plan, a conversation may have begun under the plan before."""
+
+MOST_ENTRIES = 4096
+"""Of one batch: starts, rows and the rest."""
+
+_MOST_UNCHECKED = 64
+"""Answers that wait for the check of their form; of more, it is not checked."""
+
+_ENTRY_BYTES = 160
+_MAX_U16, _MAX_U32 = 2**16 - 1, 2**32 - 1
+_REASONS: Mapping[str, Reason] = {reason.name.lower(): reason for reason in Reason}
+_FORCED = (Reason.HEADER, Reason.MODEL)
+
+
+class Arrival(NamedTuple):
+    """A request whose arm has been drawn.
+
+    `key` is its sticky key, None: the request is its own unit. `reason` is a `routing.traffic.Reason`. `caller` is the
+    caller's id. `started` is the arrival in seconds of `time.perf_counter`.
+    """
+
+    request_id: str
+    key: str | None
+    caller: str
+    assigned: str
+    reason: str
+    dialect: str
+    task: str
+    stream: bool
+    prompt_bytes: int
+    turn: int
+    started: float
+
+
+class Ledger:
+    """One router process's exposures, until they are durable elsewhere.
+
+    `secret_of` returns the secret of the hashes for the ledger's URL; it is called once, when the first endpoint is
+    recorded. `enabled` False: there is no controller, and nothing is recorded.
+    """
+
+    def __init__(self, secret_of: Callable[[str], bytes], *, enabled: bool = True) -> None:
+        self.router = os.urandom(8).hex()
+        self.backlog = Backlog(limit_bytes=0)
+        self.rows: Counter[Arm] = Counter()
+        """Recorded since the start."""
+        self.hashes: Hashes | None = None
+        """Of units and callers; None before anything is recorded."""
+        self.unchecked: list[tuple[Exposure, Ending]] = []
+        """Requests that have ended and whose answer's form is to be checked."""
+        self._secret_of, self._enabled = secret_of, enabled
+        self._plans: dict[str, str] = {}
+        self._changed_at: dict[str, float] = {}
+        self._open = OpenBatch()
+        self._requests: dict[int, Exposure] = {}
+        self._in_flight: dict[str, int] = {}
+        self._seq = self._number = 0
+        self._most_entries = MOST_ENTRIES
+
+    def configure(self, config: Config) -> Mapping[str, Scope]:
+        """What is recorded by `config`, by endpoint."""
+        if not self._enabled:
+            return {}
+        now = time.monotonic()
+        plans = {name: plan_of(name, endpoint).id for name, endpoint in config.endpoints.items()}
+        self._changed_at |= {name: now for name, id in plans.items() if self._plans.get(name, id) != id}
+        self._plans |= plans
+        self.backlog.limit_bytes = config.ledger.buffer_bytes
+        self._most_entries = min(MOST_ENTRIES, config.ledger.buffer_bytes // (8 * _ENTRY_BYTES))
+        found = scopes(config, self._changed_at)
+        if found and self.hashes is None:
+            self.hashes = Hashes(self._secret_of(config.ledger.url))
+        return found
+
+    def start(self, scope: Scope, arrival: Arrival) -> Exposure:
+        """Records the draw of an arm."""
+        assert self.hashes is not None, "there is a scope"
+        endpoint, reason, key = scope.plan.endpoint, _REASONS[arrival.reason], arrival.key
+        self._seq = seq = self._seq + 1
+        flags = 0
+        if reason in _FORCED:
+            flags |= Flag.FORCED
+        if arrival.turn and scope.changed_at is not None and time.monotonic() - scope.changed_at < CARRIED_S:
+            flags |= Flag.CARRIED
+        unit = self.hashes.unit(key if key is not None else f"\0{self.router}:{seq}")
+        at = time.time() - (time.perf_counter() - arrival.started)
+        in_flight = self._in_flight.get(endpoint, 0)
+        self._in_flight[endpoint] = in_flight + 1
+        draw = Draw(
+            scope,
+            seq,
+            at,
+            arrival.started,
+            request_hash(arrival.request_id),
+            unit,
+            self.hashes.caller(arrival.caller),
+            arrival.assigned,
+            reason,
+            arrival.dialect,
+            arrival.task,
+            arrival.stream,
+            min(arrival.prompt_bytes, _MAX_U32),
+            min(arrival.turn, _MAX_U16),
+            min(in_flight, _MAX_U16),
+            flags,
+        )
+        exposure = self._requests[seq] = Exposure(draw, due=scope.first_due[arrival.stream])
+        batch = self._open
+        batch.starts.append(Start(seq, at, unit, batch.plan(scope.plan), batch.name(draw.assigned), reason, flags))
+        self._seal_if_full()
+        return exposure
+
+    def finish(self, exposure: Exposure, ending: Ending) -> None:
+        """The request has ended: records its row, now or after its answer has been checked."""
+        if self._requests.pop(exposure.draw.seq, None) is None:
+            return
+        self._in_flight[exposure.draw.scope.plan.endpoint] -= 1
+        if exposure.kept and ending.complete and len(self.unchecked) < _MOST_UNCHECKED:
+            self.unchecked.append((exposure, ending))
+        else:
+            self._record(exposure, ending)
+
+    def check(self, count: int) -> list[bool]:
+        """Whether the first `count` unchecked answers are invalid. Takes up to milliseconds; for a thread."""
+        found: list[bool] = []
+        for exposure, _ in self.unchecked[:count]:
+            kept = exposure.promise is None or is_kept(
+                exposure.promise, bytes(exposure.kept or b""), stream=exposure.draw.stream
+            )
+            found.append(not kept)
+        return found
+
+    def checked(self, invalid: Sequence[bool]) -> None:
+        """Records the rows of the first unchecked answers."""
+        ended = self.unchecked[: len(invalid)]
+        del self.unchecked[: len(invalid)]
+        for (exposure, ending), is_invalid in zip(ended, invalid, strict=True):
+            self._record(exposure, ending._replace(invalid=is_invalid))
+
+    def feedback(self, items: Sequence[FeedbackItem]) -> None:
+        """Records scores of answers."""
+        self._open.feedback += items
+        self._seal_if_full()
+
+    def tell_late(self, now: float) -> None:
+        """Records the running requests that have passed a limit. `now` is in seconds of `time.perf_counter`."""
+        for exposure in self._requests.values():
+            draw = exposure.draw
+            if now - draw.started > exposure.due:
+                batch = self._open
+                plan, assigned = batch.plan(draw.scope.plan), batch.name(draw.assigned)
+                for kind, limit in exposure.late(now - draw.started):
+                    batch.late.append(Late(kind, limit, draw.seq, draw.at, draw.unit, plan, assigned, draw.flags))
+        self._seal_if_full()
+
+    def seal(self) -> None:
+        """Ends the open batch, if there is anything in it."""
+        if len(self._open):
+            self._number += 1
+            self.backlog.add(self._open.sealed(self._number), self._open.arms)
+            self._open = OpenBatch()
+
+    def encoded(self, batch: Sealed) -> bytes:
+        """A batch of the backlog as it is sent now."""
+        lost = [Lost(endpoint, deployment, rows) for (endpoint, deployment), rows in self.backlog.lost.items()]
+        oldest = min(self.backlog.oldest or batch.number, batch.number)
+        return encode_sealed(batch, router=self.router, oldest=oldest, sent_at=time.time(), lost=lost)
+
+    def _record(self, exposure: Exposure, ending: Ending) -> None:
+        batch, arm = self._open, (exposure.draw.scope.plan.endpoint, exposure.draw.assigned)
+        batch.rows.append(row_of(exposure, ending, batch))
+        batch.arms[arm] += 1
+        self.rows[arm] += 1
+        self._seal_if_full()
+
+    def _seal_if_full(self) -> None:
+        batch = self._open
+        if len(batch.starts) + len(batch.rows) + len(batch.late) + len(batch.feedback) >= self._most_entries:
+            self.seal()

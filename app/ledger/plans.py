@@ -1,0 +1,65 @@
+"""Plans, and what is recorded of which endpoint. Pure functions of the configuration."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from app.config.experiment_checks import is_active
+from app.config.experiments import Experiment, Guardrail
+from app.config.schema import Config, Endpoint
+from app.ledger.wire import Plan
+
+NEVER = float("inf")
+
+
+def plan_of(name: str, endpoint: Endpoint, generation: int = 0) -> Plan:
+    """The plan of an endpoint: its weights, and under an id everything that decides who is assigned.
+
+    The id is ``<generation>-<8 hex digits>``, of a hash of the canonical JSON: the same on every router.
+    """
+    sticky = endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None
+    content = {"endpoint": name, "generation": generation, "sticky": sticky, "weights": dict(endpoint.traffic)}
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return Plan(name, f"{generation}-{hashlib.blake2b(canonical, digest_size=4).hexdigest()}", dict(endpoint.traffic))
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is recorded of an endpoint's requests.
+
+    `slow` and `unfinished` are the limits, in seconds and rising, at which a request is reported while it runs.
+    `changed_at` is when its plan replaced another one here, on the monotonic clock.
+    """
+
+    plan: Plan
+    slow: tuple[float, ...] = ()
+    unfinished: tuple[float, ...] = ()
+    changed_at: float | None = None
+
+    @cached_property
+    def first_due(self) -> tuple[float, float]:
+        """The age at which a whole answer is late first, and a stream."""
+        unfinished = min(self.unfinished, default=NEVER)
+        return unfinished, min((*self.slow, unfinished))
+
+
+def scopes(config: Config, changed_at: Mapping[str, float]) -> dict[str, Scope]:
+    """By endpoint: those with an active experiment, and those with `ledger: always`."""
+    active = {it.endpoint: it for it in config.experiments.values() if is_active(it)}
+    return {
+        name: Scope(plan_of(name, endpoint), *_limits(active.get(name)), changed_at.get(name))
+        for name, endpoint in config.endpoints.items()
+        if name in active or endpoint.ledger == "always"
+    }
+
+
+def _limits(experiment: Experiment | None) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if experiment is None:
+        return (), ()
+    slow = {it.ttft_above_s for it in experiment.guardrails if it.ttft_above_s is not None}
+    unfinished = {it.unfinished_above_s for it in experiment.guardrails if it.event == "unfinished"}
+    if not unfinished and any(it.metric == "unfinished" for it in (*experiment.primary, *experiment.secondary)):
+        unfinished = {Guardrail(event="unfinished").unfinished_above_s}
+    return tuple(sorted(slow)), tuple(sorted(unfinished))

@@ -1,0 +1,149 @@
+"""Sends what a router has recorded to the controller, without anybody waiting for it."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from app.ledger.ledger import Ledger
+from app.ledger.open_batch import Arm
+from app.ledger.wire import Sealed, decode_acknowledgement
+from app.telemetry.logs import event, where
+
+EVERY_S = 1.0
+TIMEOUT_S = 2.0
+"""For one batch."""
+
+CONFIRM_S = 15.0
+"""So long after the last batch, the oldest that is not known to be durable is sent again: the controller may have
+restarted and forgotten it."""
+
+FLUSH_S = 5.0
+"""How long the end of the process may wait for the last batches."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_log = logging.getLogger("switchyard")
+
+Send = Callable[[bytes], Awaitable[bytes]]
+"""Hands over an encoded `Batch`; returns the encoded `Acknowledgement`. Raises whatever went wrong."""
+
+
+class LedgerObserver(Protocol):
+    """Counts what happens here: `telemetry.metrics.Telemetry`."""
+
+    def rows_recorded(self, endpoint: str, deployment: str, rows: int) -> None: ...
+    def rows_lost(self, endpoint: str, deployment: str, rows: int) -> None: ...
+    def ledger_buffered(self, size: int) -> None: ...
+    def batch_sent(self, seconds: float) -> None: ...
+
+
+class Sender:
+    """One batch is under way at a time. A controller that fails or hangs is left alone for 1, 2, 4 … 30 seconds; what
+    is recorded meanwhile waits in the ledger's backlog."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        send: Send,
+        observer: LedgerObserver,
+        *,
+        every_s: float = EVERY_S,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._ledger, self._send, self._observer = ledger, send, observer
+        self._every_s, self._timeout_s = every_s, timeout_s
+        self._pause_s = 0.0
+        self._sent_at = self._not_before = time.monotonic()
+        self._reported: tuple[Counter[Arm], Counter[Arm]] = (Counter(), Counter())
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Sends while the block runs, and what is left at its end."""
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await self._flush()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            try:
+                await self._round()
+            except Exception as error:  # noqa: BLE001  a bug in one round must not end the recording
+                _log.error("Exposures could not be sent", extra=event("ledger_failed", traceback=where(error)))
+
+    async def _round(self) -> None:
+        await self._prepare()
+        if time.monotonic() >= self._not_before:
+            await self._send_all()
+        self._report()
+
+    async def _prepare(self) -> None:
+        """Everything that has happened, as batches."""
+        ledger = self._ledger
+        ledger.tell_late(time.perf_counter())
+        if count := len(ledger.unchecked):
+            ledger.checked(await asyncio.to_thread(ledger.check, count))
+        ledger.seal()
+
+    async def _send_all(self) -> None:
+        backlog, before = self._ledger.backlog, 0
+        while (batch := backlog.next()) is not None:
+            # A controller that acknowledges, but not this batch, must not be asked again and again.
+            if batch.number == before or not await self._deliver(batch):
+                self._wait()
+                return
+            before = batch.number
+        if time.monotonic() - self._sent_at > CONFIRM_S and (batch := backlog.unconfirmed()) is not None:
+            await self._deliver(batch)
+
+    async def _deliver(self, batch: Sealed) -> bool:
+        """Sends one batch; returns whether the controller has answered."""
+        backlog, began = self._ledger.backlog, time.monotonic()
+        self._sent_at, backlog.in_flight = began, batch.number
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                answer = await self._send(self._ledger.encoded(batch))
+            backlog.acknowledge(decode_acknowledgement(answer))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever goes wrong there, nothing may go wrong here
+            if self._pause_s == 0.0:
+                unsent = event("ledger_not_sent", error=type(error).__name__)
+                _log.warning("The controller of experiments does not answer; exposures wait here", extra=unsent)
+            return False
+        finally:
+            backlog.in_flight = None
+        self._observer.batch_sent(time.monotonic() - began)
+        self._pause_s = 0.0
+        return True
+
+    def _wait(self) -> None:
+        self._pause_s = min(self._pause_s * 2 or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._not_before = time.monotonic() + self._pause_s
+
+    async def _flush(self) -> None:
+        """The last batches; if the controller does not answer, they are lost with the process."""
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                await self._prepare()
+                await self._send_all()
+        except TimeoutError:
+            pass
+        self._report()
+
+    def _report(self) -> None:
+        recorded, lost = self._ledger.rows, self._ledger.backlog.lost
+        reported, reported_lost = self._reported
+        for (endpoint, deployment), rows in (recorded - reported).items():
+            self._observer.rows_recorded(endpoint, deployment, rows)
+        for (endpoint, deployment), rows in (lost - reported_lost).items():
+            self._observer.rows_lost(endpoint, deployment, rows)
+        self._reported = (recorded.copy(), lost.copy())
+        self._observer.ledger_buffered(self._ledger.backlog.size)

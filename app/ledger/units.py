@@ -1,0 +1,34 @@
+"""Hashes that stand for units, callers and requests: the ledger holds no name, key or header value."""
+
+import hashlib
+from functools import lru_cache
+
+
+def request_hash(id: str) -> int:
+    """Of a request id or the id in an answer's body: not keyed, so that whoever knows the id finds its exposure."""
+    return int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+
+
+def secret_of(internal_key: str) -> bytes:
+    """The units' secret of a cluster: every router and the controller derive the same one from the internal key."""
+    return hashlib.blake2b(internal_key.encode(), person=b"ledger secret", digest_size=32).digest()
+
+
+class Hashes:
+    """Keyed blake2b-64 of units and callers: without `secret`, a guess at a key cannot be confirmed."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._unit = hashlib.blake2b(key=secret, person=b"unit", digest_size=8)
+        self._caller = hashlib.blake2b(key=secret, person=b"caller", digest_size=8)
+        self.caller = lru_cache(maxsize=4096)(self._caller_hash)
+
+    def unit(self, key: str) -> int:
+        """Of a sticky key."""
+        digest = self._unit.copy()
+        digest.update(key.encode("utf-8", "surrogatepass"))
+        return int.from_bytes(digest.digest())
+
+    def _caller_hash(self, id: str) -> int:
+        digest = self._caller.copy()
+        digest.update(id.encode("utf-8", "surrogatepass"))
+        return int.from_bytes(digest.digest())

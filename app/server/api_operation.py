@@ -1,0 +1,68 @@
+"""One operation of a management API as an ASGI application, logged and counted like every exchange."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request as HTTPRequest
+from starlette.types import Receive, Scope, Send
+
+from app.access.caller import UNAUTHENTICATED, Caller, ConfigViews
+from app.access.guard import Access
+from app.dialects.base import Reply
+from app.errors import SwitchyardError
+from app.exchange.failures import errors_rendered
+from app.exchange.request import check_headers, headers_of, request_id
+from app.exchange.response import ResponseWriter
+from app.telemetry.access_log import Record
+from app.telemetry.metrics import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class OperationContext:
+    """The caller, and the record for the access log."""
+
+    caller: Caller
+    record: Record
+
+
+Handler = Callable[[HTTPRequest, OperationContext], Awaitable[Reply]]
+ErrorWords = Callable[[SwitchyardError, HTTPRequest, str], Reply]
+"""An error as the API words it, given the request and its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """What the operations of one API share. `views` returns the configuration in force, None before the first."""
+
+    dialect: str
+    telemetry: Telemetry
+    access: Access
+    views: Callable[[], ConfigViews | None]
+    error_words: ErrorWords
+
+
+@dataclass(frozen=True, slots=True)
+class ApiOperation:
+    """One method and path: the handler's reply, or its error in the API's format. `open` needs no credentials."""
+
+    api: Api
+    name: str
+    handler: Handler
+    open: bool = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        api = self.api
+        request = HTTPRequest(scope, receive)
+        record = Record(api.dialect, self.name, request_id(request.headers))
+        writer = ResponseWriter(send, record)
+        try:
+            async with errors_rendered(writer, lambda error: api.error_words(error, request, record.request_id)):
+                if (views := api.views()) is not None:
+                    check_headers(scope, views.config.max_header_bytes)
+                # Before the first configuration there are no callers, and every answer is that there is none yet.
+                guarded = views is not None and not self.open
+                caller = await api.access.caller(headers_of(scope)) if guarded else UNAUTHENTICATED
+                record.caller = caller.name
+                await writer.send(await self.handler(request, OperationContext(caller, record)))
+        finally:
+            api.telemetry.finish(record)

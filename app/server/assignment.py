@@ -1,0 +1,57 @@
+"""Which deployment an endpoint's sticky key reaches, and why: `GET /api/endpoints/{endpoint}/assignment`."""
+
+from collections.abc import Collection
+from typing import Any
+
+from app.config.schema import Endpoint, Sticky
+from app.errors import BadRequest
+from app.ledger.plans import plan_of
+from app.routing.traffic import rendezvous, scores
+
+
+def explain(
+    name: str, endpoint: Endpoint, key: str | None, *, unit: int | None, failing: Collection[str]
+) -> dict[str, Any]:
+    """Who would answer a request with the sticky key `key`, in the plan that is in force.
+
+    `unit` is the key's hash in the ledger, None to leave it out. `failing` are the deployments whose breaker is open:
+    they are assigned all the same, and replaced. Raises BadRequest, naming ``key``, unless there is one exactly where
+    the endpoint is sticky.
+    """
+    traffic = endpoint.traffic
+    if endpoint.sticky is None:
+        if key is not None:
+            raise BadRequest(f"key: '{name}' is not sticky, so that no key decides who answers", param="key")
+        why = "The endpoint is not sticky: every request is drawn by the weights, and is a unit of its own."
+        assigned, points = None, {}
+    elif not key:
+        raise BadRequest(f"key: name {_what(endpoint.sticky)}", param="key")
+    else:
+        points, assigned = scores(key, traffic), rendezvous(key, traffic)
+        why = f"Of all deployments, {assigned} has the highest score for this key, weighted by its share."
+    if assigned in failing:
+        why += " Its circuit breaker is open: until it closes, another deployment answers."
+    return {
+        "endpoint": name,
+        "deployment": assigned,
+        "reason": "sticky" if assigned is not None else "traffic",
+        "why": why,
+        "plan": plan_of(name, endpoint).id,
+        "sticky": endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None,
+        "unit": f"{unit:016x}" if unit is not None else None,
+        "deployments": [
+            {"deployment": it, "weight": weight, "score": points.get(it), "breaker_open": it in failing}
+            for it, weight in traffic.items()
+        ],
+    }
+
+
+def _what(sticky: Sticky) -> str:
+    """What a sticky key is, in words."""
+    if sticky.by == "header":
+        return f"a value of the header {sticky.name}"
+    return {
+        "user": "a user, as the request's field says it",
+        "api_key": "an API key",
+        "conversation": "a conversation, as the header x-session-id says it",
+    }[sticky.by]

@@ -1,0 +1,32 @@
+"""Questions to the controller of experiments; its refusals as errors of this server."""
+
+import json
+from collections.abc import Mapping
+
+from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, Unavailable
+from app.ledger.controller_client import Answer, ControllerClient
+
+_REFUSALS: Mapping[int, type[ClientError]] = {400: BadRequest, 404: NotFound, 405: MethodNotAllowed, 409: Conflict}
+
+
+async def ask(
+    controller: ControllerClient | None,
+    method: str,
+    path: str,
+    query: Mapping[str, str] | None = None,
+    body: bytes = b"",
+) -> Answer:
+    """The controller's answer, if it is none of refusal.
+
+    Raises the ClientError that it refuses with, and Unavailable if there is no controller or if it does not answer.
+    """
+    if controller is None:
+        raise Unavailable("No controller of experiments runs beside this router: add the application `experiments`")
+    answer = await controller.ask(method, path, query or {}, body)
+    if answer.status < 400:
+        return answer
+    error = _REFUSALS.get(answer.status)
+    if error is None:
+        raise Unavailable(f"The controller of experiments failed with status {answer.status}; its log says why")
+    content = json.loads(answer.body)
+    raise error(content["message"], param=content["param"])

@@ -1,0 +1,239 @@
+"""The API of experiments, below `/api`: what the controller tells, to those who may know it.
+
+A caller sees experiments of the endpoints that it may use, and exposures of its own requests. Managers see all of them,
+and start A/A runs. Errors have OpenAI's form.
+"""
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import msgspec
+from starlette.requests import Request as HTTPRequest
+from starlette.routing import BaseRoute
+from starlette.routing import Route as Path
+
+from app.access.caller import ConfigViews, credentials
+from app.access.guard import Access
+from app.config.schema import Config
+from app.dialects.base import Reply, Request
+from app.dialects.json_body import dump
+from app.dialects.openai.dialect import OpenAI
+from app.dialects.openapi_schemas import Body, Schema
+from app.errors import BadRequest, Forbidden, NotFound, SwitchyardError, Unavailable
+from app.exchange.request import headers_of, read_body
+from app.experiments.rendering import markdown, text
+from app.experiments.rendering.answer_documents import list_document
+from app.experiments.summary import Summary
+from app.ledger.controller_client import ControllerClient
+from app.ledger.units import Hashes, request_hash
+from app.ledger.wire import FeedbackItem
+from app.server.api_operation import Api, ApiOperation, Handler, OperationContext
+from app.server.assignment import explain
+from app.server.controller_answers import ask
+from app.server.feedback import Feedback, FeedbackList, RunsRequest, checked
+from app.server.openapi import Operation
+from app.telemetry.metrics import Telemetry
+
+
+class Ledger(Protocol):
+    """What this API needs of `app.ledger.ledger.Ledger`. `hashes` is None while nothing is recorded."""
+
+    @property
+    def hashes(self) -> Hashes | None: ...
+
+    def feedback(self, items: Sequence[FeedbackItem]) -> None: ...
+
+
+class _Entry(NamedTuple):
+    """One route. `query` are the parameters that it reads: every other one is refused."""
+
+    method: str
+    path: str
+    name: str
+    handler: Handler
+    query: Mapping[str, Schema] = {}
+    bodies: Sequence[Body] = ()
+    status: int = 200
+
+
+_FORMAT: Schema = {"enum": ["json", "markdown", "text"]}
+_NUMBER: Schema = {"type": "number", "exclusiveMinimum": 0}
+_TEXT: Schema = {}
+_EXPERIMENT = "/api/experiments/{name}"
+
+
+class ExperimentsApi:
+    """The routes. `views` returns the configuration in force (None before the first), `failing` the deployments whose
+    breaker is open. `controller` is None where there is none."""
+
+    def __init__(
+        self,
+        views: Callable[[], ConfigViews | None],
+        failing: Callable[[], Collection[str]],
+        telemetry: Telemetry,
+        access: Access,
+        controller: ControllerClient | None,
+        ledger: Ledger,
+    ) -> None:
+        self._views_or_none, self._failing, self._access = views, failing, access
+        self._controller, self._ledger = controller, ledger
+        self._api = Api("switchyard", telemetry, access, views, _error_words)
+
+    def operations(self) -> list[Operation]:
+        """The operations for the OpenAPI document."""
+        return [
+            Operation(it.method, it.path, "switchyard", it.name, it.bodies, query=it.query, status=it.status)
+            for it in self._table()
+        ]
+
+    def routes(self) -> list[BaseRoute]:
+        """Every route of the API."""
+        return [
+            Path(it.path, ApiOperation(self._api, it.name, partial(_with_known_query, it)), methods=[it.method])
+            for it in self._table()
+        ]
+
+    def _table(self) -> list[_Entry]:
+        form = {"format": _FORMAT}
+        history, planner = {**form, "metric": _TEXT, "treatment": _TEXT}, {"effect": _NUMBER, "power": _NUMBER}
+        tell = self._tell
+        return [
+            _Entry("GET", "/api/experiments", "list_experiments", self._list, form),
+            _Entry("GET", _EXPERIMENT, "get_experiment", partial(tell, ""), form),
+            _Entry("GET", f"{_EXPERIMENT}/report", "report", partial(tell, "/report"), {**form, "at": _TEXT}),
+            _Entry("GET", f"{_EXPERIMENT}/history", "history", partial(tell, "/history"), history),
+            _Entry("GET", f"{_EXPERIMENT}/planner", "planner", partial(tell, "/planner"), {**history, **planner}),
+            _Entry("GET", f"{_EXPERIMENT}/aa", "aa_runs", partial(tell, "/aa"), form),
+            _Entry("POST", f"{_EXPERIMENT}/aa", "start_aa_runs", self._start_runs, {}, [Body(RunsRequest)], 202),
+            _Entry("GET", "/api/endpoints/{endpoint}/assignment", "assignment", self._assignment, {"key": _TEXT}),
+            _Entry("GET", "/api/requests/{id:path}", "get_request", self._request),
+            _Entry("POST", "/api/feedback", "feedback", self._feedback, {}, [Body(Feedback), Body(FeedbackList)], 202),
+        ]
+
+    async def _list(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        views = self._views()
+        seen = views.of(context.caller).endpoints
+        found: list[Summary] = []
+        if any(it.endpoint in seen for it in views.config.experiments.values()):
+            answer = await ask(self._controller, "GET", "/experiments")
+            told = msgspec.json.decode(answer.body, type=dict[str, list[Summary]])["experiments"]
+            found = [it for it in told if it.endpoint in seen]
+        form = request.query_params.get("format", "json")
+        if form not in _FORMAT["enum"]:
+            raise BadRequest(f"format: '{form}' is none of {', '.join(_FORMAT['enum'])}", param="format")
+        if form == "json":
+            return Reply(msgspec.json.encode({"experiments": found}))
+        renderer = markdown if form == "markdown" else text
+        return Reply(renderer.render(list_document(found)).encode(), media_type=f"text/{_SUBTYPES[form]}")
+
+    async def _tell(self, suffix: str, request: HTTPRequest, context: OperationContext) -> Reply:
+        """What the controller answers at the same path."""
+        name = self._experiment(request, context)
+        answer = await ask(self._controller, "GET", f"/experiments/{name}{suffix}", dict(request.query_params))
+        return Reply(answer.body, answer.status, answer.media_type)
+
+    async def _start_runs(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        name = self._experiment(request, context)
+        if not self._access.may_manage(context.caller):
+            raise Forbidden(f"'{context.caller.name}' may not start A/A runs: it is not listed in `access.managers`")
+        body = await read_body(request.receive, request.headers, self._views().config)
+        answer = await ask(self._controller, "POST", f"/experiments/{name}/aa", body=body)
+        return Reply(answer.body, answer.status)
+
+    async def _assignment(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        name, views = request.path_params["endpoint"], self._views()
+        views.require_access(context.caller, name)
+        if (endpoint := views.config.endpoints.get(name)) is None:
+            raise NotFound(f"No endpoint '{name}'", param="endpoint")
+        context.record.endpoint = name
+        key = request.query_params.get("key")
+        if key is None and endpoint.sticky is not None and endpoint.sticky.by == "api_key":
+            key = next(iter(credentials(headers_of(request.scope))), None)
+        # The hash of a key is what its unit is called in the ledger: whoever reads that could look for a person.
+        hashes = self._ledger.hashes if self._access.may_manage(context.caller) else None
+        unit = hashes.unit(key) if hashes is not None and key is not None else None
+        return Reply(dump(explain(name, endpoint, key, unit=unit, failing=self._failing())))
+
+    async def _request(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        """The exposures of a request id: of the caller's own requests, or for a manager of anybody's."""
+        self._views()
+        id = request.path_params["id"]
+        found = []
+        if (hashes := self._ledger.hashes) is not None:
+            answer = await ask(self._controller, "GET", f"/requests/{request_hash(id):016x}")
+            mine = None if self._may_manage(context) else f"{hashes.caller(context.caller.id):016x}"
+            exposures = json.loads(answer.body)["exposures"]
+            found = [it for it in exposures if mine in (None, it["caller"])]
+        if not found:
+            raise NotFound(
+                f"No exposure of the request '{id}': it is unknown, another caller's, older than "
+                "`ledger.retention_days`, still running, or of an endpoint without a running experiment",
+                param="id",
+            )
+        shown = [{name: value for name, value in it.items() if name != "caller"} for it in found]
+        return Reply(dump({"request_id": id, "exposures": shown}))
+
+    async def _feedback(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        views = self._views()
+        body = await read_body(request.receive, request.headers, views.config)
+        hashes = self._ledger.hashes
+        caller = 0 if hashes is None or self._may_manage(context) else hashes.caller(context.caller.id)
+        items, unknown = checked(body, views.of(context.caller), caller, time.time())
+        if items:
+            if hashes is None:
+                raise Unavailable("Nothing is recorded on this router: no controller of experiments runs beside it")
+            self._ledger.feedback(items)
+        pending = await self._pending(items) if items else 0
+        return Reply(dump({"accepted": len(items), "pending": pending, "unknown_metric": unknown}), 202)
+
+    async def _pending(self, items: Sequence[FeedbackItem]) -> int | None:
+        """How many of the items are for a request that the controller has not seen yet; None if it does not answer."""
+        try:
+            asked = msgspec.json.encode([(it.request, it.caller) for it in items])
+            answer = await ask(self._controller, "POST", "/feedback/pending", body=asked)
+        except SwitchyardError:
+            return None
+        pending: int = json.loads(answer.body)["pending"]
+        return pending
+
+    def _may_manage(self, context: OperationContext) -> bool:
+        return self._access.may_manage(context.caller)
+
+    def _experiment(self, request: HTTPRequest, context: OperationContext) -> str:
+        """The experiment in the path. Raises NotFound, and Forbidden if the caller may not use its endpoint."""
+        name, views = request.path_params["name"], self._views()
+        seen = views.of(context.caller)
+        if (experiment := views.config.experiments.get(name)) is None:
+            known = _visible(views.config, seen)
+            raise NotFound(f"No experiment '{name}'; known: {', '.join(known) or 'none'}", param="name")
+        if experiment.endpoint not in seen.endpoints:
+            message = f"'{context.caller.name}' may not use the endpoint of the experiment '{name}'"
+            raise Forbidden(message, param="name")
+        context.record.endpoint = experiment.endpoint
+        return str(name)
+
+    def _views(self) -> ConfigViews:
+        if (views := self._views_or_none()) is None:
+            raise Unavailable("The router has no configuration yet", retry_after=1)
+        return views
+
+
+_SUBTYPES = {"markdown": "markdown; charset=utf-8", "text": "plain; charset=utf-8"}
+
+
+def _visible(config: Config, seen: Config) -> list[str]:
+    return [name for name, it in config.experiments.items() if it.endpoint in seen.endpoints]
+
+
+async def _with_known_query(entry: _Entry, request: HTTPRequest, context: OperationContext) -> Reply:
+    if unknown := [name for name in request.query_params if name not in entry.query]:
+        known = f"known: {', '.join(entry.query)}" if entry.query else "there are none"
+        raise BadRequest(f"{unknown[0]}: unknown parameter; {known}", param=unknown[0])
+    return await entry.handler(request, context)
+
+
+def _error_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:
+    return OpenAI().render_error(error, "none", Request(request.method, request.url.path))

@@ -1,0 +1,103 @@
+"""What callers send to `POST /api/feedback`: the body, and its check against the running experiments."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+from pydantic_core import from_json
+
+from app.config.experiment_checks import is_active
+from app.config.experiments import Feedback as Declaration
+from app.config.schema import Config
+from app.dialects.validation import Checked, validated
+from app.errors import BadRequest
+from app.experiments.answers import MAX_RUNS
+from app.ledger.units import request_hash
+from app.ledger.wire import FeedbackItem
+
+MOST_ITEMS = 1000
+
+
+class Feedback(BaseModel):
+    """A score for an answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    request_id: Annotated[str, Field(min_length=1, max_length=256)] = Field(
+        description="The answer's header x-request-id, or the id in its body."
+    )
+    metric: Annotated[str, Field(max_length=63)] = Field(
+        description="A name below `feedback` of a running experiment of an endpoint that the caller may use."
+    )
+    value: bool | float = Field(description="True or false, or a number within the metric's bounds, as declared.")
+
+
+class FeedbackList(RootModel[Annotated[list[Feedback], Field(min_length=1, max_length=MOST_ITEMS)]]):
+    """Several scores."""
+
+
+class RunsRequest(BaseModel):
+    """The body of `POST /api/experiments/{name}/aa`; the controller checks it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    runs: Annotated[int, Field(ge=1, le=MAX_RUNS)] = Field(description="How often the recorded units are labelled.")
+
+
+def checked(body: bytes, config: Config, caller: int, at: float) -> tuple[list[FeedbackItem], list[str]]:
+    """The scores that count, and the names of metrics that no running experiment of `config` declares.
+
+    `config` is what the caller may see of the configuration, `caller` its hash (0 for a manager), `at` is in Unix
+    seconds. Raises BadRequest with the path of the first wrong field; nothing counts then.
+    """
+    try:
+        content = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise BadRequest(f"The body is not valid JSON: {error}") from None
+    several = isinstance(content, list)
+    if several and not 1 <= len(content) <= MOST_ITEMS:
+        raise BadRequest(f"A list has 1 to {MOST_ITEMS} scores, not {len(content)}")
+    given = _validated(FeedbackList, content).root if several else [_validated(Feedback, content)]
+    declared = _declared(config)
+    items, unknown = list[FeedbackItem](), dict[str, None]()
+    for index, item in enumerate(given):
+        if item.metric not in declared:
+            unknown[item.metric] = None
+            continue
+        path = f"[{index}].value" if several else "value"
+        value = _value(item.value, declared[item.metric], path)
+        items.append(FeedbackItem(at, request_hash(item.request_id), caller, item.metric, value))
+    return items, list(unknown)
+
+
+def _declared(config: Config) -> dict[str, list[Declaration]]:
+    """Every running experiment's feedback metrics, by name: two experiments may declare the same one."""
+    declared: dict[str, list[Declaration]] = {}
+    for experiment in config.experiments.values():
+        if is_active(experiment) and experiment.endpoint in config.endpoints:
+            for name, declaration in experiment.feedback.items():
+                declared.setdefault(name, []).append(declaration)
+    return declared
+
+
+def _value(value: bool | float, declared: Iterable[Declaration], path: str) -> float:
+    """The value as a number, if any of the declarations accepts it."""
+    expected = []
+    for it in declared:
+        if it.type == "boolean":
+            if isinstance(value, bool):
+                return float(value)
+            expected.append("true or false")
+        else:
+            assert it.min is not None, "the configuration checks it"
+            assert it.max is not None
+            if not isinstance(value, bool) and it.min <= value <= it.max:
+                return float(value)
+            expected.append(f"a number from {it.min:g} to {it.max:g}")
+    raise BadRequest(f"{path}: must be {' or '.join(dict.fromkeys(expected))}", param=path)
+
+
+def _validated(model: type[Checked], content: Any) -> Checked:
+    if not isinstance(content, dict | list):
+        raise BadRequest("The body must be a JSON object, or a list of them")
+    return validated(model, content, lambda problem: BadRequest(problem.message, param=problem.path))

@@ -1,0 +1,304 @@
+"""`switchyard experiments`: arguments and printing."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from deployments.cli.errors import CommandError, ExitCode
+from deployments.cli.options import Key, Url, router_client
+
+if TYPE_CHECKING:
+    from deployments.cli.experiments.source import Source
+
+app = typer.Typer(help="Which deployment is better, and how sure that is.", rich_markup_mode=None)
+
+Format = Annotated[Literal["text", "markdown", "json"], typer.Option("--format", help="How it is printed.")]
+Ledger = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Read a ledger's directory (or s3://, gs://, abfs://), without a server."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="With --ledger: prices and timeouts of this configuration."),
+]
+Name = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="The experiment, as in the configuration.")]
+Metric = Annotated[
+    str | None, typer.Option(metavar="METRIC", help="As in the report: ttft, ttft.p95. Default: the first primary.")
+]
+Treatment = Annotated[str | None, typer.Option(metavar="NAME", help="Default: the first treatment.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+
+@app.command("list")
+def list_(
+    form: Format = "text", ledger: Ledger = None, config: ConfigFile = None, url: Url = None, key: Key = None
+) -> None:
+    """List the experiments: state, split, units, decision.
+
+    \b
+    Examples:
+      switchyard experiments list
+      switchyard experiments list --ledger .run/ledger
+    """
+    _print(_source(url, key, ledger, config).ask("GET", "/experiments", {"format": form}))
+
+
+@app.command()
+def report(
+    name: Name,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --ledger: as of a date, a time (UTC), or Unix seconds.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit by the decision, see above.")] = False,
+    form: Format = "text",
+    ledger: Ledger = None,
+    config: ConfigFile = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Report an experiment: verdicts, guardrails, the split, what was lost.
+
+    \b
+    Exit codes with --check:
+      0  ship
+      1  there is no report: no such experiment, no server, no access
+      2  do not ship; also a wrong command line
+      3  keep going: not decided yet
+      4  invalid: no verdict can be trusted, the report says why
+
+    \b
+    Examples:
+      switchyard experiments report green-float32
+      switchyard experiments report green-float32 --check
+      switchyard experiments report green-float32 --format markdown > report.md
+      switchyard experiments report green-float32 --ledger .run/ledger --at 2026-11-12T16:00
+    """
+    from deployments.cli.experiments.check import Check, check_of
+    from deployments.cli.experiments.source import path_of
+
+    path = path_of(name, "/report")
+    try:
+        source = _source(url, key, ledger, config, at)
+        shown = source.ask("GET", path, {"format": form})
+        if not check:
+            _print(shown)
+            return
+        decision = json.loads(shown if form == "json" else source.ask("GET", path))["decision"]
+    except CommandError as error:
+        if not check or error.exit_code == ExitCode.USAGE:
+            raise
+        typer.echo(error.message, err=True)
+        raise typer.Exit(Check.NO_REPORT) from None
+    _print(shown)
+    raise typer.Exit(check_of(decision))
+
+
+@app.command()
+def history(
+    name: Name,
+    metric: Metric = None,
+    treatment: Treatment = None,
+    form: Format = "text",
+    ledger: Ledger = None,
+    config: ConfigFile = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Show how a metric's interval narrowed: one look a minute, at most 500.
+
+    \b
+    Example:
+      switchyard experiments history green-float32 --metric ttft
+    """
+    from deployments.cli.experiments.source import path_of
+
+    query = _given(format=form, metric=metric, treatment=treatment)
+    _print(_source(url, key, ledger, config).ask("GET", path_of(name, "/history"), query))
+
+
+@app.command()
+def planner(
+    name: Name,
+    metric: Metric = None,
+    effect: Annotated[
+        float | None, typer.Option(min=0.0, help="0.05 is 5 %. Default: the metric's minimal effect.")
+    ] = None,
+    power: Annotated[float, typer.Option(min=0.0, max=1.0, help="The chance to find it.")] = 0.8,
+    treatment: Treatment = None,
+    form: Format = "text",
+    ledger: Ledger = None,
+    config: ConfigFile = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Tell how many units an effect needs, and for how long, at the present rate.
+
+    \b
+    Examples:
+      switchyard experiments planner green-float32
+      switchyard experiments planner green-float32 --metric ttft --effect 0.03 --power 0.9
+    """
+    from deployments.cli.experiments.source import path_of
+
+    query = _given(format=form, metric=metric, effect=effect, power=power, treatment=treatment)
+    _print(_source(url, key, ledger, config).ask("GET", path_of(name, "/planner"), query))
+
+
+@app.command()
+def aa(
+    name: Name,
+    runs: Annotated[int, typer.Option(min=1, max=10_000, help="How often the recorded units are labelled.")] = 1000,
+    form: Format = "text",
+    ledger: Ledger = None,
+    config: ConfigFile = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Give the recorded units random labels, and count false verdicts.
+
+    Beside them: what t-tests that are repeated at every look would have said.
+
+    \b
+    Examples:
+      switchyard experiments aa green-float32
+      switchyard experiments aa green-float32 --runs 200 --ledger .run/ledger
+    """
+    from deployments.cli.experiments.source import false_verdicts
+
+    _print(false_verdicts(_source(url, key, ledger, config), name, runs, form))
+
+
+@app.command()
+def explain(
+    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="The endpoint, as in the configuration.")],
+    sticky_key: Annotated[
+        str | None, typer.Argument(metavar="KEY", help="A user, a header's value, a session: what it is sticky by.")
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Tell which deployment a sticky key reaches, and why.
+
+    \b
+    Example:
+      switchyard experiments explain chat session-4711
+    """
+    from urllib.parse import quote
+
+    from deployments.cli.experiments.explanation import explanation
+
+    path = f"/endpoints/{quote(endpoint, safe='')}/assignment"
+    answer = _source(url, key).ask("GET", path, _given(key=sticky_key))
+    typer.echo(answer.decode() if as_json else explanation(json.loads(answer)))
+
+
+@app.command()
+def request(
+    request_id: Annotated[str, typer.Argument(metavar="ID", help="The header x-request-id, or the answer's id.")],
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Show what was recorded of a request, as JSON.
+
+    \b
+    Example:
+      switchyard experiments request chatcmpl-3f1c
+    """
+    from urllib.parse import quote
+
+    found = json.loads(_source(url, key).ask("GET", f"/requests/{quote(request_id, safe='')}"))
+    typer.echo(json.dumps(found["exposures"], indent=2))
+
+
+@app.command()
+def feedback(
+    request_id: Annotated[
+        str | None, typer.Argument(metavar="ID", help="The header x-request-id, or the answer's id.")
+    ] = None,
+    metric: Annotated[str | None, typer.Argument(metavar="METRIC", help="As declared below `feedback`.")] = None,
+    value: Annotated[str | None, typer.Argument(metavar="VALUE", help="true, false or a number.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON lines with request_id, metric and value, instead of arguments."),
+    ] = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Score an answer, or many.
+
+    \b
+    Examples:
+      switchyard experiments feedback chatcmpl-3f1c thumbs true
+      switchyard experiments feedback --file scores.jsonl
+    """
+    from deployments.cli.experiments import scores
+
+    if (file is None) == (value is None):
+        raise CommandError("Name either ID, METRIC and VALUE, or --file", ExitCode.USAGE)
+    if file is not None:
+        bodies: list[object] = list(scores.read(file))
+    else:
+        bodies = [{"request_id": request_id, "metric": metric, "value": scores.value_of(str(value))}]
+    source = _source(url, key)
+    typer.echo(scores.summary([json.loads(source.ask("POST", "/feedback", body=body)) for body in bodies]))
+
+
+@app.command()
+def export(
+    name: Annotated[
+        str | None, typer.Argument(metavar="EXPERIMENT", help="Only the exposures of its last run. Default: all.")
+    ] = None,
+    ledger: Annotated[
+        str, typer.Option(metavar="DIR", help="The ledger's directory (or s3://, gs://, abfs://).")
+    ] = ".run/ledger",
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Default: standard output, not for Parquet.")
+    ] = None,
+    form: Annotated[Literal["csv", "jsonl", "parquet"], typer.Option("--format", help="The file's format.")] = "csv",
+    endpoint: Annotated[str | None, typer.Option(help="Only this endpoint's exposures.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="A date, a time (UTC), or Unix seconds.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="The same; not included.")] = None,
+) -> None:
+    """Write the recorded exposures of a ledger directory to a file.
+
+    One row for each request: hashes, times, sizes, outcomes; no text, no names of users.
+
+    \b
+    Examples:
+      switchyard experiments export green-float32 > exposures.csv
+      switchyard experiments export --format parquet --output exposures.parquet --since 2026-11-12
+    """
+    from deployments.cli.experiments.exposures import Part, write
+    from deployments.cli.experiments.times import moment
+
+    bounds = [moment(text, option) if text else None for text, option in ((since, "--since"), (until, "--until"))]
+    rows = write(ledger, output, form, Part(name, endpoint, *bounds))
+    typer.echo(f"{rows} exposures.", err=True)
+
+
+def _source(
+    url: str | None, key: str | None, ledger: str | None = None, config: Path | None = None, at: str | None = None
+) -> "Source":
+    """The ledger's directory, if there is one, else the server."""
+    from deployments.cli.experiments.source import Server
+
+    if ledger is None:
+        for option, value in (("--at", at), ("--config", config)):
+            if value is not None:
+                raise CommandError(f"{option} needs --ledger: a running server tells the present", ExitCode.USAGE)
+        return Server(router_client(url, key))
+    from deployments.cli.experiments.directory import open_directory
+    from deployments.cli.experiments.times import moment
+
+    return open_directory(ledger, config, at=moment(at, "--at") if at is not None else None)
+
+
+def _given(**query: object) -> dict[str, str]:
+    return {name: str(value) for name, value in query.items() if value is not None}
+
+
+def _print(text: bytes) -> None:
+    typer.echo(text.decode().rstrip("\n"))

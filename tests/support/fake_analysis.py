@@ -1,0 +1,113 @@
+"""An analysis that remembers what it was given, and nothing else."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from app.config.experiments import Experiment
+from app.config.schema import Config
+from app.experiments.columns import Columns, LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report, SampleRatio
+from app.ledger.wire import FeedbackItem
+
+
+class FakeAnalysis:
+    """Counts every record that it gets, by router hash and sequence number."""
+
+    def __init__(self, name: str, experiment: Experiment, config: Config, tables: Tables, started_at: float) -> None:
+        self.name, self.experiment, self.tables, self.started_at = name, experiment, tables, started_at
+        self.starts, self.rows, self.late = Counter[Any](), Counter[Any](), Counter[Any]()
+        self.feedback: list[FeedbackItem] = []
+        self.lost: dict[str, int] = {}
+        self.restored: Mapping[str, Any] | None = None
+        self.occurrences: list[Occurrence] = []
+        self.largest = 0.0
+
+    def add_starts(self, starts: StartColumns) -> None:
+        self._add(self.starts, starts)
+
+    def add_rows(self, rows: RowColumns) -> None:
+        self._add(self.rows, rows)
+
+    def add_late(self, late: LateColumns) -> None:
+        self._add(self.late, late)
+
+    def add_feedback(self, items: Sequence[FeedbackItem]) -> None:
+        self.feedback += items
+
+    def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
+        return [False] * len(scored)
+
+    def set_lost(self, rows: Mapping[str, int]) -> None:
+        self.lost = dict(rows)
+
+    def tick(self, now: float) -> Sequence[Occurrence]:
+        told, self.occurrences = self.occurrences, []
+        return told
+
+    def update(self, config: Config) -> None:
+        self.experiment = config.experiments[self.name]
+
+    def report(self, now: float) -> Report:
+        return Report(
+            experiment=self.name,
+            endpoint=self.experiment.endpoint,
+            mode=self.experiment.mode,
+            state=self.experiment.state,
+            control=self.experiment.control,
+            treatments=list(self.experiment.treatments),
+            at=now,
+            started_at=self.started_at,
+            decision="keep_going",
+            headline="",
+            details=[],
+            next="",
+            weights={},
+            units={},
+            requests={self.experiment.control: sum(self.rows.values())},
+            served={},
+            forced={},
+            carried={},
+            rows_lost=self.lost,
+            in_flight={},
+            primary=[],
+            secondary=[],
+            guardrails=[],
+            sample_ratio=SampleRatio(ln_e=0.0, alarm=False, plans=[]),
+            alarms=[],
+            warnings=[],
+            strata=1,
+        )
+
+    def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]:
+        return []
+
+    def plan_sample_size(
+        self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
+    ) -> Planned:
+        raise NotImplementedError
+
+    def false_verdicts(self) -> Callable[[int], Sequence[FalseVerdicts]]:
+        raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        return {"largest": self.largest}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.restored, self.largest = state, state["largest"]
+
+    def _add(self, counts: "Counter[Any]", columns: StartColumns | RowColumns | LateColumns) -> None:
+        inside: Columns = columns.take(columns.at >= self.started_at)
+        assert isinstance(inside, type(columns))
+        counts.update(zip(inside.router.tolist(), inside.seq.tolist(), strict=True))
+
+
+def same_run(old: Experiment, new: Experiment) -> bool:
+    """As the specification says."""
+    return (old.control, old.treatments, old.primary, old.alpha, old.mode) == (
+        new.control,
+        new.treatments,
+        new.primary,
+        new.alpha,
+        new.mode,
+    )

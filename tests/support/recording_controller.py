@@ -1,0 +1,139 @@
+"""A controller of experiments that only keeps what routers send, and fails as a test wants it."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.errors import Unavailable
+from app.ledger.controller_client import Answer
+from app.ledger.wire import (
+    Acknowledgement,
+    Batch,
+    Failure,
+    FeedbackItem,
+    Finish,
+    Flag,
+    Late,
+    LateKind,
+    Reason,
+    Row,
+    Start,
+    decode_batch,
+    encode,
+)
+
+_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A start, row or late request with its names in place of indexes; `item` has the rest."""
+
+    item: Any
+    endpoint: str
+    plan: str
+    assigned: str
+    served: str | None = None
+    dialect: str = ""
+    task: str = ""
+
+    @property
+    def reason(self) -> Reason:
+        return Reason(self.item.reason)
+
+    @property
+    def finish(self) -> Finish:
+        return Finish(self.item.finish)
+
+    @property
+    def error(self) -> Failure:
+        return Failure(self.item.error)
+
+    @property
+    def flags(self) -> Flag:
+        return Flag(self.item.flags)
+
+    @property
+    def kind(self) -> LateKind:
+        return LateKind(self.item.kind)
+
+
+@dataclass
+class Keeper:
+    """A `ControllerClient`. `durable` False: it never says that anything is.
+
+    `failing`: it raises. `hanging`: it does not answer. `forgets`: it keeps the batch, and fails to say so.
+    """
+
+    failing: bool = False
+    hanging: bool = False
+    forgets: bool = False
+    durable: bool = True
+    calls: int = 0
+    raw: list[bytes] = field(default_factory=list)
+    batches: dict[tuple[str, int], Batch] = field(default_factory=dict)
+
+    async def send(self, batch: bytes) -> bytes:
+        self.calls += 1
+        if self.hanging:
+            await asyncio.sleep(3600)
+        if self.failing:
+            raise Unavailable("the controller is away")
+        self.raw.append(batch)
+        decoded = decode_batch(batch)
+        self.batches[decoded.router, decoded.number] = decoded
+        if self.forgets:
+            raise ConnectionResetError
+        return encode(Acknowledgement(decoded.number, decoded.number if self.durable else 0))
+
+    async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        raise Unavailable("this controller answers nothing")
+
+    @property
+    def starts(self) -> list[Seen]:
+        return [_seen(batch, it) for batch in self._in_order for it in batch.starts]
+
+    @property
+    def rows(self) -> list[Seen]:
+        return [_row(batch, it) for batch in self._in_order for it in batch.rows]
+
+    @property
+    def late(self) -> list[Seen]:
+        return [_seen(batch, it) for batch in self._in_order for it in batch.late]
+
+    @property
+    def feedback(self) -> list[FeedbackItem]:
+        return [it for batch in self._in_order for it in batch.feedback]
+
+    @property
+    def _in_order(self) -> list[Batch]:
+        return [self.batches[key] for key in sorted(list(self.batches))]
+
+    def wait_for(self, *, rows: int = 0, starts: int = 0, late: int = 0) -> Sequence[Seen]:
+        """The rows, once there are that many of each."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while len(self.rows) < rows or len(self.starts) < starts or len(self.late) < late:
+            assert time.monotonic() < deadline, (len(self.starts), len(self.rows), len(self.late))
+            time.sleep(0.005)
+        return self.rows
+
+    def the_row(self) -> Seen:
+        """The only row, which has the same `seq` as the only start."""
+        (row,) = self.wait_for(rows=1)
+        (start,) = self.starts
+        assert (start.item.seq, start.item.unit, start.assigned) == (row.item.seq, row.item.unit, row.assigned)
+        assert (start.plan, start.item.at, start.reason) == (row.plan, row.item.at, row.reason)
+        return row
+
+
+def _seen(batch: Batch, item: Start | Late) -> Seen:
+    plan = batch.plans[item.plan]
+    return Seen(item, plan.endpoint, plan.id, batch.names[item.assigned])
+
+
+def _row(batch: Batch, item: Row) -> Seen:
+    plan, names = batch.plans[item.plan], batch.names
+    served = names[item.served] if item.served >= 0 else None
+    return Seen(item, plan.endpoint, plan.id, names[item.assigned], served, names[item.dialect], names[item.task])

@@ -1,0 +1,146 @@
+"""What is found in the engine's answers without parsing them."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.output import OutputPatterns, find_finish, find_id, output_patterns
+from app.internal_api import EXTENDED_PATH
+
+
+def patterns(path: str = "/v1/chat/completions", *, stream: bool = True) -> OutputPatterns:
+    found = output_patterns(path, stream=stream)
+    assert found is not None
+    return found
+
+
+def dumps(value: Any) -> list[bytes]:
+    """As vLLM writes JSON, and as other servers do."""
+    return [json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(), json.dumps(value).encode()]
+
+
+def delta(**fields: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": fields, "logprobs": None, "finish_reason": None}]}
+
+
+TOOL_CALL = {"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}
+
+
+@pytest.mark.parametrize(
+    ("chunk", "token", "visible"),
+    [
+        (delta(role="assistant", content=""), False, False),
+        (delta(role="assistant", content=None, tool_calls=[]), False, False),
+        (delta(content="Hello"), True, True),
+        (delta(content='"'), True, True),
+        (delta(content="\\"), True, True),
+        (delta(content="é"), True, True),
+        (delta(content=" "), True, False),
+        (delta(content=" \n\t\r"), True, False),
+        (delta(content=" \n."), True, True),
+        (delta(reasoning="Let me see."), True, False),
+        (delta(reasoning_content="Let me see."), True, False),
+        (delta(refusal="No."), True, True),
+        (delta(tool_calls=[TOOL_CALL]), True, True),
+        ({"choices": [{"index": 0, "text": "Hello", "finish_reason": None}]}, True, True),
+        ({"choices": [{"index": 0, "text": "", "finish_reason": None}]}, False, False),
+        ({"choices": [], "usage": {"completion_tokens": 3}}, False, False),
+        ({"type": "message_start", "message": {"content": [], "stop_reason": None}}, False, False),
+        ({"type": "content_block_start", "content_block": {"type": "text", "text": ""}}, False, False),
+        ({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Hi"}}, True, True),
+        ({"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "Hm"}}, True, False),
+        ({"type": "content_block_start", "content_block": {"type": "tool_use", "name": "f"}}, True, True),
+    ],
+)
+def test_tokens_and_visible_output(chunk: dict[str, Any], token: bool, visible: bool) -> None:
+    for data in dumps(chunk):
+        found = patterns()
+        assert (found.token.search(data) is not None, found.visible.search(data) is not None) == (token, visible)
+
+
+@pytest.mark.parametrize(
+    ("name", "event", "token", "visible"),
+    [
+        ("response.created", {"response": {"instructions": "Be kind.", "text": {"format": {"type": "text"}}}}, 0, 0),
+        ("response.created", {"response": {"tools": [{"type": "function", "name": "f"}], "output": []}}, 0, 0),
+        ("response.output_text.delta", {"delta": "Hello"}, 1, 1),
+        ("response.output_text.delta", {"delta": " "}, 1, 0),
+        ("response.reasoning_text.delta", {"delta": "Let me see."}, 1, 0),
+        ("response.function_call_arguments.delta", {"delta": "{"}, 1, 0),
+        ("response.output_item.added", {"item": {"type": "function_call", "name": "f"}}, 1, 1),
+    ],
+)
+def test_events_of_responses(name: str, event: dict[str, Any], token: int, visible: int) -> None:
+    for data in dumps({"type": name, **event}):
+        frame = b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
+        found = patterns("/v1/responses")
+        assert (found.token.search(frame) is not None, found.visible.search(frame) is not None) == (token, visible)
+
+
+def test_whole_answers() -> None:
+    text = {"output": [{"type": "message", "content": [{"type": "output_text", "text": "Hello"}]}], "instructions": "x"}
+    empty = {"output": [], "instructions": "Be kind.", "text": {"format": {"type": "text"}}}
+    found = patterns("/v1/responses", stream=False).visible
+    assert all(found.search(data) for data in dumps(text))
+    assert not any(found.search(data) for data in dumps(empty))
+    assert patterns(EXTENDED_PATH, stream=False) == patterns("/v1/messages")
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/tokenize", "/ping"])
+def test_other_routes_generate_nothing(path: str) -> None:
+    assert output_patterns(path, stream=False) is None
+
+
+@given(st.text(max_size=30))
+def test_visible_is_what_a_reader_sees(text: str) -> None:
+    for data in dumps(delta(content=text)):
+        seen = patterns().visible.search(data) is not None
+        assert seen == any(character not in " \n\r\t" for character in text)
+
+
+@given(st.text(max_size=40))
+def test_no_text_is_mistaken_for_a_key(text: str) -> None:
+    hidden = json.dumps({"finish_reason": "length", "id": "x", "content": text})
+    for data in dumps({"choices": [{"reasoning": hidden, "finish_reason": "stop"}]}):
+        assert find_finish(data) == "stop"
+        assert find_id(data) is None
+        assert patterns().visible.search(data) is None
+
+
+INCOMPLETE = {"object": "response", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}
+CALLED = {
+    "object": "response",
+    "incomplete_details": None,
+    "output": [{"type": "function_call", "status": "completed"}],
+}
+SAID = {"object": "response", "incomplete_details": None, "output": [{"type": "message"}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "finish"),
+    [
+        ([{"choices": [{"finish_reason": "length", "stop_reason": None}]}], "length"),
+        ([{"choices": [{"finish_reason": "stop", "stop_reason": "abort"}]}], "stop"),
+        ([delta(content="x"), {"choices": [{"finish_reason": "stop"}]}, {"choices": [], "usage": {}}], "stop"),
+        ([{"choices": [{"finish_reason": "tool_calls"}]}, delta(content="another choice")], "tool_calls"),
+        ([delta(content="x")], None),
+        ([{"type": "message_delta", "delta": {"stop_reason": "max_tokens"}}], "max_tokens"),
+        ([INCOMPLETE], "max_output_tokens"),
+        ([CALLED], "tool_calls"),
+        ([SAID], "stop"),
+        ([{"data": [{"embedding": [1]}]}], None),
+    ],
+)
+def test_finish_reasons(answer: list[dict[str, Any]], finish: str | None) -> None:
+    for form in range(2):
+        assert find_finish(b"".join(dumps(value)[form] for value in answer)) == finish
+
+
+def test_ids_are_found_at_the_beginning_only() -> None:
+    assert find_id(b'data: {"id":"chatcmpl-1","choices":[]}') == "chatcmpl-1"
+    assert find_id(b'{"type":"message_start","message":{"id":"msg_1"}}') == "msg_1"
+    assert find_id(b'{"token":{"id":12}}') is None
+    assert find_id(b" " * 600 + b'{"id":"x"}') is None

@@ -1,0 +1,63 @@
+from typing import Any
+
+import numpy as np
+
+from app.experiments.analysis.evidence.arms import OUTSIDE, Arms, labels
+from app.ledger.wire import Plan
+from tests.support.experiment_world import config
+from tests.support.exposure_columns import Fields, Recorder
+
+PLANS = [Plan("chat", "0-a", {"blue": 99, "green": 1}), Plan("other", "0-b", {"blue": 50, "green": 50})]
+
+
+def arms(recorder: Recorder, started_at: float = 0.0, **experiment: Any) -> Arms:
+    declared = config(**experiment).experiments["green-float32"]
+    return Arms("green-float32", declared, recorder.tables, started_at)
+
+
+def test_exposures_of_other_endpoints_other_deployments_and_earlier_times_do_not_belong() -> None:
+    recorder = Recorder()
+    fields: list[Fields] = [{"assigned": 1}, {"assigned": 2}, {"plan": 1}, {"at": 5.0}, {}]
+    placed = arms(recorder, started_at=100.0).place(recorder.rows(*fields, plans=PLANS))
+    assert placed.belongs.tolist() == [True, False, False, False, True]
+    assert placed.arm.tolist() == [1, OUTSIDE, OUTSIDE, OUTSIDE, 0]
+
+
+def test_starts_at_is_later_than_the_start() -> None:
+    recorder = Recorder()
+    mine = arms(recorder, starts_at=2000.0)
+    assert mine.place(recorder.rows({"at": 1999.0}, {"at": 2000.0})).belongs.tolist() == [False, True]
+
+
+def test_plans_with_the_same_weights_are_one_set() -> None:
+    recorder = Recorder()
+    mine = arms(recorder)
+    plans = [PLANS[0], Plan("chat", "1-c", {"blue": 50, "green": 50}), Plan("chat", "2-d", {"green": 1, "blue": 99})]
+    placed = mine.place(recorder.starts({"plan": 0}, {"plan": 1}, {"plan": 2}, plans=plans))
+    assert mine.weights[placed.weights].tolist() == [[99, 1], [50, 50], [99, 1]]
+    assert len(mine.weights) == 2
+
+
+def test_names_and_plans_that_come_later_are_known() -> None:
+    recorder = Recorder()
+    mine = arms(recorder)
+    mine.place(recorder.rows({}))
+    placed = mine.place(recorder.rows({"plan": 0, "assigned": 1}, plans=[Plan("chat", "9-z", {"blue": 7, "green": 3})]))
+    assert mine.weights[placed.weights].tolist() == [[7, 3]]
+
+
+def test_labels_of_aa_are_drawn_among_controls_units_whatever_their_deployment_is_called() -> None:
+    recorder = Recorder()
+    mine = arms(recorder, mode="aa", treatments=["label"])
+    columns = recorder.rows(*({"unit": unit} for unit in range(400)), {"assigned": 1})
+    placed = mine.place(columns)
+    assert placed.belongs.tolist() == [True] * 400 + [False]
+    assert 150 < (placed.arm == 1).sum() < 250
+    assert mine.weights.tolist() == [[1, 1]]
+    assert placed.arm[:400].tolist() == mine.place(columns).arm[:400].tolist()
+
+
+def test_another_salt_draws_other_labels() -> None:
+    units = np.arange(1000, dtype=np.uint64)
+    one, other = (labels(units, 2, salt) for salt in (b"one", b"other"))
+    assert 400 < (one == other).sum() < 600

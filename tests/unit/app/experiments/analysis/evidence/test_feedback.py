@@ -1,0 +1,155 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.config.experiments import Feedback
+from app.experiments.analysis.evidence.feedback import GRACE_S, UNKNOWN_S, PendingFeedback
+from app.ledger.wire import FeedbackItem
+from tests.support.exposure_columns import Fields, Recorder
+
+WINDOW = 3600.0
+METRICS = {"thumbs": Feedback(window_s=WINDOW), "stars": Feedback(type="number", min=1, max=5, window_s=60.0)}
+RIPE = 1000.0 + WINDOW + GRACE_S
+ALICE, BOB, MANAGER = 7, 8, 0
+
+
+def item(
+    request: int, value: float = 1.0, at: float = 1500.0, caller: int = ALICE, metric: str = "thumbs"
+) -> FeedbackItem:
+    return FeedbackItem(at, request, caller, metric, value)
+
+
+def pending(*fields: Fields, max_pending: int = 1000) -> PendingFeedback:
+    found = PendingFeedback(METRICS, max_pending)
+    add(found, *fields)
+    return found
+
+
+def add(found: PendingFeedback, *fields: Fields) -> None:
+    base: dict[str, Any] = {"at": 1000.0, "caller": ALICE}
+    rows = Recorder().rows(*(base | it for it in fields))
+    found.add_rows(rows, np.arange(len(rows), dtype=np.int32), (rows.assigned != 0).astype(np.int8))
+
+
+def values(found: PendingFeedback, now: float = RIPE, metric: str = "thumbs") -> list[float | None]:
+    return [None if math.isnan(it) else it for it in found.mature(now)[metric].value.tolist()]
+
+
+def test_an_exposure_counts_once_its_window_is_over_with_its_score_or_without() -> None:
+    found = pending({"request": 1}, {"request": 2})
+    found.add([item(1, 0.0)])
+    assert values(found, RIPE - 1) == []
+    assert values(found) == [0.0, None]
+    assert values(found, RIPE + 1) == []
+
+
+def test_what_has_matured_knows_its_unit_stratum_and_arm() -> None:
+    ripe = pending({"request": 1, "unit": 4, "assigned": 0}, {"request": 2, "unit": 5, "assigned": 1}).mature(RIPE)[
+        "thumbs"
+    ]
+    assert (ripe.unit.tolist(), ripe.stratum.tolist(), ripe.arm.tolist()) == ([4, 5], [0, 1], [0, 1])
+
+
+def test_each_metric_has_its_own_window() -> None:
+    found = pending({"request": 1})
+    found.add([item(1, 4.0, 1050.0, metric="stars"), item(1, 1.0, 1050.0)])
+    assert values(found, 1070.0, "stars") == [4.0]
+    assert values(found) == [1.0]
+
+
+def test_the_last_score_counts_in_whatever_order_scores_come() -> None:
+    for order in ([0, 1], [1, 0]):
+        found = pending({"request": 1})
+        items = [item(1, 0.0, 1400.0), item(1, 1.0, 1500.0)]
+        found.add([items[number] for number in order])
+        assert values(found) == [1.0]
+
+
+def test_the_answers_id_works_too() -> None:
+    found = pending({"request": 1, "answer": 11})
+    found.add([item(11)])
+    assert values(found) == [1.0]
+
+
+@pytest.mark.parametrize(("caller", "expected"), [(ALICE, [1.0]), (BOB, [None]), (MANAGER, [1.0])])
+def test_only_who_made_the_request_or_a_manager_may_score_it(caller: int, expected: list[float | None]) -> None:
+    for identity in (1, 11):
+        found = pending({"request": 1, "answer": 11})
+        found.add([item(identity, caller=caller)])
+        assert values(found) == expected
+
+
+def test_a_request_id_used_again_is_the_callers_latest() -> None:
+    fields: list[Fields] = [
+        {"request": 1, "at": 1000.0},
+        {"request": 1, "at": 1001.0},
+        {"request": 1, "caller": BOB, "at": 1002.0},
+    ]
+    for order in ([0, 1, 2], [2, 1, 0]):
+        found = pending(*(fields[number] for number in order))
+        found.add([item(1)])
+        ripe = found.mature(RIPE + 10)["thumbs"].value.tolist()
+        assert [ripe[order.index(number)] == 1.0 for number in range(3)] == [False, True, False]
+
+
+def test_late_scores_change_nothing_and_are_counted() -> None:
+    found = pending({"request": 1}, {"request": 2})
+    found.add([item(1, at=1000.0 + WINDOW + 1)])
+    assert values(found) == [None, None]
+    assert found.late == 1
+
+
+def test_a_score_may_come_before_its_request_has_ended() -> None:
+    found = pending({"request": 2})
+    found.add([item(1)])
+    found.mature(1500.0)
+    add(found, {"request": 1})
+    assert values(found) == [None, 1.0]
+
+
+def test_a_score_of_an_unknown_answer_waits_a_minute() -> None:
+    found = pending({"request": 2})
+    found.add([item(1)])
+    found.mature(1500.0)
+    found.mature(1500.0 + UNKNOWN_S + 1)
+    assert found.unmatched == 1
+    add(found, {"request": 1})
+    assert values(found) == [None, None]
+
+
+def test_what_is_waited_for_is_known_to_who_may_score_it() -> None:
+    found = pending({"request": 1, "answer": 11})
+    assert found.knows([(1, ALICE), (11, ALICE), (1, BOB), (1, MANAGER), (2, ALICE)]) == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert PendingFeedback(METRICS).knows([(1, ALICE)]) == [False]
+
+
+def test_scores_of_other_metrics_are_not_kept() -> None:
+    found = pending({"request": 1})
+    found.add([item(1, metric="other")])
+    assert values(found) == [None]
+    assert found.unmatched == 0
+
+
+def test_above_the_bound_the_oldest_count_at_once_without_a_score() -> None:
+    found = pending(*({"request": number, "at": 1000.0 + number} for number in range(1, 31)), max_pending=20)
+    assert values(found, 1031.0) == [None] * 10
+    assert len(found) <= 30
+    found.add([item(25, at=1100.0)])
+    assert values(found, RIPE + 100).count(1.0) == 1
+
+
+def test_what_counts_already_is_forgotten() -> None:
+    found = pending(*({"request": number} for number in range(1, 100)))
+    found.mature(RIPE)
+    assert len(found) == 0
+    add(found, {"request": 500, "at": RIPE})
+    found.add([item(500, at=RIPE + 1)])
+    assert values(found, RIPE + WINDOW + GRACE_S) == [1.0]

@@ -1,0 +1,44 @@
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.experiments.analysis.evidence.first_seen import FirstSeen
+
+Exposure = tuple[int, float, int, int]
+EXPOSURES = st.lists(
+    st.tuples(st.integers(0, 8), st.floats(0, 4).map(round).map(float), st.integers(0, 3), st.integers(0, 1)),
+    min_size=1,
+    max_size=40,
+)
+
+
+def add(seen: FirstSeen, exposures: Sequence[Exposure]) -> None:
+    unit, at, group, arm = zip(*exposures, strict=True)
+    seen.add(np.array(unit, np.uint64), np.array(at), np.array(group, np.int32), np.array(arm, np.int8))
+
+
+@given(EXPOSURES, st.integers(1, 7))
+def test_a_unit_counts_once_where_it_came_first_in_whatever_order(exposures: list[Exposure], size: int) -> None:
+    seen = FirstSeen(arms=2)
+    for start in range(0, len(exposures), size):
+        add(seen, exposures[start : start + size])
+    first = {unit: min(it[1:] for it in exposures if it[0] == unit) for unit, *_ in exposures}
+    expected = np.zeros((4, 2), np.int64)
+    for _, group, arm in first.values():
+        expected[group, arm] += 1
+    assert seen.counts.tolist() == expected[: len(seen.counts)].tolist()
+    assert expected[len(seen.counts) :].sum() == 0
+    assert seen.new_since(2.0) == sum(at >= 2 for at, _, _ in first.values())
+
+
+def test_above_the_bound_half_of_the_units_are_counted_and_no_unit_twice() -> None:
+    rng, seen = np.random.default_rng(1), FirstSeen(arms=2, max_units=1000)
+    units = rng.integers(0, 2**63, 5000).astype(np.uint64)
+    for _ in range(3):
+        for part in np.array_split(units, 20):
+            seen.add(part, np.zeros(len(part)), np.zeros(len(part), np.int32), (part % 2).astype(np.int8))
+    assert len(seen) <= 1000
+    assert seen.counts.sum() == len(seen)
+    assert abs(seen.counts.sum() / seen.share - 5000) < 900

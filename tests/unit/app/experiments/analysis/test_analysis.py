@@ -1,0 +1,365 @@
+"""One experiment from exposures to its report, in a made-up world."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from app.errors import Conflict
+from app.experiments.analysis.analysis import Analysis, same_run
+from app.experiments.analysis.evidence.arms import Arms
+from app.experiments.report import Comparison, Report
+from app.ledger.wire import FeedbackItem, Flag
+from tests.support.experiment_world import DAY_S, START, World, analysis_of, config
+
+NOW = START + 1.1 * DAY_S
+NAME = "green-float32"
+EVERYTHING: dict[str, Any] = {
+    "secondary": [
+        {"metric": "ttft", "statistic": "p95", "minimal_effect": 0.1},
+        {"metric": "tokens_per_second", "minimal_effect": 0.05},
+        {"metric": "error", "minimal_effect": 0.25},
+        {"metric": "output_tokens", "minimal_effect": 0.05},
+        {"metric": "truncated", "minimal_effect": 0.25},
+    ]
+}
+
+
+def run(world: World, requests: int = 20_000, now: float = NOW, **experiment: Any) -> tuple[Analysis, Report]:
+    """The analysis and its report after a day."""
+    analysis = analysis_of(world, config(world.weights, **(EVERYTHING | experiment)))
+    world.requests(requests).tell(analysis, parts=5)
+    analysis.tick(now)
+    return analysis, analysis.report(now)
+
+
+def secondary(report: Report, metric: str) -> Comparison:
+    return next(it for it in report.secondary if it.metric == metric)
+
+
+def alarms(report: Report) -> set[str]:
+    return {alarm.kind for alarm in report.alarms}
+
+
+def test_without_a_difference_nothing_is_found() -> None:
+    _, report = run(World(users=3000))
+    assert report.primary[0].verdict in ("undecided", "equivalent")
+    assert report.decision == "keep_going"
+    assert not report.alarms
+    assert sum(report.requests.values()) == 20_000
+    assert secondary(report, "output_tokens").verdict in ("undecided", "equivalent")
+    assert not secondary(report, "ttft.p95").discovery
+
+
+def test_a_treatment_that_is_thirty_percent_slower_is_worse() -> None:
+    analysis, report = run(World(slower=1.3))
+    ttft = report.primary[0]
+    assert ttft.verdict == "worse"
+    assert ttft.effect.lower is not None
+    assert ttft.effect.upper is not None
+    assert ttft.effect.lower < 0.3 < ttft.effect.upper
+    assert secondary(report, "ttft.p95").verdict == "worse"
+    assert secondary(report, "tokens_per_second").verdict == "worse"
+    assert secondary(report, "tokens_per_second").discovery
+    assert report.decision == "do_not_ship"
+    assert report.headline == "green-float32 on chat: green is worse than blue."
+    assert analysis.history("ttft", "green")[0].verdict == "worse"
+
+
+def test_a_treatment_that_is_faster_ships_once_a_day_is_over() -> None:
+    world = World(slower=0.85, users=3000)
+    analysis, report = run(world)
+    assert report.decision == "ship"
+    assert analysis.report(START + DAY_S / 2).decision == "keep_going"
+    assert "15 January" in report.details[-1]
+
+
+def test_a_treatment_that_fails_breaks_the_guardrail_and_has_no_valid_latency() -> None:
+    _, report = run(World(error_rate=(0.005, 0.2)), guardrails=[{"event": "error", "action": "rollback"}])
+    assert report.guardrails[0].alarm
+    assert report.decision == "do_not_ship"
+    assert {"guardrail", "completeness"} <= alarms(report)
+    assert report.primary[0].verdict == "invalid"
+    assert secondary(report, "error").verdict == "worse"
+
+
+def test_users_that_are_lost_are_a_sample_ratio_alarm_and_nothing_counts() -> None:
+    analysis = analysis_of(world := World(users=4000, lost=0.3, slower=1.3), config(**EVERYTHING))
+    world.requests(20_000).tell(analysis)
+    occurrences = analysis.tick(NOW)
+    report = analysis.report(NOW)
+    assert alarms(report) == {"sample_ratio"}
+    assert report.sample_ratio.alarm
+    assert report.sample_ratio.attribution
+    assert report.decision == "invalid"
+    assert {it.verdict for it in (*report.primary, *report.secondary)} == {"invalid"}
+    assert [it.kind for it in occurrences] == ["alarm"]
+
+
+def test_a_treatment_that_hangs_is_slow_by_the_clock() -> None:
+    rail = {"event": "slow", "ttft_above_s": 10.0, "action": "rollback"}
+    _, report = run(World(hangs=0.1), guardrails=[rail])
+    assert report.guardrails[0].alarm
+    assert report.headline == "green-float32 on chat: green broke the guardrail slow."
+    assert report.decision == "do_not_ship"
+
+
+@pytest.mark.parametrize("sticky", ["user", None])
+def test_order_and_batches_change_nothing(sticky: str | None) -> None:
+    world = World(users=300, error_rate=(0.01, 0.02))
+    recorded = world.requests(4000)
+    feedback = {"feedback": {"thumbs": {}}, "primary": [{"metric": "thumbs", "minimal_effect": 0.1}]}
+    declared = config(sticky=sticky, strata=["prompt_bytes", "hour"], **(EVERYTHING | feedback))
+    scores = [
+        FeedbackItem(at + 60, int(request), int(caller), "thumbs", float(number % 3 > 0))
+        for number, (at, request, caller) in enumerate(
+            zip(recorded.rows.at, recorded.rows.request, recorded.rows.caller, strict=True)
+        )
+        if number % 2
+    ]
+    reports = []
+    for parts, order in ((1, np.arange(4000)), (7, np.random.default_rng(5).permutation(4000))):
+        analysis = analysis_of(world, declared)
+        recorded.tell(analysis, parts, order)
+        analysis.add_feedback([scores[number] for number in np.argsort(order[: len(scores)])])
+        analysis.tick(NOW)
+        reports.append(analysis.report(NOW))
+    one, other = (_numbers(msgspec.to_builtins(report)) for report in reports)
+    assert one.keys() == other.keys()
+    for path, value in one.items():
+        if "detector" not in path:
+            assert value == (
+                pytest.approx(other[path], rel=1e-9, abs=1e-9) if isinstance(value, float) else other[path]
+            )
+
+
+def _numbers(value: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(value, dict):
+        return {key: it for name, inner in value.items() for key, it in _numbers(inner, f"{path}.{name}").items()}
+    if isinstance(value, list):
+        return {key: it for place, inner in enumerate(value) for key, it in _numbers(inner, f"{path}.{place}").items()}
+    return {path: value}
+
+
+def test_forced_requests_are_shown_and_never_analysed_and_carried_ones_only_watched() -> None:
+    world = World()
+    analysis = analysis_of(world, config())
+    world.requests(500).flagged(Flag.FORCED).tell(analysis)
+    assert sum(analysis.report(NOW).forced.values()) == 500
+    world.error_rate = (0.0, 1.0)
+    world.requests(500).flagged(Flag.CARRIED).tell(analysis)
+    analysis.tick(NOW)
+    report = analysis.report(NOW)
+    assert sum(report.requests.values()) == sum(report.units.values()) == 0
+    assert sum(report.carried.values()) == 500
+    assert [rail.alarm for rail in report.guardrails if rail.event == "error"] == [True]
+    assert report.primary[0].verdict == "invalid"
+    assert "30 are needed" in report.primary[0].reason
+
+
+def test_a_verdict_stays_and_is_told_once() -> None:
+    world = World(slower=1.3)
+    analysis, report = run(world)
+    since = report.primary[0].since
+    assert since == NOW
+    world.slower = 0.6
+    world.requests(20_000, since=NOW).tell(analysis)
+    occurrences = analysis.tick(NOW + DAY_S)
+    later = analysis.report(NOW + DAY_S).primary[0]
+    assert (later.verdict, later.since) == ("worse", since)
+    assert not [it for it in occurrences if it.kind == "verdict" and it.detail["role"] == "primary"]
+
+
+def test_a_restarted_controller_continues_where_it_stopped() -> None:
+    world = World(slower=1.3, error_rate=(0.0, 0.1), users=300)
+    declared = config(**EVERYTHING)
+    recorded = world.requests(8000)
+    before, after = analysis_of(world, declared), analysis_of(world, declared)
+    recorded.tell(before, parts=3)
+    assert before.tick(NOW)
+    recorded.tell(after, parts=1)
+    after.restore(json.loads(json.dumps(before.state())))
+    assert after.tick(NOW + 60) == []
+    one, other = before.report(NOW + 60), after.report(NOW + 60)
+    for mine, theirs in zip(one.primary, other.primary, strict=True):
+        assert (mine.verdict, mine.since) == (theirs.verdict, theirs.since)
+        assert mine.ln_e_max == pytest.approx(theirs.ln_e_max)
+    assert one.alarms == other.alarms
+    assert [rail.alarmed_at for rail in one.guardrails] == [rail.alarmed_at for rail in other.guardrails]
+    assert [point.at for point in after.history("ttft", "green")] == [NOW, NOW + 60]
+
+
+def test_a_state_of_other_metrics_changes_nothing() -> None:
+    analysis, _ = run(World(), requests=2000)
+    analysis.restore({"comparisons": {"gone green": {}}, "alarms": {}})
+    assert analysis.report(NOW).primary[0].verdict == "undecided"
+
+
+def test_aa_labels_control_and_finds_nothing() -> None:
+    world = World(users=3000, weights=(100, 0), plan="0-bbbbbbbb")
+    _, report = run(world, mode="aa", treatments=["label"])
+    assert sum(report.units.values()) > 2900
+    assert abs(report.units["blue"] - report.units["label"]) < 250
+    assert report.primary[0].verdict in ("undecided", "equivalent")
+    assert report.decision == "keep_going"
+    assert report.weights == {"blue": 50, "label": 50}
+    assert {rail.action for rail in report.guardrails} == {"alert"}
+    assert report.headline == "green-float32 on chat: A/A, no difference found where there is none."
+
+
+def test_several_treatments_share_alpha_and_are_each_compared_with_control() -> None:
+    world = World(users=3000, weights=(100, 0))
+    _, report = run(world, mode="aa", treatments=["one", "two"], secondary=[])
+    assert [(it.treatment, it.alpha) for it in report.primary] == [("one", 0.025), ("two", 0.025)]
+    assert [line.startswith(("one: ", "two: ")) for line in report.details] == [True, True, False]
+    for comparison in report.primary:
+        assert [value.arm for value in comparison.values] == ["blue", comparison.treatment]
+
+
+def test_a_ramp_neither_biases_the_estimate_nor_the_split() -> None:
+    world = World(users=4000, weights=(95, 5), plan="0-aaaaaaaa")
+    analysis = analysis_of(world, config((95, 5)))
+    world.requests(10_000, hours=12).tell(analysis)
+    world.weights, world.plan = (50, 50), "1-bbbbbbbb"
+    world.habit = world.habit + 0.5
+    world.requests(10_000, hours=12, since=START + DAY_S / 2).tell(analysis)
+    analysis.tick(NOW)
+    report = analysis.report(NOW)
+    assert report.strata == 10
+    assert report.weights == {"blue": 50, "green": 50}
+    assert abs(report.primary[0].effect.estimate or 1.0) < 0.05
+    assert [plan.weights for plan in report.sample_ratio.plans] == [{"blue": 95, "green": 5}, {"blue": 50, "green": 50}]
+
+
+def test_the_effect_without_cold_minutes_stands_beside_it() -> None:
+    world = World(cold=(0.0, 4 * 3600.0), users=2000)
+    _, report = run(world)
+    for comparison in (report.primary[0], secondary(report, "ttft.p95")):
+        assert comparison.without_cold is not None
+        assert (comparison.without_cold.estimate or 1.0) < (comparison.effect.estimate or 0.0) - 0.03
+    world = World(users=2000)
+    assert run(world)[1].primary[0].without_cold is None
+
+
+def test_where_the_request_is_the_unit_there_is_no_design_effect() -> None:
+    world = World()
+    analysis = analysis_of(world, config(sticky=None, **EVERYTHING))
+    world.requests(5000).tell(analysis, parts=3)
+    report = analysis.report(NOW)
+    assert sum(report.units.values()) == 5000
+    assert report.primary[0].design_effect is None
+    assert report.primary[0].effect.estimate is not None
+    assert "requests on blue" in report.details[-1]
+
+
+def test_units_that_resemble_themselves_are_a_warning() -> None:
+    _, report = run(World(users=200))
+    assert (report.primary[0].design_effect or 0.0) > 2
+    assert any("design effect" in warning for warning in report.warnings)
+
+
+def test_rare_events_have_an_exact_test() -> None:
+    _, report = run(World(error_rate=(0.0, 0.0003)), requests=20_000)
+    error = secondary(report, "error")
+    assert error.event_test is not None
+    assert error.events is not None
+    assert error.events["blue"] == 0
+    assert error.effect.estimate is None
+
+
+def test_feedback_counts_when_its_window_is_over() -> None:
+    world = World(users=2000)
+    feedback = {"thumbs": {"window_s": 600.0}}
+    analysis = analysis_of(world, config(feedback=feedback, secondary=[{"metric": "thumbs", "minimal_effect": 0.1}]))
+    recorded = world.requests(8000, hours=1.0)
+    recorded.tell(analysis)
+    rng, rows = np.random.default_rng(3), recorded.rows
+    green = rows.assigned == world.codes["green"]
+    liked = rng.random(8000) < np.where(green, 0.9, 0.5)
+    told = rng.random(8000) < 0.4
+    items = [
+        FeedbackItem(float(rows.at[n]) + 30, int(rows.request[n]), int(rows.caller[n]), "thumbs", float(liked[n]))
+        for n in np.flatnonzero(told)
+    ]
+    analysis.add_feedback(items)
+    analysis.tick(START + 300)
+    assert secondary(analysis.report(START + 300), "thumbs").verdict == "invalid"
+    analysis.tick(START + 3600 + 700)
+    report = analysis.report(START + 3600 + 700)
+    thumbs, rate = secondary(report, "thumbs"), secondary(report, "thumbs.response_rate")
+    assert thumbs.verdict == "better"
+    assert [value.requests for value in thumbs.values] == [int((told & ~green).sum()), int((told & green).sum())]
+    assert [value.value for value in thumbs.values] == pytest.approx([0.5, 0.9], abs=0.03)
+    assert [value.response_rate for value in thumbs.values] == pytest.approx([0.4, 0.4], abs=0.03)
+    assert rate.verdict in ("undecided", "equivalent")
+
+
+def test_lost_rows_make_everything_invalid_while_they_are_too_many() -> None:
+    analysis, _ = run(World(slower=1.3))
+    analysis.set_lost({"green": 5000})
+    assert [it.detail["kind"] for it in analysis.tick(NOW)] == ["rows_lost"]
+    assert analysis.report(NOW).decision == "invalid"
+    analysis.set_lost({"green": 10})
+    analysis.tick(NOW)
+    assert analysis.report(NOW).decision == "do_not_ship"
+
+
+def test_the_planner_speaks_from_what_is_recorded() -> None:
+    analysis, report = run(World(users=500), requests=6000)
+    small = analysis.plan_sample_size("ttft", 0.05, 0.8, NOW)
+    large = analysis.plan_sample_size("ttft", 0.2, 0.8, NOW)
+    assert small.units > large.units > 30
+    assert small.units_so_far == sum(value.units for value in report.primary[0].values)
+    assert small.days is not None
+    assert small.units_per_day is not None
+    assert small.days == pytest.approx((small.units - small.units_so_far) / small.units_per_day)
+    assert report.primary[0].units_needed == small.units - small.units_so_far
+    with pytest.raises(KeyError):
+        analysis.plan_sample_size("none", 0.05, 0.8, NOW)
+    with pytest.raises(Conflict):
+        analysis_of(World()).plan_sample_size("ttft", 0.05, 0.8, NOW)
+
+
+def test_a_report_of_nothing_has_no_numbers_and_no_verdict() -> None:
+    report = analysis_of(World()).report(START)
+    assert report.decision == "keep_going"
+    assert report.primary[0].effect.estimate is None
+    assert report.headline == "green-float32 on chat: too little is known of green yet."
+    assert report.strata == 0
+
+
+def test_a_verdict_in_aa_is_an_alarm_about_the_rig() -> None:
+    world = World(users=3000, weights=(100, 0))
+    declared = config((100, 0), mode="aa", treatments=["label"])
+    analysis = analysis_of(world, declared)
+    recorded = world.requests(8000)
+    label = Arms(NAME, declared.experiments[NAME], world.tables, START).place(recorded.rows).arm
+    slower = (recorded.rows.ttft_s * np.where(label == 1, 1.4, 1.0)).astype(np.float32)
+    replace(recorded, rows=replace(recorded.rows, ttft_s=slower)).tell(analysis)
+    assert [it.kind for it in analysis.tick(NOW)] == ["verdict", "alarm"]
+    report = analysis.report(NOW)
+    assert report.decision == "invalid"
+    assert alarms(report) == {"aa"}
+    assert report.headline.endswith("no verdict can be trusted, a difference was found where there is none.")
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({}, True),
+        ({"guardrails": []}, True),
+        ({"state": "paused"}, True),
+        ({"secondary": [{"metric": "error", "minimal_effect": 0.2}]}, True),
+        ({"alpha": 0.01}, False),
+        ({"primary": [{"metric": "ttft", "minimal_effect": 0.1}]}, False),
+        ({"mode": "aa", "treatments": ["label"]}, False),
+    ],
+)
+def test_what_decides_begins_a_new_run_and_everything_else_keeps_the_evidence(
+    change: dict[str, Any], same: bool
+) -> None:
+    old, new = config(), config(**change)
+    assert same_run(old.experiments[NAME], new.experiments[NAME]) == same

@@ -1,0 +1,47 @@
+import numpy as np
+
+from app.experiments.analysis.evidence.arrays import combined
+from app.experiments.analysis.false_verdicts import Recorded, false_verdicts
+from app.experiments.statistics.look import Lines
+from tests.support.experiment_world import World, analysis_of, config
+
+
+def recorded(units: int, seed: int = 1) -> Recorded:
+    """Users who come back and differ."""
+    rng = np.random.default_rng(seed)
+    n = rng.integers(1, 20, units).astype(np.float64)
+    x = n * rng.normal(0, 0.5, units) + np.sqrt(n) * rng.normal(0, 0.5, units)
+    codes = np.arange(units)
+    lines = Lines(codes, np.zeros(units, np.int64), np.zeros(units, np.int64), n, x, n)
+    return Recorded("ttft", "difference", 0.05, lines, combined(codes.astype(np.uint64), codes))
+
+
+def test_sequences_keep_their_level_where_a_repeated_t_test_does_not() -> None:
+    found = false_verdicts([recorded(1500)], runs=200, alpha=0.05)[0]
+    assert found.sequences <= 0.075
+    assert found.peeked >= 0.1
+    assert (found.runs, found.looks, found.units) == (200, 20, 1500)
+
+
+def test_the_same_units_give_the_same_answer() -> None:
+    assert false_verdicts([recorded(300)], 20, 0.05) == false_verdicts([recorded(300)], 20, 0.05)
+
+
+def test_nothing_recorded_gives_no_verdicts() -> None:
+    found = false_verdicts([recorded(0)], 5, 0.05)[0]
+    assert (found.sequences, found.peeked, found.looks, found.units) == (0, 0, 0, 0)
+
+
+def test_an_analysis_draws_its_recorded_units_anew_though_they_differ_by_arm() -> None:
+    world = World(users=500, slower=2.0)
+    secondary = [
+        {"metric": "ttft", "statistic": "p95", "minimal_effect": 0.1},
+        {"metric": "error", "minimal_effect": 0.2},
+    ]
+    recorded = world.requests(4000)
+    for sticky in ("user", None):
+        analysis = analysis_of(world, config(sticky=sticky, secondary=secondary))
+        recorded.tell(analysis)
+        found = analysis.false_verdicts()(20)
+        assert [(it.metric, it.units) for it in found] == [("ttft", 500), ("error", 500)]
+        assert max(it.sequences for it in found) <= 0.2

@@ -1,0 +1,84 @@
+import pytest
+
+from app.experiments.analysis.evidence.metrics import Measure
+from app.experiments.analysis.verdicts.rules import decision_of, effect_of, is_not_worse, verdict_of
+from app.experiments.report import Better, Comparison, Decision, Effect, Verdict
+
+
+def measure(better: Better) -> Measure:
+    return Measure(
+        key="m", metric="m", statistic="mean", kind="mean", better=better, scale="relative", minimal_effect=0.05,
+        role="primary",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("better", "lower", "upper", "verdict", "not_worse"),
+    [
+        ("higher", 0.01, 0.2, "better", True),
+        ("higher", -0.2, -0.01, "worse", False),
+        ("higher", -0.04, -0.01, "worse", True),
+        ("higher", -0.04, 0.04, "equivalent", True),
+        ("higher", -0.04, 0.2, "undecided", True),
+        ("higher", -0.2, 0.04, "undecided", False),
+        ("lower", -0.2, -0.01, "better", True),
+        ("lower", 0.01, 0.2, "worse", False),
+        ("lower", -0.2, 0.04, "undecided", True),
+        ("lower", -0.04, 0.2, "undecided", False),
+        ("lower", -0.04, 0.04, "equivalent", True),
+        ("neither", 0.01, 0.2, "worse", False),
+        ("neither", -0.2, -0.01, "worse", False),
+        ("neither", 0.01, 0.04, "equivalent", True),
+        ("neither", -0.2, 0.2, "undecided", False),
+        ("higher", 0.01, None, "better", True),
+        ("lower", None, None, "undecided", False),
+        ("lower", 0.3, None, "worse", False),
+    ],
+)
+def test_a_verdict_is_what_the_interval_says_in_the_good_direction(
+    better: Better, lower: float | None, upper: float | None, verdict: Verdict, not_worse: bool
+) -> None:
+    effect = Effect(estimate=0.0, lower=lower, upper=upper)
+    assert verdict_of(effect, measure(better)) == verdict
+    assert is_not_worse(effect, measure(better)) == not_worse
+
+
+def test_a_lift_is_relative_to_control_and_a_difference_stays_as_it_is() -> None:
+    lift = effect_of(-0.08, (-0.14328, -0.01672), "relative")
+    assert (lift.lower, lift.upper) == pytest.approx((-0.1335, -0.0166), abs=1e-4)
+    assert effect_of(0.3, None, "absolute") == Effect(estimate=0.3)
+
+
+def compared(verdict: Verdict, *, not_worse: bool = False) -> Comparison:
+    return Comparison(
+        metric="m", statistic="mean", role="primary", treatment="green", better="lower", scale="relative",
+        minimal_effect=0.05, alpha=0.05, effect=Effect(), verdict=verdict, not_worse=not_worse,
+    )  # fmt: skip
+
+
+BETTER, SAME, OPEN = (
+    compared("better", not_worse=True),
+    compared("equivalent", not_worse=True),
+    compared("undecided", not_worse=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("primary", "facts", "decision"),
+    [
+        ([BETTER], {}, "ship"),
+        ([BETTER, SAME, OPEN], {}, "ship"),
+        ([BETTER, compared("undecided")], {}, "keep_going"),
+        ([SAME, OPEN], {}, "keep_going"),
+        ([BETTER, compared("worse", not_worse=True)], {}, "do_not_ship"),
+        ([BETTER], {"acted": True, "quiet": False}, "do_not_ship"),
+        ([BETTER], {"quiet": False}, "keep_going"),
+        ([BETTER], {"long_enough": False}, "keep_going"),
+        ([BETTER], {"invalid": True}, "invalid"),
+        ([compared("worse")], {"invalid": True}, "invalid"),
+        ([BETTER], {"invalid": True, "acted": True}, "do_not_ship"),
+    ],
+)
+def test_the_decision(primary: list[Comparison], facts: dict[str, bool], decision: Decision) -> None:
+    everything = {"acted": False, "quiet": True, "invalid": False, "long_enough": True} | facts
+    assert decision_of(primary, **everything) == decision

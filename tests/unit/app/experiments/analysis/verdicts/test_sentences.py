@@ -1,0 +1,118 @@
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.experiments.analysis.verdicts import sentences
+from app.experiments.report import Comparison, Effect
+from tests.support.experiment_reports import GREEN, SHIP, TTFT, guardrail
+
+
+def compared(**fields: Any) -> Comparison:
+    return msgspec.structs.replace(TTFT, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"effect": Effect(estimate=-0.08, lower=-0.134, upper=-0.017)},
+            "First token 8.0 % earlier (between 1.7 % and 13.4 % earlier).",
+        ),
+        (
+            {"effect": Effect(estimate=1.18, lower=0.71, upper=1.78)},
+            "First token 118 % later (between 71.0 % and 178 % later).",
+        ),
+        (
+            {"effect": Effect(estimate=0.01, lower=-0.02, upper=0.04)},
+            "First token 1.0 % later (between 2.0 % earlier and 4.0 % later).",
+        ),
+        (
+            {"metric": "tokens_per_second", "effect": Effect(estimate=0.1, lower=0.05, upper=0.15)},
+            "Tokens per second 10.0 % higher (between 5.0 % and 15.0 % higher).",
+        ),
+        (
+            {"metric": "ttft.p95", "statistic": "p95", "effect": Effect(estimate=-0.1, lower=-0.2, upper=-0.05)},
+            "First token (p95) 10.0 % earlier (between 5.0 % and 20.0 % earlier).",
+        ),
+        (
+            {"metric": "stars", "statistic": "mean", "scale": "absolute",
+             "effect": Effect(estimate=-0.25, lower=-0.5, upper=0.1)},
+            "stars 0.250 lower (between 0.500 lower and 0.100 higher).",
+        ),
+        (
+            {"metric": "error", "effect": Effect(), "event_test": Effect(estimate=3.0, lower=1.0, upper=None)},
+            "Error rate 300 % higher (at least 100 % higher).",
+        ),
+        (
+            {"metric": "error", "effect": Effect(), "event_test": Effect(estimate=0.2, lower=-1.0, upper=None)},
+            "Error rate 20.0 % higher (no upper bound yet).",
+        ),
+        ({"effect": Effect(), "reason": "12 units on green so far, 30 are needed"},
+         "First token: 12 units on green so far, 30 are needed."),
+    ],
+)  # fmt: skip
+def test_an_effect_in_words(fields: dict[str, Any], sentence: str) -> None:
+    assert sentences.effect_sentence(compared(**fields)) == sentence
+
+
+def headline(**fields: Any) -> str:
+    return sentences.headline(msgspec.structs.replace(SHIP, **fields)).removeprefix("green-float32 on chat: ")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "words"),
+    [
+        (["better"], "smollm2-green is better than smollm2-blue."),
+        (["worse", "undecided"], "smollm2-green is worse than smollm2-blue."),
+        (["equivalent"], "smollm2-green is equivalent to smollm2-blue."),
+        (["undecided", "equivalent"], "no verdict on smollm2-green against smollm2-blue yet."),
+        (["invalid"], "too little is known of smollm2-green yet."),
+        (["better", "worse"], "smollm2-green is better than smollm2-blue in ttft and worse in ttft."),
+    ],
+)
+def test_the_headline_says_what_the_primary_metrics_say(verdicts: list[Any], words: str) -> None:
+    assert headline(primary=[compared(verdict=verdict) for verdict in verdicts]) == words
+
+
+def test_what_must_be_known_first_comes_first() -> None:
+    assert (
+        headline(guardrails=[guardrail("error", 9.0, 1, 40, alarm=True)]) == "smollm2-green broke the guardrail error."
+    )
+    assert headline(decision="invalid") == "no verdict can be trusted, see the alarms."
+    assert headline(mode="aa") == "A/A, no difference found where there is none."
+    neutral = compared(verdict="worse", better="neither", metric="output_tokens")
+    assert headline(primary=[neutral]) == "smollm2-green differs from smollm2-blue."
+
+
+def test_the_details_tell_effect_certainty_counts_guardrails_and_split() -> None:
+    first, last = sentences.details(SHIP, 0.05, "users")
+    assert first.endswith("True at any time you look, with 95 % certainty.")
+    assert last == (
+        "1,204 users on smollm2-blue, 1,198 on smollm2-green, 31,870 requests, since 12 November 14:05. "
+        "Guardrails quiet. Split as configured (no alarm)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"decision": "ship"}, "Next: give smollm2-green all traffic."),
+        ({"decision": "do_not_ship"}, "Next: take smollm2-green out of the traffic."),
+        ({"decision": "invalid"}, "Next: find what differs by arm (see the alarms), then start a new run."),
+        (
+            {"primary": [compared(verdict="undecided", units_needed=3200, days_needed=2.1)]},
+            "Next: about 3,200 more units, 2.1 days at the present rate, to find a difference of 5.0 %.",
+        ),
+        ({"primary": [compared(verdict="undecided", units_needed=0)]}, "Next: keep going; a verdict is due."),
+        ({}, "Next: keep going until 15 November 14:05, so that every hour of the day has been seen."),
+        ({"primary": [compared(verdict="equivalent")]}, "Next: take the one that you prefer for other reasons."),
+        ({"primary": [compared(verdict="invalid")]}, "Next: keep going."),
+        ({"mode": "aa"}, "Next: nothing to do; a difference would raise an alarm."),
+    ],
+)
+def test_what_to_do_next(fields: dict[str, Any], words: str) -> None:
+    report = msgspec.structs.replace(SHIP, **({"decision": "keep_going"} | fields))
+    decisions = {GREEN: report.decision}
+    earliest = (SHIP.started_at or 0.0) + 3 * 86400
+    assert sentences.next_step(report, decisions, earliest) == words

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+
+from app.experiments.analysis.evidence.arms import Arms
+from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
+from app.experiments.statistics.sample_ratio import ln_e
+from app.ledger.wire import Plan
+from tests.support.experiment_world import config
+from tests.support.exposure_columns import Recorder
+
+HALF, ONE_PERCENT = Plan("chat", "1-b", {"blue": 50, "green": 50}), Plan("chat", "0-a", {"blue": 99, "green": 1})
+
+
+def watch(returning: bool = True) -> tuple[SampleRatioWatch, Arms, Recorder]:
+    recorder = Recorder()
+    declared = config().experiments["green-float32"]
+    arms = Arms("green-float32", declared, recorder.tables, 0.0)
+    for plan in (ONE_PERCENT, HALF):
+        recorder.tables.plan(plan)
+    return SampleRatioWatch(arms, recorder.tables, returning=returning), arms, recorder
+
+
+def add(found: SampleRatioWatch, units: range, plan: int, arm: int, at: float = 1000.0) -> None:
+    size = len(units)
+    unit = np.array(units, np.uint64)
+    found.add(unit, np.full(size, at), np.full(size, plan, np.int32), np.full(size, arm, np.int8))
+
+
+@pytest.mark.parametrize("returning", [True, False])
+def test_plans_add_up_with_each_its_own_weights(returning: bool) -> None:
+    found, _, _ = watch(returning)
+    add(found, range(9880), 0, 0)
+    add(found, range(9880, 10_000), 0, 1)
+    add(found, range(10_000, 15_100), 1, 0)
+    add(found, range(15_100, 20_000), 1, 1)
+    status = found.status([])
+    assert status.ln_e == pytest.approx(ln_e([((9880, 120), (99, 1)), ((5100, 4900), (50, 50))]), abs=1e-9)
+    assert [(it.plan, it.units) for it in status.plans] == [
+        ("0-a", {"blue": 9880, "green": 120}),
+        ("1-b", {"blue": 5100, "green": 4900}),
+    ]
+    assert found.units == [14_980, 5020]
+    assert not found.is_new_alarm()
+
+
+def test_a_unit_that_comes_back_under_another_plan_is_not_a_new_coin() -> None:
+    found, _, _ = watch()
+    add(found, range(100), 1, 0, at=2000.0)
+    add(found, range(100), 0, 0, at=1000.0)
+    add(found, range(100), 1, 1, at=3000.0)
+    assert [it.units for it in found.status([]).plans] == [{"blue": 100, "green": 0}]
+
+
+def test_lost_units_are_an_alarm_that_is_new_once() -> None:
+    found, _, _ = watch()
+    add(found, range(3000), 1, 0)
+    add(found, range(3000, 5100), 1, 1)
+    assert found.is_new_alarm()
+    found.alarmed_at = 9.0
+    assert not found.is_new_alarm()
+    assert found.status(["because"]).attribution == ["because"]
+
+
+@pytest.mark.parametrize("returning", [True, False])
+def test_the_rate_of_new_units_is_known(returning: bool) -> None:
+    found, _, _ = watch(returning)
+    add(found, range(10), 1, 0, at=1000.0)
+    add(found, range(10, 15), 1, 0, at=9 * 3600.0)
+    assert found.new_since(0.0) == 15
+    assert found.new_since(8 * 3600.0) == 5

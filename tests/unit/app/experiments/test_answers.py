@@ -1,0 +1,164 @@
+"""The controller's answers, on a read side in memory."""
+
+import json
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.experiments.answers import Answers
+from app.experiments.report import Report
+from tests.support.experiment_reader import FakeReader
+from tests.support.experiment_reports import SHIP
+
+
+@pytest.fixture
+def reader() -> FakeReader:
+    return FakeReader()
+
+
+@pytest.fixture
+def answers(reader: FakeReader) -> Answers:
+    return Answers(reader)
+
+
+def get(answers: Answers, path: str, **query: str) -> Any:
+    answer = answers.answer("GET", path, query, b"")
+    assert answer.status == 200, answer.body
+    return json.loads(answer.body) if answer.media_type == "application/json" else answer.body.decode()
+
+
+def refused(
+    answers: Answers, path: str, method: str = "GET", body: bytes = b"", query: Mapping[str, str] = MappingProxyType({})
+) -> tuple[int, str, Any]:
+    answer = answers.answer(method, path, query, body)
+    error = json.loads(answer.body)
+    return answer.status, error["message"], error["param"]
+
+
+def test_every_experiment_is_listed_also_a_draft(answers: Answers) -> None:
+    listed = get(answers, "/experiments")["experiments"]
+    assert [(it["experiment"], it["state"], it["decision"]) for it in listed] == [
+        ("green-float32", "running", "ship"),
+        ("next", "draft", None),
+    ]
+    assert listed[0]["headline"] == SHIP.headline
+    assert listed[0]["plan"] == "1-5e6f7a8b"
+
+
+def test_one_experiment_in_a_line(answers: Answers) -> None:
+    assert get(answers, "/experiments/green-float32")["units"] == {"smollm2-blue": 1204, "smollm2-green": 1198}
+
+
+def test_the_list_as_text(answers: Answers) -> None:
+    lines = get(answers, "/experiments", format="text").splitlines()
+    assert lines[1].split("  ")[0] == "green-float32"
+    assert lines[1].endswith("ship")
+    assert SHIP.headline in lines
+
+
+def test_no_experiments_as_text(reader: FakeReader, answers: Answers) -> None:
+    reader.declared.clear()
+    assert get(answers, "/experiments", format="text") == "No experiments are declared.\n"
+    assert get(answers, "/experiments") == {"experiments": []}
+
+
+def test_the_report_has_three_formats(answers: Answers) -> None:
+    assert msgspec.convert(get(answers, "/experiments/green-float32/report"), Report) == SHIP
+    assert get(answers, "/experiments/green-float32/report", format="markdown").startswith(f"# {SHIP.headline}")
+    assert get(answers, "/experiments/green-float32/report", format="text").startswith(SHIP.headline)
+
+
+def test_the_history_of_a_metric(answers: Answers) -> None:
+    path = "/experiments/green-float32/history"
+    history = get(answers, path, metric="ttft", treatment="smollm2-green")
+    assert [point["ln_e"] for point in history["points"]] == [0.0, 0.5, 1.0]
+    assert get(answers, path)["metric"] == "ttft"
+    assert "-20.0 % to +6.0 %" in get(answers, path, format="text")
+    assert "No look yet" in get(answers, path, metric="thumbs", format="text")
+
+
+def test_the_planner_takes_the_minimal_effect_by_default(answers: Answers) -> None:
+    path = "/experiments/green-float32/planner"
+    assert get(answers, path)["effect"] == 0.05
+    assert get(answers, path, metric="ttft.p95", effect="0.2", power="0.9")["power"] == 0.9
+    told = get(answers, path, format="text")
+    assert "To find an effect of 5.0 % with 80 % power: 26,002 units in both arms together" in told
+    assert "10.7 days from now" in told
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "param"),
+    [
+        ("/experiments", {"format": "pdf"}, "format"),
+        ("/experiments/green-float32/history", {"metric": "itl"}, "metric"),
+        ("/experiments/green-float32/history", {"treatment": "red"}, "treatment"),
+        ("/experiments/green-float32/planner", {"effect": "0"}, "effect"),
+        ("/experiments/green-float32/planner", {"power": "1"}, "power"),
+        ("/experiments/green-float32/planner", {"power": "nan"}, "power"),
+        ("/experiments/green-float32/report", {"at": "1"}, "at"),
+    ],
+)
+def test_a_wrong_parameter_is_named(answers: Answers, path: str, query: dict[str, str], param: str) -> None:
+    status, message, named = refused(answers, path, query=query)
+    assert (status, named) == (400, param)
+    assert message.startswith(f"{param}: ")
+
+
+def test_unknown_names_and_paths(answers: Answers) -> None:
+    status, message, _ = refused(answers, "/experiments/red/report")
+    assert (status, message) == (404, "No experiment 'red'; declared: green-float32, next")
+    status, message, _ = refused(answers, "/experiments/next/report")
+    assert (status, message) == (404, "The experiment 'next' has no evidence: its state is draft")
+    assert refused(answers, "/nothing")[0] == 404
+    assert refused(answers, "/experiments", method="DELETE")[0] == 405
+
+
+def test_aa_runs_are_done_in_the_background(answers: Answers) -> None:
+    path = "/experiments/green-float32/aa"
+    assert refused(answers, path)[0] == 404
+    assert answers.answer("POST", path, {}, b'{"runs": 200}').status == 202
+    runs = finished(answers, path)
+    assert runs["state"] == "done"
+    assert runs["results"][0]["sequences"] == 0.013
+    told = get(answers, path, format="text")
+    assert "1.3 %" in told
+    assert "35.4 %" in told
+
+
+def finished(answers: Answers, path: str) -> Any:
+    while (runs := get(answers, path))["state"] == "running":
+        time.sleep(0.01)
+    return runs
+
+
+def test_a_bug_in_aa_runs_is_told_and_they_can_be_started_again(reader: FakeReader, answers: Answers) -> None:
+    path = "/experiments/green-float32/aa"
+    reader.judged.failing = True
+    answers.answer("POST", path, {}, b'{"runs": 1}')
+    assert finished(answers, path)["state"] == "failed"
+    assert "They failed" in get(answers, path, format="text")
+    reader.judged.failing = False
+    answers.answer("POST", path, {}, b'{"runs": 1}')
+    assert finished(answers, path)["state"] == "done"
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"runs": 0}', b'{"runs": true}', b'{"runs": 1, "salt": 2}'])
+def test_wrong_numbers_of_runs(answers: Answers, body: bytes) -> None:
+    assert refused(answers, "/experiments/green-float32/aa", "POST", body)[0] == 400
+
+
+def test_exposures_are_found_by_the_hash_in_the_path(reader: FakeReader, answers: Answers) -> None:
+    reader.rows[0xAB] = [{"assigned": "smollm2-blue"}]
+    assert get(answers, "/requests/00000000000000ab") == {"exposures": [{"assigned": "smollm2-blue"}]}
+    assert get(answers, "/requests/00000000000000ac") == {"exposures": []}
+    assert refused(answers, "/requests/xyz")[0] == 404
+
+
+def test_series_are_those_of_experiments_with_evidence(answers: Answers) -> None:
+    series = get(answers, "/series")
+    assert {it["labels"]["experiment"] for it in series} == {"green-float32"}
+    assert all(it["labels"]["endpoint"] == "chat" for it in series)

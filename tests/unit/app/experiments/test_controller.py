@@ -1,0 +1,319 @@
+"""The controller takes every batch once, keeps it, and finds everything again when it restarts."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from app.config.experiments import LedgerSettings
+from app.config.schema import Config, parse
+from app.experiments.columns import RowColumns, Tables, router_hash
+from app.experiments.controller import Controller, InvalidBatch
+from app.experiments.storage import segments
+from app.experiments.storage.store import LocalStore
+from app.ledger.wire import Acknowledgement, Batch, FeedbackItem, Lost, Plan, decode_acknowledgement, encode
+from tests.support.exposures import batch, late, row, start
+from tests.support.fake_analysis import FakeAnalysis, same_run
+
+START = 1000.0
+A = router_hash("router-a")
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def configuration(**experiment: Any) -> Config:
+    section = {
+        "endpoint": "chat",
+        "control": "blue",
+        "treatments": ["green"],
+        "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+    }
+    return parse(
+        {
+            "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 50, "green": 50}}},
+            "deployments": {
+                name: {"url": "http://x", "model": name, "tasks": ["chat"], "price": None} for name in ("blue", "green")
+            },
+            "experiments": {"trial": section | experiment},
+        }
+    )
+
+
+class Desk:
+    """A directory, a clock, and one controller after another."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.clock = directory, Clock()
+        self.analyses: list[FakeAnalysis] = []
+        self.config = configuration()
+        self.controller = self.start()
+
+    def start(self, url: str = "ledger") -> Controller:
+        """A controller, as after the death of the one before."""
+        self.controller = Controller(
+            LedgerSettings(url=url),
+            base=self.directory,
+            analysis_factory=self._analysis,
+            same_run=same_run,
+            clock=self.clock,
+        )
+        self.controller.configure(self.config)
+        return self.controller
+
+    def _analysis(self, *arguments: Any) -> FakeAnalysis:
+        self.analyses.append(FakeAnalysis(*arguments))
+        return self.analyses[-1]
+
+    @property
+    def analysis(self) -> FakeAnalysis:
+        return self.analyses[-1]
+
+    @property
+    def store(self) -> LocalStore:
+        return LocalStore(self.directory / "ledger")
+
+    def send(self, sent: Batch) -> Acknowledgement:
+        return decode_acknowledgement(self.controller.ingest(encode(sent)))
+
+    def pass_time(self, seconds: float) -> None:
+        """With the controller at work."""
+        self.clock.now += seconds
+        self.controller.tick()
+
+    def analysis_report_warnings(self) -> list[str]:
+        evidence = self.controller.analysis("trial")
+        assert evidence is not None
+        return evidence.report(self.clock()).warnings
+
+    def rows_on_disk(self) -> RowColumns:
+        found = segments.committed(self.store)
+        return RowColumns.concat([segments.read(self.store, it, Tables())[1].rows for it in found])
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def full(number: int, **fields: Any) -> Batch:
+    """A batch of one request."""
+    return batch(number, starts=[start(number)], rows=[row(number)], oldest=1, **fields)
+
+
+def test_a_batch_is_received_at_once_and_durable_after_a_minute(desk: Desk) -> None:
+    assert desk.send(full(1)) == Acknowledgement(received=1, durable=0)
+    desk.pass_time(59)
+    assert desk.send(full(2)) == Acknowledgement(received=2, durable=0)
+    desk.pass_time(1)
+    assert desk.send(full(3)) == Acknowledgement(received=3, durable=2)
+    assert desk.analysis.rows == {(A, seq): 1 for seq in (1, 2, 3)}
+    assert desk.rows_on_disk().seq.tolist() == [1, 2]
+
+
+def test_a_repeated_batch_changes_nothing(desk: Desk) -> None:
+    for _ in range(3):
+        assert desk.send(full(1)).received == 1
+    desk.pass_time(60)
+    assert desk.send(full(1)) == Acknowledgement(received=1, durable=1)
+    desk.pass_time(60)
+    assert desk.analysis.rows == {(A, 1): 1}
+    assert desk.rows_on_disk().seq.tolist() == [1]
+
+
+def test_a_controller_that_starts_again_counts_everything_anew_and_asks_for_what_is_missing(desk: Desk) -> None:
+    item = FeedbackItem(START, 10_001, 7, "thumbs", 1.0)
+    desk.send(batch(1, starts=[start(1)], rows=[row(1)], late=[late(1)], feedback=[item]))
+    desk.pass_time(60)
+    desk.send(full(2))
+    desk.start()
+    assert (desk.analysis.rows, desk.analysis.starts, desk.analysis.late) == ({(A, 1): 1},) * 3
+    assert desk.analysis.feedback == [item]
+    assert desk.analysis.started_at == START
+    assert desk.send(full(3)) == Acknowledgement(received=1, durable=1)
+    assert desk.send(full(2)).received == 3
+    assert desk.analysis.rows == {(A, seq): 1 for seq in (1, 2, 3)}
+
+
+def test_a_batch_that_was_dropped_is_not_waited_for(desk: Desk) -> None:
+    desk.send(full(1))
+    dropped = Lost("chat", "green", 5)
+    assert desk.send(batch(4, rows=[row(4)], oldest=3, lost=[dropped])).received == 2
+    assert desk.send(batch(3, rows=[row(3)], oldest=3, lost=[dropped])).received == 4
+    desk.pass_time(1)
+    assert desk.analysis.lost == {"green": 5}
+
+
+def test_losses_before_a_run_are_not_its_own_and_survive_a_restart(desk: Desk) -> None:
+    desk.send(batch(1, lost=[Lost("chat", "blue", 10), Lost("other", "blue", 1)]))
+    desk.config = configuration(alpha=0.01)
+    desk.pass_time(1)
+    desk.controller.configure(desk.config)
+    desk.send(batch(2, lost=[Lost("chat", "blue", 12)]))
+    desk.pass_time(60)
+    assert desk.analysis.lost == {"blue": 2}
+    desk.start()
+    assert desk.analysis.lost == {"blue": 2}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        encode(Acknowledgement(received=1, durable=1)),
+        encode(batch(1, version=2)),
+        encode(batch(1, oldest=2)),
+        encode(batch(1, rows=[row(1, plan=3)])),
+    ],
+)
+def test_what_is_no_batch_is_rejected_and_leaves_nothing(desk: Desk, data: bytes) -> None:
+    with pytest.raises(InvalidBatch):
+        desk.controller.ingest(data)
+    assert desk.send(full(1)).received == 1
+    assert desk.analysis.rows == {(A, 1): 1}
+
+
+def test_a_plan_that_is_new_asks_for_the_configuration(desk: Desk) -> None:
+    desk.send(full(1))
+    desk.controller.configure(desk.config)
+    assert not desk.controller.wants_configuration
+    desk.send(batch(2, plans=[Plan("chat", "0-bbbbbbbb", {"blue": 100})], rows=[row(2)]))
+    assert desk.controller.wants_configuration
+
+
+def test_an_hour_of_segments_becomes_one_and_holds_the_same(desk: Desk) -> None:
+    desk.clock.now = 3600.0 * 10
+    for number in range(1, 6):
+        desk.send(full(number))
+        desk.pass_time(60)
+    before = np.sort(desk.rows_on_disk().seq)
+    assert len(segments.committed(desk.store)) == 5
+    desk.pass_time(3600)
+    assert len(segments.committed(desk.store)) == 1
+    assert np.array_equal(np.sort(desk.rows_on_disk().seq), before)
+    assert len(desk.store.list("starts")) == 1
+    desk.start()
+    assert desk.send(full(5)) == Acknowledgement(received=5, durable=5)
+
+
+def test_what_is_older_than_the_retention_is_deleted(desk: Desk) -> None:
+    desk.send(full(1))
+    desk.pass_time(60)
+    desk.pass_time(29 * 86400)
+    assert len(segments.committed(desk.store)) == 1
+    for _ in range(2):
+        desk.pass_time(86400)
+    assert segments.committed(desk.store) == []
+    assert desk.store.list("starts") == []
+    assert desk.store.list("journal") != []
+
+
+def below_a_file(desk: Desk) -> Callable[[], None]:
+    """The directory's parent is a regular file, so that it cannot be made; the function returned puts it right."""
+    file = desk.directory / "file"
+    file.write_text("")
+    desk.start("file/ledger")
+    return file.unlink
+
+
+def test_a_directory_that_cannot_be_made_costs_nothing(desk: Desk) -> None:
+    repair = below_a_file(desk)
+    for number in range(1, 4):
+        assert desk.send(full(number, sent_at=desk.clock())) == Acknowledgement(received=number, durable=0)
+        desk.pass_time(60)
+    assert desk.analysis.rows == {(A, seq): 1 for seq in (1, 2, 3)}
+    failing, incomplete = desk.analysis_report_warnings()
+    assert "has failed for 180 s" in failing
+    assert "could not be read yet" in incomplete
+    repair()
+    desk.pass_time(60)
+    desk.pass_time(60)
+    assert desk.send(full(4, sent_at=desk.clock())) == Acknowledgement(received=4, durable=3)
+    assert desk.analysis_report_warnings() == []
+    assert desk.analysis.rows == {(A, seq): 1 for seq in (1, 2, 3, 4)}
+    assert desk.analysis.started_at == START
+
+
+def test_a_routers_clock_that_is_off_is_told(desk: Desk) -> None:
+    desk.send(full(1, sent_at=START + 5))
+    (warning,) = desk.analysis_report_warnings()
+    assert warning.startswith("The clock of router router-a is 5.0 s ahead")
+
+
+def test_an_exposure_is_found_by_its_request_or_answer_wherever_it_is(desk: Desk) -> None:
+    desk.send(full(1))
+    (waiting,) = desk.controller.exposures(10_001)
+    desk.pass_time(60)
+    (stored,) = desk.controller.exposures(20_001)
+    assert waiting == stored
+    assert (stored["assigned"], stored["finish"], stored["error"]) == ("blue", "stop", "none")
+    assert stored["plan"] == {"endpoint": "chat", "id": "0-aaaaaaaa", "weights": {"blue": 50, "green": 50}}
+    assert stored["max_tokens"] is None
+    assert desk.controller.exposures(1) == []
+
+
+def test_the_journal_says_what_happened_and_a_restart_keeps_the_run(desk: Desk) -> None:
+    desk.analysis.largest = 3.5
+    desk.send(full(1))
+    desk.pass_time(60)
+    desk.config = configuration(state="stopped")
+    desk.controller.configure(desk.config)
+    desk.pass_time(10)
+    desk.config = configuration(secondary=[{"metric": "duration", "minimal_effect": 0.1}])
+    desk.controller.configure(desk.config)
+    desk.pass_time(60)
+    started = [it.analysis.started_at for it in [desk]]
+    desk.start()
+    assert desk.analysis.started_at == started[0] == START
+    assert desk.analysis.restored == {"largest": 3.5}
+    kinds = [entry.kind for entry in desk.controller.entries()]
+    assert kinds.count("run_begun") == 1
+    assert [it for it in kinds if it != "configuration"] == [
+        "controller_started",
+        "run_begun",
+        "run_state",
+        "run_state",
+        "run_changed",
+        "controller_started",
+    ]
+
+
+def test_another_primary_metric_is_another_run(desk: Desk) -> None:
+    desk.send(full(1))
+    desk.pass_time(30)
+    desk.config = configuration(primary=[{"metric": "duration", "minimal_effect": 0.05}])
+    desk.controller.configure(desk.config)
+    assert desk.analysis.started_at == START + 30
+    assert desk.analysis.rows == {}
+    assert desk.analysis.restored is None
+
+
+def test_requests_while_an_experiment_is_stopped_do_not_count(desk: Desk) -> None:
+    desk.config = configuration(state="stopped")
+    desk.pass_time(10)
+    desk.controller.configure(desk.config)
+    desk.send(batch(1, rows=[row(1, at=START + 9), row(2, at=START + 11)]))
+    assert desk.analysis.rows == {(A, 1): 1}
+    desk.config = configuration()
+    desk.pass_time(10)
+    desk.controller.configure(desk.config)
+    desk.send(batch(2, rows=[row(3, at=START + 21)]))
+    assert desk.analysis.rows == {(A, 1): 1, (A, 3): 1}
+
+
+def test_closing_writes_what_waits(desk: Desk) -> None:
+    desk.send(full(1))
+    desk.controller.close()
+    desk.start()
+    assert desk.analysis.rows == {(A, 1): 1}
+    assert desk.send(full(2)) == Acknowledgement(received=2, durable=1)

@@ -1,0 +1,264 @@
+"""What a router's ledger holds, and what of it goes into batches."""
+
+import time
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.config.schema import Config, parse
+from app.ledger.exposure import Exposure
+from app.ledger.ledger import MOST_ENTRIES, Arrival, Ledger
+from app.ledger.plans import Scope
+from app.ledger.rows import Ending
+from app.ledger.wire import (
+    VERSION,
+    Acknowledgement,
+    Batch,
+    FeedbackItem,
+    Flag,
+    Late,
+    Plan,
+    Row,
+    Start,
+    decode_batch,
+    encode,
+    encode_sealed,
+    seal,
+)
+
+PROMPTLY = {"guardrails": [{"event": "slow", "ttft_above_s": 1}, {"event": "unfinished", "unfinished_above_s": 2}]}
+SAID = b'{"id":"c","choices":[{"message":{"content":"%b"},"finish_reason":"stop"}]}'
+
+
+def config(*, buffer_bytes: int = 2**26, blue: int = 50, **experiment: Any) -> Config:
+    fields: dict[str, Any] = {"endpoint": "chat", "control": "blue", "treatments": ["green"]}
+    fields |= {"primary": [{"metric": "ttft", "minimal_effect": 0.05}], **experiment}
+    return parse(
+        {
+            "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": blue, "green": 100 - blue}}},
+            "deployments": {name: {"url": f"http://{name}", "model": "m"} for name in ("blue", "green")},
+            "experiments": {"first": fields},
+            "ledger": {"buffer_bytes": buffer_bytes},
+        }
+    )
+
+
+class Recorder:
+    """A ledger with one recorded endpoint."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.ledger = Ledger(lambda url: b"s" * 32)
+        self.scope: Scope = self.ledger.configure(config(**fields))["chat"]
+
+    def start(self, assigned: str = "blue", *, turn: int = 0, age: float = 0.0, **fields: Any) -> Exposure:
+        given: dict[str, Any] = {"key": "ann", "reason": "sticky", "stream": True, **fields}
+        arrival = Arrival(
+            "req", given["key"], "caller", assigned, given["reason"], "openai", "chat", given["stream"], 10, turn,
+            time.perf_counter() - age,
+        )  # fmt: skip
+        return self.ledger.start(self.scope, arrival)
+
+    def record(self, count: int = 1, **fields: Any) -> None:
+        for _ in range(count):
+            self.ledger.finish(self.start(**fields), Ending(200, 1.0))
+
+    def batches(self) -> list[Batch]:
+        """Everything that has been recorded; the controller makes it durable."""
+        self.ledger.seal()
+        found: list[Batch] = []
+        while (batch := self.ledger.backlog.next()) is not None:
+            found.append(decode_batch(self.ledger.encoded(batch)))
+            self.ledger.backlog.acknowledge(Acknowledgement(batch.number, batch.number))
+        return found
+
+
+def test_a_sealed_batch_is_the_batch() -> None:
+    plan = Plan("chat", "0-1", {"blue": 100})
+    row = Row(1, 2.5, 3, 0, 2**64 - 1, 6, 0, 1, -1, 0, 2, 3, True, 200, 0, 1, 10, None, 5, None, 0.5, 1.0, None, None,
+              1, 0, 0, False, 8)  # fmt: skip
+    parts: Any = (["a", "b"], [plan], [Start(1, 2.5, 3, 0, 1, 0, 0)], [row], [Late(0, 1.0, 1, 2.5, 3, 0, 1, 0)],
+                  [FeedbackItem(1.0, 2, 3, "thumbs", 1.0)])  # fmt: skip
+    whole = Batch(VERSION, "r", 7, 5, 1.5, *parts, [])
+    sealed = encode_sealed(seal(7, *parts), router="r", oldest=5, sent_at=1.5, lost=[])
+    assert sealed == encode(whole)
+    assert decode_batch(sealed) == whole
+    with pytest.raises(msgspec.DecodeError):
+        decode_batch(b"\x80")
+
+
+def test_nothing_is_recorded_without_a_controller() -> None:
+    asked: list[str] = []
+    ledger = Ledger(lambda url: asked.append(url) or b"s", enabled=False)  # type: ignore[func-returns-value]
+    assert ledger.configure(config()) == {}
+    assert (asked, ledger.hashes) == ([], None)
+
+
+def test_the_secret_is_read_once_and_only_if_something_is_recorded() -> None:
+    asked: list[str] = []
+
+    def secret(url: str) -> bytes:
+        asked.append(url)
+        return b"s" * 32
+
+    ledger = Ledger(secret)
+    ledger.configure(config(state="draft"))
+    assert asked == []
+    ledger.configure(config())
+    ledger.configure(config(blue=60))
+    assert asked == [".run/ledger"]
+
+
+def test_a_request_has_one_row_whatever_is_told_twice() -> None:
+    recorder = Recorder()
+    exposure = recorder.start()
+    recorder.ledger.finish(exposure, Ending(200, 1.0))
+    recorder.ledger.finish(exposure, Ending(500, 2.0))
+    (batch,) = recorder.batches()
+    assert [row.seq for row in batch.rows] == [start.seq for start in batch.starts] == [1]
+
+
+def test_a_row_names_its_plan_and_names_in_its_own_batch() -> None:
+    recorder = Recorder()
+    first = recorder.start("green")
+    recorder.ledger.seal()
+    recorder.start("blue")
+    first.served = "blue"
+    recorder.ledger.finish(first, Ending(200, 1.0))
+    one, two = recorder.batches()
+    assert one.names[one.starts[0].assigned] == two.names[two.rows[0].assigned] == "green"
+    assert two.names[two.rows[0].served] == "blue"
+    assert one.plans == two.plans == [recorder.scope.plan]
+    assert (one.number, two.number, one.oldest, two.oldest) == (1, 2, 1, 2)
+
+
+def test_requests_in_flight_are_counted_until_they_end() -> None:
+    recorder = Recorder()
+    open_requests = [recorder.start() for _ in range(3)]
+    recorder.ledger.finish(open_requests[0], Ending(200, 1.0))
+    recorder.start()
+    (batch,) = recorder.batches()
+    assert [it.draw.in_flight for it in open_requests] == [0, 1, 2]
+    assert len(batch.starts) == 4
+
+
+@pytest.mark.parametrize(("turn", "blue", "flags"), [(0, 60, 0), (1, 60, Flag.CARRIED), (1, 50, 0)])
+def test_a_conversation_is_carried_after_a_change_of_plan(turn: int, blue: int, flags: int) -> None:
+    recorder = Recorder()
+    recorder.scope = recorder.ledger.configure(config(blue=blue))["chat"]
+    assert recorder.start(turn=turn).draw.flags == flags
+
+
+def test_a_request_that_names_its_deployment_is_forced() -> None:
+    assert Recorder().start(reason="header").draw.flags == Flag.FORCED
+    assert Recorder().start(reason="model").draw.flags == Flag.FORCED
+
+
+def test_numbers_fit_their_columns() -> None:
+    recorder = Recorder()
+    recorder.ledger.finish(recorder.start(turn=10**6), Ending(200, 1.0, attempts=1000, max_tokens=10**30))
+    recorder.ledger.finish(recorder.start(), Ending(200, 1.0, max_tokens="many"))
+    (batch,) = recorder.batches()
+    assert [(row.turn, row.attempts, row.max_tokens) for row in batch.rows] == [(65535, 255, 2**32 - 1), (0, 1, None)]
+
+
+def test_late_requests_are_told_once() -> None:
+    recorder = Recorder(**PROMPTLY)
+    recorder.start(age=3.0)
+    recorder.start()
+    for _ in range(2):
+        recorder.ledger.tell_late(time.perf_counter())
+    (batch,) = recorder.batches()
+    assert [(late.kind, late.above_s, late.seq) for late in batch.late] == [(0, 1.0, 1), (1, 2.0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "ending", "flags"),
+    [
+        (SAID % b"hi", Ending(200, 1.0), 0),
+        (SAID % b"", Ending(200, 1.0), Flag.EMPTY),
+        (SAID % b"", Ending(502, 1.0, complete=False), 0),
+        (SAID % b"hi", Ending(499, 1.0, complete=False, gone=True), Flag.CLIENT_GONE),
+    ],
+)
+def test_flags_of_answers(answer: bytes, ending: Ending, flags: int) -> None:
+    recorder = Recorder()
+    exposure = recorder.start(stream=False)
+    exposure.sent("/v1/chat/completions", {})
+    exposure.answer(answer)
+    recorder.ledger.finish(exposure, ending)
+    assert recorder.batches()[0].rows[0].flags == flags
+
+
+def test_a_promised_form_is_checked_before_the_row_is_recorded() -> None:
+    recorder = Recorder()
+    for text in (b"{}", b"{"):
+        exposure = recorder.start(stream=False)
+        exposure.sent("/v1/chat/completions", {"response_format": {"type": "json_object"}})
+        exposure.answer(SAID % text)
+        recorder.ledger.finish(exposure, Ending(200, 1.0))
+    assert [len(batch.rows) for batch in recorder.batches()] == [0]
+    assert len(recorder.ledger.unchecked) == 2
+    recorder.ledger.checked(recorder.ledger.check(2))
+    (batch,) = recorder.batches()
+    assert [row.flags for row in batch.rows] == [0, Flag.INVALID_OUTPUT]
+    assert recorder.ledger.unchecked == []
+
+
+def test_a_batch_is_sealed_when_it_is_full() -> None:
+    recorder = Recorder()
+    recorder.record(MOST_ENTRIES // 2 + 5)
+    assert [(len(it.starts), len(it.rows)) for it in recorder.batches()] == [(MOST_ENTRIES // 2,) * 2, (5, 5)]
+
+
+def test_feedback_travels_with_the_batch() -> None:
+    recorder = Recorder()
+    recorder.ledger.feedback([FeedbackItem(1.0, 2, 3, "thumbs", 1.0)])
+    (batch,) = recorder.batches()
+    assert batch.feedback == [FeedbackItem(1.0, 2, 3, "thumbs", 1.0)]
+
+
+def test_beyond_the_bound_the_oldest_batches_are_dropped_and_their_rows_counted() -> None:
+    recorder = Recorder(buffer_bytes=2**16)
+    backlog = recorder.ledger.backlog
+    for count in range(3000):
+        recorder.record(assigned="green" if count % 3 else "blue")
+        assert backlog.size <= 2**16
+    recorder.ledger.seal()
+    batches = recorder.batches()
+    kept = [row for batch in batches for row in batch.rows]
+    lost = {it.deployment: it.rows for it in batches[-1].lost}
+    assert len(kept) + sum(lost.values()) == 3000
+    assert lost["green"] > lost["blue"] > 0
+    assert [row.seq for row in kept] == list(range(3001 - len(kept), 3001))
+    assert batches[0].oldest == batches[0].number > 1
+
+
+def test_a_batch_under_way_is_not_dropped() -> None:
+    recorder = Recorder(buffer_bytes=2**16)
+    recorder.record(50)
+    recorder.ledger.seal()
+    backlog = recorder.ledger.backlog
+    backlog.in_flight = 1
+    recorder.record(3000)
+    assert (backlog.oldest, backlog.size <= 2**16) == (1, True)
+    backlog.in_flight = None
+    recorder.record(100)
+    assert backlog.oldest > 1
+
+
+def test_a_controller_that_restarts_is_sent_again_what_it_did_not_make_durable() -> None:
+    recorder = Recorder()
+    backlog = recorder.ledger.backlog
+    for number in range(1, 5):
+        recorder.record()
+        recorder.ledger.seal()
+        assert (batch := backlog.next()) is not None
+        assert batch.number == number
+        backlog.acknowledge(Acknowledgement(number, 1))
+    assert (backlog.next(), len(backlog), backlog.oldest) == (None, 3, 2)
+    backlog.acknowledge(Acknowledgement(1, 1))
+    assert (batch := backlog.next()) is not None
+    assert batch.number == 2
+    backlog.acknowledge(Acknowledgement(4, 4))
+    assert (backlog.next(), backlog.unconfirmed(), backlog.size, backlog.oldest) == (None, None, 0, 0)

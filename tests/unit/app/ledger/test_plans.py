@@ -1,0 +1,75 @@
+"""Plans, and what is recorded of which endpoint."""
+
+from typing import Any
+
+import pytest
+
+from app.config.schema import Config, parse
+from app.ledger.plans import NEVER, plan_of, scopes
+
+EXPERIMENT: dict[str, Any] = {
+    "endpoint": "chat",
+    "control": "blue",
+    "treatments": ["green"],
+    "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+}
+
+
+def config(experiment: dict[str, Any] | None = None, **endpoint: Any) -> Config:
+    chat = {"tasks": ["chat"], "traffic": {"blue": 90, "green": 10}, **endpoint}
+    deployments = {name: {"url": f"http://{name}", "model": "m"} for name in ("blue", "green")}
+    experiments = {"first": {**EXPERIMENT, **experiment}} if experiment is not None else {}
+    endpoints = {"chat": chat, "other": {"tasks": ["chat"], "traffic": {"blue": 100}}}
+    return parse({"endpoints": endpoints, "deployments": deployments, "experiments": experiments})
+
+
+def plan_id(**endpoint: Any) -> str:
+    return plan_of("chat", config(**endpoint).endpoints["chat"]).id
+
+
+def test_a_plan_is_the_same_everywhere_and_changes_with_whatever_decides_who_is_assigned() -> None:
+    assert plan_id() == plan_id(traffic={"green": 10, "blue": 90}) == plan_id(fallback=["green"], ledger="always")
+    others = {plan_id(traffic={"blue": 80, "green": 20}), plan_id(sticky={"by": "user"})}
+    others |= {plan_id(sticky={"by": "conversation"}), plan_id(sticky={"by": "header", "name": "x"})}
+    others |= {plan_of("chat", config().endpoints["chat"], generation=1).id}
+    assert len(others | {plan_id()}) == 6
+    generation, _, digest = plan_id().partition("-")
+    assert (generation, len(digest), int(digest, 16) >= 0) == ("0", 8, True)
+
+
+def test_what_is_recorded() -> None:
+    assert scopes(config(), {}) == {}
+    assert list(scopes(config({}), {})) == ["chat"]
+    assert list(scopes(config({"state": "paused"}), {})) == ["chat"]
+    assert list(scopes(config({"state": "draft"}), {})) == list(scopes(config({"state": "stopped"}), {})) == []
+    always = scopes(config(ledger="always"), {})
+    assert (list(always), always["chat"].slow, always["chat"].unfinished) == (["chat"], (), ())
+
+
+@pytest.mark.parametrize(
+    ("experiment", "slow", "unfinished"),
+    [
+        ({}, (10.0,), ()),
+        ({"guardrails": []}, (), ()),
+        (
+            {
+                "guardrails": [
+                    {"event": "slow", "ttft_above_s": 5},
+                    {"event": "slow", "ttft_above_s": 2},
+                    {"event": "unfinished", "unfinished_above_s": 60},
+                ]
+            },
+            (2.0, 5.0),
+            (60.0,),
+        ),
+        ({"guardrails": [], "secondary": [{"metric": "unfinished", "minimal_effect": 0.1}]}, (), (600.0,)),
+    ],
+)
+def test_the_limits_are_those_of_the_guardrails(
+    experiment: dict[str, Any], slow: tuple[float, ...], unfinished: tuple[float, ...]
+) -> None:
+    scope = scopes(config(experiment), {"chat": 3.0})["chat"]
+    assert (scope.slow, scope.unfinished, scope.changed_at) == (slow, unfinished, 3.0)
+    whole, stream = scope.first_due
+    assert whole == min(unfinished, default=NEVER)
+    assert stream == min((*slow, *unfinished), default=NEVER)

@@ -1,0 +1,63 @@
+"""Hashes of units, callers and requests, and the secret behind them."""
+
+import logging
+import multiprocessing
+import stat
+from pathlib import Path
+
+import pytest
+
+from app.ledger.secret import FILE, kept_secret, unit_secret
+from app.ledger.units import Hashes, request_hash, secret_of
+
+
+def test_the_same_key_has_the_same_hash_on_every_router_of_a_cluster() -> None:
+    one, other, stranger = Hashes(secret_of("k")), Hashes(secret_of("k")), Hashes(secret_of("l"))
+    assert one.unit("ann") == other.unit("ann") != stranger.unit("ann")
+    assert one.caller("ann") == other.caller("ann") != stranger.caller("ann")
+    assert 0 <= one.unit("ann") < 2**64
+
+
+def test_a_unit_is_no_caller_and_no_request() -> None:
+    hashes = Hashes(secret_of("k"))
+    assert len({hashes.unit("ann"), hashes.caller("ann"), request_hash("ann")}) == 3
+
+
+def test_hashes_stay_as_they_are() -> None:
+    """The ledger's directory keeps them for weeks: a new version must find the same units."""
+    hashes = Hashes(secret_of("internal"))
+    assert hashes.unit("ann") == 0x6D24611D1C490D26
+    assert request_hash("chatcmpl-1") == 0x05CEAAF605966FC6
+
+
+def test_odd_text_has_a_hash() -> None:
+    hashes = Hashes(b"x" * 32)
+    assert hashes.unit("\ud800") != hashes.unit("")
+    assert request_hash("\ud800") != request_hash("")
+    assert hashes.caller("\ud800") != hashes.caller("")
+
+
+def test_without_an_internal_key_the_secret_is_kept_in_the_ledgers_directory(tmp_path: Path) -> None:
+    ledger = tmp_path / "run" / "ledger"
+    secret = unit_secret("", str(ledger))
+    assert unit_secret("", str(ledger)) == secret != unit_secret("", str(tmp_path / "other"))
+    assert stat.S_IMODE((ledger / FILE).stat().st_mode) == 0o600
+    assert [file.name for file in ledger.iterdir()] == [FILE]
+    assert unit_secret("key", str(ledger)) == secret_of("key")
+
+
+def test_processes_that_start_together_agree(tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        assert len(set(pool.map(kept_secret, [tmp_path / "ledger"] * 8))) == 1
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/ledger", "{tmp}/file/ledger", "{tmp}/broken"])
+def test_a_directory_that_keeps_no_secret_is_warned_of_and_refuses_nothing(
+    tmp_path: Path, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / FILE).write_text("no secret")
+    with caplog.at_level(logging.WARNING, logger="switchyard"):
+        assert len(unit_secret("", url.format(tmp=tmp_path))) == 32
+    assert [getattr(record, "event", "") for record in caplog.records] == ["unit_secret_not_kept"]

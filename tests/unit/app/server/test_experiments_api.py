@@ -1,0 +1,295 @@
+"""The API of experiments: who may know what, and what becomes of the controller's answers."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from app.access.api_keys import create
+from app.access.caller import ConfigViews
+from app.access.guard import Access
+from app.access.key_file import append
+from app.config.schema import parse
+from app.ledger.units import Hashes, request_hash
+from app.ledger.wire import FeedbackItem
+from app.server.experiments_api import ExperimentsApi
+from app.telemetry.metrics import Telemetry
+from tests.support.experiment_reader import GREEN_FLOAT32
+from tests.support.experiment_reports import SHIP
+from tests.support.fake_controller import FakeController
+
+BLUE, GREEN = "smollm2-blue", "smollm2-green"
+HASHES = Hashes(b"secret")
+
+
+class Notebook:
+    """Keeps feedback."""
+
+    def __init__(self) -> None:
+        self.hashes: Hashes | None = HASHES
+        self.items: list[FeedbackItem] = []
+
+    def feedback(self, items: Sequence[FeedbackItem]) -> None:
+        self.items += items
+
+
+class Rig:
+    """The API on a controller in memory, with a manager's key and those of two teams."""
+
+    def __init__(self, directory: Path) -> None:
+        self.keys: dict[str, tuple[str, str]] = {}
+        file = directory / "keys.yaml"
+        for name, endpoints in (("boss", []), ("chat team", ["chat"]), ("embed team", ["embed"])):
+            key, record = create(name, endpoints=endpoints)
+            append(file, record.line)
+            self.keys[name] = key, record.id
+        self.plain: dict[str, Any] = {
+            "endpoints": {
+                "chat": {"tasks": ["chat"], "traffic": {BLUE: 50, GREEN: 50}, "sticky": {"by": "conversation"}},
+                "embed": {"tasks": ["embeddings"], "traffic": {"mini": 100}},
+                "keyed": {"tasks": ["chat"], "traffic": {BLUE: 50, GREEN: 50}, "sticky": {"by": "api_key"}},
+            },
+            "deployments": {
+                **{name: {"url": f"http://127.0.0.1:1/{name}", "model": name} for name in (BLUE, GREEN)},
+                "mini": {"url": "http://127.0.0.1:1/mini", "model": "mini", "tasks": ["embeddings"]},
+            },
+            "experiments": {"green-float32": GREEN_FLOAT32},
+            "access": {"keys_file": str(file), "managers": ["boss"]},
+        }
+        self.controller: FakeController | None = FakeController()
+        self.ledger = Notebook()
+        self.telemetry = Telemetry()
+        self.access = Access(self.telemetry, loopback=True, several_routers=False)
+        self.views: ConfigViews | None = None
+        self.configure(self.plain)
+
+    def configure(self, plain: Mapping[str, Any]) -> None:
+        config = parse(plain)
+        self.access.reconfigure(config)
+        self.views = ConfigViews(config)
+
+    def id_of(self, key: str) -> str:
+        """The caller's id."""
+        return f"key-{self.keys[key][1]}"
+
+    @property
+    def client(self) -> TestClient:
+        api = ExperimentsApi(
+            lambda: self.views, lambda: [GREEN], self.telemetry, self.access, self.controller, self.ledger
+        )
+        return TestClient(Starlette(routes=api.routes()))
+
+    def call(self, method: str, path: str, key: str = "boss", **more: Any) -> Any:
+        headers = {"authorization": f"Bearer {self.keys[key][0]}"} if key else {}
+        return self.client.request(method, path, headers=headers, **more)
+
+    def get(self, path: str, key: str = "boss", /, **query: str) -> Any:
+        return self.call("GET", path, key, params=query)
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)
+
+
+def refusal(answer: Any) -> tuple[int, str, str | None]:
+    """Status, message and param of an error in OpenAI's form."""
+    error = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return answer.status_code, error["message"], error["param"]
+
+
+REPORT = "/api/experiments/green-float32/report"
+
+
+def test_experiments_are_listed_to_those_who_may_use_their_endpoint(rig: Rig) -> None:
+    for key in ("boss", "chat team"):
+        listed = rig.get("/api/experiments", key).json()["experiments"]
+        assert [it["experiment"] for it in listed] == ["green-float32", "next"]
+    assert rig.get("/api/experiments", "embed team").json() == {"experiments": []}
+    assert refusal(rig.get("/api/experiments", ""))[0] == 401
+
+
+def test_the_list_has_three_formats(rig: Rig) -> None:
+    assert rig.get("/api/experiments", format="text").text.startswith("EXPERIMENT")
+    markdown = rig.get("/api/experiments", format="markdown")
+    assert markdown.headers["content-type"] == "text/markdown; charset=utf-8"
+    assert markdown.text.startswith("| experiment | endpoint |")
+    assert refusal(rig.get("/api/experiments", format="pdf"))[::2] == (400, "format")
+
+
+def test_the_controllers_answers_are_passed_on(rig: Rig) -> None:
+    assert rig.get(REPORT, "chat team").json()["headline"] == SHIP.headline
+    told = rig.get(REPORT, format="text")
+    assert told.headers["content-type"] == "text/plain; charset=utf-8"
+    assert told.text.startswith(SHIP.headline)
+    assert rig.get("/api/experiments/green-float32").json()["decision"] == "ship"
+    assert len(rig.get("/api/experiments/green-float32/history", metric="ttft").json()["points"]) == 3
+    assert rig.get("/api/experiments/green-float32/planner", effect="0.1").json()["effect"] == 0.1
+
+
+def test_another_teams_experiment_is_forbidden_and_an_unknown_one_not_found(rig: Rig) -> None:
+    status, message, param = refusal(rig.get(REPORT, "embed team"))
+    assert (status, param) == (403, "name")
+    assert message == "'embed team' may not use the endpoint of the experiment 'green-float32'"
+    status, message, param = refusal(rig.get("/api/experiments/red/report", "embed team"))
+    assert (status, message, param) == (404, "No experiment 'red'; known: none", "name")
+
+
+def test_the_controllers_refusals_name_the_parameter(rig: Rig) -> None:
+    assert refusal(rig.get("/api/experiments/green-float32/planner", power="2"))[::2] == (400, "power")
+    assert refusal(rig.get(REPORT, at="yesterday"))[::2] == (400, "at")
+    assert refusal(rig.get("/api/experiments/green-float32/aa"))[0] == 404
+
+
+def test_a_parameter_that_is_not_read_is_refused(rig: Rig) -> None:
+    assert refusal(rig.get(REPORT, metrc="ttft"))[::2] == (400, "metrc")
+    assert refusal(rig.get("/api/requests/r1", format="text"))[::2] == (400, "format")
+
+
+def test_only_managers_start_aa_runs(rig: Rig) -> None:
+    path = "/api/experiments/green-float32/aa"
+    assert refusal(rig.call("POST", path, "chat team", json={"runs": 3}))[0] == 403
+    assert rig.call("POST", path, json={"runs": 3}).status_code == 202
+    assert refusal(rig.call("POST", path, json={"runs": 0}))[::2] == (400, "runs")
+
+
+def test_a_controller_that_does_not_answer_is_a_503_with_the_reason(rig: Rig) -> None:
+    assert rig.controller is not None
+    rig.controller.absent = True
+    status, message, _ = refusal(rig.get(REPORT))
+    assert (status, message) == (503, "The controller of experiments cannot be reached")
+    rig.controller = None
+    assert refusal(rig.get("/api/experiments"))[0] == 503
+
+
+def test_without_a_configuration_everything_is_a_503(rig: Rig) -> None:
+    rig.views = None
+    for path in ("/api/experiments", REPORT, "/api/requests/r1", "/api/endpoints/chat/assignment"):
+        assert refusal(rig.get(path, ""))[0] == 503
+
+
+def test_without_experiments_nobody_needs_a_controller(rig: Rig) -> None:
+    rig.configure({**rig.plain, "experiments": {}})
+    rig.controller = None
+    assert rig.get("/api/experiments").json() == {"experiments": []}
+    assert rig.get("/api/experiments", format="text").text == "No experiments are declared.\n"
+    assert rig.call("POST", "/api/feedback", json=score()).json()["unknown_metric"] == ["thumbs"]
+
+
+# --- requests --------------------------------------------------------------------------------------
+
+
+def with_exposure(rig: Rig, caller: str) -> None:
+    assert rig.controller is not None
+    row = {"assigned": BLUE, "caller": f"{HASHES.caller(rig.id_of(caller)):016x}"}
+    rig.controller.reader.rows[request_hash("chatcmpl-1/2")] = [row]
+
+
+def test_a_caller_sees_its_own_requests_and_a_manager_all(rig: Rig) -> None:
+    with_exposure(rig, "chat team")
+    for key in ("chat team", "boss"):
+        shown = rig.get("/api/requests/chatcmpl-1/2", key).json()
+        assert shown == {"request_id": "chatcmpl-1/2", "exposures": [{"assigned": BLUE}]}
+    assert refusal(rig.get("/api/requests/chatcmpl-1/2", "embed team"))[::2] == (404, "id")
+
+
+def test_a_request_that_was_not_recorded_is_not_found(rig: Rig) -> None:
+    status, message, _ = refusal(rig.get("/api/requests/r1"))
+    assert status == 404
+    assert "still running" in message
+    rig.ledger.hashes = None
+    assert refusal(rig.get("/api/requests/r1"))[0] == 404
+
+
+# --- feedback --------------------------------------------------------------------------------------
+
+
+def score(metric: str = "thumbs", value: Any = True) -> dict[str, Any]:
+    return {"request_id": "r1", "metric": metric, "value": value}
+
+
+def test_feedback_goes_into_the_ledger_with_the_callers_hash(rig: Rig) -> None:
+    answer = rig.call("POST", "/api/feedback", "chat team", json=score())
+    assert (answer.status_code, answer.json()) == (202, {"accepted": 1, "pending": 1, "unknown_metric": []})
+    (item,) = rig.ledger.items
+    assert (item.request, item.metric, item.value) == (request_hash("r1"), "thumbs", 1.0)
+    assert item.caller == HASHES.caller(rig.id_of("chat team"))
+
+
+def test_a_manager_scores_every_answer(rig: Rig) -> None:
+    rig.call("POST", "/api/feedback", json=score())
+    assert rig.ledger.items[0].caller == 0
+
+
+def test_a_known_request_is_not_pending(rig: Rig) -> None:
+    assert rig.controller is not None
+    rig.controller.reader.judged.requests.add(request_hash("r1"))
+    assert rig.call("POST", "/api/feedback", json=[score(), score("stars", 3)]).json()["pending"] == 0
+
+
+def test_feedback_is_kept_while_the_controller_is_away(rig: Rig) -> None:
+    assert rig.controller is not None
+    rig.controller.absent = True
+    assert rig.call("POST", "/api/feedback", json=score()).json() == {
+        "accepted": 1,
+        "pending": None,
+        "unknown_metric": [],
+    }
+    assert len(rig.ledger.items) == 1
+
+
+def test_unknown_metrics_are_told_and_the_others_count(rig: Rig) -> None:
+    answer = rig.call("POST", "/api/feedback", json=[score(), score("thumb")]).json()
+    assert (answer["accepted"], answer["unknown_metric"]) == (1, ["thumb"])
+    assert rig.call("POST", "/api/feedback", "embed team", json=score()).json()["unknown_metric"] == ["thumbs"]
+
+
+def test_wrong_feedback_is_refused_as_a_whole(rig: Rig) -> None:
+    answer = rig.call("POST", "/api/feedback", json=[score(), score("stars", 9)])
+    assert refusal(answer) == (400, "[1].value: must be a number from 1 to 5", "[1].value")
+    assert rig.ledger.items == []
+    assert refusal(rig.call("POST", "/api/feedback", "", json=score()))[0] == 401
+
+
+def test_where_nothing_is_recorded_feedback_is_a_503(rig: Rig) -> None:
+    rig.ledger.hashes = None
+    assert refusal(rig.call("POST", "/api/feedback", json=score()))[0] == 503
+
+
+# --- assignment ------------------------------------------------------------------------------------
+
+
+def test_a_key_is_explained_to_those_who_may_use_the_endpoint(rig: Rig) -> None:
+    path = "/api/endpoints/chat/assignment"
+    told = rig.get(path, "chat team", key="session-1").json()
+    assert told["deployment"] in (BLUE, GREEN)
+    assert told["unit"] is None, "only managers may look for a unit in the ledger"
+    assert rig.get(path, key="session-1").json()["unit"] == f"{HASHES.unit('session-1'):016x}"
+    assert refusal(rig.get(path, "embed team", key="session-1"))[0] == 403
+    assert refusal(rig.get("/api/endpoints/red/assignment"))[::2] == (404, "endpoint")
+    assert refusal(rig.get(path))[::2] == (400, "key")
+
+
+def test_an_endpoint_that_is_sticky_by_api_key_takes_the_callers_own(rig: Rig) -> None:
+    told = rig.get("/api/endpoints/keyed/assignment").json()
+    assert told["unit"] == f"{HASHES.unit(rig.keys['boss'][0]):016x}"
+
+
+def test_a_failing_deployment_is_told(rig: Rig) -> None:
+    told = rig.get("/api/endpoints/chat/assignment", key="x").json()
+    assert {it["deployment"]: it["breaker_open"] for it in told["deployments"]} == {BLUE: False, GREEN: True}
+
+
+def test_every_operation_is_counted_with_its_endpoint(rig: Rig) -> None:
+    rig.get(REPORT)
+    assert 'dialect="switchyard"' in rig.telemetry.expose(["chat"]).decode()
+
+
+def test_bodies_are_not_echoed(rig: Rig) -> None:
+    answer = rig.call("POST", "/api/feedback", content=json.dumps({"request_id": "secret-id"}))
+    assert "secret-id" not in answer.text

@@ -1,0 +1,210 @@
+"""`switchyard experiments` on a ledger's directory, without a server."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from deployments.cli.errors import ExitCode
+from deployments.cli.experiments.check import Check
+from deployments.cli.main import main
+from tests.support.experiment_world import START, World, config
+from tests.support.recorded_ledger import recorded_ledger
+
+REQUESTS = 3000
+NAME = "green-float32"
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A day in which green is 40 % slower than blue."""
+    declared = config(
+        secondary=[{"metric": "error", "minimal_effect": 0.2}], guardrails=[{"event": "error"}], min_duration_s=3600
+    )
+    return recorded_ledger(tmp_path_factory.mktemp("day"), World(slower=1.4), declared, REQUESTS)
+
+
+class Shell:
+    """Runs the command."""
+
+    def __init__(self, ledger: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.ledger, self._capsys = ledger, capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        """The exit code, stdout and stderr."""
+        code = main(["experiments", *arguments, "--ledger", self.ledger])
+        printed = self._capsys.readouterr()
+        return code, printed.out, printed.err
+
+
+@pytest.fixture
+def shell(ledger: str, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(ledger, capsys)
+
+
+def test_the_list_names_the_experiment_and_its_decision(shell: Shell) -> None:
+    code, out, _ = shell("list")
+    assert code == 0
+    assert out.splitlines()[1].split()[0] == NAME
+    assert "do not ship" in out
+
+
+def test_the_report_is_what_the_controller_would_have_told(shell: Shell) -> None:
+    code, out, _ = shell("report", NAME)
+    assert code == 0
+    assert out.startswith(f"{NAME} on chat: ")
+    assert max(len(line) for line in out.splitlines()) <= 100
+    report = json.loads(shell("report", NAME, "--format", "json")[1])
+    assert sum(report["requests"].values()) == REQUESTS
+    assert report["primary"][0]["verdict"] == "worse"
+    assert report["started_at"] == START
+    assert shell("report", NAME, "--format", "markdown")[1].startswith("# ")
+
+
+def test_reading_writes_nothing(shell: Shell, ledger: str) -> None:
+    def files() -> dict[Path, int]:
+        return {file: file.stat().st_mtime_ns for file in Path(ledger).rglob("*")}
+
+    before = files()
+    shell("report", NAME)
+    shell("aa", NAME, "--runs", "2")
+    assert files() == before
+
+
+def test_the_check_exits_by_the_decision(shell: Shell) -> None:
+    code, out, _ = shell("report", NAME, "--check")
+    assert code == Check.DO_NOT_SHIP
+    assert out.startswith(f"{NAME} on chat: ")
+    assert shell("report", NAME, "--check", "--format", "json")[0] == Check.DO_NOT_SHIP
+
+
+def test_the_check_tells_a_missing_report_from_every_decision(shell: Shell) -> None:
+    code, out, error = shell("report", "red", "--check")
+    assert (code, out) == (Check.NO_REPORT, "")
+    assert error == f"No experiment 'red'; declared: {NAME}\n"
+    assert shell("report", NAME, "--check", "--at", "yesterday")[0] == ExitCode.USAGE
+
+
+def test_a_report_of_an_earlier_time_has_what_was_recorded_by_then(shell: Shell) -> None:
+    noon = START + 12 * 3600
+    code, out, _ = shell("report", NAME, "--at", str(noon), "--format", "json")
+    report = json.loads(out)
+    assert code == 0
+    assert report["at"] == noon
+    assert 0.4 * REQUESTS < sum(report["requests"].values()) < 0.6 * REQUESTS
+    assert any("by then" in warning for warning in report["warnings"])
+    assert shell("report", NAME, "--at", str(START - 60))[2] == f"No experiment '{NAME}'; declared: none\n"
+
+
+def test_the_history_has_the_looks_of_the_controller(shell: Shell) -> None:
+    code, out, _ = shell("history", NAME, "--metric", "ttft", "--format", "json")
+    assert code == 0
+    assert json.loads(out)["points"][0]["at"] >= START
+    assert "BETWEEN" in shell("history", NAME)[1]
+
+
+def test_the_planner_tells_units(shell: Shell) -> None:
+    code, out, _ = shell("planner", NAME, "--effect", "0.02", "--power", "0.9")
+    assert code == 0
+    assert "units in both arms together" in out
+    assert shell("planner", NAME, "--metric", "itl")[0] == ExitCode.WRONG
+
+
+def test_aa_runs_are_waited_for(shell: Shell) -> None:
+    code, out, _ = shell("aa", NAME, "--runs", "3")
+    assert code == 0
+    assert out.startswith(f"{NAME}: 3 A/A runs\n")
+    assert "PEEKED T-TESTS" in out
+
+
+def test_a_configuration_gives_prices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    declared = config(primary=[{"metric": "cost", "minimal_effect": 0.05}])
+    costly = Shell(recorded_ledger(tmp_path, World(), declared, 500), capsys)
+    code, _, error = costly("report", NAME)
+    assert code == ExitCode.WRONG
+    assert error.startswith(f"The journal alone does not say enough of '{NAME}'; name the configuration file: ")
+    file = tmp_path / "router.yaml"
+    file.write_text(yaml.safe_dump(json.loads(declared.model_dump_json(include={"endpoints", "deployments"}))))
+    assert costly("report", NAME, "--config", str(file))[0] == 0
+
+
+@pytest.mark.parametrize("directory", ["missing", "."])
+def test_a_directory_without_a_ledger_is_told(
+    directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, error = Shell(str(tmp_path / directory), capsys)("list")
+    assert code == ExitCode.WRONG
+    assert error == f"The ledger cannot be read: {tmp_path / directory} holds no ledger\n"
+
+
+def test_a_file_is_no_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, error = Shell(str(tmp_path / "file"), capsys)("list")
+    assert code == ExitCode.WRONG
+    assert error.startswith("The ledger cannot be read: ")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", [["--at", "0"], ["--config", "x.yaml"]])
+def test_options_for_ledgers_are_refused_without_one(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiments", "report", NAME, *option, "--url", "http://127.0.0.1:9"]) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith(f"{option[0]} needs --ledger")
+
+
+# --- export ----------------------------------------------------------------------------------------
+
+
+def test_exposures_are_exported_as_csv(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "exposures.csv"
+    code, out, error = shell("export", "--output", str(file))
+    assert (code, out, error) == (0, "", f"{REQUESTS} exposures.\n")
+    rows = list(csv.DictReader(io.StringIO(file.read_text())))
+    assert len(rows) == REQUESTS
+    assert {row["assigned"] for row in rows} == {"blue", "green"}
+    assert {row["finish"] for row in rows} == {"stop", "none"}
+    assert all(len(row["unit"]) == 16 for row in rows)
+
+
+def test_exposures_are_exported_as_json_lines_and_parquet(shell: Shell, tmp_path: Path) -> None:
+    lines, parquet = tmp_path / "exposures.jsonl", tmp_path / "exposures.parquet"
+    shell("export", "--output", str(lines), "--format", "jsonl")
+    shell("export", "--output", str(parquet), "--format", "parquet")
+    first = json.loads(lines.read_text().splitlines()[0])
+    table = pq.read_table(parquet)
+    assert table.num_rows == REQUESTS
+    assert table.slice(0, 1).to_pylist()[0] == first
+    assert first["endpoint"] == "chat"
+
+
+def test_a_part_is_exported(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "part.jsonl"
+    bounds = ["--since", str(START + 3600), "--until", str(START + 7200)]
+    shell("export", "--output", str(file), "--format", "jsonl", *bounds)
+    times = [json.loads(line)["at"] for line in file.read_text().splitlines()]
+    assert 0 < len(times) < REQUESTS / 12
+    assert all(START + 3600 <= at < START + 7200 for at in times)
+    shell("export", "--output", str(file), "--endpoint", "embed")
+    assert file.read_text() == ""
+
+
+def test_an_experiments_run_is_exported(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "run.csv"
+    assert shell("export", NAME, "--output", str(file))[2] == f"{REQUESTS} exposures.\n"
+    assert shell("export", NAME, "--output", str(file), "--endpoint", "embed")[2] == "0 exposures.\n"
+    code, _, error = shell("export", "red", "--output", str(file))
+    assert (code, error) == (ExitCode.WRONG, f"The ledger has no run of 'red'; it has {NAME}\n")
+
+
+def test_parquet_needs_a_file(shell: Shell) -> None:
+    code, _, error = shell("export", "--format", "parquet")
+    assert (code, error) == (ExitCode.USAGE, "Parquet needs a file: --output exposures.parquet\n")
+
+
+def test_a_file_that_cannot_be_written_is_told(shell: Shell, tmp_path: Path) -> None:
+    code, _, error = shell("export", "--output", str(tmp_path / "missing" / "file.csv"))
+    assert code == ExitCode.WRONG
+    assert error.endswith("No such file or directory\n")
