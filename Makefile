@@ -60,8 +60,8 @@ test-nightly: $(VENV)/.ready $(NODE)/.ready  ## the fast layer with cases that a
 test-simulation: $(VENV)/.ready  ## the statistics on simulated traffic: 10 minutes
 	@$(BIN)/python -m pytest tests/simulation --timeout 1800
 
-simulate: $(VENV)/.ready  ## the full tables of the simulations, in docs/
-	@$(BIN)/python -m tests.simulation docs/experiments-measured.md
+simulate: $(VENV)/.ready  ## the full tables of the simulations, in docs/; RUNS=2000 for more runs
+	@$(BIN)/python -m tests.simulation docs/experiments-measured.md $(RUNS)
 
 faults: $(VENV)/.ready  ## parts of the application die, hang and change under traffic
 	@$(BIN)/python -m pytest tests/faults

@@ -6,7 +6,17 @@ from concurrent.futures import Executor
 from dataclasses import astuple
 from pathlib import Path
 
-from tests.simulation import alarms, false_positives, feedback, plans, quantiles, ramps, sample_ratios, verdicts
+from tests.simulation import (
+    alarms,
+    false_positives,
+    feedback,
+    plans,
+    quantiles,
+    ramps,
+    robustness,
+    sample_ratios,
+    verdicts,
+)
 from tests.simulation.pool import processes
 from tests.simulation.tables import Cell, table
 
@@ -31,6 +41,12 @@ def false_positive_table(executor: Executor, count: int) -> Iterator[str]:
         measured = astuple(false_positives.rates(executor, row, count))
         rows.append([row.name, *zip(measured, row.design, strict=True)])
     yield table(columns, rows, "{:.3f}")
+    yield f"Harder worlds, {count // 2} runs each.\n"
+    rows = []
+    for hard in robustness.ROWS:
+        found = false_positives.rates(executor, hard.row, count // 2, hard.looks)
+        rows.append([hard.row.name, f"{found.cs:.3f} ({hard.design})", found.cs_single, found.peeked, found.fixed])
+    yield table(["world", "CS", "CS ignoring users", "peeked, clustered", "fixed"], rows, "{:.3f}")
 
 
 def verdict_table(executor: Executor, count: int) -> Iterator[str]:
@@ -158,4 +174,4 @@ def main(path: Path, runs: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1_000)
+    main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 600)

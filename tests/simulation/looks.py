@@ -1,12 +1,15 @@
 """Runs of a world: its estimates at every look, clustered by user and as if every request were its own unit."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.experiments.analysis.evidence.strata import Strata
+from app.experiments.columns import RowColumns
 from app.experiments.statistics.look import MIN_UNITS, Lines, Look, Moments, look, look_of_requests
 from app.experiments.statistics.sequences import boundary, effect_size, ln_e_mix
 from tests.simulation.pool import generator
@@ -54,17 +57,29 @@ def follow(traffic: Traffic, world: World, ends: Sequence[int]) -> tuple[Floats,
     firsts = (ones, traffic.x, traffic.d)
     products = (*firsts, traffic.x**2, traffic.x * traffic.d, traffic.d**2)
     clustered, single = [], []
+    requests, merged = np.zeros(strata), _merged(world, strata)
     for begin, end in zip((0, *ends), ends, strict=False):
         now = slice(begin, end)
         if world.users is not None:
             lines += [np.bincount(line[now], column[now], lines.shape[1]) for column in firsts]
             seen = np.flatnonzero(lines[0])
-            result = look(Lines(seen // (2 * strata), seen // 2 % strata, seen % 2, *lines[:, seen]), world.scale)
-            clustered.append(_row(result))
+            requests += np.bincount(traffic.stratum[now], minlength=strata)
+            stratum = merged(requests)[seen // 2 % strata]
+            clustered.append(_row(look(Lines(seen // (2 * strata), stratum, seen % 2, *lines[:, seen]), world.scale)))
         sums = [np.bincount(cell[now], column[now], 2 * strata) for column in products]
         moments += np.reshape(sums, moments.shape)
         single.append(_row(look_of_requests(Moments(*moments), world.scale)))
     return np.array(clustered or single), np.array(single)
+
+
+def _merged(world: World, strata: int) -> Callable[[Floats], NDArray[np.integer]]:
+    """From the requests of each stratum so far to the strata of a look: many shares become bands, as in a report."""
+    if strata != len(set(world.shares)) or world.prompt_strata:
+        return lambda requests: np.arange(strata)
+    weights = np.round(10_000 * np.unique(world.shares)).astype(np.int64)
+    recorded = Strata(())
+    recorded.of(RowColumns.empty(), np.arange(strata, dtype=np.int32))
+    return partial(recorded.for_treatment, 1, np.stack([10_000 - weights, weights], axis=1))
 
 
 def runs(world: World, ends: Sequence[int], name: str, seeds: Sequence[int]) -> Runs:

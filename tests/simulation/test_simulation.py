@@ -6,7 +6,17 @@ from concurrent.futures import Executor
 
 import pytest
 
-from tests.simulation import alarms, false_positives, feedback, plans, quantiles, ramps, sample_ratios, verdicts
+from tests.simulation import (
+    alarms,
+    false_positives,
+    feedback,
+    plans,
+    quantiles,
+    ramps,
+    robustness,
+    sample_ratios,
+    verdicts,
+)
 from tests.simulation.pool import processes
 
 
@@ -37,6 +47,11 @@ def test_no_difference_is_not_rejected_by_continuous_looks(executor: Executor, r
         assert rates.cs >= 0.10
     if row.name in IGNORING_USERS:
         assert rates.cs_single >= 0.12
+
+
+@pytest.mark.parametrize("hard", robustness.ROWS, ids=lambda hard: hard.row.name)
+def test_harder_worlds_are_not_rejected_either(executor: Executor, hard: robustness.Hard) -> None:
+    assert false_positives.rates(executor, hard.row, 200, hard.looks).cs <= 0.085
 
 
 @pytest.mark.parametrize("row", verdicts.ROWS, ids=lambda row: row.name)
