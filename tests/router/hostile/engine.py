@@ -15,10 +15,20 @@ from app.internal_api import MODEL_PATH
 from tests.support.fake_engine import CARD, CONTEXT, USAGE, chat, frame, refuse, speaks, stream
 from tests.support.samples import MODEL
 
+MAX_LOGPROBS = 20
+"""vLLM's default. Without a bound, one generated number makes this fake fill the machine's memory."""
+
+MAX_CHOICES = 128
+"""Of one request. vLLM allows 16,384, which would take this fake minutes."""
+
 
 def _completions(body: dict[str, Any]) -> Response:
     prompt, n = body["prompt"], body.get("n", len(body.get("seeds", [0])))
     prompts = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
+    if (body.get("logprobs") or 0) > MAX_LOGPROBS:
+        return refuse(400, f"Requested sample logprobs are greater than max allowed: {MAX_LOGPROBS}")(body)
+    if n * len(prompts) > MAX_CHOICES:
+        return refuse(400, "n: this engine makes fewer choices")(body)
     ids = MODEL.encode(prompts[0]) if isinstance(prompts[0], str) else prompts[0]
     if not all(0 <= id < MODEL.vocab_size for id in ids):
         return refuse(400, "prompt: a token id is out of vocabulary")(body)
