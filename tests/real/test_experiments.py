@@ -173,7 +173,7 @@ def _exposure(application: Application, id: str) -> dict[str, Any]:
 def test_feedback_counts_once_its_time_is_over(experiment: Application, turns: list[Turn]) -> None:
     def scored() -> bool:
         values = _compared(experiment, "thumbs")["values"]
-        return sum(value["requests"] for value in values) == len(turns)
+        return bool(sum(value["requests"] for value in values) == len(turns))
 
     assert eventually(scored, within_s=60), _compared(experiment, "thumbs")
     for value in _compared(experiment, "thumbs")["values"]:
