@@ -70,7 +70,7 @@ class _ShiftTest:
         mean = number_above / self._counts
         difference = float(self._factor @ number_above)
         influences = np.stack([-self._factor * mean, self._factor * (1 - mean)], axis=1).ravel()
-        influence = np.bincount(self._unit, influences[index])
+        influence = np.asarray(np.bincount(self._unit, influences[index]), dtype=np.float64)
         variance = self._fix * sum_of_squares(influence)
         if variance <= 0:
             return math.copysign(math.inf, difference) if abs(difference) > 1e-12 else 0.0
