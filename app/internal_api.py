@@ -1,12 +1,29 @@
-"""The contract between the router and the model applications: each name and bound that both sides use, once."""
+"""The contract between the router and the other applications: each name and bound that both sides use, once."""
 
 from enum import StrEnum
 
 ROUTER = "router"
 """The name of the router's application in `serve_config.yaml`."""
 
+ROUTER_DEPLOYMENT = "Router"
+"""The name of its deployment, which has the `user_config`."""
+
 EXPERIMENTS = "experiments"
 """The name of the application that keeps and judges experiments' exposures, in `serve_config.yaml`."""
+
+BATCHES_PATH = "/batches"
+"""`POST`, below the experiments' application: a router's batch of exposures. Both ways `MESSAGE_PACK`."""
+
+API_PATH = "/api"
+"""Below the experiments' application: questions, as `app.experiments.answers` answers them."""
+
+CONTROLLER_HEADER = "x-switchyard-controller"
+"""On every response of the experiments' application: without it, something else has answered."""
+
+MESSAGE_PACK = "application/msgpack"
+
+LEDGER_VARIABLE = "SWITCHYARD_LEDGER_BASE"
+"""The directory that a relative `ledger.url` is relative to. Default: the process's working directory."""
 
 APP_PREFIX = "/deployments/"
 """A model application's `route_prefix` is this and its name."""

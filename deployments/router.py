@@ -21,9 +21,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.config.base import ConfigError
 from app.exchange.response import REQUEST_ID_HEADER
-from app.internal_api import LOOPBACK_VARIABLE
+from app.internal_api import LOOPBACK_VARIABLE, ROUTER_DEPLOYMENT
 from app.server.application import Router
 from app.telemetry.logs import event, log_to_stderr
+from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment
 from deployments.control_plane import ServeControl
 from deployments.draining import GRACE_S
@@ -52,7 +53,11 @@ class RouterDeployment:
             loopback=os.environ.get(LOOPBACK_VARIABLE) == "1",
             several_routers=_has_siblings(replica._deployment_config),
         )
-        self._router = Router(environment, control=ServeControl(replica.app_name, replica.deployment))
+        self._router = Router(
+            environment,
+            control=ServeControl(replica.app_name, replica.deployment),
+            controller=HttpController(environment),
+        )
         self._configured = False
 
     def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -107,7 +112,7 @@ def _has_siblings(settings: DeploymentConfig) -> bool:
 def build(args: RouterArgs) -> Application:
     """The router's application, as `import_path` in the Serve configuration names it."""
     deployment = serve.deployment(
-        name="Router",
+        name=ROUTER_DEPLOYMENT,
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
         graceful_shutdown_timeout_s=GRACE_S,
         logging_config={"enable_access_log": False},  # the router writes its own

@@ -137,7 +137,8 @@ class Answers:
         power = number(query, "power", default=0.8, below=1.0)
         treatment = choice(query, "treatment", experiment.treatments)
         planned = judged.plan_sample_size(metric, effect, power, self._reader.now(), treatment)
-        return _formatted(planned, form, lambda: plan_document(name, planned))
+        comparison = _comparison(judged.report(self._reader.now()), metric, treatment)
+        return _formatted(planned, form, lambda: plan_document(name, comparison, planned))
 
     def _start_runs(self, name: str, query: Query, body: bytes) -> Answer:
         judged = self._judged(name)

@@ -16,6 +16,7 @@ import msgspec
 
 from app.config.experiments import Experiment, LedgerSettings
 from app.config.schema import Config
+from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.columns import Exposures, Tables, from_batch
 from app.experiments.evidence import AnalysisFactory, Evidence, Judged, basis_of
 from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
@@ -44,8 +45,8 @@ class Controller:
         ledger: LedgerSettings,
         *,
         base: Path,
-        analysis_factory: AnalysisFactory,
-        same_run: SameRun,
+        analysis_factory: AnalysisFactory = Analysis,
+        same_run: SameRun = same_run,
         clock: Callable[[], float] = time.time,
         submit: Submit = at_once,
         open_store: OpenStore = open_store,
@@ -197,10 +198,15 @@ class Controller:
         new: dict[str, Judged] = {}
         for name, experiment in config.experiments.items():
             run = self._runs.get(name)
-            basis = basis_of(name, run, config) if run is not None else None
-            if run is not None and (everything or name not in former or former[name].basis != basis):
+            if run is None:
+                continue
+            basis = basis_of(name, run, config)
+            if everything or name not in former or former[name].basis != basis:
                 analysis = self._new_analysis(name, experiment, config, self.tables, run.started_at)
                 new[name] = Judged(run, basis, analysis)
+            else:
+                former[name].run = run
+                former[name].analysis.update(config)
         self._is_recovered = self._replay(list(new.values())) and self._keeper.is_open
         for name, judged in new.items():
             if (state := self._state_of(judged.run, former.get(name))) is not None:

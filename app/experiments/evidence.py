@@ -40,6 +40,9 @@ class Analysis(Protocol):
     def tick(self, now: float) -> Sequence[Occurrence]:
         """Makes a look, if it is time for one. Returns what the journal should know."""
 
+    def update(self, config: Config) -> None:
+        """A configuration by which the same analysis goes on: other traffic, another state."""
+
     def report(self, now: float) -> Report: ...
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]: ...
     def plan_sample_size(
@@ -58,7 +61,7 @@ AnalysisFactory = Callable[[str, Experiment, Config, Tables, float], Analysis]
 
 @dataclass(slots=True)
 class Judged:
-    """A run and its analysis. `basis`: all that the analysis was built from; another basis is another analysis."""
+    """A run and its analysis. `basis`: what the analysis was built from; with another one it has to be built again."""
 
     run: Run
     basis: Any
@@ -118,10 +121,10 @@ class Evidence:
 
 
 def basis_of(name: str, run: Run, config: Config) -> Any:
-    """What the experiment's analysis depends on."""
-    experiment = config.experiments[name]
+    """What the experiment's analysis depends on; traffic and state it can be told."""
+    experiment = config.experiments[name].model_copy(update={"state": "running"})
     prices = [config.deployments[arm].price for arm in experiment.arms if arm in config.deployments]
-    return run.started_at, experiment, run.unit, run.pauses, run.stopped_at, config.timeouts.total_s, prices
+    return run.started_at, experiment, run.unit, config.timeouts.total_s, prices
 
 
 def _within(columns: C, mask: Bool | None) -> C:

@@ -125,7 +125,7 @@ class Keeper:
         self._segments, self._footers, self.snapshots = found.segments, found.footers, found.snapshots
         self.entries = found.entries + self.entries
         for footer in found.footers.values():
-            self.waiting.absorb(footer)
+            self.waiting.resume(footer)
         self.waiting.drop_stored()
         self._worked()
         return True
@@ -136,8 +136,9 @@ class Keeper:
         Raises StoreError.
         """
         known: dict[int, Numbers] = {}
+        stored = {router_hash(name): router.stored for name, router in self.waiting.routers.items()}
         if self._store is not None:
-            yield from reading.history(self._store, since, self._tables, known)
+            yield from reading.history(self._store, since, self._tables, known, of=stored)
         for taken in self.waiting:
             yield segments.fresh(taken.exposures, known)
 
@@ -213,7 +214,8 @@ class Keeper:
         for it in taken:
             batches.setdefault(it.router, []).append(it.number)
         routers = {name: router.dump(batches.get(name, ())) for name, router in self.waiting.routers.items()}
-        footer = Footer(written_at=now, batches=batches, routers=routers)
+        ranges = {name: Numbers(numbers).dump() for name, numbers in batches.items()}
+        footer = Footer(written_at=now, batches=ranges, routers=routers)
         return self._target, Exposures.concat([it.exposures for it in taken]), footer
 
     def _entries(self) -> tuple[str, list[Entry]] | None:

@@ -142,7 +142,7 @@ def _lost(contents: Contents, at: float | None) -> dict[tuple[str, str], int]:
     waiting = Waiting()
     for footer in contents.footers.values():
         if at is None or footer.written_at <= at:
-            waiting.absorb(footer)
+            waiting.resume(footer)
     return total_lost(waiting.routers)
 
 

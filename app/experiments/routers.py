@@ -25,6 +25,8 @@ class RouterProgress:
     """Batches that are in the directory for good."""
     counted: Numbers = field(default_factory=Numbers)
     """Batches that the analyses have seen."""
+    oldest: int = 1
+    """Every batch below was dropped by the router, or is durable."""
     waiting: set[int] = field(default_factory=set)
     """Batches that the controller holds and has still to store."""
     lost: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -35,8 +37,7 @@ class RouterProgress:
 
     def hear(self, batch: Batch, now: float) -> None:
         """What every batch tells, repeated or not."""
-        self.stored.raise_floor(batch.oldest - 1)
-        self.counted.raise_floor(batch.oldest - 1)
+        self.oldest = max(self.oldest, batch.oldest)
         for lost in batch.lost:
             key = (lost.endpoint, lost.deployment)
             self.lost[key] = max(self.lost.get(key, 0), lost.rows)
@@ -45,21 +46,22 @@ class RouterProgress:
     def acknowledgement(self, *, counted_suffices: bool) -> Acknowledgement:
         """`counted_suffices`: the controller has no room for batches now; it asks for them once it has."""
         received = self.counted if counted_suffices else self.held
-        return Acknowledgement(received=received.floor, durable=self.stored.floor)
+        floor = self.oldest - 1
+        return Acknowledgement(received=received.reach(floor), durable=self.stored.reach(floor))
 
     @property
     def held(self) -> Numbers:
         """Batches that are stored, or will be if the directory works."""
-        return self.stored.union(Numbers(0, self.waiting))
+        return self.stored.union(Numbers(self.waiting))
 
     def dump(self, storing: Iterable[int]) -> RouterState:
         """As a footer says it, with the batches `storing` counted as stored."""
         lost = [Lost(endpoint, deployment, rows) for (endpoint, deployment), rows in sorted(self.lost.items())]
-        return RouterState(self.stored.union(Numbers(0, storing)).dump(), lost, self.heard_at)
+        return RouterState(self.stored.union(Numbers(storing)).dump(), lost, self.heard_at)
 
     def absorb(self, state: RouterState) -> None:
         """What a footer said of this router."""
-        self.stored = self.stored.union(Numbers(state.stored[0], state.stored[1:]))
+        self.stored.update(Numbers(ranges=state.stored))
         for lost in state.lost:
             key = (lost.endpoint, lost.deployment)
             self.lost[key] = max(self.lost.get(key, 0), lost.rows)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from app.experiments.columns import Exposures
 from app.experiments.routers import RouterProgress
+from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import Footer
 from app.ledger.wire import Acknowledgement
 
@@ -80,16 +81,18 @@ class Waiting:
         self._writing, self._has_passed = [], False
 
     def absorb(self, footer: Footer) -> None:
-        """What a segment of another controller, or of an earlier one, says is stored. It counts as counted, too."""
-        for name, state in footer.routers.items():
-            self.router(name).absorb(state)
-        for name, numbers in footer.batches.items():
+        """The batches of a segment of another writer are stored, and the analyses see them now."""
+        for name, ranges in footer.batches.items():
             router = self.router(name)
             router.heard_at = max(router.heard_at, footer.written_at)
-            for number in numbers:
-                router.stored.add(number)
-        for router in self.routers.values():
-            router.counted = router.counted.union(router.stored)
+            router.stored.update(Numbers(ranges=ranges))
+            router.counted.update(Numbers(ranges=ranges))
+
+    def resume(self, footer: Footer) -> None:
+        """What an earlier controller knew of routers. Nothing is counted yet."""
+        self.absorb(footer)
+        for name, state in footer.routers.items():
+            self.router(name).absorb(state)
 
     def drop_stored(self) -> None:
         """Forgets batches that another controller turned out to have stored."""

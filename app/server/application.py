@@ -7,7 +7,7 @@ through `reconfigure`.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cached_property, partial
 from random import Random
 
@@ -74,9 +74,10 @@ class Router:
         send_every_s: float = EVERY_S,
     ) -> None:
         """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
-        seconds; without one, nothing is recorded.
+        seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
+        runs.
         """
-        self._environment = environment
+        self._environment, self._controller = environment, controller
         self._upstream = Upstream()
         telemetry = Telemetry()
         self._access = Access(
@@ -138,8 +139,15 @@ class Router:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        controller = self._controller if isinstance(self._controller, AbstractAsyncContextManager) else nullcontext()
         sending = self._sender.running() if self._sender is not None else nullcontext()
-        async with self._upstream, sending, self._access.running(), monitor_event_loop(self.state.telemetry):
+        async with (
+            self._upstream,
+            controller,
+            sending,
+            self._access.running(),
+            monitor_event_loop(self.state.telemetry),
+        ):
             yield
             await self._deployments.close()
 

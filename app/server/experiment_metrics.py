@@ -19,6 +19,8 @@ from app.telemetry.logs import event
 
 _log = logging.getLogger("switchyard")
 
+PLAN_INFO = "switchyard_plan_info"
+
 FRESH_S = 5.0
 """How long an answer is used again: several scrapers ask once."""
 
@@ -64,7 +66,7 @@ class ExperimentMetrics:
 
 def _plans(config: Config) -> Iterator[Series]:
     for name, endpoint in config.endpoints.items():
-        yield Series("switchyard_plan_info", {"endpoint": name, "plan": plan_of(name, endpoint).id}, 1.0)
+        yield Series(PLAN_INFO, {"endpoint": name, "plan": plan_of(name, endpoint).id}, 1.0)
 
 
 def _of(samples: Iterable[Series], endpoints: Collection[str]) -> list[Series]:

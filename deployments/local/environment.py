@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.internal_api import INTERNAL_KEY_VARIABLE, LOOPBACK_VARIABLE, MODELS_VARIABLE
+from app.internal_api import INTERNAL_KEY_VARIABLE, LEDGER_VARIABLE, LOOPBACK_VARIABLE, MODELS_VARIABLE
 from deployments import draining, haproxy
-from deployments.local.directories import ROOT, models_directory
-from deployments.local.processes import MARKER, Run
+from deployments.local.directories import ROOT, home, models_directory
+from deployments.local.processes import MARKER, RUN_DIRECTORY, Run
 
 HOST = "127.0.0.1"
 
@@ -62,6 +62,7 @@ def set_environment(run: Run, ports: Ports, *, loopback: bool) -> None:
         os.environ.setdefault(name, value)
     os.environ.setdefault(INTERNAL_KEY_VARIABLE, secrets.token_urlsafe(32))
     os.environ.setdefault(MODELS_VARIABLE, str(models_directory()))
+    os.environ.setdefault(LEDGER_VARIABLE, os.environ.get(RUN_DIRECTORY) or str(home()))
     (Path(run.directory) / TOKEN).write_text(secrets.token_hex(32))
     authenticate(run)
     path = os.environ.get("PYTHONPATH")

@@ -45,6 +45,9 @@ class FakeAnalysis:
         told, self.occurrences = self.occurrences, []
         return told
 
+    def update(self, config: Config) -> None:
+        self.experiment = config.experiments[self.name]
+
     def report(self, now: float) -> Report:
         return Report(
             experiment=self.name,

@@ -11,7 +11,7 @@ from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.columns import Columns, Tables
 from app.experiments.controller import Controller
 from app.ledger.wire import VERSION, Batch, Late, Row, Start, encode
-from tests.support.experiment_world import START, Recorded, World
+from tests.support.experiment_world import START, Recorded, Unpaced, World
 
 
 def batches(tables: Tables, recorded: Recorded, size: int = 4096) -> Iterator[Batch]:
@@ -65,7 +65,7 @@ def controller_of(directory: Path, config: Config, clock: Clock) -> Controller:
     """A controller on a local directory."""
 
     def analysis(*arguments: Any) -> Analysis:
-        return Analysis(*arguments, timer=lambda: 0.0)
+        return Analysis(*arguments, pace=Unpaced())
 
     controller = Controller(
         LedgerSettings(url="ledger"), base=directory, analysis_factory=analysis, same_run=same_run, clock=clock

@@ -14,7 +14,9 @@ import yaml
 from app.config.reference import updated
 from app.config.schema import parse
 from app.errors import SwitchyardError
+from app.experiments.series import METRICS
 from app.server.application import Router
+from app.server.experiment_metrics import PLAN_INFO
 from app.telemetry.metrics import Telemetry
 from app.upstream.target import RuntimeEnvironment
 from deployments import draining, haproxy
@@ -137,6 +139,7 @@ def test_the_configuration_reference_is_the_generated_one() -> None:
 def test_operating_lists_every_metric() -> None:
     families = [family for family in Telemetry().registry.collect() if not family.name.startswith("process_")]
     exposed = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+    exposed |= METRICS.keys() | {PLAN_INFO}
     listed = [name for name in first_cells(section(OPERATING, "## Metrics")) if "{" not in name]
     assert exposed - set(listed) == set()
     assert {name for name in listed if re.match("switchyard|gen_ai|http", name)} - exposed == set()

@@ -193,7 +193,7 @@ class Analysis:
         return reported(self.name, self._config, self._collected, self._watched, self._feedback, self._comparing, now)
 
     def update(self, config: Config) -> None:
-        """A new configuration of the same run (`same_run`): traffic and state, as reports tell them."""
+        """A new configuration of the same run (`same_run`): its state and what else reports tell."""
         self._config = config
 
     def history(self, metric: str, treatment: str) -> list[HistoryPoint]:
@@ -254,17 +254,11 @@ def _analysed(columns: AnyColumns) -> Mask:
     return np.asarray((columns.flags & (Flag.FORCED | Flag.CARRIED)) == 0)
 
 
-def same_run(
-    old: Experiment, new: Experiment, old_config: Config | None = None, new_config: Config | None = None
-) -> bool:
-    """Whether a change of the file keeps the evidence.
+def same_run(old: Experiment, new: Experiment) -> bool:
+    """Whether a change of an experiment's section keeps the evidence.
 
-    A change of the endpoint, mode, arms, primary metrics, their minimal effects, alpha or strata begins a new run, and
-    with both configurations given also one of the unit (`sticky`).
+    A change of what is compared, or of what decides, begins a new run. (So does one of the endpoint's `sticky`, which
+    is no part of the section.) A new secondary metric is computed from the recorded exposures.
     """
     fields = ("endpoint", "mode", "control", "treatments", "primary", "alpha", "starts_at")
-    if any(getattr(old, name) != getattr(new, name) for name in fields):
-        return False
-    if old_config is None or new_config is None:
-        return True
-    return old_config.endpoints[old.endpoint].sticky == new_config.endpoints[new.endpoint].sticky
+    return all(getattr(old, name) == getattr(new, name) for name in fields)

@@ -6,6 +6,7 @@ import msgspec
 
 from app.config.experiments import Experiment
 from app.config.schema import Config
+from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.evidence.collected import Collected
 from app.experiments.analysis.evidence.feedback import PendingFeedback
 from app.experiments.analysis.verdicts import sentences
@@ -52,7 +53,7 @@ def reported(
         headline="",
         details=[],
         next="",
-        weights=_weights(experiment, config),
+        weights=_weights(experiment, config, watched.arms),
         units=dict(zip(names, watched.sample_ratio.units, strict=True)),
         requests=dict(zip(names, collected.requests.tolist(), strict=True)),
         served=watched.traffic.served,
@@ -112,9 +113,9 @@ def _decision(experiment: Experiment, decisions: dict[str, Decision], watched: W
     return next((it for it in ("ship", "invalid") if it in found), "keep_going")
 
 
-def _weights(experiment: Experiment, config: Config) -> dict[str, int]:
-    """The arms' percentages now; labels of mode `aa` share control's."""
-    traffic = config.endpoints[experiment.endpoint].traffic
+def _weights(experiment: Experiment, config: Config, arms: Arms) -> dict[str, int]:
+    """The arms' percentages under the latest plan that routers served; labels of mode `aa` share control's."""
+    traffic = config.endpoints[experiment.endpoint].traffic if arms.current is None else arms.current.weights
     if experiment.mode == "aa":
         return {name: round(traffic.get(experiment.control, 0) / len(experiment.arms)) for name in experiment.arms}
     return {name: traffic.get(name, 0) for name in experiment.arms}

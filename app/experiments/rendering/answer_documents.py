@@ -50,12 +50,14 @@ def history_document(name: str, comparison: Comparison, points: Sequence[History
     yield Table(["time", "change", "between", "ln e", "verdict"], rows, right=(1, 2, 3))
 
 
-def plan_document(name: str, planned: Planned) -> Iterator[Block]:
+def plan_document(name: str, comparison: Comparison, planned: Planned) -> Iterator[Block]:
     """How many units, and how long."""
     yield Heading(f"{name}: {planned.metric}", level=1)
+    is_relative = comparison.scale == "relative"
+    effect = words.percent(planned.effect) if is_relative else words.metric_value(comparison, planned.effect)
     more = max(planned.units - planned.units_so_far, 0)
     lines = [
-        f"To find an effect of {words.significant(planned.effect)} with {words.percent(planned.power)} power: "
+        f"To find an effect of {effect} with {100 * planned.power:.4g} % power: "
         f"{words.count(planned.units)} units in both arms together, "
         f"{words.percent(planned.treatment_share)} of them on the treatment.",
         f"So far {words.count(planned.units_so_far)}; {words.count(more)} more.",

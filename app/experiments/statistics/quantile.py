@@ -120,9 +120,14 @@ class QuantileLook:
         """Both arms have the units that a claim needs."""
         return min(self.units) >= MIN_UNITS
 
+    @property
+    def z(self) -> float:
+        """The test of "no shift": its difference of proportions in standard errors."""
+        return self._test.z(0.0)
+
     def ln_e(self, *, effect: float, alpha: float) -> float:
         """The evidence against "no shift", by the test at 0; it reaches ln(1/alpha) where `interval` excludes 0."""
-        z = self._test.z(0.0)
+        z = self.z
         if not self.enough or not math.isfinite(z):
             return 0.0
         return float(ln_e_mix(z * self.se, self.se, self.nu, effect=effect, alpha=alpha))

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
 CONCENTRATION = 1000.0
@@ -26,17 +27,14 @@ def ln_e(plans: Iterable[tuple[Sequence[int], Sequence[float]]]) -> float:
 
     Weights are of any sum; those of arms outside of the experiment are left out beforehand.
     """
-    return sum(_of_plan(counts, weights) for counts, weights in plans)
+    return float(sum(ln_e_of_plan(counts, weights) for counts, weights in plans))
 
 
-def _of_plan(counts: Sequence[int], weights: Sequence[float]) -> float:
+def ln_e_of_plan(counts: ArrayLike, weights: Sequence[float]) -> NDArray[np.float64]:
+    """The evidence, ln, of one plan's counts of shape (…, arms), for many moments at once: shape (…)."""
     c, w = np.asarray(counts, dtype=np.float64), np.asarray(weights, dtype=np.float64)
-    if c[w <= 0].any():
-        return CERTAIN
-    c, w = c[w > 0], w[w > 0]
-    if len(w) < 2:
-        return 0.0
-    p = w / w.sum()
-    n = c.sum()
+    weightless = c[..., w <= 0].any(axis=-1)
+    c, p = c[..., w > 0], w[w > 0] / w[w > 0].sum()
     mixture = gammaln(CONCENTRATION * p + c) - gammaln(CONCENTRATION * p)
-    return float(gammaln(CONCENTRATION) - gammaln(CONCENTRATION + n) + mixture.sum() - (c * np.log(p)).sum())
+    together = gammaln(CONCENTRATION) - gammaln(CONCENTRATION + c.sum(axis=-1))
+    return np.where(weightless, CERTAIN, together + (mixture - c * np.log(p)).sum(axis=-1))

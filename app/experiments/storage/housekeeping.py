@@ -55,13 +55,13 @@ def merge(store: Store, sources: Sequence[Segment], target: Segment) -> Footer |
     if not read:
         return None
     merged = Exposures.concat(parts)
-    batches: dict[str, set[int]] = {}
+    batches: dict[str, Numbers] = {}
     for footer in read:
-        for router, numbers in footer.batches.items():
-            batches.setdefault(router, set()).update(numbers)
+        for router, ranges in footer.batches.items():
+            batches.setdefault(router, Numbers()).update(Numbers(ranges=ranges))
     last = max(read, key=lambda footer: footer.written_at)
     footer = msgspec.structs.replace(
-        last, batches={router: sorted(numbers) for router, numbers in batches.items()}, merged=True
+        last, batches={router: numbers.dump() for router, numbers in batches.items()}, merged=True
     )
     written = segments.write(store, target, merged, tables, footer)
     for source in sources:

@@ -1,45 +1,53 @@
-"""Which batches of one router are done: a set of numbers from 1 that is almost always everything up to some number."""
+"""Which batches of one router are done: a set of numbers, kept as a few ranges, since they come almost in order."""
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 
 
 class Numbers:
-    """`floor`: every number up to it is in the set, or never comes."""
+    """A set of whole numbers."""
 
-    def __init__(self, floor: int = 0, above: Iterable[int] = ()) -> None:
-        self.floor = floor
-        self._above = {number for number in above if number > floor}
-        self._settle()
+    def __init__(self, numbers: Iterable[int] = (), *, ranges: Iterable[Sequence[int]] = ()) -> None:
+        """Of single numbers, or of ranges: first and last."""
+        self._ranges: list[list[int]] = []
+        for first, last in sorted([*([n, n] for n in numbers), *(list(it) for it in ranges)]):
+            if self._ranges and first <= self._ranges[-1][1] + 1:
+                self._ranges[-1][1] = max(self._ranges[-1][1], last)
+            else:
+                self._ranges.append([first, last])
 
     def __contains__(self, number: int) -> bool:
-        return number <= self.floor or number in self._above
+        index = bisect_right(self._ranges, number, key=lambda it: it[0]) - 1
+        return index >= 0 and number <= self._ranges[index][1]
+
+    def __iter__(self) -> Iterator[int]:
+        for first, last in self._ranges:
+            yield from range(first, last + 1)
 
     def add(self, number: int) -> None:
         """Puts `number` into the set."""
-        if number > self.floor:
-            self._above.add(number)
-            self._settle()
-
-    def raise_floor(self, floor: int) -> None:
-        """Puts every number up to `floor` into the set."""
-        if floor > self.floor:
-            self.floor = floor
-            self._above = {number for number in self._above if number > floor}
-            self._settle()
+        if self._ranges and number == self._ranges[-1][1] + 1:
+            self._ranges[-1][1] = number
+        elif number not in self:
+            self._ranges = Numbers([number], ranges=self._ranges)._ranges
 
     def union(self, other: "Numbers") -> "Numbers":
         """What either holds."""
-        return Numbers(max(self.floor, other.floor), self._above | other._above)
+        return Numbers(ranges=[*self._ranges, *other._ranges])
+
+    def update(self, other: "Numbers") -> None:
+        """Puts all of `other` into the set."""
+        self._ranges = self.union(other)._ranges
 
     def is_within(self, other: "Numbers") -> bool:
         """Whether `other` holds everything that this holds."""
-        return all(number in other for number in (*range(other.floor + 1, self.floor + 1), *self._above))
+        return self.union(other)._ranges == other._ranges
 
-    def dump(self) -> list[int]:
-        """The floor, then the numbers above it: `Numbers(found[0], found[1:])` is this set again."""
-        return [self.floor, *sorted(self._above)]
+    def reach(self, floor: int) -> int:
+        """The largest number up to which all above `floor` are in the set; `floor` itself if the next is not."""
+        index = bisect_right(self._ranges, floor + 1, key=lambda it: it[0]) - 1
+        return max(floor, self._ranges[index][1]) if index >= 0 else floor
 
-    def _settle(self) -> None:
-        while self.floor + 1 in self._above:
-            self.floor += 1
-            self._above.discard(self.floor)
+    def dump(self) -> list[list[int]]:
+        """The ranges: first and last."""
+        return [list(it) for it in self._ranges]

@@ -1,12 +1,12 @@
 """Finds again what the ledger's directory holds, also while another controller merges or deletes segments."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from app.experiments.columns import Exposures, RowColumns, Tables, router_hash
+from app.experiments.columns import Exposures, RowColumns, Tables
 from app.experiments.storage import journal, segments, snapshots
 from app.experiments.storage.arrow import from_arrow
 from app.experiments.storage.journal import Entry
@@ -37,10 +37,13 @@ def contents(store: Store) -> Contents:
     return Contents(journal.read(store), snapshots.latest(store), {*found, *footers}, footers)
 
 
-def history(store: Store, since: float, tables: Tables, known: dict[int, Numbers]) -> Iterator[Exposures]:
+def history(
+    store: Store, since: float, tables: Tables, known: dict[int, Numbers], *, of: Mapping[int, Numbers] | None = None
+) -> Iterator[Exposures]:
     """What was stored since a Unix time, and maybe before: each batch once, in the order of writing.
 
-    `known` are the batches to leave out, by router hash; the others are added. Raises StoreError.
+    Batches by router hash: only those of `of` if it is given, and not those that are `known`, to which the found ones
+    are added. Raises StoreError.
     """
     for segment, footer in _footers(store, date_of(since)):
         if not _is_known(footer, known):
@@ -48,7 +51,7 @@ def history(store: Store, since: float, tables: Tables, known: dict[int, Numbers
                 exposures = segments.read(store, segment, tables)[1]
             except UNREADABLE:
                 continue  # what it was merged into comes later
-            yield segments.fresh(exposures, known)
+            yield segments.fresh(exposures, known, of=of)
             segments.known_by(footer, known)
 
 
@@ -101,10 +104,6 @@ def _read_footers(store: Store, found: list[Segment]) -> list[tuple[Segment, Foo
     return sorted(footers, key=lambda item: (item[1].written_at, item[0]))
 
 
-def _is_known(footer: Footer, known: dict[int, Numbers]) -> bool:
+def _is_known(footer: Footer, known: Mapping[int, Numbers]) -> bool:
     nothing = Numbers()
-    return all(
-        number in known.get(router_hash(router), nothing)
-        for router, numbers in footer.batches.items()
-        for number in numbers
-    )
+    return all(numbers.is_within(known.get(router, nothing)) for router, numbers in segments.batches_of(footer).items())

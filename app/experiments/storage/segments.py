@@ -10,7 +10,7 @@ mind take each (router, seq) once.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -40,6 +40,7 @@ EXPOSURES = "exposures"
 KINDS = (EXPOSURES, "starts", "late", "feedback")
 
 _FOOTER = b"switchyard"
+_NONE = Numbers()
 _FEW_VALUES = [*NAMES, "endpoint", "plan", "weights", "router", "batch", "flags", "status", "reason", "finish"]
 _PATH = re.compile(r"[a-z]+/date=(\d{4}-\d\d-\d\d)/([^/]+)\.parquet")
 
@@ -59,7 +60,7 @@ class Segment:
 class RouterState(msgspec.Struct, frozen=True):
     """What a controller knew of one router: its stored batches (`Numbers.dump`), the rows that it said were lost."""
 
-    stored: list[int]
+    stored: list[list[int]]
     lost: list[Lost]
     heard_at: float
 
@@ -68,8 +69,8 @@ class Footer(msgspec.Struct, frozen=True, kw_only=True):
     """What a segment says of itself."""
 
     written_at: float
-    batches: dict[str, list[int]]
-    """The numbers of the batches that it holds, by router id."""
+    batches: dict[str, list[list[int]]]
+    """The batches that it holds, by router id: ranges of numbers, first and last."""
     records: dict[str, int] = {}
     """How many records there are, by kind; set by `write`."""
     routers: dict[str, RouterState]
@@ -134,17 +135,24 @@ def read(store: Store, segment: Segment, tables: Tables) -> tuple[Footer, Exposu
     return footer, Exposures(starts, rows, late, feedback)
 
 
-def fresh(exposures: Exposures, known: Mapping[int, Numbers]) -> Exposures:
-    """Without the records of batches that are known already, by router hash."""
-    return Exposures(*(_fresh(columns, known) for columns in exposures))
+def fresh(exposures: Exposures, known: Mapping[int, Numbers], *, of: Mapping[int, Numbers] | None = None) -> Exposures:
+    """Without the records of batches that are `known` already, by router hash; with `of`, only those of its batches."""
+
+    def is_wanted(router: int, batch: int) -> bool:
+        return batch not in known.get(router, _NONE) and (of is None or batch in of.get(router, _NONE))
+
+    return Exposures(*(_of_batches(columns, is_wanted) for columns in exposures))
+
+
+def batches_of(footer: Footer) -> dict[int, Numbers]:
+    """The batches that a segment holds, by router hash."""
+    return {router_hash(router): Numbers(ranges=ranges) for router, ranges in footer.batches.items()}
 
 
 def known_by(footer: Footer, known: dict[int, Numbers]) -> None:
     """Adds the footer's batches to `known`, by router hash."""
-    for router, numbers in footer.batches.items():
-        held = known.setdefault(router_hash(router), Numbers())
-        for number in numbers:
-            held.add(number)
+    for router, numbers in batches_of(footer).items():
+        known.setdefault(router, Numbers()).update(numbers)
 
 
 def delete(store: Store, segment: Segment) -> None:
@@ -171,21 +179,17 @@ def _footer(segment: Segment, metadata: Mapping[bytes, bytes] | None) -> Footer:
         raise Damaged(f"{segment.path(EXPOSURES)}: not a segment of this application") from error
 
 
-def _fresh(columns: Any, known: Mapping[int, Numbers]) -> Any:
+def _of_batches(columns: Any, is_wanted: Callable[[int, int], bool]) -> Any:
     """Records of a batch lie together, so that few of them need a look."""
     if not len(columns):
         return columns
     change = np.flatnonzero(np.diff(columns.batch) | np.diff(columns.router)) + 1
     begins = np.concatenate([[0], change])
-    is_known = np.array(
-        [
-            router in known and batch in known[router]
-            for router, batch in zip(columns.router[begins].tolist(), columns.batch[begins].tolist(), strict=True)
-        ]
-    )
-    if not is_known.any():
+    pairs = zip(columns.router[begins].tolist(), columns.batch[begins].tolist(), strict=True)
+    wanted = np.array([is_wanted(router, batch) for router, batch in pairs])
+    if wanted.all():
         return columns
-    return columns.take(np.repeat(~is_known, np.diff(np.append(begins, len(columns)))))
+    return columns.take(np.repeat(wanted, np.diff(np.append(begins, len(columns)))))
 
 
 def _parquet(table: pa.Table) -> bytes:

@@ -248,6 +248,9 @@ def feedback(
 
 @app.command()
 def export(
+    name: Annotated[
+        str | None, typer.Argument(metavar="EXPERIMENT", help="Only the exposures of its last run. Default: all.")
+    ] = None,
     ledger: Annotated[
         str, typer.Option(metavar="DIR", help="The ledger's directory (or s3://, gs://, abfs://).")
     ] = ".run/ledger",
@@ -265,14 +268,14 @@ def export(
 
     \b
     Examples:
-      switchyard experiments export > exposures.csv
+      switchyard experiments export green-float32 > exposures.csv
       switchyard experiments export --format parquet --output exposures.parquet --since 2026-11-12
     """
-    from deployments.cli.experiments.exposures import write
+    from deployments.cli.experiments.exposures import Part, write
     from deployments.cli.experiments.times import moment
 
     bounds = [moment(text, option) if text else None for text, option in ((since, "--since"), (until, "--until"))]
-    rows = write(ledger, output, form, endpoint=endpoint, since=bounds[0], until=bounds[1])
+    rows = write(ledger, output, form, Part(name, endpoint, *bounds))
     typer.echo(f"{rows} exposures.", err=True)
 
 

@@ -1,22 +1,23 @@
 """Exports a ledger's exposures: CSV, JSON lines or Parquet."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from app.experiments.columns import RowColumns, Tables
-from app.experiments.storage import reading
+from app.experiments.columns import Bool, RowColumns, Tables
+from app.experiments.runs import Run, runs_of
+from app.experiments.storage import journal, reading
 from app.experiments.storage.arrow import to_arrow
-from app.experiments.storage.store import StoreError, open_store
+from app.experiments.storage.store import Store, StoreError, open_store
 from app.ledger.wire import Failure, Finish, Flag, Reason
 from deployments.cli.errors import CommandError, ExitCode
 
@@ -26,46 +27,68 @@ _HASHES = ("router", "request", "answer", "unit", "caller")
 _ENUMS = {"reason": Reason, "finish": Finish, "error": Failure}
 
 
-def write(
-    url: str, output: Path | None, form: Form, *, endpoint: str | None, since: float | None, until: float | None
-) -> int:
-    """Writes the exposures that arrived from `since` to before `until` (Unix seconds); returns how many.
+class Part(NamedTuple):
+    """Which exposures. `since` and `until`, which is not included, are in Unix seconds of their arrival."""
 
-    Raises CommandError.
-    """
+    experiment: str | None = None
+    """Those of its last run: its endpoint's, by its arms, since its start, without pauses."""
+    endpoint: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+
+def write(url: str, output: Path | None, form: Form, part: Part) -> int:
+    """Writes the exposures to a file or to standard output; returns how many. Raises CommandError."""
     if form == "parquet" and output is None:
         raise CommandError("Parquet needs a file: --output exposures.parquet", ExitCode.USAGE)
     rows = 0
     try:
         store, tables = open_store(url, Path.cwd()), Tables()
+        run = _run(store, part.experiment) if part.experiment is not None else None
+        since = max(part.since or 0.0, run.started_at if run is not None else 0.0)
         with _writer(form, output) as write_table:
-            for exposures in reading.history(store, since or 0.0, tables, {}):
-                table = _table(_between(exposures.rows, since, until), tables, endpoint)
-                if table.num_rows:
-                    write_table(table)
-                    rows += table.num_rows
+            for exposures in reading.history(store, since, tables, {}):
+                chosen = exposures.rows.take(_chosen(exposures.rows, tables, part._replace(since=since), run))
+                if len(chosen):
+                    write_table(_table(chosen, tables))
+                    rows += len(chosen)
     except StoreError as error:
         raise CommandError(f"The ledger cannot be read: {error}") from None
+    except BrokenPipeError:
+        # Whoever read it, such as `head`, has enough. What is buffered has nowhere to go, and Python would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         raise CommandError(f"{output}: {error.strerror}") from None
     return rows
 
 
-def _between(rows: RowColumns, since: float | None, until: float | None) -> RowColumns:
-    inside = np.ones(len(rows), np.bool_)
-    if since is not None:
-        inside &= rows.at >= since
-    if until is not None:
-        inside &= rows.at < until
-    return rows if inside.all() else rows.take(inside)
+def _run(store: Store, experiment: str) -> Run:
+    runs = runs_of(journal.read(store))
+    if experiment not in runs:
+        raise CommandError(f"The ledger has no run of '{experiment}'; it has {', '.join(runs) or 'none'}")
+    return runs[experiment]
 
 
-def _table(rows: RowColumns, tables: Tables, endpoint: str | None) -> pa.Table:
+def _chosen(rows: RowColumns, tables: Tables, part: Part, run: Run | None) -> Bool:
+    chosen = rows.at >= (part.since or 0.0)
+    if part.until is not None:
+        chosen &= rows.at < part.until
+    endpoints = np.array([plan.endpoint for plan in tables.plans], np.str_)
+    for endpoint in (part.endpoint, run.experiment.endpoint if run is not None else None):
+        if endpoint is not None:
+            chosen &= (endpoints == endpoint)[rows.plan]
+    if run is not None:
+        arms = run.experiment.arms if run.experiment.mode == "ab" else (run.experiment.control,)
+        chosen &= np.isin(rows.assigned, [tables.name(arm) for arm in arms])
+        if (covered := run.covers(rows.at)) is not None:
+            chosen &= covered
+    return chosen
+
+
+def _table(rows: RowColumns, tables: Tables) -> pa.Table:
     """As people read it: hashes as 16 hexadecimal digits, as the API shows them, codes as words."""
     table = to_arrow(rows, tables)
-    columns = {name: _readable(name, table.column(name)) for name in table.column_names}
-    readable = pa.table(columns)
-    return readable if endpoint is None else readable.filter(pc.equal(readable.column("endpoint"), endpoint))
+    return pa.table({name: _readable(name, table.column(name)) for name in table.column_names})
 
 
 def _readable(name: str, column: pa.ChunkedArray) -> Any:

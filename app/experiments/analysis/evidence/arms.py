@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from app.config.experiments import Experiment
 from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints, Mask
-from app.experiments.columns import I32, LateColumns, RowColumns, StartColumns, Tables
+from app.experiments.columns import F64, I32, LateColumns, RowColumns, StartColumns, Tables
 from app.ledger.wire import Plan
 
 AnyColumns = StartColumns | RowColumns | LateColumns
@@ -46,8 +46,15 @@ class Arms:
         self._arm_of_name = Growing(np.int8)
         self._weights_of_plan = Growing(np.int32)
         self._weights: dict[tuple[int, ...], int] = {}
+        self._current: Plan | None = None
+        self._latest = -np.inf
         self.names = experiment.arms
         """Control first."""
+
+    @property
+    def current(self) -> Plan | None:
+        """The plan of the latest exposure that was placed."""
+        return self._current
 
     @property
     def since(self) -> float:
@@ -71,10 +78,17 @@ class Arms:
         arm = self._arm_of_name.values[columns.assigned]
         weights = self._weights_of_plan.values[columns.plan]
         belongs = (columns.at >= self._since) & (weights >= 0) & (arm >= 0)
+        self._follow(columns.at[belongs], columns.plan[belongs])
         arm = np.where(belongs, arm, OUTSIDE).astype(np.int8)
         if self._experiment.mode == "aa" and belongs.any():
             arm[belongs] = labels(columns.unit[belongs], len(self.names), self._salt)
         return Placed(belongs, arm, np.where(belongs, weights, OUTSIDE).astype(np.int32))
+
+    def _follow(self, at: F64, plan: I32) -> None:
+        """Keeps the latest plan."""
+        if len(at) and at.max() >= self._latest:
+            self._latest = float(at.max())
+            self._current = self._tables.plans[int(plan[at == self._latest].max())]
 
     def _learn(self) -> None:
         """Takes up the names and plans that are new in the tables."""

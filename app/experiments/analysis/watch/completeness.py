@@ -22,13 +22,14 @@ class Completeness:
 
     def __init__(self, treatment: int) -> None:
         self._events = UnitEvents(treatment)
-        self._evidence = 0.0
+        self._sets: Ints = np.zeros((0, 2), np.int64)
+        self._is_new = False
         self.alarmed_at: float | None = None
 
     def add(self, missing: Mask, unit: Hashes, at: F64, weights: I32, arm: NDArray[np.int8], sets: Ints) -> None:
         """Analysed requests, with whether each lacks its value. `weights`, `arm` and `sets` as in `Arms`."""
         if missing.any() and self._events.add(unit[missing], at[missing], weights[missing], arm[missing]):
-            self._evidence = self._events.difference(sets)
+            self._sets, self._is_new = sets, True
 
     @property
     def units(self) -> tuple[int, int]:
@@ -36,5 +37,8 @@ class Completeness:
         return self._events.units
 
     def is_new_alarm(self) -> bool:
-        """The evidence has reached the threshold, and there was no alarm before."""
-        return self.alarmed_at is None and self._evidence >= THRESHOLD
+        """The evidence has reached the threshold since the last call, and there was no alarm before."""
+        if self.alarmed_at is not None or not self._is_new:
+            return False
+        self._is_new = False
+        return self._events.difference(self._sets) >= THRESHOLD

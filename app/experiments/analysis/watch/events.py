@@ -16,6 +16,9 @@ from app.experiments.columns import F64, I32
 from app.experiments.report import Effect
 from app.experiments.statistics.events import EventEvidence, chance, two_sided
 
+MAX_UNITS = 2_000_000
+"""With an event, of one kind. Above, half of them are forgotten, by hash: nothing that small is left to be found."""
+
 _LARGEST_RATIO = 1e4
 _HALVINGS = 40
 
@@ -25,7 +28,7 @@ class UnitEvents:
 
     def __init__(self, treatment: int) -> None:
         self._treatment = treatment
-        self._first = FirstSeen(arms=2)
+        self._first = FirstSeen(arms=2, max_units=MAX_UNITS)
 
     def add(self, unit: Hashes, at: F64, weights: I32, arm: NDArray[np.int8]) -> bool:
         """Events of any arms: equally long arrays, `weights` and `arm` as in `Arms`. False if none counts here."""
@@ -38,7 +41,7 @@ class UnitEvents:
     def units(self) -> tuple[int, int]:
         """Of control and of the treatment."""
         control, treated = self._first.counts.sum(axis=0).tolist()
-        return int(control), int(treated)
+        return round(control / self._first.share), round(treated / self._first.share)
 
     def more(self, weights: Ints, r0: float) -> EventEvidence:
         """The evidence that the treatment's rate is more than `r0` times control's. `weights` as in `Arms`."""

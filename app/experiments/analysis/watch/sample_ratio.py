@@ -27,7 +27,7 @@ class SampleRatioWatch:
         self._first = FirstSeen(len(arms.names)) if returning else None
         self._requests = Growing(np.int64, len(arms.names))
         self._hours: dict[int, int] = {}
-        self._evidence = 0.0
+        self._known: float | None = 0.0
         self.alarmed_at: float | None = None
 
     def add(self, unit: Hashes, at: F64, plan: I32, arm: NDArray[np.int8]) -> None:
@@ -40,11 +40,17 @@ class SampleRatioWatch:
             self._requests.resize(int(plan.max()) + 1)
             np.add.at(self._requests.values, (plan, arm), 1)
             self._count_hours(at)
-        self._evidence = ln_e(
-            (counts, self._arms.weights_of(self._tables.plans[plan]))
-            for plan, counts in enumerate(self._counts.tolist())
-            if any(counts)
-        )
+        self._known = None
+
+    @property
+    def _evidence(self) -> float:
+        if self._known is None:
+            self._known = ln_e(
+                (counts, self._arms.weights_of(self._tables.plans[plan]))
+                for plan, counts in enumerate(self._counts.tolist())
+                if any(counts)
+            )
+        return self._known
 
     def _count_hours(self, at: F64) -> None:
         hours, counts = np.unique((at // _HOUR_S).astype(np.int64), return_counts=True)

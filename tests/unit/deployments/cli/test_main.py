@@ -27,6 +27,15 @@ COMMANDS = [
     "weights",
     "keys create",
     "demo traffic",
+    "experiments list",
+    "experiments report",
+    "experiments history",
+    "experiments planner",
+    "experiments aa",
+    "experiments explain",
+    "experiments request",
+    "experiments feedback",
+    "experiments export",
 ]
 
 ROUTER_PART = {

@@ -229,6 +229,7 @@ def test_a_ramp_neither_biases_the_estimate_nor_the_split() -> None:
     analysis.tick(NOW)
     report = analysis.report(NOW)
     assert report.strata == 10
+    assert report.weights == {"blue": 50, "green": 50}
     assert abs(report.primary[0].effect.estimate or 1.0) < 0.05
     assert [plan.weights for plan in report.sample_ratio.plans] == [{"blue": 95, "green": 5}, {"blue": 50, "green": 50}]
 
@@ -354,12 +355,11 @@ def test_a_verdict_in_aa_is_an_alarm_about_the_rig() -> None:
         ({"secondary": [{"metric": "error", "minimal_effect": 0.2}]}, True),
         ({"alpha": 0.01}, False),
         ({"primary": [{"metric": "ttft", "minimal_effect": 0.1}]}, False),
-        ({"sticky": "conversation"}, False),
-        ({"sticky": None}, False),
+        ({"mode": "aa", "treatments": ["label"]}, False),
     ],
 )
 def test_what_decides_begins_a_new_run_and_everything_else_keeps_the_evidence(
     change: dict[str, Any], same: bool
 ) -> None:
     old, new = config(), config(**change)
-    assert same_run(old.experiments[NAME], new.experiments[NAME], old, new) == same
+    assert same_run(old.experiments[NAME], new.experiments[NAME]) == same

@@ -191,6 +191,14 @@ def test_a_part_is_exported(shell: Shell, tmp_path: Path) -> None:
     assert file.read_text() == ""
 
 
+def test_an_experiments_run_is_exported(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "run.csv"
+    assert shell("export", NAME, "--output", str(file))[2] == f"{REQUESTS} exposures.\n"
+    assert shell("export", NAME, "--output", str(file), "--endpoint", "embed")[2] == "0 exposures.\n"
+    code, _, error = shell("export", "red", "--output", str(file))
+    assert (code, error) == (ExitCode.WRONG, f"The ledger has no run of 'red'; it has {NAME}\n")
+
+
 def test_parquet_needs_a_file(shell: Shell) -> None:
     code, _, error = shell("export", "--format", "parquet")
     assert (code, error) == (ExitCode.USAGE, "Parquet needs a file: --output exposures.parquet\n")

@@ -119,6 +119,18 @@ def test_a_score_of_an_unknown_answer_waits_a_minute() -> None:
     assert values(found) == [None, None]
 
 
+def test_what_is_waited_for_is_known_to_who_may_score_it() -> None:
+    found = pending({"request": 1, "answer": 11})
+    assert found.knows([(1, ALICE), (11, ALICE), (1, BOB), (1, MANAGER), (2, ALICE)]) == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert PendingFeedback(METRICS).knows([(1, ALICE)]) == [False]
+
+
 def test_scores_of_other_metrics_are_not_kept() -> None:
     found = pending({"request": 1})
     found.add([item(1, metric="other")])

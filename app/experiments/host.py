@@ -1,0 +1,140 @@
+"""Gives a controller a thread of its own, so that an event loop can serve while it judges.
+
+One thread owns the controller; a second one writes to the ledger's directory, which may be slow. The host is a
+`ControllerClient`: a router in the same process uses it as it is, others reach it over HTTP (`http_host.py`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Self, TypeVar
+
+import msgspec
+
+from app.config.experiments import LedgerSettings
+from app.config.schema import Config
+from app.errors import Unavailable, UpstreamError
+from app.experiments.answers import Answers
+from app.experiments.controller import Controller
+from app.experiments.keeper import Submit
+from app.experiments.storage.store import StoreError
+from app.ledger.controller_client import Answer
+from app.telemetry.logs import event, where
+
+TICK_S = 1.0
+CONFIGURATION_S = 5.0
+"""How often the configuration is read, unless a batch names a plan that is new."""
+
+ReadConfiguration = Callable[[], Awaitable[Config | None]]
+"""What is in force; None if there is nothing valid. Raises UpstreamError."""
+
+NewController = Callable[[LedgerSettings, Submit], Controller]
+
+_log = logging.getLogger("switchyard")
+T = TypeVar("T")
+
+
+class ControllerHost:
+    """An async context manager: the controller works while the block runs, and writes what waits at its end.
+
+    It is there from the first configuration on. One that names another directory gets another controller: what that
+    one holds is all that it knows.
+    """
+
+    def __init__(self, read_configuration: ReadConfiguration, new_controller: NewController) -> None:
+        self._read_configuration, self._new_controller = read_configuration, new_controller
+        self._controller: Controller | None = None
+        self._answers: Answers | None = None
+        self._url = ""
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._worker = ThreadPoolExecutor(1, "experiments")
+        self._writer = ThreadPoolExecutor(1, "ledger")
+        await self._refresh()
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        if self._controller is not None:
+            await self._in_thread(self._controller.close)
+        self._worker.shutdown()
+        self._writer.shutdown(wait=False)
+
+    async def send(self, batch: bytes) -> bytes:
+        """Takes an encoded batch; returns the encoded acknowledgement. Raises InvalidBatch, and Unavailable before the
+        first configuration."""
+        return await self._in_thread(partial(self._present().ingest, batch))
+
+    async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        """The controller's answer; a refusal is one, too. Raises Unavailable before the first configuration."""
+        self._present()
+        assert self._answers is not None
+        try:
+            return await self._in_thread(partial(self._answers.answer, method, path, query, body))
+        except StoreError as error:
+            message = f"The ledger's directory cannot be read: {error}"
+            return Answer(503, msgspec.json.encode({"message": message, "param": None}))
+
+    def _present(self) -> Controller:
+        if self._controller is None:
+            raise Unavailable("The controller of experiments has no configuration yet", retry_after=1)
+        return self._controller
+
+    async def _run(self) -> None:
+        """Ticks, and follows the configuration. A failure is told and ends nothing."""
+        loop = asyncio.get_running_loop()
+        read_at = loop.time()
+        while True:
+            await asyncio.sleep(TICK_S)
+            try:
+                wanted = self._controller is None or self._controller.wants_configuration
+                if wanted or loop.time() - read_at >= CONFIGURATION_S:
+                    read_at = loop.time()
+                    await self._refresh()
+                if self._controller is not None:
+                    await self._in_thread(self._controller.tick)
+            except Exception as error:  # noqa: BLE001  a bug in one round must not end the following ones
+                _log.error("Experiments: a round failed", extra=event("experiments_failed", traceback=where(error)))
+
+    async def _refresh(self) -> None:
+        try:
+            config = await self._read_configuration()
+        except UpstreamError as error:
+            unread = event("configuration_not_read", error=str(error))
+            _log.warning("Experiments: the configuration could not be read, the last one stays", extra=unread)
+            return
+        if config is not None:
+            await self._in_thread(partial(self._configure, config))
+
+    def _configure(self, config: Config) -> None:
+        """In the controller's thread."""
+        if self._controller is None or config.ledger.url != self._url:
+            if self._controller is not None:
+                self._controller.close()
+            controller = self._new_controller(config.ledger, self._writer.submit)
+            self._url, self._answers = config.ledger.url, Answers(controller)
+            controller.configure(config)
+            self._controller = controller
+            return
+        self._controller.configure(config)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+
+def host_controller(read_configuration: ReadConfiguration, base: Path) -> ControllerHost:
+    """A host of the real controller. `base`: what a relative `ledger.url` is relative to."""
+
+    def new(ledger: LedgerSettings, submit: Submit) -> Controller:
+        return Controller(ledger, base=base, submit=submit)
+
+    return ControllerHost(read_configuration, new)

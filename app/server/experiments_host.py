@@ -1,0 +1,60 @@
+"""The controller of experiments over HTTP, for routers in other processes. Its host puts the internal key before it.
+
+POST /batches               an encoded batch; the answer is an acknowledgement, both MessagePack
+GET, POST /api/<path>       a question, answered as `app.experiments.answers` does
+GET /health                 it is alive
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from app.errors import SwitchyardError
+from app.experiments.controller import InvalidBatch
+from app.experiments.host import ControllerHost
+from app.internal_api import API_PATH, BATCHES_PATH, CONTROLLER_HEADER, MESSAGE_PACK
+
+_OURS = {CONTROLLER_HEADER: "1"}
+
+
+def experiments_app(host: ControllerHost) -> Starlette:
+    """The application; the controller works during its lifespan."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with host:
+            yield
+
+    async def batches(request: Request) -> Response:
+        return Response(await host.send(await request.body()), 200, _OURS, MESSAGE_PACK)
+
+    async def api(request: Request) -> Response:
+        path = "/" + request.path_params["path"]
+        answer = await host.ask(request.method, path, dict(request.query_params), await request.body())
+        return Response(answer.body, answer.status, _OURS, answer.media_type)
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    return Starlette(
+        routes=[
+            Route(BATCHES_PATH, batches, methods=["POST"]),
+            Route(API_PATH + "/{path:path}", api, methods=["GET", "POST"]),
+            Route("/health", health, methods=["GET"]),
+        ],
+        exception_handlers={InvalidBatch: _invalid, SwitchyardError: _failed},
+        lifespan=lifespan,
+    )
+
+
+async def _invalid(request: Request, raised: Exception) -> Response:
+    return JSONResponse({"message": f"This is no batch: {raised}", "param": None}, 400, _OURS)
+
+
+async def _failed(request: Request, raised: Exception) -> Response:
+    assert isinstance(raised, SwitchyardError)
+    return JSONResponse({"message": raised.message, "param": None}, raised.status, _OURS)

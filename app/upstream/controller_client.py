@@ -1,0 +1,83 @@
+"""The controller of experiments in another process, over HTTP."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Self
+
+import aiohttp
+from yarl import URL
+
+from app.errors import Broken, TimedOut, Unavailable
+from app.internal_api import (
+    API_PATH,
+    APP_PREFIX,
+    BATCHES_PATH,
+    CONTROLLER_HEADER,
+    EXPERIMENTS,
+    INTERNAL_KEY_HEADER,
+    MESSAGE_PACK,
+)
+from app.ledger.controller_client import Answer
+from app.upstream.target import RuntimeEnvironment
+
+BATCH_TIMEOUT_S = 2.0
+QUESTION_TIMEOUT_S = 30.0
+"""A report of millions of requests may take a moment."""
+
+_UNAVAILABLE = "The controller of experiments is not available"
+
+
+class HttpController:
+    """A `ControllerClient`, and an async context manager that opens and closes its connections."""
+
+    def __init__(self, environment: RuntimeEnvironment) -> None:
+        self._url = f"{environment.serve_url.rstrip('/')}{APP_PREFIX}{EXPERIMENTS}"
+        self._headers = {INTERNAL_KEY_HEADER: environment.internal_key}
+        self._open: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._open = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(keepalive_timeout=15),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=self._headers,
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept-Encoding"),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._open is not None
+        await self._open.close()
+
+    async def send(self, batch: bytes) -> bytes:
+        """Raises Unavailable, TimedOut, and Broken if the controller refuses the batch."""
+        headers = {"content-type": MESSAGE_PACK}
+        async with self._asked("POST", self._url + BATCHES_PATH, BATCH_TIMEOUT_S, batch, headers) as response:
+            body = await response.read()
+            if response.status == 200:
+                return body
+            if response.status >= 500:
+                raise Unavailable(_UNAVAILABLE)
+            raise Broken(f"The controller of experiments refused a batch with status {response.status}: {body[:500]!r}")
+
+    async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        """Raises Unavailable and TimedOut."""
+        url = URL(self._url + API_PATH).joinpath(*path.lstrip("/").split("/")).with_query(dict(query))
+        async with self._asked(method, url, QUESTION_TIMEOUT_S, body, {}) as response:
+            return Answer(response.status, await response.read(), response.headers.get("content-type", ""))
+
+    @asynccontextmanager
+    async def _asked(
+        self, method: str, url: str | URL, timeout_s: float, body: bytes, headers: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        assert self._open is not None, "entered by the router's lifespan"
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._open.request(method, url, data=body, headers=headers, timeout=timeout) as response:
+                if CONTROLLER_HEADER not in response.headers:  # the ingress, which has no replica
+                    raise Unavailable(_UNAVAILABLE)
+                yield response
+        except TimeoutError as error:
+            raise TimedOut("The controller of experiments did not respond in time") from error
+        except aiohttp.ClientError as error:
+            raise Unavailable(_UNAVAILABLE) from error

@@ -1,0 +1,65 @@
+"""The controller of experiments as a Serve application: keeps what routers record, and judges it.
+
+One replica. It reads the routers' configuration from the control plane, as they serve it, and answers them at
+/deployments/experiments, behind the internal key. While a replica is replaced there may be two for a moment: batches
+are taken once all the same. Routers keep what is not durable, so that nothing is lost with a replica.
+"""
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+from ray import serve
+from ray.serve import Application
+from starlette.types import ASGIApp
+
+from app.config.schema import Config
+from app.experiments.host import host_controller
+from app.internal_api import INTERNAL_KEY_VARIABLE, LEDGER_VARIABLE, ROUTER, ROUTER_DEPLOYMENT
+from app.server.experiments_host import experiments_app
+from app.telemetry.logs import log_to_stderr
+from deployments.control_plane import ServeControl
+from deployments.engine.internal_key import InternalKeyMiddleware
+
+CPUS = 0.2
+"""Logical. 20,000 requests a second take a tenth of a core."""
+
+GRACE_S = 60.0
+"""What waits is written within the first seconds."""
+
+
+class ExperimentsArgs(BaseModel):
+    """`args` of the application: none; what it needs is in the router's `user_config`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+@serve.ingress()
+class ExperimentsDeployment:
+    """Hosts the controller in a replica."""
+
+    def __init__(self) -> None:
+        log_to_stderr()
+        control = ServeControl(ROUTER, ROUTER_DEPLOYMENT)
+
+        async def read_configuration() -> Config | None:
+            return (await control.applied()).parsed()
+
+        self._host = host_controller(read_configuration, Path(os.environ.get(LEDGER_VARIABLE) or Path.cwd()))
+
+    async def __serve_build_asgi_app__(self) -> ASGIApp:
+        """The application that the replica serves."""
+        return InternalKeyMiddleware(experiments_app(self._host), key=os.environ.get(INTERNAL_KEY_VARIABLE))
+
+
+def build(args: ExperimentsArgs) -> Application:
+    """The controller's application, as `import_path` in the Serve configuration names it."""
+    deployment = serve.deployment(
+        name="Experiments",
+        num_replicas=1,
+        max_ongoing_requests=100,
+        graceful_shutdown_timeout_s=GRACE_S,
+        ray_actor_options={"num_cpus": CPUS},
+        logging_config={"enable_access_log": False},
+    )
+    return deployment(ExperimentsDeployment).bind()
