@@ -1,39 +1,43 @@
 """What recording the exposures of an experiment costs the router: CPU time, with the ledger on and off in one run.
 
-One router has two endpoints in front of the same canned upstream (`benchmarks.relay`): one with an experiment that is
-sticky by conversation, and one without anything. Rounds on either alternate, so that what else the machine does meets
-both; the figures are medians of the rounds' differences. The controller is one that acknowledges and keeps nothing.
+The router's ASGI application is called in this process, in front of an upstream that hands over canned chunks, so that
+nothing but the router's own work is timed, at the pace of a busy router. It has two endpoints: one with an experiment
+that is sticky by conversation, and one without anything. Blocks of requests on either alternate; the figures are the
+medians of the differences between neighbours, so that whatever else the machine does meets both. The controller
+acknowledges everything and keeps nothing; encoding and sending count.
 
     python -m benchmarks.ledger       prints what recording adds per request and per chunk; exit code 1 above the bounds
 """
 
 import argparse
 import asyncio
+import gc
+import json
 import statistics
 import sys
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
-import uvicorn
-import uvloop
-import yaml
-
-from app.config.serve_file import load
+from app.config.schema import Timeouts
+from app.engine.model import Model
 from app.ledger.controller_client import Answer
 from app.ledger.wire import Acknowledgement, encode
 from app.server.application import Router
-from app.upstream.target import RuntimeEnvironment
-from benchmarks.relay import ROUTER_PORT, UPSTREAM_PORT, cpu_us, running
-from benchmarks.serving import HOST, TOKENS
+from app.upstream.target import RuntimeEnvironment, Target
+from benchmarks.relay import TOKEN, USAGE
 
 MOST_PER_REQUEST_US, MOST_PER_CHUNK_US = 20.0, 0.3
+SHORT, LONG = 2, 258
+"""Tokens of the two kinds of answers: what they differ by is the chunks' share."""
+
+BLOCK = {SHORT: 100, LONG: 20}
+"""Requests between two changes of endpoint."""
 
 _EVERYTHING = encode(Acknowledgement(2**62, 2**62))
-_AFTER_ROUND_S = 1.2
-"""Until the round's last batch is sent: it counts for the round that filled it."""
+_END = [TOKEN.replace(b'"finish_reason":null', b'"finish_reason":"stop"'), USAGE, b"data: [DONE]\n\n"]
 
 
 class Acknowledging:
@@ -46,10 +50,41 @@ class Acknowledging:
         return Answer(404, b"")
 
 
+class Canned:
+    """The upstream (`exchange.snapshot.Calls`): `max_tokens` chunks, at once."""
+
+    async def model(self, target: Target, timeouts: Timeouts) -> Model:
+        raise AssertionError("no request here needs it")
+
+    async def unary(self, target: Target, path: str, body: Mapping[str, Any], **_: Any) -> bytes:
+        raise AssertionError("every request here is streamed")
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        target: Target,
+        path: str,
+        body: Mapping[str, Any],
+        *,
+        request_id: str,
+        timeouts: Timeouts,
+        on_head: Callable[[Mapping[str, str]], None] | None = None,
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        if on_head is not None:
+            on_head({})
+        yield _chunks(body["max_tokens"])
+
+
+async def _chunks(tokens: int) -> AsyncIterator[bytes]:
+    for _ in range(tokens - 1):
+        yield TOKEN
+    for chunk in _END:
+        yield chunk
+
+
 def document() -> dict[str, Any]:
     """The configuration: `off` is a plain endpoint, `on` the same with an experiment."""
-    endpoint = {"tasks": ["chat"], "traffic": {"blue": 50, "green": 50}}
-    upstream = {"url": f"http://{HOST}:{UPSTREAM_PORT}", "model": "tiny-llama"}
+    endpoint = {"tasks": ["chat"], "traffic": {"blue": 50, "green": 50}, "sticky": {"by": "conversation"}}
     experiment = {
         "endpoint": "on",
         "control": "blue",
@@ -57,55 +92,100 @@ def document() -> dict[str, Any]:
         "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
     }
     return {
-        "endpoints": {"off": endpoint, "on": {**endpoint, "sticky": {"by": "conversation"}}},
-        "deployments": {"blue": upstream, "green": upstream},
+        "endpoints": {"off": endpoint, "on": endpoint},
+        "deployments": {name: {"url": "http://127.0.0.1:9", "model": "tiny-llama"} for name in ("blue", "green")},
         "experiments": {"recorded": experiment},
     }
 
 
-def serve(config: Path) -> None:
-    """Runs the router until the process ends."""
-    router = Router(RuntimeEnvironment(internal_key="benchmark"), random=Random(1), controller=Acknowledging())
-    router.reconfigure(load(config))
-    uvicorn.run(router.app, host=HOST, port=ROUTER_PORT, log_level="warning", access_log=False)
+def body(endpoint: str, tokens: int) -> bytes:
+    """A chat's second turn."""
+    said = ["You are a helpful assistant.", "Tell me a story.", "Once upon a time.", "Go on."]
+    roles = ["system", "user", "assistant", "user"]
+    messages = [{"role": role, "content": text} for role, text in zip(roles, said, strict=True)]
+    return json.dumps({"model": endpoint, "messages": messages, "max_tokens": tokens, "stream": True}).encode()
 
 
-async def measure(process: Any, *, streams: int, rounds: int) -> tuple[float, float]:
-    """What recording adds to a request and to a chunk, in microseconds of CPU time."""
-    differences: dict[int, list[float]] = {1: [], TOKENS: []}
-    for number in range(-1, rounds):
-        for tokens in differences:
-            spent = {}
-            for endpoint in ("on", "off") if number % 2 else ("off", "on"):
-                spent[endpoint] = await cpu_us(process, streams=streams, tokens=tokens, endpoint=endpoint)
-                await asyncio.sleep(_AFTER_ROUND_S)
-            print(tokens, spent, flush=True)
-            if number >= 0:  # the first one warms up
-                differences[tokens].append(spent["on"] - spent["off"])
-    short, long = statistics.median(differences[1]), statistics.median(differences[TOKENS])
-    per_chunk = (long - short) / (TOKENS - 1)
-    return short - per_chunk, per_chunk
+@asynccontextmanager
+async def started(app: Any) -> AsyncIterator[None]:
+    """The application between its startup and its shutdown."""
+    events: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    answers: asyncio.Queue[Any] = asyncio.Queue()
+    task = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, events.get, answers.put))
+    await events.put({"type": "lifespan.startup"})
+    await answers.get()
+    yield
+    await events.put({"type": "lifespan.shutdown"})
+    await answers.get()
+    await task
+
+
+async def block(app: Any, sent: bytes, requests: int) -> float:
+    """CPU time of so many requests, in microseconds each."""
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }
+
+    is_read = False
+
+    async def receive() -> dict[str, Any]:
+        nonlocal is_read
+        if is_read:
+            await asyncio.get_running_loop().create_future()
+        is_read = True
+        return {"type": "http.request", "body": sent, "more_body": False}
+
+    async def send(message: Any) -> None:
+        pass
+
+    before = time.thread_time_ns()
+    for _ in range(requests):
+        is_read = False
+        await app(dict(scope), receive, send)
+    return (time.thread_time_ns() - before) / requests / 1000
+
+
+async def differences(app: Any, tokens: int, rounds: int) -> Sequence[tuple[float, float]]:
+    """Of each pair of blocks: the CPU time without the ledger, and what it adds. In microseconds per request."""
+    found: list[tuple[float, float]] = []
+    for number in range(-2, rounds):
+        order = ("on", "off") if number % 2 else ("off", "on")
+        spent = {endpoint: await block(app, body(endpoint, tokens), BLOCK[tokens]) for endpoint in order}
+        await asyncio.sleep(0)
+        if number >= 0:  # the first ones warm up
+            found.append((spent["off"], spent["on"] - spent["off"]))
+    return found
+
+
+async def measure(rounds: int) -> tuple[float, float, float]:
+    """A request's CPU time without the ledger, what recording adds to it, and to a chunk; in microseconds."""
+    router = Router(
+        RuntimeEnvironment(internal_key="benchmark"), random=Random(1), controller=Acknowledging(), send_every_s=0.05
+    )
+    router.reconfigure(document())
+    router.state.upstream = Canned()
+    gc.freeze()
+    async with started(router.app):
+        short = await differences(router.app, SHORT, rounds)
+        long = await differences(router.app, LONG, rounds)
+    base = statistics.median(off for off, _ in short)
+    added, added_long = (statistics.median(more for _, more in found) for found in (short, long))
+    per_chunk = (added_long - added) / (LONG - SHORT)
+    return base, added - SHORT * per_chunk, per_chunk
 
 
 def main() -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ledger")
-    parser.add_argument("--router", type=Path, metavar="FILE", help="be the router (the benchmark starts it)")
-    parser.add_argument("--streams", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, default=200)
     arguments = parser.parse_args()
-    if arguments.router is not None:
-        serve(arguments.router)
-        return 0
-    with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "ledger.yaml"
-        config.write_text(yaml.safe_dump(document()))
-        with (
-            running(UPSTREAM_PORT, "benchmarks.relay", "--upstream"),
-            running(ROUTER_PORT, "benchmarks.ledger", "--router", str(config)) as process,
-        ):
-            request, chunk = uvloop.run(measure(process, streams=arguments.streams, rounds=arguments.rounds))
-    print(f"Recording adds {request:.1f} us of CPU per request, {chunk:.2f} us per chunk", end=" ")
+    base, request, chunk = asyncio.run(measure(arguments.rounds))
+    print(f"Recording adds {request:.1f} us of CPU per request (to {base:.0f}), {chunk:.2f} us per chunk", end=" ")
     print(f"(at most {MOST_PER_REQUEST_US:g} and {MOST_PER_CHUNK_US:g})")
     return 0 if request <= MOST_PER_REQUEST_US and chunk <= MOST_PER_CHUNK_US else 1
 

@@ -6,7 +6,6 @@ are taken once all the same. Routers keep what is not durable, so that nothing i
 """
 
 import os
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 from ray import serve
@@ -15,9 +14,10 @@ from starlette.types import ASGIApp
 
 from app.config.schema import Config
 from app.experiments.host import host_controller
-from app.internal_api import INTERNAL_KEY_VARIABLE, LEDGER_VARIABLE, ROUTER, ROUTER_DEPLOYMENT
+from app.internal_api import INTERNAL_KEY_VARIABLE, ROUTER, ROUTER_DEPLOYMENT
 from app.server.experiments_host import experiments_app
 from app.telemetry.logs import log_to_stderr
+from app.upstream.target import ledger_base
 from deployments.control_plane import ServeControl
 from deployments.engine.internal_key import InternalKeyMiddleware
 
@@ -45,7 +45,7 @@ class ExperimentsDeployment:
         async def read_configuration() -> Config | None:
             return (await control.applied()).parsed()
 
-        self._host = host_controller(read_configuration, Path(os.environ.get(LEDGER_VARIABLE) or Path.cwd()))
+        self._host = host_controller(read_configuration, ledger_base())
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """The application that the replica serves."""

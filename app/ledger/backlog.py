@@ -5,7 +5,7 @@ that the controller has received but not yet made durable is lost, too, when it 
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from app.ledger.open_batch import Arm
@@ -35,6 +35,9 @@ class Backlog:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+    def __iter__(self) -> Iterator[Sealed]:
+        return (kept.batch for kept in self._kept)
 
     @property
     def oldest(self) -> int:

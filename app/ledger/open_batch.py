@@ -13,7 +13,8 @@ class OpenBatch:
 
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
-        self._plans: dict[tuple[str, str], tuple[int, Plan]] = {}
+        self._plans: dict[str, int] = {}
+        self._plan_list: list[Plan] = []
         self.starts: list[Start] = []
         self.rows: list[Row] = []
         self.late: list[Late] = []
@@ -30,13 +31,12 @@ class OpenBatch:
         return index
 
     def plan(self, plan: Plan) -> int:
-        """The index of a plan."""
-        key = (plan.endpoint, plan.id)
-        if (known := self._plans.get(key)) is None:
-            known = self._plans[key] = (len(self._plans), plan)
-        return known[0]
+        """The index of a plan. Its id is that of one endpoint: the endpoint's name is part of what is hashed."""
+        if (index := self._plans.get(plan.id)) is None:
+            index = self._plans[plan.id] = len(self._plans)
+            self._plan_list.append(plan)
+        return index
 
     def sealed(self, number: int) -> Sealed:
         """As it is sent and kept."""
-        plans = [plan for _, plan in self._plans.values()]
-        return seal(number, list(self._names), plans, self.starts, self.rows, self.late, self.feedback)
+        return seal(number, list(self._names), self._plan_list, self.starts, self.rows, self.late, self.feedback)

@@ -26,15 +26,21 @@ class Ending(NamedTuple):
     gone: bool = False
     invalid: bool = False
 
-    def failure(self, exposure: Exposure) -> Failure:
-        """How the assigned deployment failed. A status of 500 without a failure is a bug of the router's."""
-        return Failure.OTHER if exposure.failure is Failure.NONE and self.status >= 500 else exposure.failure
-
 
 def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
     """The row, with indexes into `batch`."""
     draw, usage = exposure.draw, ending.usage
     completion_tokens = _u32(usage.completion_tokens) if usage is not None else None
+    flags = draw.flags
+    if ending.gone:
+        flags |= Flag.CLIENT_GONE
+    if ending.invalid:
+        flags |= Flag.INVALID_OUTPUT
+    if ending.complete and exposure.path and not (exposure.is_visible or exposure.is_broken):
+        flags |= Flag.EMPTY
+    failure = exposure.failure
+    if ending.status >= 500 and failure is Failure.NONE:  # a bug of the router's
+        failure = Failure.OTHER
     return Row(
         draw.seq,
         draw.at,
@@ -50,7 +56,7 @@ def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
         batch.name(draw.task),
         draw.stream,
         ending.status,
-        ending.failure(exposure),
+        failure,
         min(ending.attempts, _MAX_U8),
         draw.prompt_bytes,
         _u32(ending.max_tokens),
@@ -64,19 +70,8 @@ def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
         draw.turn,
         draw.in_flight,
         exposure.is_cold,
-        _flags(exposure, ending),
+        flags,
     )
-
-
-def _flags(exposure: Exposure, ending: Ending) -> int:
-    flags: int = exposure.draw.flags
-    if ending.gone:
-        flags |= Flag.CLIENT_GONE
-    if ending.invalid:
-        flags |= Flag.INVALID_OUTPUT
-    if ending.complete and exposure.path and not (exposure.is_visible or exposure.is_broken):
-        flags |= Flag.EMPTY
-    return flags
 
 
 def _u32(value: object) -> int | None:

@@ -52,11 +52,14 @@ class Sender:
         *,
         every_s: float = EVERY_S,
         timeout_s: float = TIMEOUT_S,
+        confirm_s: float = CONFIRM_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger, self._send, self._observer = ledger, send, observer
-        self._every_s, self._timeout_s = every_s, timeout_s
+        self._every_s, self._timeout_s, self._confirm_s = every_s, timeout_s, confirm_s
+        self._clock = clock
         self._pause_s = 0.0
-        self._sent_at = self._not_before = time.monotonic()
+        self._sent_at = self._not_before = clock()
         self._reported: tuple[Counter[Arm], Counter[Arm]] = (Counter(), Counter())
 
     @asynccontextmanager
@@ -74,13 +77,14 @@ class Sender:
         while True:
             await asyncio.sleep(self._every_s)
             try:
-                await self._round()
+                await self.round()
             except Exception as error:  # noqa: BLE001  a bug in one round must not end the recording
                 _log.error("Exposures could not be sent", extra=event("ledger_failed", traceback=where(error)))
 
-    async def _round(self) -> None:
+    async def round(self) -> None:
+        """Makes batches of what has happened, and sends them unless the controller is left alone."""
         await self._prepare()
-        if time.monotonic() >= self._not_before:
+        if self._clock() >= self._not_before:
             await self._send_all()
         self._report()
 
@@ -100,12 +104,12 @@ class Sender:
                 self._wait()
                 return
             before = batch.number
-        if time.monotonic() - self._sent_at > CONFIRM_S and (batch := backlog.unconfirmed()) is not None:
+        if self._clock() - self._sent_at > self._confirm_s and (batch := backlog.unconfirmed()) is not None:
             await self._deliver(batch)
 
     async def _deliver(self, batch: Sealed) -> bool:
         """Sends one batch; returns whether the controller has answered."""
-        backlog, began = self._ledger.backlog, time.monotonic()
+        backlog, began = self._ledger.backlog, self._clock()
         self._sent_at, backlog.in_flight = began, batch.number
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -120,13 +124,13 @@ class Sender:
             return False
         finally:
             backlog.in_flight = None
-        self._observer.batch_sent(time.monotonic() - began)
+        self._observer.batch_sent(self._clock() - began)
         self._pause_s = 0.0
         return True
 
     def _wait(self) -> None:
         self._pause_s = min(self._pause_s * 2 or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        self._not_before = time.monotonic() + self._pause_s
+        self._not_before = self._clock() + self._pause_s
 
     async def _flush(self) -> None:
         """The last batches; if the controller does not answer, they are lost with the process."""

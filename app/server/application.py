@@ -87,7 +87,9 @@ class Router:
             timing=access_timing,
         )
         self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
-        ledger = Ledger(partial(unit_secret, environment.internal_key), enabled=controller is not None)
+        ledger = Ledger(
+            partial(unit_secret, environment.internal_key, environment.ledger_base), enabled=controller is not None
+        )
         self._sender = (
             Sender(ledger, controller.send, telemetry, every_s=send_every_s) if controller is not None else None
         )

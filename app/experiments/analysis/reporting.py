@@ -139,10 +139,9 @@ def _warnings(
             f"Requests of a unit resemble one another (design effect {most.design_effect:.1f} for {most.metric}): "
             "more units help, more requests of the same units hardly do."
         )
-    if collected.share < 1:
-        warnings.append(
-            f"There are many units: metrics are computed from {100 * collected.share:g} % of them, by hash."
-        )
+    for what, share in (("metrics", collected.share), ("quantiles", collected.quantiles_share)):
+        if share < 1:
+            warnings.append(f"There are many units: {what} are computed from {100 * share:g} % of them, drawn by hash.")
     counts = watched.sample_ratio.units
     if sum(counts):
         warnings += [

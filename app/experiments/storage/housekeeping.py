@@ -29,10 +29,10 @@ def due(footers: Mapping[Segment, Footer], now: float) -> list[Segment]:
     for _, found in sorted(hours.items()):
         chosen, records = list[Segment](), 0
         for segment in found:
-            records += sum(footers[segment].records.values())
-            if chosen and records > MERGED_RECORDS:
-                break
-            chosen.append(segment)
+            size = sum(footers[segment].records.values())
+            if not chosen or records + size <= MERGED_RECORDS:
+                chosen.append(segment)
+                records += size
         if len(chosen) > 1:
             return chosen
     return []

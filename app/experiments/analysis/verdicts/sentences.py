@@ -43,7 +43,7 @@ def effect_sentence(comparison: Comparison) -> str:
     if "." in comparison.metric and comparison.metric.partition(".")[0] in _SUBJECTS:
         subject += f" ({comparison.statistic})"
     effect = comparison.event_test or comparison.effect
-    if effect.estimate is None:
+    if effect.estimate is None or comparison.verdict == "invalid":
         return f"{subject}: {comparison.reason or 'no estimate yet'}."
     estimate = _directed(comparison, effect.estimate, more, less)
     return f"{subject} {estimate} ({_range(comparison, effect, more, less)})."
@@ -123,7 +123,8 @@ def details(report: Report, alpha: float, units: str) -> list[str]:
     effects = [
         (f"{it.treatment}: " if len(report.treatments) > 1 else "") + effect_sentence(it) for it in report.primary
     ]
-    if any(it.effect.lower is not None or it.event_test is not None for it in report.primary):
+    bounded = [it for it in report.primary if it.effect.lower is not None or it.event_test is not None]
+    if any(it.verdict != "invalid" for it in bounded):
         effects[-1] += f" True at any time you look, with {100 * (1 - alpha):g} % certainty."
     return [*effects, f"{_counts(report, units)} {_guardrails(report.guardrails)} {_split(report)}"]
 

@@ -79,7 +79,8 @@ def test_a_sealed_batch_is_the_batch() -> None:
               1, 0, 0, False, 8)  # fmt: skip
     parts: Any = (["a", "b"], [plan], [Start(1, 2.5, 3, 0, 1, 0, 0)], [row], [Late(0, 1.0, 1, 2.5, 3, 0, 1, 0)],
                   [FeedbackItem(1.0, 2, 3, "thumbs", 1.0)])  # fmt: skip
-    whole = Batch(VERSION, "r", 7, 5, 1.5, *parts, [])
+    names, plans, starts, rows, late, feedback = parts
+    whole = Batch(VERSION, "r", 7, 5, 1.5, names, plans, starts, rows, late, feedback, [])
     sealed = encode_sealed(seal(7, *parts), router="r", oldest=5, sent_at=1.5, lost=[])
     assert sealed == encode(whole)
     assert decode_batch(sealed) == whole

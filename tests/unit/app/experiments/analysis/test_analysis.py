@@ -13,7 +13,7 @@ from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.report import Comparison, Report
 from app.ledger.wire import FeedbackItem, Flag
-from tests.support.experiment_world import DAY_S, START, World, analysis_of, config
+from tests.support.experiment_world import DAY_S, START, Unpaced, World, analysis_of, config
 
 NOW = START + 1.1 * DAY_S
 NAME = "green-float32"
@@ -305,6 +305,50 @@ def test_lost_rows_make_everything_invalid_while_they_are_too_many() -> None:
     analysis.set_lost({"green": 10})
     analysis.tick(NOW)
     assert analysis.report(NOW).decision == "do_not_ship"
+
+
+def test_labels_of_aa_share_what_control_lost() -> None:
+    world = World(users=3000, weights=(100, 0))
+    analysis, _ = run(world, mode="aa", treatments=["label"])
+    analysis.set_lost({"blue": 800, "green": 10_000})
+    assert analysis.report(NOW).rows_lost == {"blue": 400, "label": 400}
+
+
+class OneAtATime(Unpaced):
+    """Every turn is over after one look."""
+
+    def is_over(self) -> bool:
+        return True
+
+
+def test_a_turn_that_is_over_leaves_the_other_looks_to_the_next_ones() -> None:
+    world, declared = World(slower=1.3), config(secondary=[{"metric": "duration", "minimal_effect": 0.05}])
+    analysis = Analysis(NAME, declared.experiments[NAME], declared, world.tables, START, pace=OneAtATime())
+    world.requests(8000).tell(analysis)
+    told = [[it.detail["metric"] for it in analysis.tick(NOW + second)] for second in range(4)]
+    assert told == [["ttft"], ["duration"], [], []]
+
+
+def test_quantiles_are_looked_at_once_a_minute() -> None:
+    world = World(slower=1.3, users=1500)
+    analysis = analysis_of(world, config(secondary=EVERYTHING["secondary"][:1]))
+    looks = []
+    for second in (0.0, 30.0, 61.0):
+        world.requests(3000).tell(analysis)
+        analysis.tick(NOW + second)
+        looks.append(
+            [it.ln_e for it in (*analysis.report(NOW + second).primary, *analysis.report(NOW + second).secondary)]
+        )
+    assert looks[0][0] != looks[1][0] != looks[2][0]
+    assert looks[0][1] == looks[1][1] != looks[2][1]
+
+
+def test_a_configuration_of_the_same_run_goes_on_with_the_evidence() -> None:
+    analysis, before = run(World())
+    analysis.update(config(state="paused", **EVERYTHING))
+    after = analysis.report(NOW)
+    assert (before.state, after.state) == ("running", "paused")
+    assert after.primary == before.primary
 
 
 def test_the_planner_speaks_from_what_is_recorded() -> None:

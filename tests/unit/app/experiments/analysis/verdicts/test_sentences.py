@@ -56,6 +56,12 @@ def test_an_effect_in_words(fields: dict[str, Any], sentence: str) -> None:
     assert sentences.effect_sentence(compared(**fields)) == sentence
 
 
+def test_an_effect_that_does_not_count_is_not_told() -> None:
+    invalid = compared(verdict="invalid", reason="the units contradict the weights")
+    report = msgspec.structs.replace(SHIP, primary=[invalid])
+    assert sentences.details(report, 0.05, "users")[0] == "First token: the units contradict the weights."
+
+
 def headline(**fields: Any) -> str:
     return sentences.headline(msgspec.structs.replace(SHIP, **fields)).removeprefix("green-float32 on chat: ")
 

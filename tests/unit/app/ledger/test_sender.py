@@ -1,0 +1,231 @@
+"""Rows reach the controller, or are counted as lost, whatever the controller does."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.ledger.rows import Ending
+from app.ledger.sender import Sender
+from app.ledger.wire import Acknowledgement, Batch, Flag, Row, decode_batch, encode
+from tests.unit.app.ledger.test_ledger import Recorder
+
+EVERY_S = 0.001
+BOUND = 2**16
+
+
+@dataclass
+class Counts:
+    """What the sender reports."""
+
+    recorded: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    buffered: int = 0
+    batches: int = 0
+
+    def rows_recorded(self, endpoint: str, deployment: str, rows: int) -> None:
+        self.recorded[deployment] += rows
+
+    def rows_lost(self, endpoint: str, deployment: str, rows: int) -> None:
+        self.lost[deployment] += rows
+
+    def ledger_buffered(self, size: int) -> None:
+        self.buffered = size
+
+    def batch_sent(self, seconds: float) -> None:
+        self.batches += 1
+
+
+class Controller:
+    """Keeps batches as the real one does: `received` are in memory, `durable` on disk. A restart forgets the former."""
+
+    def __init__(self) -> None:
+        self.received: dict[int, Batch] = {}
+        self.durable: dict[int, Batch] = {}
+        self.calls = 0
+
+    def flush(self) -> None:
+        self.durable |= self.received
+        self.received = {}
+
+    def restart(self) -> None:
+        self.received = {}
+
+    def take(self, data: bytes) -> bytes:
+        self.calls += 1
+        batch = decode_batch(data)
+        if batch.number not in self.durable:
+            self.received[batch.number] = batch
+        return encode(Acknowledgement(self._up_to(batch, self.kept), self._up_to(batch, self.durable)))
+
+    def _up_to(self, batch: Batch, kept: Any) -> int:
+        """The last number before the first gap that the router can still fill."""
+        number = batch.oldest - 1
+        while number + 1 in kept:
+            number += 1
+        return number
+
+    @property
+    def kept(self) -> dict[int, Batch]:
+        return {**self.durable, **self.received}
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for batch in self.kept.values() for row in batch.rows]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(20_000):
+        if condition():
+            return
+        await asyncio.sleep(EVERY_S)
+    raise AssertionError("it never happened")
+
+
+def sender(recorder: Recorder, send: Callable[[bytes], Awaitable[bytes]], counts: Counts, **times: Any) -> Sender:
+    return Sender(recorder.ledger, send, counts, every_s=EVERY_S, **{"timeout_s": 0.02, **times})
+
+
+def test_batches_arrive_while_requests_run_and_the_last_ones_at_the_end() -> None:
+    recorder, controller, counts = Recorder(), Controller(), Counts()
+
+    async def send(data: bytes) -> bytes:
+        return controller.take(data)
+
+    async def run() -> None:
+        async with sender(recorder, send, counts).running():
+            recorder.record(10)
+            await until(lambda: bool(controller.rows))
+            controller.flush()
+            recorder.record(5)
+
+    asyncio.run(run())
+    assert len(controller.rows) == 15
+    assert counts.recorded == {"blue": 15}
+    assert (counts.lost, counts.batches >= 2) == (Counter(), True)
+
+
+def test_a_promised_form_is_checked_on_the_way() -> None:
+    recorder, controller = Recorder(), Controller()
+    exposure = recorder.start(stream=False)
+    exposure.sent("/v1/chat/completions", {"response_format": {"type": "json_object"}})
+    exposure.answer(b'{"id":"c","choices":[{"message":{"content":"{"},"finish_reason":"stop"}]}')
+    recorder.ledger.finish(exposure, Ending(200, 1.0))
+
+    async def send(data: bytes) -> bytes:
+        return controller.take(data)
+
+    async def run() -> None:
+        async with sender(recorder, send, Counts()).running():
+            pass
+
+    asyncio.run(run())
+    assert [row.flags for row in controller.rows] == [Flag.INVALID_OUTPUT]
+
+
+@pytest.mark.parametrize("answer", [b"", b"nonsense", encode(Acknowledgement(0, 0))])
+def test_a_controller_that_acknowledges_nothing_is_not_asked_again_and_again(answer: bytes) -> None:
+    recorder, calls = Recorder(), 0
+
+    async def send(data: bytes) -> bytes:
+        nonlocal calls
+        calls += 1
+        return answer
+
+    async def run() -> None:
+        async with sender(recorder, send, Counts()).running():
+            recorder.record()
+            await asyncio.sleep(0.1)
+
+    asyncio.run(run())
+    assert 1 <= calls <= 4
+
+
+def test_a_batch_that_no_one_confirmed_is_sent_again_when_there_is_nothing_else() -> None:
+    recorder, controller = Recorder(), Controller()
+
+    async def send(data: bytes) -> bytes:
+        return controller.take(data)
+
+    async def run() -> None:
+        async with sender(recorder, send, Counts(), confirm_s=0.01).running():
+            recorder.record()
+            await until(lambda: bool(controller.rows))
+            controller.restart()
+            await until(lambda: bool(controller.rows))
+            controller.flush()
+            await until(lambda: len(recorder.ledger.backlog) == 0)
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert len(controller.rows) == 1
+
+
+class Moody(Controller):
+    """A controller that answers, or does not."""
+
+    mood = "answers"
+
+    def suffer(self, step: str) -> None:
+        """One of `MOODS` happens."""
+        if step == "is flushed":
+            self.flush()
+        elif step == "restarts":
+            self.restart()
+        else:
+            self.mood = step
+
+    async def send(self, data: bytes) -> bytes:
+        if self.mood == "hangs":
+            await asyncio.sleep(3600)
+        if self.mood in ("is absent", "fails"):
+            raise ConnectionRefusedError if self.mood == "is absent" else RuntimeError
+        answer = self.take(data)
+        if self.mood == "forgets to answer":
+            raise ConnectionResetError
+        return answer
+
+
+MOODS = ["answers", "fails", "hangs", "forgets to answer", "is flushed", "restarts", "is absent"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(MOODS), st.integers(0, 120)), max_size=12), st.booleans())
+def test_rows_kept_and_rows_lost_are_the_rows_recorded(steps: Sequence[tuple[str, int]], ends_well: bool) -> None:
+    """The controller fails, stalls, repeats or is absent in any order; memory stays within its bound."""
+    recorder, controller, counts = Recorder(buffer_bytes=BOUND), Moody(), Counts()
+    ledger = recorder.ledger
+    now = 0.0
+
+    async def run() -> None:
+        nonlocal now
+        one = sender(recorder, controller.send, counts, timeout_s=0.002, clock=lambda: now)
+        for step, rows in steps:
+            controller.suffer(step)
+            recorder.record(rows)
+            assert ledger.backlog.size <= BOUND
+            now += 100.0
+            await one.round()
+        controller.suffer("answers")
+        for _ in range(3 if ends_well else 0):
+            now += 100.0
+            await one.round()
+            controller.flush()
+
+    asyncio.run(run())
+    recorded = sum(rows for _, rows in steps)
+    lost = sum(ledger.backlog.lost.values())
+    waiting = {row.seq for batch in ledger.backlog for row in decode_batch(ledger.encoded(batch)).rows}
+    durable = {row.seq for batch in controller.durable.values() for row in batch.rows}
+    kept = {row.seq for batch in controller.kept.values() for row in batch.rows}
+    assert counts.recorded == ({"blue": recorded} if recorded else {})
+    assert sum(counts.lost.values()) == lost
+    # What is neither waiting nor lost has been made durable.
+    assert len(waiting | durable) >= recorded - lost
+    assert kept <= set(range(1, recorded + 1))
+    if ends_well:
+        assert len(durable) >= recorded - lost
+        assert len(ledger.backlog) == 0 or waiting <= durable
