@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
@@ -50,20 +49,19 @@ class ControllerHost:
         self._controller: Controller | None = None
         self._answers: Answers | None = None
         self._url = ""
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         self._worker = ThreadPoolExecutor(1, "experiments")
         self._writer = ThreadPoolExecutor(1, "ledger")
         await self._refresh()
-        self._task = asyncio.create_task(self._run())
+        self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._follow())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._controller is not None:
             await self._in_thread(self._controller.close)
         self._worker.shutdown()
@@ -89,21 +87,29 @@ class ControllerHost:
             raise Unavailable("The controller of experiments has no configuration yet", retry_after=1)
         return self._controller
 
-    async def _run(self) -> None:
-        """Ticks, and follows the configuration. A failure is told and ends nothing."""
+    async def _tick(self) -> None:
+        """Lets the controller work. A failure is told and ends nothing."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._controller is not None:
+                await self._told(self._in_thread(self._controller.tick))
+
+    async def _follow(self) -> None:
+        """Follows the configuration: apart from the ticks, since a control plane may take long to answer."""
         loop = asyncio.get_running_loop()
         read_at = loop.time()
         while True:
             await asyncio.sleep(TICK_S)
-            try:
-                wanted = self._controller is None or self._controller.wants_configuration
-                if wanted or loop.time() - read_at >= CONFIGURATION_S:
-                    read_at = loop.time()
-                    await self._refresh()
-                if self._controller is not None:
-                    await self._in_thread(self._controller.tick)
-            except Exception as error:  # noqa: BLE001  a bug in one round must not end the following ones
-                _log.error("Experiments: a round failed", extra=event("experiments_failed", traceback=where(error)))
+            wanted = self._controller is None or self._controller.wants_configuration
+            if wanted or loop.time() - read_at >= CONFIGURATION_S:
+                read_at = loop.time()
+                await self._told(self._refresh())
+
+    async def _told(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001  a bug in one round must not end the following ones
+            _log.error("Experiments: a round failed", extra=event("experiments_failed", traceback=where(error)))
 
     async def _refresh(self) -> None:
         try:
