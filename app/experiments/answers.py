@@ -120,25 +120,30 @@ class Answers:
 
     def _history(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
-        judged, experiment = self._judged(name), self._experiment(name)
-        metric = choice(query, "metric", [it.key for it in (*experiment.primary, *experiment.secondary)])
-        treatment = choice(query, "treatment", experiment.treatments)
+        judged = self._judged(name)
+        comparison = self._comparison(judged, query)
+        metric, treatment = comparison.metric, comparison.treatment
         points = list(judged.history(metric, treatment))
         history = {"experiment": name, "metric": metric, "treatment": treatment, "points": msgspec.to_builtins(points)}
-        comparison = _comparison(judged.report(self._reader.now()), metric, treatment)
         return _formatted(history, form, lambda: history_document(name, comparison, points))
 
     def _planner(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
-        judged, experiment = self._judged(name), self._experiment(name)
-        metrics = {it.key: it for it in (*experiment.primary, *experiment.secondary)}
-        metric = choice(query, "metric", list(metrics))
-        effect = number(query, "effect", default=metrics[metric].minimal_effect)
+        judged = self._judged(name)
+        comparison = self._comparison(judged, query)
+        effect = number(query, "effect", default=comparison.minimal_effect)
         power = number(query, "power", default=0.8, below=1.0)
-        treatment = choice(query, "treatment", experiment.treatments)
-        planned = judged.plan_sample_size(metric, effect, power, self._reader.now(), treatment)
-        comparison = _comparison(judged.report(self._reader.now()), metric, treatment)
+        now = self._reader.now()
+        planned = judged.plan_sample_size(comparison.metric, effect, power, now, comparison.treatment)
         return _formatted(planned, form, lambda: plan_document(name, comparison, planned))
+
+    def _comparison(self, judged: Judged, query: Query) -> Comparison:
+        """The comparison that `metric` and `treatment` name; by default the first."""
+        report = judged.report(self._reader.now())
+        found = [*report.primary, *report.secondary]
+        metric = choice(query, "metric", list(dict.fromkeys(it.metric for it in found)))
+        treatment = choice(query, "treatment", report.treatments)
+        return next(it for it in found if (it.metric, it.treatment) == (metric, treatment))
 
     def _start_runs(self, name: str, query: Query, body: bytes) -> Answer:
         judged = self._judged(name)
@@ -188,11 +193,6 @@ class Answers:
         if (judged := self._reader.analysis(name)) is None:
             return summary_without_evidence(name, experiment)
         return summary_of(judged.report(self._reader.now()))
-
-
-def _comparison(report: Report, metric: str, treatment: str) -> Comparison:
-    """The metric's comparison in the report, which tells its unit."""
-    return next(it for it in (*report.primary, *report.secondary) if (it.metric, it.treatment) == (metric, treatment))
 
 
 def _json(value: Any) -> bytes:

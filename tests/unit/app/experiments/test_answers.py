@@ -87,7 +87,7 @@ def test_the_planner_takes_the_minimal_effect_by_default(answers: Answers) -> No
     assert get(answers, path, metric="ttft.p95", effect="0.2", power="0.9")["power"] == 0.9
     told = get(answers, path, format="text")
     assert "To find an effect of 5.0 % with 80 % power: 26,002 units in both arms together" in told
-    assert "10.7 days from now" in told
+    assert "11 days from now" in told
 
 
 @pytest.mark.parametrize(
