@@ -143,7 +143,7 @@ class Exposure:
         if self.kept is not None:
             self._keep(chunk)
         if not self.is_visible:
-            self.is_visible = self._patterns is None or self._patterns.visible.search(chunk) is not None
+            self.is_visible = self._patterns is None or self._patterns.is_visible(chunk)
         if self.first_token is not None:
             self.itl_max = max(self.itl_max, now - self._last)
             self._chunks += 1
@@ -168,7 +168,7 @@ class Exposure:
         """The engine's whole answer."""
         self._identify(answer)
         self._finish(answer)
-        self.is_visible = self._patterns is None or self._patterns.visible.search(answer) is not None
+        self.is_visible = self._patterns is None or self._patterns.is_visible(answer)
         if self.kept is not None:
             self._keep(answer)
 

@@ -32,7 +32,8 @@ def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
     draw, usage = exposure.draw, ending.usage
     names, prompt_tokens, completion_tokens = batch.names, None, None
     if usage is not None:
-        prompt_tokens, completion_tokens = _u32(usage.prompt_tokens), _u32(usage.completion_tokens)
+        prompt_tokens = usage.prompt_tokens if usage.prompt_tokens < _MAX_U32 else _MAX_U32
+        completion_tokens = usage.completion_tokens if usage.completion_tokens < _MAX_U32 else _MAX_U32
     first_token, attempts, flags = exposure.first_token, ending.attempts, draw.flags
     if ending.gone:
         flags |= Flag.CLIENT_GONE
@@ -61,7 +62,7 @@ def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
         failure,
         attempts if attempts < _MAX_U8 else _MAX_U8,
         draw.prompt_bytes,
-        _u32(ending.max_tokens),
+        _u32(ending.max_tokens) if ending.max_tokens is not None else None,
         prompt_tokens,
         completion_tokens,
         first_token,
