@@ -27,6 +27,8 @@ Query = Mapping[str, str]
 JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
 FORMATS = ("json", "markdown", "text")
 MAX_RUNS = 10_000
+REPORT_S = 1.0
+"""How long a report is told again."""
 
 
 class Judged(Protocol):
@@ -68,6 +70,7 @@ class Answers:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._runs = FalseVerdictRuns()
+        self._reports: dict[str, Report] = {}
         self._routes: Sequence[tuple[str, re.Pattern[str], Callable[..., Answer]]] = [
             ("GET", re.compile("/experiments"), self._list),
             ("GET", re.compile("/experiments/([^/]+)"), self._summary),
@@ -115,13 +118,13 @@ class Answers:
                 "`switchyard experiments report --ledger DIR --at TIME` reports from what was recorded until then",
                 param="at",
             )
-        report = self._judged(name).report(self._reader.now())
+        report = self._report_of(name, self._judged(name))
         return _formatted(report, form, lambda: document(report))
 
     def _history(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
         judged = self._judged(name)
-        comparison = self._comparison(judged, query)
+        comparison = _comparison(self._report_of(name, judged), query)
         metric, treatment = comparison.metric, comparison.treatment
         points = list(judged.history(metric, treatment))
         history = {"experiment": name, "metric": metric, "treatment": treatment, "points": msgspec.to_builtins(points)}
@@ -130,20 +133,12 @@ class Answers:
     def _planner(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
         judged = self._judged(name)
-        comparison = self._comparison(judged, query)
+        comparison = _comparison(self._report_of(name, judged), query)
         effect = number(query, "effect", default=comparison.minimal_effect)
         power = number(query, "power", default=0.8, below=1.0)
         now = self._reader.now()
         planned = judged.plan_sample_size(comparison.metric, effect, power, now, comparison.treatment)
         return _formatted(planned, form, lambda: plan_document(name, comparison, planned))
-
-    def _comparison(self, judged: Judged, query: Query) -> Comparison:
-        """The comparison that `metric` and `treatment` name; by default the first."""
-        report = judged.report(self._reader.now())
-        found = [*report.primary, *report.secondary]
-        metric = choice(query, "metric", list(dict.fromkeys(it.metric for it in found)))
-        treatment = choice(query, "treatment", report.treatments)
-        return next(it for it in found if (it.metric, it.treatment) == (metric, treatment))
 
     def _start_runs(self, name: str, query: Query, body: bytes) -> Answer:
         judged = self._judged(name)
@@ -171,10 +166,10 @@ class Answers:
         return Answer(200, _json({"pending": len(asked) - sum(known)}))
 
     def _series(self, query: Query, body: bytes) -> Answer:
-        now, found = self._reader.now(), list[Series]()
+        found: list[Series] = []
         for name in self._reader.experiments():
             if (judged := self._reader.analysis(name)) is not None:
-                found += series_of(judged.report(now))
+                found += series_of(self._report_of(name, judged))
         return Answer(200, _json(found))
 
     def _experiment(self, name: str) -> Experiment:
@@ -192,7 +187,22 @@ class Answers:
     def _summarized(self, name: str, experiment: Experiment) -> Summary:
         if (judged := self._reader.analysis(name)) is None:
             return summary_without_evidence(name, experiment)
-        return summary_of(judged.report(self._reader.now()))
+        return summary_of(self._report_of(name, judged))
+
+    def _report_of(self, name: str, judged: Judged) -> Report:
+        """A report that is not older than `REPORT_S`: many readers and scrapers must not keep the controller busy."""
+        now, last = self._reader.now(), self._reports.get(name)
+        if last is None or not 0 <= now - last.at < REPORT_S:
+            last = self._reports[name] = judged.report(now)
+        return last
+
+
+def _comparison(report: Report, query: Query) -> Comparison:
+    """The comparison that `metric` and `treatment` name; by default the first."""
+    found = [*report.primary, *report.secondary]
+    metric = choice(query, "metric", list(dict.fromkeys(it.metric for it in found)))
+    treatment = choice(query, "treatment", report.treatments)
+    return next(it for it in found if (it.metric, it.treatment) == (metric, treatment))
 
 
 def _json(value: Any) -> bytes:

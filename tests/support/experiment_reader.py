@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from app.config.experiments import Experiment
 from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
 from tests.support.experiment_reports import NOW, SHIP, START
@@ -27,10 +29,12 @@ class FixedEvidence:
         self._report = report
         self.requests: set[int] = set()
         """Those that wait for feedback."""
+        self.reports = 0
         self.failing = False
 
     def report(self, now: float) -> Report:
-        return self._report
+        self.reports += 1
+        return msgspec.structs.replace(self._report, at=now)
 
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]:
         if metric != "ttft":
@@ -80,10 +84,11 @@ class FakeReader:
         running = Experiment.model_validate(GREEN_FLOAT32)
         self.declared = {"green-float32": running, "next": running.model_copy(update={"state": "draft"})}
         self.judged = FixedEvidence()
+        self.time = NOW
         self.rows: dict[int, list[Mapping[str, Any]]] = {}
 
     def now(self) -> float:
-        return NOW
+        return self.time
 
     def experiments(self) -> Mapping[str, Experiment]:
         return self.declared
