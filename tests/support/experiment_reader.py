@@ -5,6 +5,7 @@ from typing import Any
 
 from app.config.experiments import Experiment
 from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
+from app.experiments.storage.journal import Entry
 from tests.support.experiment_reports import NOW, SHIP, START
 
 GREEN_FLOAT32 = {
@@ -81,6 +82,7 @@ class FakeReader:
         self.declared = {"green-float32": running, "next": running.model_copy(update={"state": "draft"})}
         self.judged = FixedEvidence()
         self.rows: dict[int, list[Mapping[str, Any]]] = {}
+        self.journal: list[Entry] = []
 
     def now(self) -> float:
         return NOW
@@ -93,3 +95,6 @@ class FakeReader:
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         return self.rows.get(request, [])
+
+    def entries(self) -> Sequence[Entry]:
+        return self.journal
