@@ -25,7 +25,7 @@ from deployments.control_plane import ServeControl
 from deployments.engine.internal_key import InternalKeyMiddleware
 
 CPUS = 0.2
-"""Logical. 20,000 requests a second take a tenth of a core."""
+"""Logical. 20,000 requests a second take a sixth of a core."""
 
 GRACE_S = 60.0
 """What waits is written within the first seconds."""

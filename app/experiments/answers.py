@@ -29,6 +29,8 @@ Query = Mapping[str, str]
 JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
 FORMATS = ("json", "markdown", "text")
 MAX_RUNS = 10_000
+REPORT_S = 1.0
+"""How long a report is told again."""
 
 
 class Judged(Protocol):
@@ -73,6 +75,7 @@ class Answers:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._runs = FalseVerdictRuns()
+        self._reports: dict[str, Report] = {}
         self._routes: Sequence[tuple[str, re.Pattern[str], Callable[..., Answer]]] = [
             ("GET", re.compile("/experiments"), self._list),
             ("GET", re.compile("/experiments/([^/]+)"), self._summary),
@@ -121,29 +124,26 @@ class Answers:
                 "`switchyard experiments report --ledger DIR --at TIME` reports from what was recorded until then",
                 param="at",
             )
-        report = self._judged(name).report(self._reader.now())
+        report = self._report_of(name, self._judged(name))
         return _formatted(report, form, lambda: document(report))
 
     def _history(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
-        judged, experiment = self._judged(name), self._experiment(name)
-        metric = choice(query, "metric", [it.key for it in (*experiment.primary, *experiment.secondary)])
-        treatment = choice(query, "treatment", experiment.treatments)
+        judged = self._judged(name)
+        comparison = _comparison(self._report_of(name, judged), query)
+        metric, treatment = comparison.metric, comparison.treatment
         points = list(judged.history(metric, treatment))
         history = {"experiment": name, "metric": metric, "treatment": treatment, "points": msgspec.to_builtins(points)}
-        comparison = _comparison(judged.report(self._reader.now()), metric, treatment)
         return _formatted(history, form, lambda: history_document(name, comparison, points))
 
     def _planner(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
-        judged, experiment = self._judged(name), self._experiment(name)
-        metrics = {it.key: it for it in (*experiment.primary, *experiment.secondary)}
-        metric = choice(query, "metric", list(metrics))
-        effect = number(query, "effect", default=metrics[metric].minimal_effect)
+        judged = self._judged(name)
+        comparison = _comparison(self._report_of(name, judged), query)
+        effect = number(query, "effect", default=comparison.minimal_effect)
         power = number(query, "power", default=0.8, below=1.0)
-        treatment = choice(query, "treatment", experiment.treatments)
-        planned = judged.plan_sample_size(metric, effect, power, self._reader.now(), treatment)
-        comparison = _comparison(judged.report(self._reader.now()), metric, treatment)
+        now = self._reader.now()
+        planned = judged.plan_sample_size(comparison.metric, effect, power, now, comparison.treatment)
         return _formatted(planned, form, lambda: plan_document(name, comparison, planned))
 
     def _start_runs(self, name: str, query: Query, body: bytes) -> Answer:
@@ -175,10 +175,10 @@ class Answers:
         return Answer(200, _json({"pending": len(asked) - sum(known)}))
 
     def _series(self, query: Query, body: bytes) -> Answer:
-        now, found = self._reader.now(), list[Series]()
+        found: list[Series] = []
         for name in self._reader.experiments():
             if (judged := self._reader.analysis(name)) is not None:
-                found += series_of(judged.report(now))
+                found += series_of(self._report_of(name, judged))
         return Answer(200, _json(found))
 
     def _experiment(self, name: str) -> Experiment:
@@ -196,12 +196,22 @@ class Answers:
     def _summarized(self, name: str, experiment: Experiment) -> Summary:
         if (judged := self._reader.analysis(name)) is None:
             return summary_without_evidence(name, experiment)
-        return summary_of(judged.report(self._reader.now()))
+        return summary_of(self._report_of(name, judged))
+
+    def _report_of(self, name: str, judged: Judged) -> Report:
+        """A report that is not older than `REPORT_S`: many readers and scrapers must not keep the controller busy."""
+        now, last = self._reader.now(), self._reports.get(name)
+        if last is None or not 0 <= now - last.at < REPORT_S:
+            last = self._reports[name] = judged.report(now)
+        return last
 
 
-def _comparison(report: Report, metric: str, treatment: str) -> Comparison:
-    """The metric's comparison in the report, which tells its unit."""
-    return next(it for it in (*report.primary, *report.secondary) if (it.metric, it.treatment) == (metric, treatment))
+def _comparison(report: Report, query: Query) -> Comparison:
+    """The comparison that `metric` and `treatment` name; by default the first."""
+    found = [*report.primary, *report.secondary]
+    metric = choice(query, "metric", list(dict.fromkeys(it.metric for it in found)))
+    treatment = choice(query, "treatment", report.treatments)
+    return next(it for it in found if (it.metric, it.treatment) == (metric, treatment))
 
 
 def _json(value: Any) -> bytes:

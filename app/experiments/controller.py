@@ -134,7 +134,7 @@ class Controller:
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last.
 
-        Raises StoreError.
+        In any thread: it changes nothing, and reads batches that nobody changes. Raises StoreError.
         """
         found = self._keeper.find(request)
         return exposures_of(*found) if found is not None else []

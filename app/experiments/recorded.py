@@ -93,6 +93,7 @@ class RecordedLedger:
         is_of_this_run = state is not None and state.started_at == run.started_at
         if state is not None and is_of_this_run and (self._at is None or state.at <= self._at):
             analysis.restore(state.state)
+        analysis.tick(self.now())  # counts the feedback whose window is over, before the first look
         return analysis
 
     def _warnings(self) -> list[str]:

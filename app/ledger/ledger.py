@@ -65,7 +65,7 @@ class Ledger:
         self.router = os.urandom(8).hex()
         self.backlog = Backlog(limit_bytes=0)
         self.rows: Counter[Arm] = Counter()
-        """Recorded since the start."""
+        """Recorded since the start, in batches that have been sealed."""
         self.hashes: Hashes | None = None
         """Of units and callers; None before anything is recorded."""
         self.unchecked: list[tuple[Exposure, Ending]] = []
@@ -79,6 +79,7 @@ class Ledger:
         self._requests: dict[int, Exposure] = {}
         self._in_flight: dict[str, int] = {}
         self._seq = self._number = 0
+        self._epoch = time.time() - time.perf_counter()
         self._most_entries = MOST_ENTRIES
 
     def configure(self, config: Config) -> Mapping[str, Scope]:
@@ -109,39 +110,39 @@ class Ledger:
     def start(self, scope: Scope, arrival: Arrival) -> Exposure:
         """Records the draw of an arm."""
         assert self.hashes is not None, "there is a scope"
-        endpoint, reason, key = scope.plan.endpoint, _REASONS[arrival.reason], arrival.key
+        request_id, key, caller, assigned, why, dialect, task, stream, prompt_bytes, turn, started = arrival
+        endpoint, reason = scope.plan.endpoint, _REASONS[why]
         self._seq = seq = self._seq + 1
-        flags = 0
-        if reason in _FORCED:
-            flags |= Flag.FORCED
-        if arrival.turn and scope.changed_at is not None and time.monotonic() - scope.changed_at < CARRIED_S:
-            flags |= Flag.CARRIED
+        flags = Flag.FORCED.value if reason in _FORCED else 0
+        if turn and scope.changed_at is not None and time.monotonic() - scope.changed_at < CARRIED_S:
+            flags |= Flag.CARRIED.value
         unit = self.hashes.unit(key if key is not None else f"\0{self.router}:{seq}")
-        at = time.time() - (time.perf_counter() - arrival.started)
+        at = self._epoch + started
         in_flight = self._in_flight.get(endpoint, 0)
         self._in_flight[endpoint] = in_flight + 1
         draw = Draw(
             scope,
             seq,
             at,
-            arrival.started,
-            request_hash(arrival.request_id),
+            started,
+            request_hash(request_id),
             unit,
-            self.hashes.caller(arrival.caller),
-            arrival.assigned,
+            self.hashes.caller(caller),
+            assigned,
             reason,
-            arrival.dialect,
-            arrival.task,
-            arrival.stream,
-            min(arrival.prompt_bytes, _MAX_U32),
-            min(arrival.turn, _MAX_U16),
-            min(in_flight, _MAX_U16),
+            dialect,
+            task,
+            stream,
+            prompt_bytes if prompt_bytes < _MAX_U32 else _MAX_U32,
+            turn if turn < _MAX_U16 else _MAX_U16,
+            in_flight if in_flight < _MAX_U16 else _MAX_U16,
             flags,
         )
-        exposure = self._requests[seq] = Exposure(draw, due=scope.first_due[arrival.stream])
+        exposure = self._requests[seq] = Exposure(draw)
         batch = self._open
-        batch.starts.append(Start(seq, at, unit, batch.plan(scope.plan), batch.name(draw.assigned), reason, flags))
-        self._seal_if_full()
+        batch.starts.add(Start(seq, at, unit, batch.plan(scope.plan), batch.names[assigned], reason, flags))
+        if len(batch) >= self._most_entries:
+            self.seal()
         return exposure
 
     def finish(self, exposure: Exposure, ending: Ending) -> None:
@@ -173,24 +174,32 @@ class Ledger:
 
     def feedback(self, items: Sequence[FeedbackItem]) -> None:
         """Records scores of answers."""
-        self._open.feedback += items
-        self._seal_if_full()
+        for item in items:
+            self._open.feedback.add(item)
+            if len(self._open) >= self._most_entries:
+                self.seal()
 
     def tell_late(self, now: float) -> None:
-        """Records the running requests that have passed a limit. `now` is in seconds of `time.perf_counter`."""
+        """Records the running requests that have passed a limit. `now` is in seconds of `time.perf_counter`.
+
+        Called every second or so, it also keeps up with a wall clock that is set.
+        """
+        self._epoch = time.time() - time.perf_counter()
         for exposure in self._requests.values():
             draw = exposure.draw
             if now - draw.started > exposure.due:
                 batch = self._open
-                plan, assigned = batch.plan(draw.scope.plan), batch.name(draw.assigned)
+                plan, assigned = batch.plan(draw.scope.plan), batch.names[draw.assigned]
                 for kind, limit in exposure.late(now - draw.started):
-                    batch.late.append(Late(kind, limit, draw.seq, draw.at, draw.unit, plan, assigned, draw.flags))
-        self._seal_if_full()
+                    batch.late.add(Late(kind, limit, draw.seq, draw.at, draw.unit, plan, assigned, draw.flags))
+                if len(batch) >= self._most_entries:
+                    self.seal()
 
     def seal(self) -> None:
         """Ends the open batch, if there is anything in it."""
         if len(self._open):
             self._number += 1
+            self.rows.update(self._open.arms)
             self.backlog.add(self._open.sealed(self._number), self._open.arms)
             self._open = OpenBatch()
 
@@ -202,12 +211,7 @@ class Ledger:
 
     def _record(self, exposure: Exposure, ending: Ending) -> None:
         batch, arm = self._open, (exposure.draw.scope.plan.endpoint, exposure.draw.assigned)
-        batch.rows.append(row_of(exposure, ending, batch))
+        batch.rows.add(row_of(exposure, ending, batch))
         batch.arms[arm] += 1
-        self.rows[arm] += 1
-        self._seal_if_full()
-
-    def _seal_if_full(self) -> None:
-        batch = self._open
-        if len(batch.starts) + len(batch.rows) + len(batch.late) + len(batch.feedback) >= self._most_entries:
+        if len(batch) >= self._most_entries:
             self.seal()

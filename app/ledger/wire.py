@@ -239,28 +239,14 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     durable: int
 
 
-_encoder = msgspec.msgpack.Encoder()
+encoder = msgspec.msgpack.Encoder()
 _batches = msgspec.msgpack.Decoder(Batch)
 _acknowledgements = msgspec.msgpack.Decoder(Acknowledgement)
 
 
 def encode(message: Batch | Acknowledgement) -> bytes:
     """As MessagePack."""
-    return _encoder.encode(message)
-
-
-def seal(
-    number: int,
-    names: list[str],
-    plans: list[Plan],
-    starts: list[Start],
-    rows: list[Row],
-    late: list[Late],
-    feedback: list[FeedbackItem],
-) -> Sealed:
-    """The parts of a batch that stay as they are, encoded."""
-    parts = (names, plans, starts, rows, late, feedback)
-    return Sealed(number, *(msgspec.Raw(_encoder.encode(part)) for part in parts))
+    return encoder.encode(message)
 
 
 def encode_sealed(batch: Sealed, *, router: str, oldest: int, sent_at: float, lost: list[Lost]) -> bytes:
@@ -279,7 +265,7 @@ def encode_sealed(batch: Sealed, *, router: str, oldest: int, sent_at: float, lo
         batch.feedback,
         lost,
     )
-    return _encoder.encode(sealed)
+    return encoder.encode(sealed)
 
 
 def decode_batch(data: bytes) -> Batch:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from app.config.experiments import Experiment
 from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
 from app.experiments.storage.journal import Entry
@@ -28,10 +30,12 @@ class FixedEvidence:
         self._report = report
         self.requests: set[int] = set()
         """Those that wait for feedback."""
+        self.reports = 0
         self.failing = False
 
     def report(self, now: float) -> Report:
-        return self._report
+        self.reports += 1
+        return msgspec.structs.replace(self._report, at=now)
 
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]:
         if metric != "ttft":
@@ -81,11 +85,12 @@ class FakeReader:
         running = Experiment.model_validate(GREEN_FLOAT32)
         self.declared = {"green-float32": running, "next": running.model_copy(update={"state": "draft"})}
         self.judged = FixedEvidence()
+        self.time = NOW
         self.rows: dict[int, list[Mapping[str, Any]]] = {}
         self.journal: list[Entry] = []
 
     def now(self) -> float:
-        return NOW
+        return self.time
 
     def experiments(self) -> Mapping[str, Experiment]:
         return self.declared

@@ -30,6 +30,8 @@ class LiveRig(Rig):
 
     def __init__(self, engines: dict[str, FakeEngine], url: str, timing: AccessTiming, base: Path) -> None:
         self.controller = LiveController(base)
+        self.headers: dict[str, str] = {}
+        """What `report` sends: a key, where one is needed."""
         super().__init__(engines, url, timing, self.controller)
         self.change(
             ledger={"url": "ledger"},
@@ -62,7 +64,7 @@ class LiveRig(Rig):
     async def report(self, holds: Callable[[Report], bool] = lambda report: True) -> Report:
         """The experiment's report over HTTP, once it is as it should be."""
         deadline = time.monotonic() + _PATIENCE_S
-        async with httpx.AsyncClient(base_url=self.url) as client:
+        async with httpx.AsyncClient(base_url=self.url, headers=self.headers) as client:
             while True:
                 answer = await client.get("/api/experiments/first/report")
                 report = msgspec.json.decode(answer.raise_for_status().content, type=Report)

@@ -38,6 +38,7 @@ async def test_a_slower_treatment_is_worse(live: LiveRig) -> None:
     (ttft,) = report.primary
     assert (ttft.metric, ttft.verdict, report.decision) == ("ttft", "worse", "do_not_ship")
     assert ttft.effect.lower is not None
+    assert ttft.effect.estimate is not None
     assert 0 < ttft.effect.lower < ttft.effect.estimate
     assert report.headline == "first on chat: green is worse than blue."
     assert report.alarms == [], "slower is no guardrail's business as long as it is not too slow"

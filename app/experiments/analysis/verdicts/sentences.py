@@ -77,9 +77,9 @@ def headline(report: Report) -> str:
 
 
 def _conclusion(report: Report) -> str:
-    acted = [rail for rail in report.guardrails if rail.alarm and rail.action != "alert"]
-    if acted:
-        return f"{acted[0].treatment} broke the guardrail {acted[0].event}"
+    alarmed = [rail for rail in report.guardrails if rail.alarm]
+    if alarmed and report.mode == "ab":
+        return f"{alarmed[0].treatment} exceeds the guardrail {alarmed[0].event}"
     if report.decision == "invalid":
         return f"no verdict can be trusted, {_why_invalid(report)}"
     if report.mode == "aa":
@@ -114,7 +114,7 @@ def _standing(report: Report, treatment: str) -> str:
     if all(it.verdict == "equivalent" for it in primary):
         return f"{treatment} is equivalent to {against}"
     if any(it.verdict == "invalid" for it in primary):
-        return f"too little is known of {treatment} yet"
+        return f"too few units yet to compare {treatment} with {against}"
     return f"no verdict on {treatment} against {against} yet"
 
 
@@ -168,8 +168,6 @@ def next_step(report: Report, decisions: Mapping[str, Decision], earliest: float
 
 
 def _keep_going(report: Report, earliest: float) -> str:
-    if any(rail.alarm for rail in report.guardrails):
-        return "look at the guardrail that alarmed; nothing ships before."
     undecided = [it for it in report.primary if it.verdict == "undecided" and it.units_needed is not None]
     if undecided:
         most = max(undecided, key=lambda it: it.units_needed or 0)
@@ -182,4 +180,7 @@ def _keep_going(report: Report, earliest: float) -> str:
         return f"keep going until {words.moment(earliest, report.at)}, so that every hour of the day has been seen."
     if all(it.verdict == "equivalent" for it in report.primary):
         return "take the one that you prefer for other reasons."
+    few = [it for it in report.primary if it.verdict == "invalid"]
+    if few:
+        return f"keep going; {few[0].reason}."
     return "keep going."

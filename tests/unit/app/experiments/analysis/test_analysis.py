@@ -78,9 +78,10 @@ def test_a_treatment_that_is_faster_ships_once_a_day_is_over() -> None:
 
 
 def test_a_treatment_that_fails_breaks_the_guardrail_and_has_no_valid_latency() -> None:
-    _, report = run(World(error_rate=(0.005, 0.2)), guardrails=[{"event": "error", "action": "rollback"}])
+    _, report = run(World(error_rate=(0.005, 0.2)))
     assert report.guardrails[0].alarm
     assert report.decision == "do_not_ship"
+    assert report.headline == "green-float32 on chat: green exceeds the guardrail error."
     assert {"guardrail", "completeness"} <= alarms(report)
     assert report.primary[0].verdict == "invalid"
     assert secondary(report, "error").verdict == "worse"
@@ -103,7 +104,7 @@ def test_a_treatment_that_hangs_is_slow_by_the_clock() -> None:
     rail = {"event": "slow", "ttft_above_s": 10.0, "action": "rollback"}
     _, report = run(World(hangs=0.1), guardrails=[rail])
     assert report.guardrails[0].alarm
-    assert report.headline == "green-float32 on chat: green broke the guardrail slow."
+    assert report.headline == "green-float32 on chat: green exceeds the guardrail slow."
     assert report.decision == "do_not_ship"
 
 
@@ -371,7 +372,7 @@ def test_a_report_of_nothing_has_no_numbers_and_no_verdict() -> None:
     report = analysis_of(World()).report(START)
     assert report.decision == "keep_going"
     assert report.primary[0].effect.estimate is None
-    assert report.headline == "green-float32 on chat: too little is known of green yet."
+    assert report.headline == "green-float32 on chat: too few units yet to compare green with blue."
     assert report.strata == 0
 
 

@@ -23,7 +23,10 @@ NAME = "green-float32"
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A day in which green is 40 % slower than blue."""
     declared = config(
-        secondary=[{"metric": "error", "minimal_effect": 0.2}], guardrails=[{"event": "error"}], min_duration_s=3600
+        secondary=[{"metric": "error", "minimal_effect": 0.2}, {"metric": "thumbs", "minimal_effect": 0.1}],
+        feedback={"thumbs": {"window_s": 60}},
+        guardrails=[{"event": "error"}],
+        min_duration_s=3600,
     )
     return recorded_ledger(tmp_path_factory.mktemp("day"), World(slower=1.4), declared, REQUESTS)
 
@@ -63,6 +66,13 @@ def test_the_report_is_what_the_controller_would_have_told(shell: Shell) -> None
     assert report["primary"][0]["verdict"] == "worse"
     assert report["started_at"] == START
     assert shell("report", NAME, "--format", "markdown")[1].startswith("# ")
+
+
+def test_feedback_is_found_again(shell: Shell) -> None:
+    report = json.loads(shell("report", NAME, "--format", "json", "--at", str(START + 25 * 3600))[1])
+    (thumbs,) = [it for it in report["secondary"] if it["metric"] == "thumbs"]
+    assert thumbs["effect"]["lower"] < 0 < thumbs["effect"]["upper"]
+    assert [it["response_rate"] for it in thumbs["values"]] == pytest.approx([0.5, 0.5], abs=0.05)
 
 
 def test_reading_writes_nothing(shell: Shell, ledger: str) -> None:
