@@ -1,4 +1,4 @@
-"""The controller's answers to questions about experiments: pure dispatch from a path below ``/api`` to bytes.
+"""The controller's answers to questions about experiments and plans: pure dispatch from a path below ``/api`` to bytes.
 
 Who may ask what is checked before, by the router (`app.server.experiments_api`). Errors are JSON objects with `message`
 and `param`; the router words them in OpenAI's form.
@@ -13,6 +13,7 @@ import msgspec
 from app.config.experiments import Experiment
 from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound
 from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
+from app.experiments.plan_history import history
 from app.experiments.questions import choice, number, whole_number
 from app.experiments.rendering import markdown, text
 from app.experiments.rendering.answer_documents import history_document, list_document, plan_document, runs_document
@@ -20,6 +21,7 @@ from app.experiments.rendering.document import Block
 from app.experiments.rendering.report_document import document
 from app.experiments.report import Comparison, FalseVerdicts, HistoryPoint, Planned, Report
 from app.experiments.series import Series, series_of
+from app.experiments.storage.journal import Entry
 from app.experiments.summary import Summary, summary_of, summary_without_evidence
 from app.ledger.controller_client import Answer
 
@@ -63,6 +65,9 @@ class Reader(Protocol):
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last."""
 
+    def entries(self) -> Sequence[Entry]:
+        """The journal."""
+
 
 class Answers:
     """Answers questions; keeps the A/A runs that are under way."""
@@ -79,6 +84,7 @@ class Answers:
             ("GET", re.compile("/experiments/([^/]+)/planner"), self._planner),
             ("GET", re.compile("/experiments/([^/]+)/aa"), self._runs_so_far),
             ("POST", re.compile("/experiments/([^/]+)/aa"), self._start_runs),
+            ("GET", re.compile("/endpoints/([^/]+)/plans"), self._plans),
             ("GET", re.compile("/requests/([0-9a-f]{16})"), self._exposures),
             ("POST", re.compile("/feedback/pending"), self._pending),
             ("GET", re.compile("/series"), self._series),
@@ -154,6 +160,9 @@ class Answers:
         if found is None:
             raise NotFound(f"No A/A runs of '{name}' were started since the controller's start; start some with POST")
         return _formatted(found, form, lambda: runs_document(name, found))
+
+    def _plans(self, endpoint: str, query: Query, body: bytes) -> Answer:
+        return Answer(200, _json({"plans": history(self._reader.entries(), endpoint)}))
 
     def _exposures(self, request: str, query: Query, body: bytes) -> Answer:
         return Answer(200, _json({"exposures": list(self._reader.exposures(int(request, 16)))}))

@@ -21,6 +21,7 @@ from app.experiments.columns import Exposures, Tables, from_batch
 from app.experiments.evidence import AnalysisFactory, Evidence, Judged, basis_of
 from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
 from app.experiments.plain import exposures_of
+from app.experiments.plan_history import new_plans
 from app.experiments.routers import clock_warnings, total_lost
 from app.experiments.runs import Run, SameRun, next_run, runs_of
 from app.experiments.storage.journal import Entry
@@ -182,7 +183,8 @@ class Controller:
             if run is not None:
                 self._runs[name] = run
         if self._knows_runs:
-            self._keeper.journal([*self._configuration(config, now), *entries])
+            plans = new_plans(self._keeper.entries, config, now)
+            self._keeper.journal([*self._configuration(config, now), *plans, *entries])
 
     def _rebuild(self, config: Config) -> None:
         """Makes analyses where the basis is new, and counts for them what has been recorded so far.

@@ -19,6 +19,7 @@ from app.experiments.plain import exposures_of
 from app.experiments.routers import total_lost
 from app.experiments.runs import Run, runs_of
 from app.experiments.storage import reading
+from app.experiments.storage.journal import Entry
 from app.experiments.storage.reading import Contents
 from app.experiments.storage.store import Missing, open_store
 from app.experiments.waiting import Waiting
@@ -50,7 +51,7 @@ class RecordedLedger:
             if entry.kind == "configuration":
                 traffic = {**self._settings["traffic"], **entry.detail.get("traffic", {})}
                 self._settings |= {**entry.detail, "traffic": traffic}
-        self._runs = runs_of(entries)
+        self._entries, self._runs = entries, runs_of(entries)
         self._judged: dict[str, Evidence] = {}
 
     def now(self) -> float:
@@ -74,6 +75,10 @@ class RecordedLedger:
         """The exposures of a request id's hash, or of an answer id's."""
         found = reading.find(self._store, request)
         return exposures_of(*found) if found is not None else []
+
+    def entries(self) -> Sequence[Entry]:
+        """The journal."""
+        return self._entries
 
     def _replayed(self, run: Run) -> Any:
         tables = Tables()

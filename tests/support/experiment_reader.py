@@ -7,6 +7,7 @@ import msgspec
 
 from app.config.experiments import Experiment
 from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
+from app.experiments.storage.journal import Entry
 from tests.support.experiment_reports import NOW, SHIP, START
 
 GREEN_FLOAT32 = {
@@ -86,6 +87,7 @@ class FakeReader:
         self.judged = FixedEvidence()
         self.time = NOW
         self.rows: dict[int, list[Mapping[str, Any]]] = {}
+        self.journal: list[Entry] = []
 
     def now(self) -> float:
         return self.time
@@ -98,3 +100,6 @@ class FakeReader:
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         return self.rows.get(request, [])
+
+    def entries(self) -> Sequence[Entry]:
+        return self.journal
