@@ -1,7 +1,8 @@
 """Gives a controller a thread of its own, so that an event loop can serve while it judges.
 
-One thread owns the controller; a second one writes to the ledger's directory, which may be slow. The host is a
-`ControllerClient`: a router in the same process uses it as it is, others reach it over HTTP (`http_host.py`).
+One thread owns the controller; a second one writes to the ledger's directory, which may be slow; a third one searches
+it for single requests. The host is a `ControllerClient`: a router in the same process uses it as it is, others reach
+it over HTTP (`app.server.experiments_host`).
 """
 
 import asyncio
@@ -54,6 +55,7 @@ class ControllerHost:
     async def __aenter__(self) -> Self:
         self._worker = ThreadPoolExecutor(1, "experiments")
         self._writer = ThreadPoolExecutor(1, "ledger")
+        self._searcher = ThreadPoolExecutor(1, "search")
         await self._refresh()
         self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._follow())]
         return self
@@ -66,6 +68,7 @@ class ControllerHost:
             await self._in_thread(self._controller.close)
         self._worker.shutdown()
         self._writer.shutdown(wait=False)
+        self._searcher.shutdown(wait=False, cancel_futures=True)
 
     async def send(self, batch: bytes) -> bytes:
         """Takes an encoded batch; returns the encoded acknowledgement. Raises InvalidBatch, and Unavailable before the
@@ -76,8 +79,11 @@ class ControllerHost:
         """The controller's answer; a refusal is one, too. Raises Unavailable before the first configuration."""
         self._present()
         assert self._answers is not None
+        # A search reads all that is on disk, in the worst case, and of the controller only what nobody changes.
+        thread = self._searcher if path.startswith("/requests/") else self._worker
+        work = partial(self._answers.answer, method, path, query, body)
         try:
-            return await self._in_thread(partial(self._answers.answer, method, path, query, body))
+            return await asyncio.get_running_loop().run_in_executor(thread, work)
         except StoreError as error:
             message = f"The ledger's directory cannot be read: {error}"
             return Answer(503, msgspec.json.encode({"message": message, "param": None}))

@@ -12,7 +12,7 @@ from app.experiments.storage.reading import UNREADABLE
 from app.experiments.storage.segments import EXPOSURES, KINDS, Footer, Segment
 from app.experiments.storage.store import TEMPORARY, Store
 
-MERGED_RECORDS = 1_000_000
+MERGED_RECORDS = 500_000
 """What a merged segment holds at most, in records, so that merging needs little memory."""
 
 ABANDONED_S = 3600.0
