@@ -1,11 +1,13 @@
 """The controller of experiments as a Serve application: keeps what routers record, and judges it.
 
-One replica. It reads the routers' configuration from the control plane, as they serve it, and answers them at
+One replica. It reads the routers' configuration from the control plane, as they serve it, ends temporary plans whose
+time is over, and answers them at
 /deployments/experiments, behind the internal key. While a replica is replaced there may be two for a moment: batches
 are taken once all the same. Routers keep what is not durable, so that nothing is lost with a replica.
 """
 
 import os
+import time
 
 from pydantic import BaseModel, ConfigDict
 from ray import serve
@@ -13,6 +15,7 @@ from ray.serve import Application
 from starlette.types import ASGIApp
 
 from app.config.schema import Config
+from app.control_plane import restore_expired
 from app.experiments.host import host_controller
 from app.internal_api import INTERNAL_KEY_VARIABLE, ROUTER, ROUTER_DEPLOYMENT
 from app.server.experiments_host import experiments_app
@@ -43,7 +46,7 @@ class ExperimentsDeployment:
         control = ServeControl(ROUTER, ROUTER_DEPLOYMENT)
 
         async def read_configuration() -> Config | None:
-            return (await control.applied()).parsed()
+            return await restore_expired(control, time.time())
 
         self._host = host_controller(read_configuration, ledger_base())
 

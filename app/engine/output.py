@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from app.internal_api import EXTENDED_PATH
 
+_UNSURE = frozenset((b'"', b"\\", b" ", b""))
+
 
 @dataclass(frozen=True, slots=True)
 class OutputPatterns:
@@ -18,6 +20,16 @@ class OutputPatterns:
 
     token: re.Pattern[bytes]
     visible: re.Pattern[bytes]
+    content: bytes = b"\0"
+    """What the text nearly always stands behind; in no JSON, if there is no such key."""
+
+    def is_visible(self, payload: bytes) -> bool:
+        """Whether there is visible output in a piece of an answer."""
+        at = payload.find(self.content)
+        # Nearly always, and ten times as fast.
+        if at >= 0 and payload[at + len(self.content) : at + len(self.content) + 1] not in _UNSURE:
+            return True
+        return self.visible.search(payload) is not None
 
 
 _CALLS = rb'"tool_calls": ?\[\s*\{|"type": ?"(?:tool_use|function_call)"'
@@ -26,6 +38,7 @@ _INK = rb'(?: |\\[nrt])*+(?:[^"\\ ]|\\[^nrt])'
 _FIELDS = OutputPatterns(
     token=re.compile(rb'"(?:content|text|reasoning|reasoning_content|thinking|refusal)": ?"[^"]|' + _CALLS),
     visible=re.compile(rb'"(?:content|text|refusal)": ?"' + _INK + rb"|" + _CALLS),
+    content=b'"content":"',
 )
 # A stream of Responses events repeats the request in its first events, and names the kind of each delta.
 _EVENTS = OutputPatterns(

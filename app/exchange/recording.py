@@ -51,7 +51,7 @@ def ended(ledger: Ledger, exposure: Exposure, record: Record) -> None:
         record.attempts,
         record.usage,
         record.max_tokens,
-        complete=record.status == 200 and not record.error,
-        gone=record.status == CLIENT_CLOSED_REQUEST,
+        record.status == 200 and not record.error,
+        record.status == CLIENT_CLOSED_REQUEST,
     )
     ledger.finish(exposure, ending)

@@ -5,9 +5,7 @@ end: of an answer, only what the patterns of `engine.output` find is recorded.
 """
 
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from app.engine.errors import error_in
@@ -27,6 +25,9 @@ MOST_CHECKED = 64 * 1024
 
 _LAST_CHUNKS = 4
 """Of a stream: the finish reason, the usage and the end may come in a chunk each."""
+
+_MOST_CHUNKS = 32
+"""Kept in between: to cut a list at every chunk would cost more than the rest."""
 
 _FAILURES: tuple[tuple[type[SwitchyardError], Failure], ...] = (
     (Unreachable, Failure.UNREACHABLE),
@@ -70,11 +71,6 @@ class Draw(NamedTuple):
     flags: int
 
 
-def _new_tail() -> deque[bytes]:
-    return deque(maxlen=_LAST_CHUNKS)
-
-
-@dataclass(slots=True)
 class Exposure:
     """What has been seen of the request of `draw`. Times are in seconds.
 
@@ -82,7 +78,7 @@ class Exposure:
     `promise` about its form; None if it is too long to be checked.
     """
 
-    draw: Draw
+    # Defaults of the class: most requests change few of them, and an instance is made for every request.
     served: str = ""
     answer_id: int = 0
     failure: Failure = Failure.NONE
@@ -95,16 +91,19 @@ class Exposure:
     path: str = ""
     promise: Promise | None = None
     kept: bytearray | None = None
-    due: float = NEVER
-    """The age at which the request is late next."""
     _patterns: OutputPatterns | None = None
     _steady: bool = False
     _first: float = 0.0
     _last: float = 0.0
     _chunks: int = 0
-    _tail: deque[bytes] = field(default_factory=_new_tail)
     _slow: int = 0
     _unfinished: int = 0
+
+    def __init__(self, draw: Draw) -> None:
+        self.draw = draw
+        self.due = draw.scope.first_due[draw.stream]
+        """The age at which the request is late next."""
+        self._tail: list[bytes] = []
 
     def sent(self, path: str, body: Mapping[str, Any]) -> None:
         """The main request goes to the engine."""
@@ -129,19 +128,22 @@ class Exposure:
                 self.itl_max = gap
             self._last = now
             self._chunks += 1
-            self._tail.append(chunk)
+            tail = self._tail
+            tail.append(chunk)
+            if len(tail) > _MOST_CHUNKS:
+                del tail[:-_LAST_CHUNKS]
         else:
             self._begin(now, chunk)
 
     def _begin(self, now: float, chunk: bytes) -> None:
         """Before there is visible output, and for streams that are checked: looks into the chunk."""
-        self._tail.append(chunk)
+        self._tail = [*self._tail[1 - _LAST_CHUNKS :], chunk]
         if self.answer_id == 0:
             self._identify(chunk)
         if self.kept is not None:
             self._keep(chunk)
         if not self.is_visible:
-            self.is_visible = self._patterns is None or self._patterns.visible.search(chunk) is not None
+            self.is_visible = self._patterns is None or self._patterns.is_visible(chunk)
         if self.first_token is not None:
             self.itl_max = max(self.itl_max, now - self._last)
             self._chunks += 1
@@ -155,7 +157,7 @@ class Exposure:
         """The stream of deployment `name` is over; if it broke, the silence before counts as a gap."""
         if not in_order and self.first_token is not None:
             self.itl_max = max(self.itl_max, now - self._last)
-        end = b"".join(self._tail)
+        end = b"".join(self._tail[-_LAST_CHUNKS:])
         self._tail.clear()
         self._finish(end)
         if b'"error"' in end and (error := error_in(end)) is not None:
@@ -166,7 +168,7 @@ class Exposure:
         """The engine's whole answer."""
         self._identify(answer)
         self._finish(answer)
-        self.is_visible = self._patterns is None or self._patterns.visible.search(answer) is not None
+        self.is_visible = self._patterns is None or self._patterns.is_visible(answer)
         if self.kept is not None:
             self._keep(answer)
 

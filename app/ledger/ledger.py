@@ -31,7 +31,7 @@ _MOST_UNCHECKED = 64
 _ENTRY_BYTES = 160
 _MAX_U16, _MAX_U32 = 2**16 - 1, 2**32 - 1
 _REASONS: Mapping[str, Reason] = {reason.name.lower(): reason for reason in Reason}
-_FORCED = (Reason.HEADER, Reason.MODEL)
+_FORCED = (Reason.HEADER, Reason.MODEL, Reason.OVERRIDE)
 
 
 class Arrival(NamedTuple):
@@ -58,29 +58,33 @@ class Ledger:
     """One router process's exposures, until they are durable elsewhere.
 
     `secret_of` returns the secret of the hashes for the ledger's URL; it is called once, when the first endpoint is
-    recorded. `enabled` False: there is no controller, and nothing is recorded.
+    recorded or has overrides. `enabled` False: there is no controller, and nothing is recorded.
     """
 
     def __init__(self, secret_of: Callable[[str], bytes], *, enabled: bool = True) -> None:
         self.router = os.urandom(8).hex()
         self.backlog = Backlog(limit_bytes=0)
         self.rows: Counter[Arm] = Counter()
-        """Recorded since the start."""
+        """Recorded since the start, in batches that have been sealed."""
         self.hashes: Hashes | None = None
         """Of units and callers; None before anything is recorded."""
         self.unchecked: list[tuple[Exposure, Ending]] = []
         """Requests that have ended and whose answer's form is to be checked."""
         self._secret_of, self._enabled = secret_of, enabled
+        self._url = ""
+        self._hashes: Hashes | None = None
         self._plans: dict[str, str] = {}
         self._changed_at: dict[str, float] = {}
         self._open = OpenBatch()
         self._requests: dict[int, Exposure] = {}
         self._in_flight: dict[str, int] = {}
         self._seq = self._number = 0
+        self._epoch = time.time() - time.perf_counter()
         self._most_entries = MOST_ENTRIES
 
     def configure(self, config: Config) -> Mapping[str, Scope]:
         """What is recorded by `config`, by endpoint."""
+        self._url = config.ledger.url
         if not self._enabled:
             return {}
         now = time.monotonic()
@@ -90,46 +94,55 @@ class Ledger:
         self.backlog.limit_bytes = config.ledger.buffer_bytes
         self._most_entries = min(MOST_ENTRIES, config.ledger.buffer_bytes // (8 * _ENTRY_BYTES))
         found = scopes(config, self._changed_at)
-        if found and self.hashes is None:
-            self.hashes = Hashes(self._secret_of(config.ledger.url))
+        if found:
+            self.hashes = self._made_hashes()
         return found
+
+    def unit(self, key: str) -> int:
+        """The hash of a sticky key, whether or not anything is recorded."""
+        return self._made_hashes().unit(key)
+
+    def _made_hashes(self) -> Hashes:
+        if self._hashes is None:
+            self._hashes = Hashes(self._secret_of(self._url))
+        return self._hashes
 
     def start(self, scope: Scope, arrival: Arrival) -> Exposure:
         """Records the draw of an arm."""
         assert self.hashes is not None, "there is a scope"
-        endpoint, reason, key = scope.plan.endpoint, _REASONS[arrival.reason], arrival.key
+        request_id, key, caller, assigned, why, dialect, task, stream, prompt_bytes, turn, started = arrival
+        endpoint, reason = scope.plan.endpoint, _REASONS[why]
         self._seq = seq = self._seq + 1
-        flags = 0
-        if reason in _FORCED:
-            flags |= Flag.FORCED
-        if arrival.turn and scope.changed_at is not None and time.monotonic() - scope.changed_at < CARRIED_S:
-            flags |= Flag.CARRIED
+        flags = Flag.FORCED.value if reason in _FORCED else 0
+        if turn and scope.changed_at is not None and time.monotonic() - scope.changed_at < CARRIED_S:
+            flags |= Flag.CARRIED.value
         unit = self.hashes.unit(key if key is not None else f"\0{self.router}:{seq}")
-        at = time.time() - (time.perf_counter() - arrival.started)
+        at = self._epoch + started
         in_flight = self._in_flight.get(endpoint, 0)
         self._in_flight[endpoint] = in_flight + 1
         draw = Draw(
             scope,
             seq,
             at,
-            arrival.started,
-            request_hash(arrival.request_id),
+            started,
+            request_hash(request_id),
             unit,
-            self.hashes.caller(arrival.caller),
-            arrival.assigned,
+            self.hashes.caller(caller),
+            assigned,
             reason,
-            arrival.dialect,
-            arrival.task,
-            arrival.stream,
-            min(arrival.prompt_bytes, _MAX_U32),
-            min(arrival.turn, _MAX_U16),
-            min(in_flight, _MAX_U16),
+            dialect,
+            task,
+            stream,
+            prompt_bytes if prompt_bytes < _MAX_U32 else _MAX_U32,
+            turn if turn < _MAX_U16 else _MAX_U16,
+            in_flight if in_flight < _MAX_U16 else _MAX_U16,
             flags,
         )
-        exposure = self._requests[seq] = Exposure(draw, due=scope.first_due[arrival.stream])
+        exposure = self._requests[seq] = Exposure(draw)
         batch = self._open
-        batch.starts.append(Start(seq, at, unit, batch.plan(scope.plan), batch.name(draw.assigned), reason, flags))
-        self._seal_if_full()
+        batch.starts.add(Start(seq, at, unit, batch.plan(scope.plan), batch.names[assigned], reason, flags))
+        if len(batch) >= self._most_entries:
+            self.seal()
         return exposure
 
     def finish(self, exposure: Exposure, ending: Ending) -> None:
@@ -161,24 +174,32 @@ class Ledger:
 
     def feedback(self, items: Sequence[FeedbackItem]) -> None:
         """Records scores of answers."""
-        self._open.feedback += items
-        self._seal_if_full()
+        for item in items:
+            self._open.feedback.add(item)
+            if len(self._open) >= self._most_entries:
+                self.seal()
 
     def tell_late(self, now: float) -> None:
-        """Records the running requests that have passed a limit. `now` is in seconds of `time.perf_counter`."""
+        """Records the running requests that have passed a limit. `now` is in seconds of `time.perf_counter`.
+
+        Called every second or so, it also keeps up with a wall clock that is set.
+        """
+        self._epoch = time.time() - time.perf_counter()
         for exposure in self._requests.values():
             draw = exposure.draw
             if now - draw.started > exposure.due:
                 batch = self._open
-                plan, assigned = batch.plan(draw.scope.plan), batch.name(draw.assigned)
+                plan, assigned = batch.plan(draw.scope.plan), batch.names[draw.assigned]
                 for kind, limit in exposure.late(now - draw.started):
-                    batch.late.append(Late(kind, limit, draw.seq, draw.at, draw.unit, plan, assigned, draw.flags))
-        self._seal_if_full()
+                    batch.late.add(Late(kind, limit, draw.seq, draw.at, draw.unit, plan, assigned, draw.flags))
+                if len(batch) >= self._most_entries:
+                    self.seal()
 
     def seal(self) -> None:
         """Ends the open batch, if there is anything in it."""
         if len(self._open):
             self._number += 1
+            self.rows.update(self._open.arms)
             self.backlog.add(self._open.sealed(self._number), self._open.arms)
             self._open = OpenBatch()
 
@@ -190,12 +211,7 @@ class Ledger:
 
     def _record(self, exposure: Exposure, ending: Ending) -> None:
         batch, arm = self._open, (exposure.draw.scope.plan.endpoint, exposure.draw.assigned)
-        batch.rows.append(row_of(exposure, ending, batch))
+        batch.rows.add(row_of(exposure, ending, batch))
         batch.arms[arm] += 1
-        self.rows[arm] += 1
-        self._seal_if_full()
-
-    def _seal_if_full(self) -> None:
-        batch = self._open
-        if len(batch.starts) + len(batch.rows) + len(batch.late) + len(batch.feedback) >= self._most_entries:
+        if len(batch) >= self._most_entries:
             self.seal()

@@ -1,34 +1,55 @@
-"""The batch that is being filled."""
+"""The batch that is being filled. Entries are encoded as they come: as objects they would take ten times the memory."""
 
 from collections import Counter
 
-from app.ledger.wire import FeedbackItem, Late, Plan, Row, Sealed, Start, seal
+import msgspec
+
+from app.ledger.wire import FeedbackItem, Late, Plan, Row, Sealed, Start, encoder
 
 Arm = tuple[str, str]
 """An endpoint and the assigned deployment."""
 
+_MOST_IN_SHORT_HEADER = 0xFFFF
 
-class OpenBatch:
-    """Collects entries, and the names and plans that they index. `arms` counts its rows."""
+
+class _Names(dict[str, int]):
+    """The index of each name; a new name gets the next."""
+
+    def __missing__(self, name: str) -> int:
+        index = self[name] = len(self)
+        return index
+
+
+class _Entries:
+    """An array of MessagePack that grows."""
 
     def __init__(self) -> None:
-        self._names: dict[str, int] = {}
+        self.count = 0
+        self._encoded = bytearray()
+
+    def add(self, entry: Start | Row | Late | FeedbackItem) -> None:
+        self.count += 1
+        encoder.encode_into(entry, self._encoded, -1)
+
+    def array(self) -> msgspec.Raw:
+        """The whole array: its header (array 16 or 32), and the entries."""
+        short = self.count <= _MOST_IN_SHORT_HEADER
+        header = b"\xdc" + self.count.to_bytes(2) if short else b"\xdd" + self.count.to_bytes(4)
+        return msgspec.Raw(header + self._encoded)
+
+
+class OpenBatch:
+    """Collects entries, and the names and plans that they index: `names[…]`, `plan(…)`. `arms` counts its rows."""
+
+    def __init__(self) -> None:
+        self.names = _Names()
+        self.starts, self.rows, self.late, self.feedback = _Entries(), _Entries(), _Entries(), _Entries()
+        self.arms: Counter[Arm] = Counter()
         self._plans: dict[str, int] = {}
         self._plan_list: list[Plan] = []
-        self.starts: list[Start] = []
-        self.rows: list[Row] = []
-        self.late: list[Late] = []
-        self.feedback: list[FeedbackItem] = []
-        self.arms: Counter[Arm] = Counter()
 
     def __len__(self) -> int:
-        return len(self.starts) + len(self.rows) + len(self.late) + len(self.feedback)
-
-    def name(self, name: str) -> int:
-        """The index of a name."""
-        if (index := self._names.get(name)) is None:
-            index = self._names[name] = len(self._names)
-        return index
+        return self.starts.count + self.rows.count + self.late.count + self.feedback.count
 
     def plan(self, plan: Plan) -> int:
         """The index of a plan. Its id is that of one endpoint: the endpoint's name is part of what is hashed."""
@@ -38,5 +59,7 @@ class OpenBatch:
         return index
 
     def sealed(self, number: int) -> Sealed:
-        """As it is sent and kept."""
-        return seal(number, list(self._names), self._plan_list, self.starts, self.rows, self.late, self.feedback)
+        """As it is kept and sent."""
+        names, plans = msgspec.Raw(encoder.encode(list(self.names))), msgspec.Raw(encoder.encode(self._plan_list))
+        arrays = (entries.array() for entries in (self.starts, self.rows, self.late, self.feedback))
+        return Sealed(number, names, plans, *arrays)

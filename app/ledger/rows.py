@@ -30,8 +30,11 @@ class Ending(NamedTuple):
 def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
     """The row, with indexes into `batch`."""
     draw, usage = exposure.draw, ending.usage
-    completion_tokens = _u32(usage.completion_tokens) if usage is not None else None
-    flags = draw.flags
+    names, prompt_tokens, completion_tokens = batch.names, None, None
+    if usage is not None:
+        prompt_tokens = usage.prompt_tokens if usage.prompt_tokens < _MAX_U32 else _MAX_U32
+        completion_tokens = usage.completion_tokens if usage.completion_tokens < _MAX_U32 else _MAX_U32
+    first_token, attempts, flags = exposure.first_token, ending.attempts, draw.flags
     if ending.gone:
         flags |= Flag.CLIENT_GONE
     if ending.invalid:
@@ -49,23 +52,23 @@ def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
         draw.unit,
         draw.caller,
         batch.plan(draw.scope.plan),
-        batch.name(draw.assigned),
-        batch.name(exposure.served) if exposure.served else -1,
+        names[draw.assigned],
+        names[exposure.served] if exposure.served else -1,
         draw.reason,
-        batch.name(draw.dialect),
-        batch.name(draw.task),
+        names[draw.dialect],
+        names[draw.task],
         draw.stream,
         ending.status,
         failure,
-        min(ending.attempts, _MAX_U8),
+        attempts if attempts < _MAX_U8 else _MAX_U8,
         draw.prompt_bytes,
-        _u32(ending.max_tokens),
-        _u32(usage.prompt_tokens) if usage is not None else None,
+        _u32(ending.max_tokens) if ending.max_tokens is not None else None,
+        prompt_tokens,
         completion_tokens,
-        exposure.first_token,
+        first_token,
         ending.duration_s,
-        exposure.itl_mean(completion_tokens),
-        exposure.itl_max if exposure.first_token is not None else None,
+        exposure.itl_mean(completion_tokens) if first_token is not None else None,
+        exposure.itl_max if first_token is not None else None,
         exposure.finish,
         draw.turn,
         draw.in_flight,

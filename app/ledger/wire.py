@@ -13,12 +13,14 @@ VERSION = 1
 
 
 class Reason(IntEnum):
-    """Why the assigned deployment was chosen. Header and model are a client's choice: flagged FORCED."""
+    """Why the assigned deployment was chosen. Header and model are a client's choice, an override a manager's: flagged
+    FORCED."""
 
     TRAFFIC = 0
     STICKY = 1
     HEADER = 2
     MODEL = 3
+    OVERRIDE = 4
 
 
 class Finish(IntEnum):
@@ -51,7 +53,7 @@ class Flag(IntFlag):
     """Facts about an exposure."""
 
     FORCED = 1
-    """The client named the deployment; never analysed."""
+    """The client named the deployment, or a manager gave it to the unit; never analysed."""
     CARRIED = 2
     """The conversation may have begun under an earlier plan; left out of the analysis, not of guardrails."""
     INVALID_OUTPUT = 4
@@ -237,28 +239,14 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     durable: int
 
 
-_encoder = msgspec.msgpack.Encoder()
+encoder = msgspec.msgpack.Encoder()
 _batches = msgspec.msgpack.Decoder(Batch)
 _acknowledgements = msgspec.msgpack.Decoder(Acknowledgement)
 
 
 def encode(message: Batch | Acknowledgement) -> bytes:
     """As MessagePack."""
-    return _encoder.encode(message)
-
-
-def seal(
-    number: int,
-    names: list[str],
-    plans: list[Plan],
-    starts: list[Start],
-    rows: list[Row],
-    late: list[Late],
-    feedback: list[FeedbackItem],
-) -> Sealed:
-    """The parts of a batch that stay as they are, encoded."""
-    parts = (names, plans, starts, rows, late, feedback)
-    return Sealed(number, *(msgspec.Raw(_encoder.encode(part)) for part in parts))
+    return encoder.encode(message)
 
 
 def encode_sealed(batch: Sealed, *, router: str, oldest: int, sent_at: float, lost: list[Lost]) -> bytes:
@@ -277,7 +265,7 @@ def encode_sealed(batch: Sealed, *, router: str, oldest: int, sent_at: float, lo
         batch.feedback,
         lost,
     )
-    return _encoder.encode(sealed)
+    return encoder.encode(sealed)
 
 
 def decode_batch(data: bytes) -> Batch:

@@ -58,7 +58,7 @@ TOOL_CALL = {"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}
 def test_tokens_and_visible_output(chunk: dict[str, Any], token: bool, visible: bool) -> None:
     for data in dumps(chunk):
         found = patterns()
-        assert (found.token.search(data) is not None, found.visible.search(data) is not None) == (token, visible)
+        assert (found.token.search(data) is not None, found.is_visible(data)) == (token, visible)
 
 
 @pytest.mark.parametrize(
@@ -77,15 +77,15 @@ def test_events_of_responses(name: str, event: dict[str, Any], token: int, visib
     for data in dumps({"type": name, **event}):
         frame = b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
         found = patterns("/v1/responses")
-        assert (found.token.search(frame) is not None, found.visible.search(frame) is not None) == (token, visible)
+        assert (found.token.search(frame) is not None, found.is_visible(frame)) == (token, visible)
 
 
 def test_whole_answers() -> None:
     text = {"output": [{"type": "message", "content": [{"type": "output_text", "text": "Hello"}]}], "instructions": "x"}
     empty = {"output": [], "instructions": "Be kind.", "text": {"format": {"type": "text"}}}
-    found = patterns("/v1/responses", stream=False).visible
-    assert all(found.search(data) for data in dumps(text))
-    assert not any(found.search(data) for data in dumps(empty))
+    found = patterns("/v1/responses", stream=False)
+    assert all(found.is_visible(data) for data in dumps(text))
+    assert not any(found.is_visible(data) for data in dumps(empty))
     assert patterns(EXTENDED_PATH, stream=False) == patterns("/v1/messages")
 
 
@@ -97,7 +97,7 @@ def test_other_routes_generate_nothing(path: str) -> None:
 @given(st.text(max_size=30))
 def test_visible_is_what_a_reader_sees(text: str) -> None:
     for data in dumps(delta(content=text)):
-        seen = patterns().visible.search(data) is not None
+        seen = patterns().is_visible(data)
         assert seen == any(character not in " \n\r\t" for character in text)
 
 
@@ -107,7 +107,7 @@ def test_no_text_is_mistaken_for_a_key(text: str) -> None:
     for data in dumps({"choices": [{"reasoning": hidden, "finish_reason": "stop"}]}):
         assert find_finish(data) == "stop"
         assert find_id(data) is None
-        assert patterns().visible.search(data) is None
+        assert not patterns().is_visible(data)
 
 
 INCOMPLETE = {"object": "response", "incomplete_details": {"reason": "max_output_tokens"}, "output": []}

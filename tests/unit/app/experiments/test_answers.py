@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.experiments.answers import Answers
+from app.experiments.answers import REPORT_S, Answers
 from app.experiments.report import Report
 from tests.support.experiment_reader import FakeReader
 from tests.support.experiment_reports import SHIP
@@ -70,6 +70,15 @@ def test_the_report_has_three_formats(answers: Answers) -> None:
     assert msgspec.convert(get(answers, "/experiments/green-float32/report"), Report) == SHIP
     assert get(answers, "/experiments/green-float32/report", format="markdown").startswith(f"# {SHIP.headline}")
     assert get(answers, "/experiments/green-float32/report", format="text").startswith(SHIP.headline)
+
+
+def test_many_readers_get_one_report(reader: FakeReader, answers: Answers) -> None:
+    for path in ("/experiments", "/experiments/green-float32", "/experiments/green-float32/report", "/series"):
+        get(answers, path)
+    assert reader.judged.reports == 1
+    reader.time += REPORT_S
+    assert get(answers, "/experiments/green-float32/report")["at"] == reader.time
+    assert reader.judged.reports == 2
 
 
 def test_the_history_of_a_metric(answers: Answers) -> None:

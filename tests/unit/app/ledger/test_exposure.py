@@ -38,7 +38,7 @@ def exposure(*, stream: bool = True, slow: Any = (), unfinished: Any = ()) -> Ex
     reason = Reason.TRAFFIC
     started = time.perf_counter()
     draw = Draw(scope, 1, 0.0, started, 2, 3, 4, "blue", reason, "openai", "chat", stream, 10, 0, 0, 0)
-    return Exposure(draw, due=scope.first_due[stream])
+    return Exposure(draw)
 
 
 def streamed(

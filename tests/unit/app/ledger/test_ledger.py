@@ -9,6 +9,7 @@ import pytest
 from app.config.schema import Config, parse
 from app.ledger.exposure import Exposure
 from app.ledger.ledger import MOST_ENTRIES, Arrival, Ledger
+from app.ledger.open_batch import OpenBatch
 from app.ledger.plans import Scope
 from app.ledger.rows import Ending
 from app.ledger.wire import (
@@ -22,9 +23,7 @@ from app.ledger.wire import (
     Row,
     Start,
     decode_batch,
-    encode,
     encode_sealed,
-    seal,
 )
 
 PROMPTLY = {"guardrails": [{"event": "slow", "ttft_above_s": 1}, {"event": "unfinished", "unfinished_above_s": 2}]}
@@ -81,8 +80,13 @@ def test_a_sealed_batch_is_the_batch() -> None:
                   [FeedbackItem(1.0, 2, 3, "thumbs", 1.0)])  # fmt: skip
     names, plans, starts, rows, late, feedback = parts
     whole = Batch(VERSION, "r", 7, 5, 1.5, names, plans, starts, rows, late, feedback, [])
-    sealed = encode_sealed(seal(7, *parts), router="r", oldest=5, sent_at=1.5, lost=[])
-    assert sealed == encode(whole)
+    batch = OpenBatch()
+    assert [batch.names[name] for name in ("a", "b", "a")] == [0, 1, 0]
+    assert [batch.plan(plan), batch.plan(plan)] == [0, 0]
+    for entries, group in zip((batch.starts, batch.rows, batch.late, batch.feedback), parts[2:], strict=True):
+        for entry in group:
+            entries.add(entry)
+    sealed = encode_sealed(batch.sealed(7), router="r", oldest=5, sent_at=1.5, lost=[])
     assert decode_batch(sealed) == whole
     with pytest.raises(msgspec.DecodeError):
         decode_batch(b"\x80")
