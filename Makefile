@@ -20,7 +20,8 @@ COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-e
 # The fast layer runs in one process more than there are CPUs, at most 8: the router's tests wait a part of their time.
 FAST = $(BIN)/python -m pytest -n $(shell cpus=$$(nproc); echo $$((cpus < 7 ? cpus + 1 : 8))) --dist worksteal
 
-.PHONY: serve deploy stop status check schema test test-fast test-application test-nightly coverage faults soak lint \
+.PHONY: serve deploy stop status check schema test test-fast test-application test-simulation simulate \
+	test-nightly coverage faults soak lint \
 	format bench fields setup lock clean
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
@@ -55,6 +56,12 @@ coverage: $(VENV)/.ready $(NODE)/.ready  ## the fast layer with its coverage, wh
 
 test-nightly: $(VENV)/.ready $(NODE)/.ready  ## the fast layer with cases that are new in every run: 200 of each property, 20,000 hostile
 	@SWITCHYARD_NIGHTLY=1 $(FAST) --timeout 3600
+
+test-simulation: $(VENV)/.ready  ## the statistics on simulated traffic: 10 minutes
+	@$(BIN)/python -m pytest tests/simulation --timeout 1800
+
+simulate: $(VENV)/.ready  ## the full tables of the simulations, in docs/; RUNS=2000 for more runs
+	@$(BIN)/python -m tests.simulation docs/experiments-measured.md $(RUNS)
 
 faults: $(VENV)/.ready  ## parts of the application die, hang and change under traffic
 	@$(BIN)/python -m pytest tests/faults

@@ -1,17 +1,19 @@
 """The control plane: where the configuration of all routers is stored, and how an endpoint's traffic is changed there.
 
 The seam has two calls: read the applied configuration, and compare-and-set it as a whole. What a traffic change is, and
-when it is rejected, is decided here for every control plane; `deployments.control_plane` is Ray Serve's.
+when it is rejected, is decided here for every control plane; `deployments.control_plane` is Ray Serve's. Every change
+makes a plan: a numbered version of the endpoint's traffic, which is kept beside it (`app.config.plans`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Protocol
 
 from app.config.base import ConfigError
-from app.config.schema import Config, parse
-from app.errors import BadRequest, Conflict
+from app.config.plans import Expiry, Override, PlanSettings
+from app.config.schema import Config, Endpoint, parse
+from app.errors import BadRequest, ClientError, Conflict, TimedOut
 
 
 class Delivery(Enum):
@@ -64,36 +66,152 @@ CHANGED_MEANWHILE = "The configuration has changed in the meantime; read the end
 BEING_DELIVERED = "An update of the configuration is in progress; wait until it is complete"
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a plan is to say, and why. `ttl_s`: after so many seconds, the last lasting plan is restored."""
+
+    weights: Mapping[str, int]
+    overrides: tuple[Override, ...] = ()
+    ttl_s: float | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Authorship:
+    """Who makes a plan, and when (Unix seconds). Its generation is at least `least_generation`."""
+
+    by: str | None
+    at: float
+    least_generation: int = 1
+
+
 async def change_traffic(
-    control: ControlPlane, name: str, *, seen: Mapping[str, int], wanted: Mapping[str, int]
+    control: ControlPlane, name: str, *, seen: Mapping[str, int], wanted: Mapping[str, int], author: Authorship
 ) -> None:
     """Gives the endpoint `name` the traffic `wanted`, deployment to percentage, if it still has the traffic `seen`.
 
-    A repeated change does nothing. Raises Conflict if the traffic has changed since or an update is in progress, and
-    BadRequest if the configuration would be invalid with it; nothing is changed then.
+    Overrides stay, and a temporary plan is replaced for good. A repeated change does nothing. Raises Conflict if the
+    traffic has changed since or an update is in progress, and BadRequest if the configuration would be invalid with
+    it; nothing is changed then.
     """
     applied = await control.applied()
-    if (config := applied.parsed()) is None:
-        raise Conflict("The last applied configuration is invalid and not in use: apply a valid one")
-    endpoint = config.endpoints.get(name)
+    endpoint = in_use(applied).endpoints.get(name)
     if endpoint is not None and endpoint.traffic == wanted:
         return
     if applied.delivery is Delivery.DELIVERING:
         raise Conflict(BEING_DELIVERED)
     if endpoint is None or endpoint.traffic != seen:
         raise Conflict(CHANGED_MEANWHILE)
-    changed = with_traffic(applied.config, name, wanted)
+    await _replace_plan(control, applied, name, endpoint, Wanted(wanted, endpoint.plan.overrides), author)
+
+
+async def change_plan(
+    control: ControlPlane, name: str, *, check: Callable[[Config], Wanted], author: Authorship
+) -> tuple[Endpoint, Endpoint]:
+    """Gives the endpoint `name` the plan that `check` returns for the configuration as it is applied, which has the
+    endpoint.
+
+    `check` raises if it wants none. The plan that is there already is not made again. Returns the endpoint before and
+    after. Raises Conflict and BadRequest as `change_traffic`.
+    """
+    applied = await control.applied()
+    config = in_use(applied)
+    endpoint = config.endpoints.get(name)
+    if endpoint is None:
+        raise Conflict(CHANGED_MEANWHILE)
+    wanted = check(config)
+    if is_present(wanted, endpoint):
+        return endpoint, endpoint
+    if applied.delivery is Delivery.DELIVERING:
+        raise Conflict(BEING_DELIVERED)
+    return endpoint, await _replace_plan(control, applied, name, endpoint, wanted, author)
+
+
+async def restore_expired(control: ControlPlane, now: float) -> Config | None:
+    """Ends temporary plans whose time is over (`now`: Unix seconds): what was in force before is so again.
+
+    Returns the applied configuration, None if it is invalid. While another change is delivered nothing is restored; the
+    next call does. Raises UpstreamError.
+    """
+    applied = await control.applied()
+    config = applied.parsed()
+    if config is None or applied.delivery is Delivery.DELIVERING:
+        return config
+    for name, endpoint in config.endpoints.items():
+        plan, expires = endpoint.plan, endpoint.plan.expires
+        if expires is None or expires.at > now:
+            continue
+        reason = f"generation {plan.generation} was temporary: generation {expires.generation} again"
+        weights = {**dict.fromkeys(endpoint.traffic, 0), **expires.weights}
+        wanted = Wanted(weights, expires.overrides, reason=reason)
+        try:
+            await _replace_plan(control, applied, name, endpoint, wanted, Authorship(plan.by, now))
+        except (ClientError, TimedOut):
+            return config
+        return (await control.applied()).parsed()
+    return config
+
+
+def is_present(wanted: Wanted, endpoint: Endpoint) -> bool:
+    """Whether the endpoint's plan says this already, for whatever reason. A temporary plan of the same length is the
+    same one: it keeps its end."""
+    plan = endpoint.plan
+    ttl_s = plan.expires.at - plan.since if plan.expires is not None and plan.since is not None else None
+    is_as_long = (wanted.ttl_s is None) == (plan.expires is None) and abs((wanted.ttl_s or 0) - (ttl_s or 0)) < 0.001
+    return endpoint.traffic == wanted.weights and plan.overrides == wanted.overrides and is_as_long
+
+
+def planned(endpoint: Endpoint, wanted: Wanted, author: Authorship) -> Endpoint:
+    """The endpoint with the plan after its present one.
+
+    A temporary plan ends in the present one, or in what that one ends in: nothing temporary becomes lasting by itself.
+    """
+    present = endpoint.plan
+    expires = None
+    if wanted.ttl_s is not None:
+        lasting = present.expires or Expiry(
+            at=author.at, generation=present.generation, weights=endpoint.traffic, overrides=present.overrides
+        )
+        expires = lasting.model_copy(update={"at": author.at + wanted.ttl_s})
+    plan = PlanSettings(
+        generation=max(present.generation + 1, author.least_generation),
+        overrides=wanted.overrides,
+        expires=expires,
+        by=author.by,
+        reason=wanted.reason,
+        since=author.at,
+    )
+    return endpoint.model_copy(update={"traffic": dict(wanted.weights), "plan": plan})
+
+
+def with_traffic(
+    config: Mapping[str, Any], name: str, traffic: Mapping[str, int], plan: PlanSettings | None = None
+) -> dict[str, Any]:
+    """A copy of a router's plain configuration that differs in one endpoint's traffic, and in its `plan` if given."""
+    endpoints = config["endpoints"]
+    changed = {**endpoints[name], "traffic": dict(traffic)}
+    if plan is not None:
+        changed["plan"] = plan.model_dump(mode="json", exclude_defaults=True)
+    return {**config, "endpoints": {**endpoints, name: changed}}
+
+
+def in_use(applied: Applied) -> Config:
+    """The applied configuration. Raises Conflict if it is invalid, so that another one is in force."""
+    if (config := applied.parsed()) is None:
+        raise Conflict("The last applied configuration is invalid and not in use: apply a valid one")
+    return config
+
+
+async def _replace_plan(
+    control: ControlPlane, applied: Applied, name: str, endpoint: Endpoint, wanted: Wanted, author: Authorship
+) -> Endpoint:
+    changed = with_traffic(applied.config, name, wanted.weights, planned(endpoint, wanted, author).plan)
     try:
-        parse(changed)
+        parsed = parse(changed)
     except ConfigError as error:
         raise BadRequest(f"The configuration would be invalid: {error}", param="traffic_config") from None
     await control.replace(applied.config, changed)
-
-
-def with_traffic(config: Mapping[str, Any], name: str, traffic: Mapping[str, int]) -> dict[str, Any]:
-    """A copy of a router's plain configuration that differs in one endpoint's traffic."""
-    endpoints = config["endpoints"]
-    return {**config, "endpoints": {**endpoints, name: {**endpoints[name], "traffic": dict(traffic)}}}
+    return parsed.endpoints[name]
 
 
 def delivery_seen(applied: Applied, before: Config, after: Config) -> Delivery:

@@ -10,10 +10,12 @@
     │   ├── MethodNotAllowed        405
     │   ├── TooSlow                 408
     │   ├── Conflict                409   changed by another request in the meantime
+    │   ├── PreconditionFailed      412   the request was made for another state than the present one
     │   ├── TooLarge                413
     │   │   └── HeadersTooLarge     431
     │   ├── UnsupportedMediaType    415   a content coding that is not decoded here
     │   ├── Unprocessable           422   well formed, but unsupported by this deployment
+    │   ├── PreconditionRequired    428   the request does not say which state it was made for
     │   ├── LimitExceeded           429   one of the caller's limits is reached
     │   └── Rejected                4xx   the engine rejected the request
     ├── UpstreamError               5xx   the deployment failed
@@ -26,7 +28,7 @@
 A dialect words them (`render_error`); nothing else turns an error into bytes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 
@@ -124,6 +126,24 @@ class Conflict(ClientError):
 
     status = 409
     kind = "conflict"
+
+
+class PreconditionFailed(ClientError):
+    """The request was made for another state than the present one, which is `current` (plain data)."""
+
+    status = 412
+    kind = "precondition_failed"
+
+    def __init__(self, message: str, *, current: Mapping[str, Any]) -> None:
+        super().__init__(message, param="If-Match")
+        self.current = current
+
+
+class PreconditionRequired(ClientError):
+    """The request does not say which state it was made for."""
+
+    status = 428
+    kind = "precondition_required"
 
 
 class TooLarge(ClientError):

@@ -1,12 +1,13 @@
 """The controller of experiments as a Serve application: keeps what routers record, and judges it.
 
-One replica. It reads the routers' configuration from the control plane, as they serve it, and answers them at
+One replica. It reads the routers' configuration from the control plane, as they serve it, ends temporary plans whose
+time is over, and answers them at
 /deployments/experiments, behind the internal key. While a replica is replaced there may be two for a moment: batches
 are taken once all the same. Routers keep what is not durable, so that nothing is lost with a replica.
 """
 
 import os
-from pathlib import Path
+import time
 
 from pydantic import BaseModel, ConfigDict
 from ray import serve
@@ -14,15 +15,17 @@ from ray.serve import Application
 from starlette.types import ASGIApp
 
 from app.config.schema import Config
+from app.control_plane import restore_expired
 from app.experiments.host import host_controller
-from app.internal_api import INTERNAL_KEY_VARIABLE, LEDGER_VARIABLE, ROUTER, ROUTER_DEPLOYMENT
+from app.internal_api import INTERNAL_KEY_VARIABLE, ROUTER, ROUTER_DEPLOYMENT
 from app.server.experiments_host import experiments_app
 from app.telemetry.logs import log_to_stderr
+from app.upstream.target import ledger_base
 from deployments.control_plane import ServeControl
 from deployments.engine.internal_key import InternalKeyMiddleware
 
 CPUS = 0.2
-"""Logical. 20,000 requests a second take a tenth of a core."""
+"""Logical. 20,000 requests a second take a sixth of a core."""
 
 GRACE_S = 60.0
 """What waits is written within the first seconds."""
@@ -43,9 +46,9 @@ class ExperimentsDeployment:
         control = ServeControl(ROUTER, ROUTER_DEPLOYMENT)
 
         async def read_configuration() -> Config | None:
-            return (await control.applied()).parsed()
+            return await restore_expired(control, time.time())
 
-        self._host = host_controller(read_configuration, Path(os.environ.get(LEDGER_VARIABLE) or Path.cwd()))
+        self._host = host_controller(read_configuration, ledger_base())
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """The application that the replica serves."""

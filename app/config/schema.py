@@ -8,7 +8,7 @@ A `Config` that exists is right: whatever cannot be served is refused here, with
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
@@ -19,6 +19,7 @@ from app.config.base import ConfigError, Name, problems_of
 from app.config.base import Section as _Model
 from app.config.experiment_checks import experiment_problems
 from app.config.experiments import Experiment, LedgerSettings
+from app.config.plans import Override, PlanSettings
 from app.internal_api import APP_PREFIX
 
 Task = Literal["chat", "completions", "responses", "embeddings"]
@@ -89,6 +90,7 @@ class Endpoint(_Model):
     ledger: Literal["experiments", "always"] = Field(
         default="experiments", description="Whether exposures are recorded only while an experiment runs, or always."
     )
+    plan: PlanSettings = PlanSettings()
 
     @model_validator(mode="after")
     def _percentages_sum_to_100(self) -> Self:
@@ -226,6 +228,11 @@ class Config(_Model):
             for listed in (*endpoint.traffic, *(endpoint.fallback or ())):
                 where = f"{path}.traffic" if listed in endpoint.traffic else f"{path}.fallback"
                 problems += self._cannot_serve(where, listed, endpoint.tasks)
+            problems += _outside(f"{path}.plan.overrides", endpoint.plan.overrides, endpoint.traffic)
+            if (expires := endpoint.plan.expires) is not None:
+                for listed in expires.weights:
+                    problems += self._cannot_serve(f"{path}.plan.expires.weights", listed, endpoint.tasks)
+                problems += _outside(f"{path}.plan.expires.overrides", expires.overrides, expires.weights)
         return problems
 
     def _cannot_serve(self, where: str, name: str, tasks: Sequence[Task]) -> list[str]:
@@ -258,6 +265,14 @@ class Config(_Model):
             for name in self.access.limits.endpoints
             if name not in known
         ]
+
+
+def _outside(path: str, overrides: Sequence[Override], traffic: Mapping[str, int]) -> list[str]:
+    return [
+        f"{path}.{number}.deployment: '{it.deployment}' is not in the traffic; choose one of {', '.join(traffic)}"
+        for number, it in enumerate(overrides)
+        if it.deployment not in traffic
+    ]
 
 
 def parse(data: object) -> Config:

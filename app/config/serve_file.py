@@ -67,6 +67,8 @@ def _application_problems(applications: Sequence[Mapping[str, Any]], config: Con
         if name in prefixes:
             problems.append(f"applications[{index}].name: duplicate name '{name}'; rename one")
         prefixes[name] = application.get("route_prefix")
+        if name == EXPERIMENTS and any(runs_several(it) for it in application.get("deployments") or []):
+            problems.append(f"applications[{index}].deployments: the controller of experiments is one replica; set 1")
     for name, deployment in config.deployments.items() if config else ():
         if deployment.app is None:
             continue

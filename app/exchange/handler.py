@@ -9,7 +9,7 @@
 - a deployment that fails before the first byte is replaced once: by another of the endpoint, else by another of its own
   replicas, as long as retries make no more than a tenth of the load;
 - the engine stops working for a client that disconnects;
-- every response names the deployment that produced it, and the request's id.
+- every response names the deployment that produced it, the endpoint's plan, and the request's id.
 """
 
 import asyncio
@@ -59,6 +59,7 @@ async def handle(
         async with errors_rendered(writer, lambda error: dialect.render_error(error, route.operation, request)):
             if snapshot is None:
                 raise Unavailable("The router has no configuration yet", retry_after=1)
+            writer.plans = snapshot.plans
             check_headers(scope, snapshot.config.max_header_bytes)
             dialect, route = _claimed(candidates, request, record)
             caller = UNAUTHENTICATED
@@ -121,14 +122,18 @@ def _route(
 ) -> Assignment:
     """The deployment for the call. Raises Forbidden, NotFound, WrongTask and BadRequest."""
     snapshot.views.require_access(caller, call.model or snapshot.config.defaults.get(call.task))
-    return assign(
+    assignment = assign(
         snapshot.views.of(caller),
         task=call.task,
         model=call.model,
         header=headers.get(DEPLOYMENT_HEADER) or call.deployment,
         sticky_key=lambda sticky: _sticky_key(sticky, caller, call, headers),
         random=state.random,
+        override=snapshot.override if snapshot.overrides else None,
     )
+    if assignment.key is not None:
+        state.recent_keys.saw(assignment.endpoint, assignment.key)
+    return assignment
 
 
 def _sticky_key(sticky: Sticky, caller: Caller, call: Call, headers: Mapping[str, str]) -> str | None:

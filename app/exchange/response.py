@@ -14,6 +14,7 @@ from app.routing.traffic import DEPLOYMENT_HEADER
 from app.telemetry.access_log import Record
 
 REQUEST_ID_HEADER = "x-request-id"
+PLAN_HEADER = "x-switchyard-plan"
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -37,6 +38,7 @@ class ResponseWriter:
     - `failure` is what went wrong after that point of no return, where raising cannot change the response any more:
       a stream that broke, or an answer cut at its deadline. Set by `fail` only.
     - `reservation` is set by the reservation of the caller's limits once it counts.
+    - `plans` are the ids of the endpoints' plans, for the header of every answer of an endpoint.
     """
 
     def __init__(self, send: Send, record: Record) -> None:
@@ -46,6 +48,7 @@ class ResponseWriter:
         self.finished = False
         self.failure: SwitchyardError | None = None
         self.reservation: Reservation | None = None
+        self.plans: Mapping[str, str] = {}
         self._events = 0
 
     def upstream_id(self) -> str:
@@ -101,6 +104,8 @@ class ResponseWriter:
         sent = {"content-type": media_type, **headers, REQUEST_ID_HEADER: self.record.request_id}
         if self.record.deployment:
             sent[DEPLOYMENT_HEADER] = self.record.deployment
+        if (plan := self.plans.get(self.record.endpoint)) is not None:
+            sent[PLAN_HEADER] = plan
         if self.reservation is not None:
             sent |= await self.reservation.headers()
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()]

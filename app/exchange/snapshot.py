@@ -9,6 +9,7 @@ from app.access.caller import ConfigViews
 from app.config.schema import Config, Timeouts
 from app.engine.model import Model
 from app.ledger.plans import Scope
+from app.routing.overrides import Overrides
 from app.upstream.client import OnHead
 from app.upstream.target import Target
 
@@ -45,7 +46,8 @@ class Calls(Protocol):
 class Snapshot:
     """The configuration at one moment; a request keeps the one that it started with.
 
-    `applied_at` is in Unix seconds. `recorded` are the endpoints of whose requests exposures are recorded.
+    `applied_at` is in Unix seconds. `recorded` are the endpoints of whose requests exposures are recorded. `plans` are
+    the ids of the endpoints' plans, and `overrides` are there for plans that have some.
     """
 
     config: Config
@@ -53,3 +55,10 @@ class Snapshot:
     views: ConfigViews
     applied_at: int
     recorded: Mapping[str, Scope] = field(default_factory=dict)
+    plans: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, Overrides] = field(default_factory=dict)
+
+    def override(self, endpoint: str, key: str) -> str | None:
+        """The deployment that the endpoint's plan gives the unit with this sticky key, if it gives it one."""
+        found = self.overrides.get(endpoint)
+        return found.deployment(key) if found is not None else None

@@ -1,4 +1,4 @@
-"""The controller's answers to questions about experiments: pure dispatch from a path below ``/api`` to bytes.
+"""The controller's answers to questions about experiments and plans: pure dispatch from a path below ``/api`` to bytes.
 
 Who may ask what is checked before, by the router (`app.server.experiments_api`). Errors are JSON objects with `message`
 and `param`; the router words them in OpenAI's form.
@@ -13,6 +13,7 @@ import msgspec
 from app.config.experiments import Experiment
 from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound
 from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
+from app.experiments.plan_history import history
 from app.experiments.questions import choice, number, whole_number
 from app.experiments.rendering import markdown, text
 from app.experiments.rendering.answer_documents import history_document, list_document, plan_document, runs_document
@@ -20,6 +21,7 @@ from app.experiments.rendering.document import Block
 from app.experiments.rendering.report_document import document
 from app.experiments.report import Comparison, FalseVerdicts, HistoryPoint, Planned, Report
 from app.experiments.series import Series, series_of
+from app.experiments.storage.journal import Entry
 from app.experiments.summary import Summary, summary_of, summary_without_evidence
 from app.ledger.controller_client import Answer
 
@@ -27,6 +29,8 @@ Query = Mapping[str, str]
 JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
 FORMATS = ("json", "markdown", "text")
 MAX_RUNS = 10_000
+REPORT_S = 1.0
+"""How long a report is told again."""
 
 
 class Judged(Protocol):
@@ -61,6 +65,9 @@ class Reader(Protocol):
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last."""
 
+    def entries(self) -> Sequence[Entry]:
+        """The journal."""
+
 
 class Answers:
     """Answers questions; keeps the A/A runs that are under way."""
@@ -68,6 +75,7 @@ class Answers:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._runs = FalseVerdictRuns()
+        self._reports: dict[str, Report] = {}
         self._routes: Sequence[tuple[str, re.Pattern[str], Callable[..., Answer]]] = [
             ("GET", re.compile("/experiments"), self._list),
             ("GET", re.compile("/experiments/([^/]+)"), self._summary),
@@ -76,6 +84,7 @@ class Answers:
             ("GET", re.compile("/experiments/([^/]+)/planner"), self._planner),
             ("GET", re.compile("/experiments/([^/]+)/aa"), self._runs_so_far),
             ("POST", re.compile("/experiments/([^/]+)/aa"), self._start_runs),
+            ("GET", re.compile("/endpoints/([^/]+)/plans"), self._plans),
             ("GET", re.compile("/requests/([0-9a-f]{16})"), self._exposures),
             ("POST", re.compile("/feedback/pending"), self._pending),
             ("GET", re.compile("/series"), self._series),
@@ -115,29 +124,26 @@ class Answers:
                 "`switchyard experiments report --ledger DIR --at TIME` reports from what was recorded until then",
                 param="at",
             )
-        report = self._judged(name).report(self._reader.now())
+        report = self._report_of(name, self._judged(name))
         return _formatted(report, form, lambda: document(report))
 
     def _history(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
-        judged, experiment = self._judged(name), self._experiment(name)
-        metric = choice(query, "metric", [it.key for it in (*experiment.primary, *experiment.secondary)])
-        treatment = choice(query, "treatment", experiment.treatments)
+        judged = self._judged(name)
+        comparison = _comparison(self._report_of(name, judged), query)
+        metric, treatment = comparison.metric, comparison.treatment
         points = list(judged.history(metric, treatment))
         history = {"experiment": name, "metric": metric, "treatment": treatment, "points": msgspec.to_builtins(points)}
-        comparison = _comparison(judged.report(self._reader.now()), metric, treatment)
         return _formatted(history, form, lambda: history_document(name, comparison, points))
 
     def _planner(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
-        judged, experiment = self._judged(name), self._experiment(name)
-        metrics = {it.key: it for it in (*experiment.primary, *experiment.secondary)}
-        metric = choice(query, "metric", list(metrics))
-        effect = number(query, "effect", default=metrics[metric].minimal_effect)
+        judged = self._judged(name)
+        comparison = _comparison(self._report_of(name, judged), query)
+        effect = number(query, "effect", default=comparison.minimal_effect)
         power = number(query, "power", default=0.8, below=1.0)
-        treatment = choice(query, "treatment", experiment.treatments)
-        planned = judged.plan_sample_size(metric, effect, power, self._reader.now(), treatment)
-        comparison = _comparison(judged.report(self._reader.now()), metric, treatment)
+        now = self._reader.now()
+        planned = judged.plan_sample_size(comparison.metric, effect, power, now, comparison.treatment)
         return _formatted(planned, form, lambda: plan_document(name, comparison, planned))
 
     def _start_runs(self, name: str, query: Query, body: bytes) -> Answer:
@@ -155,6 +161,9 @@ class Answers:
             raise NotFound(f"No A/A runs of '{name}' were started since the controller's start; start some with POST")
         return _formatted(found, form, lambda: runs_document(name, found))
 
+    def _plans(self, endpoint: str, query: Query, body: bytes) -> Answer:
+        return Answer(200, _json({"plans": history(self._reader.entries(), endpoint)}))
+
     def _exposures(self, request: str, query: Query, body: bytes) -> Answer:
         return Answer(200, _json({"exposures": list(self._reader.exposures(int(request, 16)))}))
 
@@ -166,10 +175,10 @@ class Answers:
         return Answer(200, _json({"pending": len(asked) - sum(known)}))
 
     def _series(self, query: Query, body: bytes) -> Answer:
-        now, found = self._reader.now(), list[Series]()
+        found: list[Series] = []
         for name in self._reader.experiments():
             if (judged := self._reader.analysis(name)) is not None:
-                found += series_of(judged.report(now))
+                found += series_of(self._report_of(name, judged))
         return Answer(200, _json(found))
 
     def _experiment(self, name: str) -> Experiment:
@@ -187,12 +196,22 @@ class Answers:
     def _summarized(self, name: str, experiment: Experiment) -> Summary:
         if (judged := self._reader.analysis(name)) is None:
             return summary_without_evidence(name, experiment)
-        return summary_of(judged.report(self._reader.now()))
+        return summary_of(self._report_of(name, judged))
+
+    def _report_of(self, name: str, judged: Judged) -> Report:
+        """A report that is not older than `REPORT_S`: many readers and scrapers must not keep the controller busy."""
+        now, last = self._reader.now(), self._reports.get(name)
+        if last is None or not 0 <= now - last.at < REPORT_S:
+            last = self._reports[name] = judged.report(now)
+        return last
 
 
-def _comparison(report: Report, metric: str, treatment: str) -> Comparison:
-    """The metric's comparison in the report, which tells its unit."""
-    return next(it for it in (*report.primary, *report.secondary) if (it.metric, it.treatment) == (metric, treatment))
+def _comparison(report: Report, query: Query) -> Comparison:
+    """The comparison that `metric` and `treatment` name; by default the first."""
+    found = [*report.primary, *report.secondary]
+    metric = choice(query, "metric", list(dict.fromkeys(it.metric for it in found)))
+    treatment = choice(query, "treatment", report.treatments)
+    return next(it for it in found if (it.metric, it.treatment) == (metric, treatment))
 
 
 def _json(value: Any) -> bytes:

@@ -21,6 +21,7 @@ from app.experiments.columns import Exposures, Tables, from_batch
 from app.experiments.evidence import AnalysisFactory, Evidence, Judged, basis_of
 from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
 from app.experiments.plain import exposures_of
+from app.experiments.plan_history import new_plans
 from app.experiments.routers import clock_warnings, total_lost
 from app.experiments.runs import Run, SameRun, next_run, runs_of
 from app.experiments.storage.journal import Entry
@@ -133,7 +134,7 @@ class Controller:
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last.
 
-        Raises StoreError.
+        In any thread: it changes nothing, and reads batches that nobody changes. Raises StoreError.
         """
         found = self._keeper.find(request)
         return exposures_of(*found) if found is not None else []
@@ -182,7 +183,8 @@ class Controller:
             if run is not None:
                 self._runs[name] = run
         if self._knows_runs:
-            self._keeper.journal([*self._configuration(config, now), *entries])
+            plans = new_plans(self._keeper.entries, config, now)
+            self._keeper.journal([*self._configuration(config, now), *plans, *entries])
 
     def _rebuild(self, config: Config) -> None:
         """Makes analyses where the basis is new, and counts for them what has been recorded so far.
@@ -261,10 +263,12 @@ class Controller:
         }
 
     def _configuration(self, config: Config, now: float) -> list[Entry]:
-        """The traffic and the experiments, for the journal; nothing if it says so already."""
+        """What judging depends on besides the experiments' sections, for the journal; nothing if it says so already."""
         detail = {
             "traffic": {name: dict(endpoint.traffic) for name, endpoint in config.endpoints.items()},
             "experiments": {name: it.state for name, it in config.experiments.items()},
+            "prices": {name: it.price.model_dump() for name, it in config.deployments.items() if it.price is not None},
+            "total_s": config.timeouts.total_s,
         }
         last = next((it for it in reversed(self._keeper.entries) if it.kind == "configuration"), None)
         return [] if last is not None and last.detail == detail else [Entry(now, "configuration", None, detail)]

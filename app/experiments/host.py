@@ -1,14 +1,14 @@
 """Gives a controller a thread of its own, so that an event loop can serve while it judges.
 
-One thread owns the controller; a second one writes to the ledger's directory, which may be slow. The host is a
-`ControllerClient`: a router in the same process uses it as it is, others reach it over HTTP (`http_host.py`).
+One thread owns the controller; a second one writes to the ledger's directory, which may be slow; a third one searches
+it for single requests. The host is a `ControllerClient`: a router in the same process uses it as it is, others reach
+it over HTTP (`app.server.experiments_host`).
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
@@ -50,24 +50,25 @@ class ControllerHost:
         self._controller: Controller | None = None
         self._answers: Answers | None = None
         self._url = ""
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         self._worker = ThreadPoolExecutor(1, "experiments")
         self._writer = ThreadPoolExecutor(1, "ledger")
+        self._searcher = ThreadPoolExecutor(1, "search")
         await self._refresh()
-        self._task = asyncio.create_task(self._run())
+        self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._follow())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._controller is not None:
             await self._in_thread(self._controller.close)
         self._worker.shutdown()
         self._writer.shutdown(wait=False)
+        self._searcher.shutdown(wait=False, cancel_futures=True)
 
     async def send(self, batch: bytes) -> bytes:
         """Takes an encoded batch; returns the encoded acknowledgement. Raises InvalidBatch, and Unavailable before the
@@ -78,8 +79,11 @@ class ControllerHost:
         """The controller's answer; a refusal is one, too. Raises Unavailable before the first configuration."""
         self._present()
         assert self._answers is not None
+        # A search reads all that is on disk, in the worst case, and of the controller only what nobody changes.
+        thread = self._searcher if path.startswith("/requests/") else self._worker
+        work = partial(self._answers.answer, method, path, query, body)
         try:
-            return await self._in_thread(partial(self._answers.answer, method, path, query, body))
+            return await asyncio.get_running_loop().run_in_executor(thread, work)
         except StoreError as error:
             message = f"The ledger's directory cannot be read: {error}"
             return Answer(503, msgspec.json.encode({"message": message, "param": None}))
@@ -89,21 +93,29 @@ class ControllerHost:
             raise Unavailable("The controller of experiments has no configuration yet", retry_after=1)
         return self._controller
 
-    async def _run(self) -> None:
-        """Ticks, and follows the configuration. A failure is told and ends nothing."""
+    async def _tick(self) -> None:
+        """Lets the controller work. A failure is told and ends nothing."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._controller is not None:
+                await self._told(self._in_thread(self._controller.tick))
+
+    async def _follow(self) -> None:
+        """Follows the configuration: apart from the ticks, since a control plane may take long to answer."""
         loop = asyncio.get_running_loop()
         read_at = loop.time()
         while True:
             await asyncio.sleep(TICK_S)
-            try:
-                wanted = self._controller is None or self._controller.wants_configuration
-                if wanted or loop.time() - read_at >= CONFIGURATION_S:
-                    read_at = loop.time()
-                    await self._refresh()
-                if self._controller is not None:
-                    await self._in_thread(self._controller.tick)
-            except Exception as error:  # noqa: BLE001  a bug in one round must not end the following ones
-                _log.error("Experiments: a round failed", extra=event("experiments_failed", traceback=where(error)))
+            wanted = self._controller is None or self._controller.wants_configuration
+            if wanted or loop.time() - read_at >= CONFIGURATION_S:
+                read_at = loop.time()
+                await self._told(self._refresh())
+
+    async def _told(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001  a bug in one round must not end the following ones
+            _log.error("Experiments: a round failed", extra=event("experiments_failed", traceback=where(error)))
 
     async def _refresh(self) -> None:
         try:

@@ -7,7 +7,7 @@ from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import RouterState
 from app.ledger.wire import Acknowledgement, Batch, Lost
 
-FORGOTTEN_S = 2 * 86400.0
+FORGOTTEN_S = 30 * 86400.0
 """A router process that was not heard of for so long is gone."""
 
 CLOCK_TOLERANCE_S = 2.0

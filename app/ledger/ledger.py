@@ -35,14 +35,14 @@ all of them take the event loop no longer than one request does."""
 _ENTRY_BYTES = 160
 _MAX_U16 = 2**16 - 1
 _REASONS: Mapping[str, Reason] = {reason.name.lower(): reason for reason in Reason}
-_FORCED = (Reason.HEADER, Reason.MODEL)
+_FORCED = (Reason.HEADER, Reason.MODEL, Reason.OVERRIDE)
 
 
 class Ledger:
     """One router process's exposures, until they are durable elsewhere.
 
     `secret_of` returns the secret of the hashes for the ledger's URL; it is called once, when the first endpoint is
-    recorded. `enabled` False: there is no controller, and nothing is recorded.
+    recorded or has overrides. `enabled` False: there is no controller, and nothing is recorded.
     """
 
     def __init__(self, secret_of: Callable[[str], bytes], *, enabled: bool = True) -> None:
@@ -55,6 +55,8 @@ class Ledger:
         self.unchecked: list[tuple[Exposure, Ending]] = []
         """Requests that have ended and whose answer's form is to be checked."""
         self._secret_of, self._enabled = secret_of, enabled
+        self._url = ""
+        self._hashes: Hashes | None = None
         self._plans: dict[str, str] = {}
         self._changed_at: dict[str, float] = {}
         self._open = OpenBatch()
@@ -68,6 +70,7 @@ class Ledger:
 
     def configure(self, config: Config) -> Mapping[str, Scope]:
         """What is recorded by `config`, by endpoint."""
+        self._url = config.ledger.url
         if not self._enabled:
             return {}
         now = time.monotonic()
@@ -77,9 +80,18 @@ class Ledger:
         self.backlog.limit_bytes = config.ledger.buffer_bytes
         self._most_entries = min(MOST_ENTRIES, config.ledger.buffer_bytes // (8 * _ENTRY_BYTES))
         found = scopes(config, self._changed_at)
-        if found and self.hashes is None:
-            self.hashes = Hashes(self._secret_of(config.ledger.url))
+        if found:
+            self.hashes = self._made_hashes()
         return found
+
+    def unit(self, key: str) -> int:
+        """The hash of a sticky key, whether or not anything is recorded."""
+        return self._made_hashes().unit(key)
+
+    def _made_hashes(self) -> Hashes:
+        if self._hashes is None:
+            self._hashes = Hashes(self._secret_of(self._url))
+        return self._hashes
 
     def start(self, scope: Scope, arrival: Arrival) -> Exposure:
         """Records the draw of an arm."""

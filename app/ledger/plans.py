@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from app.config.experiment_checks import is_active
 from app.config.experiments import Experiment, Guardrail
@@ -14,15 +15,27 @@ from app.ledger.wire import Plan
 NEVER = float("inf")
 
 
-def plan_of(name: str, endpoint: Endpoint, generation: int = 0) -> Plan:
-    """The plan of an endpoint: its weights, and under an id everything that decides who is assigned.
+def plan_of(name: str, endpoint: Endpoint) -> Plan:
+    """The plan of an endpoint: its weights, and under an id everything that decides who is assigned, and until when.
 
     The id is ``<generation>-<8 hex digits>``, of a hash of the canonical JSON: the same on every router.
     """
+    generation = endpoint.plan.generation
+    content = {"endpoint": name, "generation": generation, **content_of(endpoint)}
+    return Plan(name, f"{generation}-{digest_of(content)}", dict(endpoint.traffic))
+
+
+def content_of(endpoint: Endpoint) -> dict[str, Any]:
+    """What a plan says, whichever generation it is, as plain data."""
+    plan = endpoint.plan.model_dump(mode="json", include={"overrides", "expires"}, exclude_defaults=True)
     sticky = endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None
-    content = {"endpoint": name, "generation": generation, "sticky": sticky, "weights": dict(endpoint.traffic)}
+    return {"sticky": sticky, "weights": dict(endpoint.traffic), **plan}
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """8 hex digits of a hash of the canonical JSON."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    return Plan(name, f"{generation}-{hashlib.blake2b(canonical, digest_size=4).hexdigest()}", dict(endpoint.traffic))
+    return hashlib.blake2b(canonical, digest_size=4).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ _SIZE = 32
 _log = logging.getLogger("switchyard")
 
 
-def unit_secret(internal_key: str, ledger_url: str) -> bytes:
-    """From the internal key; without one, from the ledger's directory.
+def unit_secret(internal_key: str, base: Path, ledger_url: str) -> bytes:
+    """From the internal key; without one, from the ledger's directory, which may be relative to `base`.
 
     Without a directory that can be read and written here, the secret is new in every process: the units of earlier
     processes are then other units.
@@ -25,7 +25,7 @@ def unit_secret(internal_key: str, ledger_url: str) -> bytes:
     try:
         if "://" in ledger_url:
             raise OSError(f"{ledger_url} is not a directory of this machine")
-        return kept_secret(Path(ledger_url))
+        return kept_secret(base / ledger_url)
     except OSError as error:
         _log.warning(
             "The secret of experiments' units could not be kept: after a restart, users count as new ones",

@@ -13,12 +13,14 @@ VERSION = 1
 
 
 class Reason(IntEnum):
-    """Why the assigned deployment was chosen. Header and model are a client's choice: flagged FORCED."""
+    """Why the assigned deployment was chosen. Header and model are a client's choice, an override a manager's: flagged
+    FORCED."""
 
     TRAFFIC = 0
     STICKY = 1
     HEADER = 2
     MODEL = 3
+    OVERRIDE = 4
 
 
 class Finish(IntEnum):
@@ -51,7 +53,7 @@ class Flag(IntFlag):
     """Facts about an exposure."""
 
     FORCED = 1
-    """The client named the deployment; never analysed."""
+    """The client named the deployment, or a manager gave it to the unit; never analysed."""
     CARRIED = 2
     """The conversation may have begun under an earlier plan; left out of the analysis, not of guardrails."""
     INVALID_OUTPUT = 4

@@ -1,6 +1,7 @@
 """Which deployment serves a request: pure functions of the configuration, the request and a random source.
 
-In this order: the one that the header names, the one of the sticky key, one drawn by the traffic percentages.
+In this order: the one that the header names, the one that an override gives the sticky key, the one of the sticky key,
+one drawn by the traffic percentages.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from app.config.schema import Config, Endpoint, Sticky, Task
 from app.errors import BadRequest, NotFound, WrongTask
 
 DEPLOYMENT_HEADER = "azureml-model-deployment"
-Reason = Literal["header", "model", "sticky", "traffic", "failover"]
+Reason = Literal["header", "model", "override", "sticky", "traffic", "failover"]
 """Why a deployment serves a request; `failover`: another one was assigned, and is failing."""
 
 
@@ -21,6 +22,10 @@ class Random(Protocol):
     """The random source: `random.Random`, or a test's own."""
 
     def random(self) -> float: ...
+
+
+Override = Callable[[str, str], str | None]
+"""The deployment that the endpoint's plan gives the unit with a sticky key, if it gives it one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +50,15 @@ def assign(
     header: str | None,
     sticky_key: Callable[[Sticky], str | None],
     random: Random,
+    override: Override | None = None,
 ) -> Assignment:
     """The deployment for one request.
 
     `model` is the endpoint or deployment that the client named, or what an engine calls its model
     (`_with_engine_model`), None for the task's default; `header` is the value of `azureml-model-deployment`;
-    `sticky_key` finds a sticky endpoint's key in the request. Raises NotFound for a name that does not exist (param
-    ``model`` or the header's name) and WrongTask where the named thing cannot do the task.
+    `sticky_key` finds a sticky endpoint's key in the request; `override` is asked with the endpoint and that key.
+    Raises NotFound for a name that does not exist (param ``model`` or the header's name) and WrongTask where the named
+    thing cannot do the task.
     """
     name = model if model is not None else config.defaults.get(task)
     if name is None:
@@ -59,7 +66,7 @@ def assign(
     name = _with_engine_model(config, name)
     if (endpoint := config.endpoints.get(name)) is not None:
         _require_task(task, endpoint.tasks, "endpoint", name)
-        return _within(config, name, header, sticky_key, random)
+        return _within(config, name, header, sticky_key, random, override)
     if (deployment := config.deployments.get(name)) is not None:
         _require_task(task, deployment.tasks, "deployment", name)
         if header is not None and header != name:
@@ -107,11 +114,14 @@ def _within(
     header: str | None,
     sticky_key: Callable[[Sticky], str | None],
     random: Random,
+    override: Override | None,
 ) -> Assignment:
     endpoint = config.endpoints[name]
     if header is not None and (deployment := _named_within(config, name, header)) is not None:
         return Assignment(name, deployment, "header")
     key = sticky_key(endpoint.sticky) if endpoint.sticky is not None else None
+    if key is not None and override is not None and (own := override(name, key)) is not None:
+        return Assignment(name, own, "override", _alternatives(endpoint, own), key)
     chosen = weighted(endpoint.traffic, random) if key is None else rendezvous(key, endpoint.traffic)
     return Assignment(name, chosen, "traffic" if key is None else "sticky", _alternatives(endpoint, chosen), key)
 

@@ -1,18 +1,25 @@
-"""One operation of a management API as an ASGI application, logged and counted like every exchange."""
+"""Operations of a management API as ASGI applications, logged and counted like every exchange."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 from starlette.requests import Request as HTTPRequest
+from starlette.routing import BaseRoute
+from starlette.routing import Route as Path
 from starlette.types import Receive, Scope, Send
 
 from app.access.caller import UNAUTHENTICATED, Caller, ConfigViews
 from app.access.guard import Access
-from app.dialects.base import Reply
-from app.errors import SwitchyardError
+from app.dialects.base import Reply, Request
+from app.dialects.openai.dialect import OpenAI
+from app.dialects.openapi_schemas import Body, Schema
+from app.errors import BadRequest, SwitchyardError
 from app.exchange.failures import errors_rendered
 from app.exchange.request import check_headers, headers_of, request_id
 from app.exchange.response import ResponseWriter
+from app.server.openapi import Operation
 from app.telemetry.access_log import Record
 from app.telemetry.metrics import Telemetry
 
@@ -66,3 +73,35 @@ class ApiOperation:
                 await writer.send(await self.handler(request, OperationContext(caller, record)))
         finally:
             api.telemetry.finish(record)
+
+
+class Entry(NamedTuple):
+    """One route of an API. `query` are the parameters that it reads: every other one is refused."""
+
+    method: str
+    path: str
+    name: str
+    handler: Handler
+    query: Mapping[str, Schema] = {}
+    bodies: Sequence[Body] = ()
+    status: int = 200
+
+    def operation(self, dialect: str) -> Operation:
+        """The operation for the OpenAPI document."""
+        return Operation(self.method, self.path, dialect, self.name, self.bodies, query=self.query, status=self.status)
+
+    def route(self, api: Api) -> BaseRoute:
+        """The route."""
+        return Path(self.path, ApiOperation(api, self.name, partial(_with_known_query, self)), methods=[self.method])
+
+
+def openai_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:
+    """An error in OpenAI's form."""
+    return OpenAI().render_error(error, "none", Request(request.method, request.url.path))
+
+
+async def _with_known_query(entry: Entry, request: HTTPRequest, context: OperationContext) -> Reply:
+    if unknown := [name for name in request.query_params if name not in entry.query]:
+        known = f"known: {', '.join(entry.query)}" if entry.query else "there are none"
+        raise BadRequest(f"{unknown[0]}: unknown parameter; {known}", param=unknown[0])
+    return await entry.handler(request, context)

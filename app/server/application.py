@@ -36,9 +36,11 @@ from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.ledger.controller_client import ControllerClient
 from app.ledger.ledger import Ledger
+from app.ledger.plans import plan_of
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
 from app.routing.circuit_breaker import Breakers
+from app.routing.overrides import Overrides
 from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.cors import LiveCORS
@@ -47,6 +49,7 @@ from app.server.experiment_metrics import ExperimentMetrics
 from app.server.experiments_api import ExperimentsApi
 from app.server.http10 import HTTP10
 from app.server.openapi import Operation, document, operations
+from app.server.traffic.api import TrafficApi
 from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
 from app.telemetry.metrics import CONTENT_TYPE, Telemetry
@@ -87,15 +90,20 @@ class Router:
             timing=access_timing,
         )
         self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
-        ledger = Ledger(partial(unit_secret, environment.internal_key), enabled=controller is not None)
+        ledger = Ledger(
+            partial(unit_secret, environment.internal_key, environment.ledger_base), enabled=controller is not None
+        )
         self._sender = (
             Sender(ledger, controller.send, telemetry, every_s=send_every_s) if controller is not None else None
         )
         self.state = RouterState(self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger)
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
-        self._management = Management(self._views, self._all_healthy, telemetry, self._access, control)
+        self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
         self._experiments = ExperimentsApi(
             self._views, self._deployments.open, telemetry, self._access, controller, ledger
+        )
+        self._traffic = TrafficApi(
+            self._views, telemetry, self._access, control, controller, self.state.recent_keys, ledger.unit
         )
         self._experiment_metrics = ExperimentMetrics(controller)
         endpoints = route_apps(self._exchange)
@@ -104,6 +112,7 @@ class Router:
                 *self._operations(),
                 Path("/docs/{file}", api_page.file, methods=["GET"]),
                 *self._experiments.routes(),
+                *self._traffic.routes(),
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
@@ -124,7 +133,15 @@ class Router:
             reachable = targets(new, self._environment)
             self._access.reconfigure(new)
             recorded = self.state.ledger.configure(new)
-            self.state.snapshot = Snapshot(new, reachable, ConfigViews(new), int(time.time()), recorded)
+            plans = {name: plan_of(name, endpoint).id for name, endpoint in new.endpoints.items()}
+            overrides = {
+                name: Overrides(endpoint.plan.overrides, self.state.ledger.unit, time.time)
+                for name, endpoint in new.endpoints.items()
+                if endpoint.plan.overrides
+            }
+            self.state.recent_keys.configure(new.endpoints)
+            views = ConfigViews(new)
+            self.state.snapshot = Snapshot(new, reachable, views, int(time.time()), recorded, plans, overrides)
         except ConfigError:
             reloads.labels("refused").inc()
             raise
@@ -207,9 +224,8 @@ class Router:
             for route in self._operations()
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]
-        return dump(
-            document([*operations(DIALECTS), *self._management.operations(), *self._experiments.operations(), *own])
-        )
+        apis = [*self._management.operations(), *self._experiments.operations(), *self._traffic.operations()]
+        return dump(document([*operations(DIALECTS), *apis, *own]))
 
     async def _openapi(self, request: HTTPRequest) -> Response:
         """The OpenAPI document. It is open: it describes the code alone and names no endpoint."""

@@ -10,13 +10,19 @@ from app.routing.traffic import rendezvous, scores
 
 
 def explain(
-    name: str, endpoint: Endpoint, key: str | None, *, unit: int | None, failing: Collection[str]
+    name: str,
+    endpoint: Endpoint,
+    key: str | None,
+    *,
+    unit: int | None,
+    failing: Collection[str],
+    override: str | None = None,
 ) -> dict[str, Any]:
     """Who would answer a request with the sticky key `key`, in the plan that is in force.
 
     `unit` is the key's hash in the ledger, None to leave it out. `failing` are the deployments whose breaker is open:
-    they are assigned all the same, and replaced. Raises BadRequest, naming ``key``, unless there is one exactly where
-    the endpoint is sticky.
+    they are assigned all the same, and replaced. `override` is the deployment that the plan gives this key. Raises
+    BadRequest, naming ``key``, unless there is one exactly where the endpoint is sticky.
     """
     traffic = endpoint.traffic
     if endpoint.sticky is None:
@@ -29,12 +35,17 @@ def explain(
     else:
         points, assigned = scores(key, traffic), rendezvous(key, traffic)
         why = f"Of all deployments, {assigned} has the highest score for this key, weighted by its share."
+        if override is not None:
+            assigned, why = (
+                override,
+                f"The plan has an override: {override} answers this key, whatever the weights are.",
+            )
     if assigned in failing:
         why += " Its circuit breaker is open: until it closes, another deployment answers."
     return {
         "endpoint": name,
         "deployment": assigned,
-        "reason": "sticky" if assigned is not None else "traffic",
+        "reason": "override" if override is not None else "sticky" if assigned is not None else "traffic",
         "why": why,
         "plan": plan_of(name, endpoint).id,
         "sticky": endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None,

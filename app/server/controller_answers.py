@@ -25,8 +25,15 @@ async def ask(
     answer = await controller.ask(method, path, query or {}, body)
     if answer.status < 400:
         return answer
-    error = _REFUSALS.get(answer.status)
-    if error is None:
-        raise Unavailable(f"The controller of experiments failed with status {answer.status}; its log says why")
-    content = json.loads(answer.body)
-    raise error(content["message"], param=content["param"])
+    message, param = _told(answer)
+    if (error := _REFUSALS.get(answer.status)) is not None:
+        raise error(message, param=param)
+    raise Unavailable(message)
+
+
+def _told(answer: Answer) -> tuple[str, str | None]:
+    try:
+        content = json.loads(answer.body)
+        return content["message"], content["param"]
+    except (ValueError, KeyError, TypeError):
+        return f"The controller of experiments failed with status {answer.status}; its log says why", None

@@ -9,6 +9,7 @@ from app.config.schema import Cors
 
 EXPOSED_HEADERS = (
     "azureml-model-deployment",
+    "etag",
     "request-id",
     "retry-after",
     "served-model-name",
@@ -28,6 +29,7 @@ EXPOSED_HEADERS = (
     "x-ratelimit-reset-tokens",
     "x-request-id",
     "x-should-retry",
+    "x-switchyard-plan",
     "x-time-per-token",
     "x-total-time",
     "x-validation-time",

@@ -33,8 +33,10 @@ from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError, Unavailable, UpstreamError
 from app.exchange.request import read_body
+from app.ledger.controller_client import ControllerClient
 from app.server.api_operation import Api, ApiOperation, Handler, OperationContext
 from app.server.openapi import Operation
+from app.server.traffic.authorship import authorship
 from app.telemetry.logs import event
 from app.telemetry.metrics import CONTENT_TYPE, Telemetry
 
@@ -53,7 +55,8 @@ _log = logging.getLogger("switchyard")
 class Management:
     """The management routes.
 
-    `views` returns the configuration in force (None before the first), `healthy` each deployment's health.
+    `views` returns the configuration in force (None before the first), `healthy` each deployment's health. `controller`
+    knows the number of the last plan; there may be none.
     """
 
     def __init__(
@@ -63,8 +66,10 @@ class Management:
         telemetry: Telemetry,
         access: Access,
         control: ControlPlane | None,
+        controller: ControllerClient | None,
     ) -> None:
         self._views_or_none, self._healthy, self._telemetry, self._control = views, healthy, telemetry, control
+        self._controller = controller
         self._access = access
         self._api = Api("databricks", telemetry, access, views, _error_words)
         self._paths = [(method, compile_path(path)[0]) for method, path, name, _ in self._table() if name != "unknown"]
@@ -136,7 +141,8 @@ class Management:
         body = await read_body(request.receive, request.headers, config)
         requested = requested_traffic(name, body, config)
         seen = config.endpoints[name].traffic
-        await change_traffic(self._control, name, seen=seen, wanted=requested)
+        author = await authorship(self._controller, name, context.caller.name)
+        await change_traffic(self._control, name, seen=seen, wanted=requested, author=author)
         before, after = dict(seen), dict(requested)
         id, caller = context.record.request_id, context.caller.name
         change = event("traffic_changed", request_id=id, caller=caller, endpoint=name, before=before, after=after)

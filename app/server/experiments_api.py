@@ -6,21 +6,19 @@ and start A/A runs. Errors have OpenAI's form.
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 from starlette.requests import Request as HTTPRequest
 from starlette.routing import BaseRoute
-from starlette.routing import Route as Path
 
 from app.access.caller import ConfigViews, credentials
 from app.access.guard import Access
 from app.config.schema import Config
-from app.dialects.base import Reply, Request
+from app.dialects.base import Reply
 from app.dialects.json_body import dump
-from app.dialects.openai.dialect import OpenAI
 from app.dialects.openapi_schemas import Body, Schema
 from app.errors import BadRequest, Forbidden, NotFound, SwitchyardError, Unavailable
 from app.exchange.request import headers_of, read_body
@@ -30,7 +28,8 @@ from app.experiments.summary import Summary
 from app.ledger.controller_client import ControllerClient
 from app.ledger.units import Hashes, request_hash
 from app.ledger.wire import FeedbackItem
-from app.server.api_operation import Api, ApiOperation, Handler, OperationContext
+from app.routing.overrides import Overrides
+from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.assignment import explain
 from app.server.controller_answers import ask
 from app.server.feedback import Feedback, FeedbackList, RunsRequest, checked
@@ -44,19 +43,9 @@ class Ledger(Protocol):
     @property
     def hashes(self) -> Hashes | None: ...
 
+    def unit(self, key: str) -> int: ...
+
     def feedback(self, items: Sequence[FeedbackItem]) -> None: ...
-
-
-class _Entry(NamedTuple):
-    """One route. `query` are the parameters that it reads: every other one is refused."""
-
-    method: str
-    path: str
-    name: str
-    handler: Handler
-    query: Mapping[str, Schema] = {}
-    bodies: Sequence[Body] = ()
-    status: int = 200
 
 
 _FORMAT: Schema = {"enum": ["json", "markdown", "text"]}
@@ -80,37 +69,31 @@ class ExperimentsApi:
     ) -> None:
         self._views_or_none, self._failing, self._access = views, failing, access
         self._controller, self._ledger = controller, ledger
-        self._api = Api("switchyard", telemetry, access, views, _error_words)
+        self._api = Api("switchyard", telemetry, access, views, openai_words)
 
     def operations(self) -> list[Operation]:
         """The operations for the OpenAPI document."""
-        return [
-            Operation(it.method, it.path, "switchyard", it.name, it.bodies, query=it.query, status=it.status)
-            for it in self._table()
-        ]
+        return [it.operation(self._api.dialect) for it in self._table()]
 
     def routes(self) -> list[BaseRoute]:
         """Every route of the API."""
-        return [
-            Path(it.path, ApiOperation(self._api, it.name, partial(_with_known_query, it)), methods=[it.method])
-            for it in self._table()
-        ]
+        return [it.route(self._api) for it in self._table()]
 
-    def _table(self) -> list[_Entry]:
+    def _table(self) -> list[Entry]:
         form = {"format": _FORMAT}
         history, planner = {**form, "metric": _TEXT, "treatment": _TEXT}, {"effect": _NUMBER, "power": _NUMBER}
         tell = self._tell
         return [
-            _Entry("GET", "/api/experiments", "list_experiments", self._list, form),
-            _Entry("GET", _EXPERIMENT, "get_experiment", partial(tell, ""), form),
-            _Entry("GET", f"{_EXPERIMENT}/report", "report", partial(tell, "/report"), {**form, "at": _TEXT}),
-            _Entry("GET", f"{_EXPERIMENT}/history", "history", partial(tell, "/history"), history),
-            _Entry("GET", f"{_EXPERIMENT}/planner", "planner", partial(tell, "/planner"), {**history, **planner}),
-            _Entry("GET", f"{_EXPERIMENT}/aa", "aa_runs", partial(tell, "/aa"), form),
-            _Entry("POST", f"{_EXPERIMENT}/aa", "start_aa_runs", self._start_runs, {}, [Body(RunsRequest)], 202),
-            _Entry("GET", "/api/endpoints/{endpoint}/assignment", "assignment", self._assignment, {"key": _TEXT}),
-            _Entry("GET", "/api/requests/{id:path}", "get_request", self._request),
-            _Entry("POST", "/api/feedback", "feedback", self._feedback, {}, [Body(Feedback), Body(FeedbackList)], 202),
+            Entry("GET", "/api/experiments", "list_experiments", self._list, form),
+            Entry("GET", _EXPERIMENT, "get_experiment", partial(tell, ""), form),
+            Entry("GET", f"{_EXPERIMENT}/report", "report", partial(tell, "/report"), {**form, "at": _TEXT}),
+            Entry("GET", f"{_EXPERIMENT}/history", "history", partial(tell, "/history"), history),
+            Entry("GET", f"{_EXPERIMENT}/planner", "planner", partial(tell, "/planner"), {**history, **planner}),
+            Entry("GET", f"{_EXPERIMENT}/aa", "aa_runs", partial(tell, "/aa"), form),
+            Entry("POST", f"{_EXPERIMENT}/aa", "start_aa_runs", self._start_runs, {}, [Body(RunsRequest)], 202),
+            Entry("GET", "/api/endpoints/{endpoint}/assignment", "assignment", self._assignment, {"key": _TEXT}),
+            Entry("GET", "/api/requests/{id:path}", "get_request", self._request),
+            Entry("POST", "/api/feedback", "feedback", self._feedback, {}, [Body(Feedback), Body(FeedbackList)], 202),
         ]
 
     async def _list(self, request: HTTPRequest, context: OperationContext) -> Reply:
@@ -155,7 +138,10 @@ class ExperimentsApi:
         # The hash of a key is what its unit is called in the ledger: whoever reads that could look for a person.
         hashes = self._ledger.hashes if self._access.may_manage(context.caller) else None
         unit = hashes.unit(key) if hashes is not None and key is not None else None
-        return Reply(dump(explain(name, endpoint, key, unit=unit, failing=self._failing())))
+        override = None
+        if key is not None and endpoint.plan.overrides:
+            override = Overrides(endpoint.plan.overrides, self._ledger.unit, time.time).deployment(key)
+        return Reply(dump(explain(name, endpoint, key, unit=unit, failing=self._failing(), override=override)))
 
     async def _request(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """The exposures of a request id: of the caller's own requests, or for a manager of anybody's."""
@@ -226,14 +212,3 @@ _SUBTYPES = {"markdown": "markdown; charset=utf-8", "text": "plain; charset=utf-
 
 def _visible(config: Config, seen: Config) -> list[str]:
     return [name for name, it in config.experiments.items() if it.endpoint in seen.endpoints]
-
-
-async def _with_known_query(entry: _Entry, request: HTTPRequest, context: OperationContext) -> Reply:
-    if unknown := [name for name in request.query_params if name not in entry.query]:
-        known = f"known: {', '.join(entry.query)}" if entry.query else "there are none"
-        raise BadRequest(f"{unknown[0]}: unknown parameter; {known}", param=unknown[0])
-    return await entry.handler(request, context)
-
-
-def _error_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:
-    return OpenAI().render_error(error, "none", Request(request.method, request.url.path))

@@ -47,6 +47,7 @@ _NUMBER: Schema = {"type": "number"}
 _ARMS: Mapping[str, Schema] = {"control": _TEXT, "treatments": _list(_TEXT)}
 _SUMMARY = _object(experiment=_TEXT, endpoint=_TEXT, state=_TEXT, **_ARMS, headline=_TEXT)
 _RUNS = _object(experiment=_TEXT, runs=_COUNT, state=_TEXT, results=_LIST)
+_PLAN = _object(endpoint=_TEXT, plan=_TEXT, generation=_COUNT, weights=_OBJECT, overrides=_LIST)
 
 _SHARED: Mapping[str, Schema] = {
     "chat": _CHAT,
@@ -117,6 +118,10 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "assignment": _object(endpoint=_TEXT, deployment=_ANY_TEXT, reason=_TEXT, why=_TEXT, deployments=_LIST),
         "get_request": _object(request_id=_TEXT, exposures=_LIST),
         "feedback": _object(accepted=_COUNT, pending={"type": ["integer", "null"]}, unknown_metric=_list(_TEXT)),
+        "get_traffic": _PLAN,
+        "put_traffic": {"anyOf": [_PLAN, _object(before=_OBJECT, after=_OBJECT, moves=_OBJECT, overrides=_OBJECT)]},
+        "roll_back_traffic": _PLAN,
+        "traffic_history": _object(endpoint=_TEXT, plans=_LIST),
         "health": _object(status=_TEXT),
         "ready": _object(status=_TEXT),
         "openapi": _object(openapi=_TEXT, paths=_OBJECT),

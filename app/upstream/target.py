@@ -8,7 +8,7 @@ from typing import Self
 
 from app.config.base import ConfigError
 from app.config.schema import Config, Deployment
-from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
+from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, LEDGER_VARIABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +30,25 @@ class RuntimeEnvironment:
     """What a process knows besides its configuration: the URL of Serve's ingress, the key to model applications.
 
     `loopback`: only this machine reaches the process. `several_routers`: other routers serve the same callers.
+    `ledger_base`: what a relative `ledger.url` is relative to.
     """
 
     serve_url: str = "http://127.0.0.1:8000"
     internal_key: str = ""
     loopback: bool = True
     several_routers: bool = False
+    ledger_base: Path = Path()
 
     @classmethod
     def from_environment(cls, serve_url: str, *, loopback: bool, several_routers: bool = False) -> Self:
-        """With the internal key from the environment."""
+        """With the internal key and the ledger's base from the environment."""
         key = os.environ.get(INTERNAL_KEY_VARIABLE, "")
-        return cls(serve_url, key, loopback=loopback, several_routers=several_routers)
+        return cls(serve_url, key, loopback=loopback, several_routers=several_routers, ledger_base=ledger_base())
+
+
+def ledger_base() -> Path:
+    """What a relative `ledger.url` is relative to: the environment's word, else the working directory."""
+    return Path(os.environ.get(LEDGER_VARIABLE) or Path.cwd())
 
 
 def targets(config: Config, environment: RuntimeEnvironment) -> dict[str, Target]:

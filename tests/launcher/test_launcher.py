@@ -1,23 +1,21 @@
-"""The launcher starts the real application, and leaves nothing behind however it ends."""
+"""What the launcher refuses before anything starts. How runs end: test_live_traffic, and tests/real/conftest.py."""
 
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from deployments.local import processes
-from tests.support.launcher import Launcher, command, environment, launched
+from tests.support.launcher import command, environment
 from tests.support.project import ROOT
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
+pytestmark = pytest.mark.real
 
 
 def embedding_only() -> dict[str, Any]:
-    """The repository's own configuration, cut down to what starts fastest."""
+    """The repository's own configuration, cut down to one model."""
     document = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
     applications = {one["name"]: one for one in document["applications"]}
     applications["router"]["deployments"][0]["user_config"] = {
@@ -34,28 +32,10 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def launcher(config: Path, tmp_path: Path) -> Iterator[Launcher]:
-    with launched(config, tmp_path, {}) as running:
-        yield running
-
-
 def launch(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command(*arguments), cwd=ROOT, env=environment(directory), capture_output=True, text=True, timeout=120
     )
-
-
-# SIGTERM ends the application of tests/real: its conftest.py checks what is left. SIGINT: the end of test_live_traffic.
-def test_stop_cleans_up_after_a_killed_launcher(launcher: Launcher, config: Path) -> None:
-    refused = launch("serve", str(config), directory=launcher.directory)
-    assert refused.returncode == 1
-    assert "already runs" in refused.stderr
-    assert len(processes.processes_of(launcher.run_id)) > 5
-    launcher.process.kill()
-    launcher.process.wait()
-    assert launch("stop", directory=launcher.directory).returncode == 0
-    launcher.assert_nothing_is_left()
 
 
 def test_a_taken_port_is_refused_at_once(config: Path, tmp_path: Path) -> None:

@@ -215,12 +215,20 @@ def test_the_next_deployment_of_the_file_puts_its_traffic_in_force(cluster: Clus
     assert [it.traffic_percentage for it in endpoint.config.traffic_config.routes] == [90, 10]
 
 
-def test_ctrl_c_stops_everything(cluster: Cluster) -> None:
-    """The last one here: it ends the application that the other tests share."""
+def test_a_second_start_from_the_same_directory_is_refused(cluster: Cluster) -> None:
+    refused = switchyard(cluster, "serve", str(cluster.config))
+    assert refused.returncode == 1
+    assert "already runs" in refused.stderr
+
+
+def test_stop_cleans_up_after_a_killed_launcher(cluster: Cluster) -> None:
+    """The last one here: it ends the application that the other tests share. Signals end that of tests/real."""
     launcher = cluster.launcher
-    launcher.process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
-    launcher.process.send_signal(signal.SIGINT)  # a second one changes nothing
-    assert launcher.process.wait(timeout=90) == 0
+    assert len(processes.processes_of(launcher.run_id)) > 5
+    launcher.process.kill()
+    launcher.process.wait()
+    stopped = switchyard(cluster, "stop")
+    assert stopped.returncode == 0
+    assert "of a run that was killed" in stopped.stdout
     launcher.assert_nothing_is_left()
     assert not (launcher.directory / "local.json").exists()

@@ -48,9 +48,18 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applicatio
     with launched(ROOT / "serve_config.yaml", directory, {INTERNAL_KEY_VARIABLE: key}) as launcher:
         with openai.OpenAI(base_url=f"{launcher.url}/v1", api_key="unused", max_retries=0, timeout=120) as sdk:
             yield Application(launcher.url, sdk, key, directory)
-        launcher.process.send_signal(signal.SIGTERM)
+        engines = {pid for pid in leftovers.processes_of(launcher.run_id) if b"EngineCore" in _name(pid)}
+        assert engines, "`stop` finds the engines by the run's marker"
+        launcher.process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        launcher.process.send_signal(signal.SIGTERM)  # a second signal changes nothing
         assert launcher.process.wait(120) == 0
-        assert leftovers.processes_of(launcher.run_id) == []
+        launcher.assert_nothing_is_left()
+        assert not (launcher.directory / "local.json").exists()
+
+
+def _name(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def eventually(condition: Callable[[], bool], *, within_s: float) -> bool:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -172,14 +173,19 @@ def test_a_prompt_that_leaves_no_room_is_rejected_or_truncated(application: Appl
 def test_truncate_returns_what_there_is_when_time_is_up(application: Application) -> None:
     body = {"prompt": "Tell a story.", "logit_bias": NEVER_ENDS}
     url, seconds = f"{application.url}/serving-endpoints/{GREEN}/invocations", {"x-request-timeout-s": "3"}
-    cut = httpx.post(url, json={**body, "error_behavior": "truncate"}, headers=seconds, timeout=60).json()
+
+    def ask(**fields: Any) -> httpx.Response:
+        return httpx.post(url, json={**body, **fields}, headers=seconds, timeout=60)
+
+    with ThreadPoolExecutor() as pool:
+        whole, late = pool.submit(ask, error_behavior="truncate"), pool.submit(ask)
+        streamed = ask(error_behavior="truncate", stream=True)
+    cut = whole.result().json()
     assert cut["choices"][0]["finish_reason"] == "length"
     assert 0 < cut["usage"]["completion_tokens"] < 8000
     assert cut["choices"][0]["text"]
     assert eventually(lambda: application.running(GREEN) == 0, within_s=5)
-    late = httpx.post(url, json=body, headers=seconds, timeout=60)
-    assert (late.status_code, late.json()["error_code"]) == (504, "DEADLINE_EXCEEDED")
-    streamed = httpx.post(url, json={**body, "error_behavior": "truncate", "stream": True}, headers=seconds, timeout=60)
+    assert (late.result().status_code, late.result().json()["error_code"]) == (504, "DEADLINE_EXCEEDED")
     *_, last, done, end = streamed.text.split("\n\n")
     assert (done, end) == ("data: [DONE]", "")
     assert json.loads(last.removeprefix("data: "))["choices"][0]["finish_reason"] == "length"

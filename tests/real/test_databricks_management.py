@@ -133,16 +133,16 @@ def test_traffic_moves_live_under_load(application: Application, endpoints: Any)
         worker.start()
     times = [time.monotonic()]
     try:
-        time.sleep(2)
+        time.sleep(1)
         times.append(time.monotonic())
         assert shares(endpoints.update_config_and_wait("chat", traffic_config=traffic(blue=0))) == {BLUE: 0, GREEN: 100}
         times.append(time.monotonic())
         assert applied(application) == {BLUE: 0, GREEN: 100}
-        time.sleep(5)
+        time.sleep(2)
         times.append(time.monotonic())
         endpoints.update_config_and_wait("chat", traffic_config=traffic(blue=90))
         times.append(time.monotonic())
-        time.sleep(2)
+        time.sleep(1)
     finally:
         stop.set()
         for worker in workers:

@@ -4,6 +4,8 @@ That what they promise holds in thousands of tokens is proved without a model, i
 """
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -43,10 +45,36 @@ def complete(application: Application, xargs: dict[str, Any] | None, **fields: A
     return [(choice["prompt_token_ids"], choice["token_ids"]) for choice in answer.json()["choices"]]
 
 
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 150}
+SAMPLED: dict[str, Any] = {"temperature": 1, "seed": 7, "max_tokens": 150}
+N = 3
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts that one batch of the engine made: with a processor, with another, and without."""
+
+    greedy: list[Text]
+    without_repeats: list[Text]
+    marked: list[Text]
+    unmarked: list[Text]
+
+
 @pytest.fixture(scope="module")
-def greedy(application: Application) -> list[Text]:
+def texts(application: Application) -> Texts:
+    """Asked for at once: a step of the engine takes hardly longer for sixteen sequences than for four."""
+    with ThreadPoolExecutor() as pool:
+        greedy = pool.submit(complete, application, None, **GREEDY)
+        without_repeats = pool.submit(complete, application, {"no_repeat_ngram": N}, **GREEDY)
+        marked = pool.submit(complete, application, {"watermark": True}, **SAMPLED)
+        unmarked = pool.submit(complete, application, {"watermark": False}, **SAMPLED)
+    return Texts(greedy.result(), without_repeats.result(), marked.result(), unmarked.result())
+
+
+@pytest.fixture(scope="module")
+def greedy(texts: Texts) -> list[Text]:
     """What the model says of itself."""
-    return complete(application, None, temperature=0, max_tokens=150)
+    return texts.greedy
 
 
 @pytest.fixture(scope="module")
@@ -60,24 +88,19 @@ def ngrams(text: list[int], n: int) -> list[tuple[int, ...]]:
     return [tuple(text[i : i + n]) for i in range(len(text) - n + 1)]
 
 
-def test_the_watermark_is_found_in_marked_text_only(application: Application, vocabulary_size: int) -> None:
-    sampled = {"temperature": 1, "seed": 7, "max_tokens": 150}
-    marked = complete(application, {"watermark": True}, **sampled)
-    unmarked = complete(application, {"watermark": False}, **sampled)
-    found = [detect(output, vocabulary_size).z for _, output in marked]
-    not_found = [detect(output, vocabulary_size).z for _, output in unmarked]
+def test_the_watermark_is_found_in_marked_text_only(texts: Texts, vocabulary_size: int) -> None:
+    found = [detect(output, vocabulary_size).z for _, output in texts.marked]
+    not_found = [detect(output, vocabulary_size).z for _, output in texts.unmarked]
     assert min(found) > 4, found
     assert max(not_found) < 4, not_found
 
 
-def test_no_ngram_comes_twice(application: Application, greedy: list[Text]) -> None:
-    n = 3
-    texts = complete(application, {"no_repeat_ngram": n}, temperature=0, max_tokens=150)
-    for prompt, output in texts:
-        seen = ngrams(prompt + output, n)
+def test_no_ngram_comes_twice(texts: Texts) -> None:
+    for prompt, output in texts.without_repeats:
+        seen = ngrams(prompt + output, N)
         assert len(set(seen)) == len(seen)
-    repeated = [prompt + output for prompt, output in greedy]
-    assert sum(len(ngrams(text, n)) - len(set(ngrams(text, n))) for text in repeated) > 50
+    repeated = [prompt + output for prompt, output in texts.greedy]
+    assert sum(len(ngrams(text, N)) - len(set(ngrams(text, N))) for text in repeated) > 50
 
 
 def test_forbidden_sequences_do_not_come(application: Application, greedy: list[Text]) -> None:
@@ -102,9 +125,9 @@ def test_forced_tokens_come_and_their_logprobs_are_the_models(application: Appli
 
 def test_a_temperature_above_vllms_flattens_all(application: Application) -> None:
     [(_, output)] = complete(
-        application, {"temperature": 1000}, prompt=PROMPTS[:1], temperature=2, seed=1, max_tokens=100
+        application, {"temperature": 1000}, prompt=PROMPTS[:1], temperature=2, seed=1, max_tokens=50
     )
-    assert len(set(output)) > 95  # of 49,152, nearly alike
+    assert len(set(output)) > 47  # of 49,152, nearly alike
 
 
 def test_hardly_any_mass_leaves_one_token_whatever_the_seed(application: Application) -> None:

@@ -9,6 +9,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from app.access.guard import AccessTiming
+from app.ledger.controller_client import ControllerClient
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.certificates import self_signed_certificate
@@ -23,7 +24,14 @@ PROMPT = AccessTiming(refresh_every_s=0.05)
 class Rig:
     """A router, the deployments behind it, and what keeps its exposures."""
 
-    def __init__(self, engines: dict[str, FakeEngine], engines_url: str, access_timing: AccessTiming) -> None:
+    def __init__(
+        self,
+        engines: dict[str, FakeEngine],
+        engines_url: str,
+        access_timing: AccessTiming,
+        controller: ControllerClient | None = None,
+    ) -> None:
+        """`controller`: instead of `keeper`."""
         self.blue, self.green, self.mini = engines["blue"], engines["green"], engines["mini"]
         self.config: dict[str, Any] = {
             "endpoints": {
@@ -40,7 +48,7 @@ class Rig:
         self.router = Router(
             RuntimeEnvironment(internal_key="internal"),
             random=Random(7),
-            controller=self.keeper,
+            controller=controller or self.keeper,
             access_timing=access_timing,
             send_every_s=0.02,
         )

@@ -13,19 +13,16 @@ from tests.router.conftest import Rig
 from tests.support.fake_engine import (
     CARD,
     USAGE,
-    Answer,
     RawServer,
     broken_after,
     chat,
     chunk,
     frame,
     refuse,
-    speaks,
     stream,
 )
 from tests.support.load import Lane, lanes
-from tests.support.other_answers import embedding, message, response
-from tests.support.samples import MODEL
+from tests.support.other_answers import every_route
 
 EXPERIMENT: dict[str, Any] = {
     "endpoint": "chat",
@@ -37,27 +34,11 @@ SAY: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content":
 HASHES = Hashes(secret_of("internal"))
 
 
-def engine(rig: Rig) -> Answer:
-    """Answers every one of vLLM's routes."""
-
-    def answer(body: dict[str, Any]) -> Response:
-        path = (rig.blue.paths or rig.mini.paths)[-1]
-        if path == "/v1/messages":
-            return message(body)
-        if path == "/v1/responses":
-            return response(body)
-        if path == "/v1/embeddings":
-            return embedding(body)
-        return chat(body) if "messages" in body else speaks(MODEL, "hello")(body)
-
-    return answer
-
-
 @pytest.fixture
 def recorded(rig: Rig) -> Rig:
     """A rig whose endpoint `chat` has an experiment, and whose endpoint `embed` is always recorded."""
     rig.blue.card = rig.green.card = CARD
-    rig.blue.answer = rig.mini.answer = engine(rig)
+    rig.blue.answer, rig.mini.answer = every_route(rig.blue), every_route(rig.mini)
     rig.change(experiments={"first": EXPERIMENT})
     rig.change(endpoints={"embed": {**rig.config["endpoints"]["embed"], "ledger": "always"}})
     return rig

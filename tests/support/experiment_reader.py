@@ -3,8 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from app.config.experiments import Experiment
 from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
+from app.experiments.storage.journal import Entry
 from tests.support.experiment_reports import NOW, SHIP, START
 
 GREEN_FLOAT32 = {
@@ -27,10 +30,12 @@ class FixedEvidence:
         self._report = report
         self.requests: set[int] = set()
         """Those that wait for feedback."""
+        self.reports = 0
         self.failing = False
 
     def report(self, now: float) -> Report:
-        return self._report
+        self.reports += 1
+        return msgspec.structs.replace(self._report, at=now)
 
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]:
         if metric != "ttft":
@@ -80,10 +85,12 @@ class FakeReader:
         running = Experiment.model_validate(GREEN_FLOAT32)
         self.declared = {"green-float32": running, "next": running.model_copy(update={"state": "draft"})}
         self.judged = FixedEvidence()
+        self.time = NOW
         self.rows: dict[int, list[Mapping[str, Any]]] = {}
+        self.journal: list[Entry] = []
 
     def now(self) -> float:
-        return NOW
+        return self.time
 
     def experiments(self) -> Mapping[str, Experiment]:
         return self.declared
@@ -93,3 +100,6 @@ class FakeReader:
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         return self.rows.get(request, [])
+
+    def entries(self) -> Sequence[Entry]:
+        return self.journal

@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -111,6 +111,19 @@ async def ask(session: aiohttp.ClientSession, url: str, lane: Lane) -> Outcome:
     except aiohttp.ClientError as failure:
         error = repr(failure)
     return Outcome(lane, begun, time.monotonic(), status, headers, bytes(body), error)
+
+
+async def ask_all(url: str, requests: Iterable[Lane], *, at_once: int = 8) -> list[Outcome]:
+    """Every request, so many at a time; the outcomes in the order in which they ended."""
+    waiting, outcomes = iter(requests), list[Outcome]()
+
+    async def work(session: aiohttp.ClientSession) -> None:
+        for lane in waiting:
+            outcomes.append(await ask(session, url, lane))
+
+    async with aiohttp.ClientSession() as session:
+        await asyncio.gather(*(work(session) for _ in range(at_once)))
+    return outcomes
 
 
 class Traffic:

@@ -1,11 +1,13 @@
-"""What a fake vLLM answers at `/v1/messages`, `/v1/responses` and `/v1/embeddings`."""
+"""What a fake vLLM answers at `/v1/messages`, `/v1/responses`, `/v1/completions` and `/v1/embeddings`, and at
+every route."""
 
 import json
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
 
-from tests.support.fake_engine import frame, stream
+from tests.support.fake_engine import Answer, FakeEngine, chat, frame, speaks, stream
+from tests.support.samples import MODEL
 
 HELLO = "Hello blue-model"
 
@@ -46,9 +48,34 @@ def response(body: dict[str, Any]) -> Response:
     return stream([f"event: {it['type']}\n" + frame({**it, "sequence_number": n}) for n, it in enumerate(events)])
 
 
+def completion(body: dict[str, Any]) -> Response:
+    """A whole completion of a text, as vLLM has it at `/v1/completions`."""
+    usage = {"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7}
+    choice = {"index": 0, "text": HELLO, "logprobs": None, "finish_reason": "stop"}
+    return JSONResponse({"id": "cmpl-1", "object": "text_completion", "choices": [choice], "usage": usage})
+
+
 def embedding(body: dict[str, Any]) -> Response:
     """One vector for each input."""
     inputs = body["input"] if isinstance(body["input"], list) else [body["input"]]
     data = [{"object": "embedding", "index": n, "embedding": [0.5, 0.25]} for n in range(len(inputs))]
     usage = {"prompt_tokens": 4, "total_tokens": 4, "completion_tokens": 0}
     return JSONResponse({"id": "embd-1", "object": "list", "model": "m", "data": data, "usage": usage})
+
+
+def every_route(engine: FakeEngine) -> Answer:
+    """Answers whatever `engine` is asked."""
+
+    def answer(body: dict[str, Any]) -> Response:
+        path = engine.paths[-1]
+        if path == "/v1/messages":
+            return message(body)
+        if path == "/v1/responses":
+            return response(body)
+        if path == "/v1/embeddings":
+            return embedding(body)
+        if isinstance(body.get("prompt"), str):
+            return completion(body)
+        return chat(body) if "messages" in body else speaks(MODEL, "hello")(body)
+
+    return answer

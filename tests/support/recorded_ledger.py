@@ -10,12 +10,13 @@ from app.config.schema import Config
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.columns import Columns, Tables
 from app.experiments.controller import Controller
-from app.ledger.wire import VERSION, Batch, Late, Row, Start, encode
+from app.ledger.wire import VERSION, Batch, FeedbackItem, Late, Row, Start, encode
 from tests.support.experiment_world import START, Recorded, Unpaced, World
 
 
-def batches(tables: Tables, recorded: Recorded, size: int = 4096) -> Iterator[Batch]:
-    """Everything, in the order of arrival, in batches of one router."""
+def batches(tables: Tables, recorded: Recorded, size: int = 4096, *, scored: str | None = None) -> Iterator[Batch]:
+    """Everything, in the order of arrival, in batches of one router. `scored`: a metric by which every second answer
+    gets a score."""
     rows = list(_tuples(recorded.rows, Row))
     starts, late = list(_tuples(recorded.starts, Start)), list(_tuples(recorded.late, Late))
     for number, first in enumerate(range(0, max(len(rows), len(starts)), size), 1):
@@ -31,9 +32,13 @@ def batches(tables: Tables, recorded: Recorded, size: int = 4096) -> Iterator[Ba
             starts=starts[part],
             rows=rows[part],
             late=late if first == 0 else [],
-            feedback=[],
+            feedback=[_score(row, scored) for row in rows[part][::2]] if scored is not None else [],
             lost=[],
         )
+
+
+def _score(row: Row, metric: str) -> FeedbackItem:
+    return FeedbackItem(row.at + row.duration_s, row.request, row.caller, metric, float(row.seq % 3 > 0))
 
 
 def _tuples(columns: Columns, kind: Any) -> Iterator[Any]:
@@ -78,7 +83,8 @@ def recorded_ledger(directory: Path, world: World, config: Config, requests: int
     """Lets a controller live through the world, and close; returns the directory."""
     clock = Clock()
     controller = controller_of(directory, config, clock)
-    for batch in batches(world.tables, world.requests(requests, hours)):
+    scored = next(iter(config.experiments["green-float32"].feedback), None)
+    for batch in batches(world.tables, world.requests(requests, hours), scored=scored):
         clock.now = max(clock.now, *(row.at + row.duration_s for row in batch.rows))
         controller.ingest(encode(batch))
         controller.tick()

@@ -120,6 +120,9 @@ class Analysis:
 
     def set_lost(self, rows: Mapping[str, int]) -> None:
         """Rows of the endpoint that routers dropped since the start, by deployment."""
+        experiment = self.experiment
+        if experiment.mode == "aa":  # labels share what control lost
+            rows = dict.fromkeys(experiment.arms, rows.get(experiment.control, 0) // len(experiment.arms))
         self._watched.traffic.set_lost(rows)
 
     def _belonging(self, columns: C) -> tuple[C, Placed]:

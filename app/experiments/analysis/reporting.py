@@ -94,8 +94,7 @@ def _decisions(
         columns = [it.column for it in comparing if it.measure.role == "primary" and it.treatment == number]
         decisions[treatment] = decision_of(
             [it for it in primary if it.treatment == treatment],
-            acted=any(rail.acted for rail in rails),
-            quiet=all(rail.alarmed_at is None for rail in rails),
+            alarmed=any(rail.alarmed_at is not None for rail in rails),
             invalid=any(watched.invalidates(column, number) for column in columns),
             long_enough=long_enough,
         )
@@ -105,7 +104,7 @@ def _decisions(
 def _decision(experiment: Experiment, decisions: dict[str, Decision], watched: Watched) -> Decision:
     """One for all treatments: ship if any is to be shipped, do not ship if none may be."""
     if experiment.mode == "aa":
-        wrong = any(alarm.kind in ("aa", "sample_ratio", "rows_lost") for alarm in watched.alarms)
+        wrong = any(alarm.kind not in ("guardrail", "endpoint_unhealthy") for alarm in watched.alarms)
         return "invalid" if wrong else "keep_going"
     found = set(decisions.values())
     if found == {"do_not_ship"}:
@@ -139,10 +138,9 @@ def _warnings(
             f"Requests of a unit resemble one another (design effect {most.design_effect:.1f} for {most.metric}): "
             "more units help, more requests of the same units hardly do."
         )
-    if collected.share < 1:
-        warnings.append(
-            f"There are many units: metrics are computed from {100 * collected.share:g} % of them, by hash."
-        )
+    for what, share in (("metrics", collected.share), ("quantiles", collected.quantiles_share)):
+        if share < 1:
+            warnings.append(f"There are many units: {what} are computed from {100 * share:g} % of them, drawn by hash.")
     counts = watched.sample_ratio.units
     if sum(counts):
         warnings += [

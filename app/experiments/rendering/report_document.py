@@ -78,8 +78,11 @@ def _comparisons(report: Report, treatment: str) -> Iterator[Block]:
     if not mine:
         return
     yield Heading(f"{treatment} against {report.control}")
-    rows = [_metric_row(report, it, treatment) for it in mine]
-    yield Table(["", "metric", "control", "treatment", "change", "between", "verdict"], rows, right=(2, 3, 4, 5))
+    for role in ("primary", "secondary"):
+        rows = [_metric_row(report, it, treatment) for it in mine if it.role == role]
+        if rows:
+            header = [role, "control", "treatment", "change", "between", "verdict"]
+            yield Table(header, rows, right=(1, 2, 3, 4))
     yield Paragraph([_certainty(mine)])
     if notes := [note for it in mine for note in _notes(report, it, treatment)]:
         yield Bullets(notes)
@@ -96,7 +99,6 @@ def _metric_row(report: Report, comparison: Comparison, treatment: str) -> list[
     if shown.lower is None and comparison.event_test is not None:
         shown = comparison.event_test
     return [
-        comparison.role,
         comparison.metric,
         words.metric_value(comparison, values.get(report.control)),
         words.metric_value(comparison, values.get(treatment)),
@@ -108,18 +110,12 @@ def _metric_row(report: Report, comparison: Comparison, treatment: str) -> list[
 
 def _verdict(report: Report, comparison: Comparison) -> str:
     text = words.verdict(comparison.verdict, not_worse=comparison.not_worse)
-    if comparison.verdict == "invalid" and comparison.reason:
-        return f"{text}: {comparison.reason}"
-    if comparison.since is not None:
+    if comparison.since is not None and comparison.verdict != "invalid":
         text += f" since {words.moment(comparison.since, report.at, short=True)}"
-    if comparison.verdict != "undecided":
-        return text
-    if comparison.units_needed is not None:
-        text += f": about {words.count(comparison.units_needed)} more units"
+    if comparison.verdict == "undecided" and comparison.units_needed is not None:
+        text += f": about {words.count(words.rounded(comparison.units_needed))} more units"
         if comparison.days_needed is not None:
             text += f", {words.duration(comparison.days_needed * 86400)}"
-    elif comparison.reason:
-        text += f": {comparison.reason}"
     return text
 
 
@@ -127,12 +123,14 @@ def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[s
     """What a table has no room for."""
     metric = comparison.metric
     values = {it.arm: it for it in comparison.values}
+    if comparison.reason and comparison.events is None:
+        yield f"{metric}: {comparison.reason}."
     if comparison.events is not None:
         control, treated = (words.count(comparison.events.get(arm, 0)) for arm in (report.control, treatment))
         yield f"{metric}: {control} events on control and {treated} on treatment; the interval is their exact test."
     rates = [it.response_rate for arm in (report.control, treatment) if (it := values.get(arm)) is not None]
     given = [words.percent(rate) for rate in rates if rate is not None]
-    if len(given) == 2:
+    if len(given) == 2 and comparison.statistic != "response_rate":
         yield f"{metric}: {given[0]} of control's and {given[1]} of treatment's requests have feedback."
     if comparison.discovery is False and comparison.verdict in ("better", "worse"):
         yield f"{metric}: may be a chance find among several metrics (not kept by e-BH at 10 %)."

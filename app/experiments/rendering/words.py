@@ -14,6 +14,11 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def rounded(number: float, digits: int = 2) -> float:
+    """To so many significant digits: 11,224 is about 11,000."""
+    return float(f"{number:.{digits}g}")
+
+
 def percent(share: float, *, signed: bool = False) -> str:
     """8.0 %: one decimal; none from 100 percent on, two significant digits below one."""
     value = share * 100
@@ -44,7 +49,7 @@ def duration(value: float) -> str:
     """A time span in its largest unit: 45 s, 12 min, 3.5 h, 2.1 days."""
     for size, unit in ((86400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if value >= size:
-            return f"{value / size:.3g} {unit}"
+            return f"{value / size:.2g} {unit}" if value < 100 * size else f"{value / size:,.0f} {unit}"
     return f"{value:.0f} s"
 
 
@@ -62,7 +67,7 @@ def metric_value(comparison: Comparison, value: float | None, *, signed: bool = 
     if value is None:
         return MISSING
     metric = comparison.metric.partition(".")[0]
-    if comparison.statistic == "proportion":
+    if comparison.statistic in ("proportion", "response_rate"):
         return percent(value, signed=signed)
     if metric in LATENCIES:
         return seconds(value, signed=signed)

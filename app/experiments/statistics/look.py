@@ -161,6 +161,11 @@ def _sums(codes: Codes, values: Floats, size: int = 0) -> Floats:
     return np.asarray(np.bincount(codes, values, size), dtype=np.float64)
 
 
+def sum_of_squares(values: Floats) -> float:
+    """Not as a product of vectors: BLAS would start threads for it, which wait busily while others need the cores."""
+    return float(np.square(values).sum())
+
+
 def look(lines: Lines, scale: LookScale) -> Look | None:
     """The treatment against control, clustered by unit.
 
@@ -184,7 +189,7 @@ def look(lines: Lines, scale: LookScale) -> Look | None:
         factor = (cells.g * multipliers).ravel()[cell]
         own = factor * lines.x
         influence = _sums(lines.unit, own - factor * cells.mean.ravel()[cell] * lines.d)
-        variance, floor = float(influence @ influence), _ROUNDING * float(own @ own)
+        variance, floor = sum_of_squares(influence), _ROUNDING * sum_of_squares(own)
     width = len(influence)
     seen = np.zeros((2, width), dtype=np.bool_)
     seen[lines.arm, lines.unit] = True

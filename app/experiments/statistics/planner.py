@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from scipy.special import ndtri
 
-from app.experiments.statistics.sequences import boundary
+from app.experiments.statistics.sequences import ln_e_mix
 
 _HALVINGS = 50
 
@@ -24,8 +24,9 @@ def information_needed(
     tuned_for = minimal_effect or effect
 
     def suffices(v: float) -> bool:
-        k = float(boundary(1 / math.sqrt(v), math.inf, effect=tuned_for, alpha=alpha))
-        return effect * math.sqrt(v) >= k + z
+        excess = effect * math.sqrt(v) - z  # at least k exactly where its evidence suffices
+        evidence = ln_e_mix(excess / math.sqrt(v), 1 / math.sqrt(v), math.inf, effect=tuned_for, alpha=alpha)
+        return excess > 0 and float(evidence) >= math.log(1 / alpha)
 
     low = high = 1 / effect**2
     while not suffices(high):

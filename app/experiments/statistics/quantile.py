@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.experiments.statistics.look import MIN_UNITS, Codes, Floats
+from app.experiments.statistics.look import MIN_UNITS, Codes, Floats, sum_of_squares
 from app.experiments.statistics.sequences import Interval, boundary, ln_e_mix
 
 MIN_ABOVE = 30
@@ -70,8 +70,8 @@ class _ShiftTest:
         mean = number_above / self._counts
         difference = float(self._factor @ number_above)
         influences = np.stack([-self._factor * mean, self._factor * (1 - mean)], axis=1).ravel()
-        influence = np.bincount(self._unit, influences[index])
-        variance = self._fix * float(influence @ influence)
+        influence = np.asarray(np.bincount(self._unit, influences[index]), dtype=np.float64)
+        variance = self._fix * sum_of_squares(influence)
         if variance <= 0:
             return math.copysign(math.inf, difference) if abs(difference) > 1e-12 else 0.0
         return difference / math.sqrt(variance)

@@ -12,7 +12,7 @@ from app.experiments.storage.reading import UNREADABLE
 from app.experiments.storage.segments import EXPOSURES, KINDS, Footer, Segment
 from app.experiments.storage.store import TEMPORARY, Store
 
-MERGED_RECORDS = 1_000_000
+MERGED_RECORDS = 500_000
 """What a merged segment holds at most, in records, so that merging needs little memory."""
 
 ABANDONED_S = 3600.0
@@ -29,10 +29,10 @@ def due(footers: Mapping[Segment, Footer], now: float) -> list[Segment]:
     for _, found in sorted(hours.items()):
         chosen, records = list[Segment](), 0
         for segment in found:
-            records += sum(footers[segment].records.values())
-            if chosen and records > MERGED_RECORDS:
-                break
-            chosen.append(segment)
+            size = sum(footers[segment].records.values())
+            if not chosen or records + size <= MERGED_RECORDS:
+                chosen.append(segment)
+                records += size
         if len(chosen) > 1:
             return chosen
     return []

@@ -1,40 +1,21 @@
 """No text of a request is in a log line or metric, whatever the outcome."""
 
-import logging
 from collections.abc import Iterator
 
 import pytest
 
-from app.telemetry.logs import JsonFormatter
 from tests.router.hostile.engine import compact
 from tests.router.hostile.rig import HostileRig
 from tests.router.hostile.strategies import VALID
+from tests.support.log_lines import log_lines
 
 SECRET = "my-diagnosis"
 
 
-class Lines(logging.Handler):
-    """Every line of every logger, with tracebacks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.extend((self.format(record), JsonFormatter().format(record)))
-
-
 @pytest.fixture
 def logged() -> Iterator[list[str]]:
-    handler, root = Lines(), logging.getLogger()
-    levels = {logger: logger.level for logger in (root, logging.getLogger("switchyard"))}
-    for logger in levels:
-        logger.addHandler(handler)
-        logger.setLevel(logging.DEBUG)
-    yield handler.lines
-    for logger, level in levels.items():
-        logger.removeHandler(handler)
-        logger.setLevel(level)
+    with log_lines() as lines:
+        yield lines
 
 
 def test_no_prompt_is_in_any_log_line_or_metric(hostile: HostileRig, logged: list[str]) -> None:

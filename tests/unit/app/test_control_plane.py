@@ -6,9 +6,21 @@ from typing import Any
 
 import pytest
 
-from app.config.schema import parse
-from app.control_plane import Applied, Delivery, change_traffic, delivery_seen, with_traffic
+from app.config.plans import Override, PlanSettings
+from app.config.schema import Config, Endpoint, parse
+from app.control_plane import (
+    Applied,
+    Authorship,
+    Delivery,
+    Wanted,
+    change_plan,
+    change_traffic,
+    delivery_seen,
+    restore_expired,
+    with_traffic,
+)
 from app.errors import BadRequest, Conflict
+from app.ledger.plans import plan_of
 from tests.support.fake_control_plane import MemoryControl
 
 DATA: dict[str, Any] = {
@@ -21,6 +33,7 @@ DATA: dict[str, Any] = {
 }
 SEEN = {"blue": 90, "green": 10}
 MOVED = {"blue": 0, "green": 100}
+ALICE = Authorship("alice", at=1000.0)
 
 
 @pytest.fixture
@@ -28,16 +41,17 @@ def control() -> MemoryControl:
     return MemoryControl(copy.deepcopy(DATA), parse)
 
 
-async def test_only_the_traffic_changes(control: MemoryControl) -> None:
-    await change_traffic(control, "chat", seen=SEEN, wanted=MOVED)
+async def test_only_the_traffic_and_its_plan_change(control: MemoryControl) -> None:
+    await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
     expected = copy.deepcopy(DATA)
     expected["endpoints"]["chat"]["traffic"] = MOVED
+    expected["endpoints"]["chat"]["plan"] = {"generation": 1, "by": "alice", "since": 1000.0}
     assert control.config == expected
 
 
 async def test_a_repeated_change_does_nothing(control: MemoryControl) -> None:
     for _ in range(2):
-        await change_traffic(control, "chat", seen=SEEN, wanted=MOVED)
+        await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
     assert control.replaced == 1
 
 
@@ -45,29 +59,29 @@ async def test_traffic_that_changed_in_the_meantime_is_not_overwritten(control: 
     control.config = with_traffic(DATA, "chat", {"blue": 50, "green": 50})
     before = copy.deepcopy(control.config)
     with pytest.raises(Conflict, match="has changed in the meantime"):
-        await change_traffic(control, "chat", seen=SEEN, wanted=MOVED)
+        await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
     assert control.config == before
 
 
 async def test_an_update_in_progress_refuses_the_next(control: MemoryControl) -> None:
-    await change_traffic(control, "other", seen={"blue": 100}, wanted={"blue": 50, "green": 50})
+    await change_traffic(control, "other", seen={"blue": 100}, wanted={"blue": 50, "green": 50}, author=ALICE)
     with pytest.raises(Conflict, match="in progress"):
-        await change_traffic(control, "chat", seen=SEEN, wanted=MOVED)
+        await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
     control.deliver()
-    await change_traffic(control, "chat", seen=SEEN, wanted=MOVED)
+    await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
     assert control.config["endpoints"]["other"]["traffic"] == {"blue": 50, "green": 50}
 
 
 @pytest.mark.parametrize("delivery", [Delivery.UNSETTLED, Delivery.FAILED])
 async def test_what_is_no_update_does_not_stand_in_the_way(control: MemoryControl, delivery: Delivery) -> None:
     control.delivery = delivery
-    await change_traffic(control, "chat", seen=SEEN, wanted=MOVED)
+    await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
     assert control.replaced == 1
 
 
 async def test_of_concurrent_changes_exactly_one_is_made(control: MemoryControl) -> None:
     wanted = [{"blue": share, "green": 100 - share} for share in range(10)]
-    changes = [change_traffic(control, "chat", seen=SEEN, wanted=traffic) for traffic in wanted]
+    changes = [change_traffic(control, "chat", seen=SEEN, wanted=traffic, author=ALICE) for traffic in wanted]
     outcomes = await asyncio.gather(*changes, return_exceptions=True)
     assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Conflict"] * 9 + ["NoneType"]
     assert control.config["endpoints"]["chat"]["traffic"] == wanted[outcomes.index(None)]
@@ -85,13 +99,13 @@ class Interrupted(MemoryControl):
 async def test_a_change_in_between_is_noticed() -> None:
     control = Interrupted(copy.deepcopy(DATA), parse)
     with pytest.raises(Conflict, match="has changed in the meantime"):
-        await change_traffic(control, "chat", seen=SEEN, wanted=MOVED)
+        await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
     assert control.config == {**DATA, "max_body_bytes": 4096}
 
 
 async def test_an_invalid_configuration_is_not_sent(control: MemoryControl) -> None:
     with pytest.raises(BadRequest, match="unknown deployment 'red'") as raised:
-        await change_traffic(control, "chat", seen=SEEN, wanted={"red": 100})
+        await change_traffic(control, "chat", seen=SEEN, wanted={"red": 100}, author=ALICE)
     assert raised.value.param == "traffic_config"
     assert control.config == DATA
 
@@ -99,13 +113,128 @@ async def test_an_invalid_configuration_is_not_sent(control: MemoryControl) -> N
 async def test_an_invalid_configuration_builds_nothing(control: MemoryControl) -> None:
     control.config = wrong = with_traffic(DATA, "chat", {"blue": 1})
     with pytest.raises(Conflict, match="last applied configuration is invalid"):
-        await change_traffic(control, "chat", seen=SEEN, wanted=MOVED)
+        await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
     assert control.config == wrong
 
 
 async def test_an_endpoint_that_is_gone_is_a_conflict(control: MemoryControl) -> None:
     with pytest.raises(Conflict, match="has changed in the meantime"):
-        await change_traffic(control, "gone", seen=SEEN, wanted=MOVED)
+        await change_traffic(control, "gone", seen=SEEN, wanted=MOVED, author=ALICE)
+
+
+def endpoint(control: MemoryControl) -> Endpoint:
+    return parse(control.config).endpoints["chat"]
+
+
+def plan_id(control: MemoryControl) -> str:
+    return plan_of("chat", endpoint(control)).id
+
+
+async def change(control: MemoryControl, wanted: Wanted, at: float = 1000.0, least: int = 1) -> None:
+    await change_plan(control, "chat", check=lambda config: wanted, author=Authorship("alice", at, least))
+    control.deliver()
+
+
+GREEN = Override(unit="00000000000000ab", deployment="green")
+
+
+async def test_every_change_is_the_next_generation(control: MemoryControl) -> None:
+    await change(control, Wanted(MOVED, (GREEN,), reason="a try"))
+    plan = endpoint(control).plan
+    assert plan == PlanSettings(generation=1, overrides=(GREEN,), by="alice", reason="a try", since=1000.0)
+    await change(control, Wanted(SEEN, (GREEN,)), least=7)
+    assert (endpoint(control).plan.generation, endpoint(control).plan.reason) == (7, None)
+    await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
+    plan = endpoint(control).plan
+    assert (plan.generation, plan.overrides) == (8, (GREEN,)), "a change of the traffic alone leaves overrides"
+
+
+async def test_the_same_plan_again_is_the_same_generation(control: MemoryControl) -> None:
+    for wanted in (Wanted(SEEN), Wanted(SEEN, reason="again")):
+        await change(control, wanted)
+    assert (control.replaced, plan_id(control)[0]) == (0, "0")
+    for at in (1000.0, 1500.0):
+        await change(control, Wanted(MOVED, (GREEN,), ttl_s=3600.0), at)
+    assert control.replaced == 1
+    expires = endpoint(control).plan.expires
+    assert expires is not None
+    assert expires.at == 4600.0, "a repeated request does not move the end"
+    await change(control, Wanted(MOVED, (GREEN,), ttl_s=7200.0), at=1500.0)
+    await change(control, Wanted(MOVED, (GREEN,)))
+    assert (endpoint(control).plan.generation, endpoint(control).plan.expires) == (3, None)
+
+
+async def test_a_check_that_refuses_changes_nothing(control: MemoryControl) -> None:
+    def refuse(config: Config) -> Wanted:
+        raise BadRequest("no")
+
+    with pytest.raises(BadRequest, match="no"):
+        await change_plan(control, "chat", check=refuse, author=ALICE)
+    with pytest.raises(Conflict, match="has changed in the meantime"):
+        await change_plan(control, "gone", check=refuse, author=ALICE)
+    await change_plan(control, "chat", check=lambda config: Wanted(MOVED), author=ALICE)
+    with pytest.raises(Conflict, match="in progress"):
+        await change_plan(control, "chat", check=lambda config: Wanted(SEEN), author=ALICE)
+    assert control.replaced == 1
+
+
+async def test_a_temporary_plan_ends_in_the_one_before(control: MemoryControl) -> None:
+    await change(control, Wanted(SEEN, (GREEN,)))
+    await change(control, Wanted(MOVED, ttl_s=60.0, reason="a try"), at=1000.0)
+    for now in (1000.0, 1059.9):
+        assert await restore_expired(control, now) == parse(control.config)
+    assert control.replaced == 2
+    restored = await restore_expired(control, 1060.0)
+    assert restored == parse(control.config)
+    plan = endpoint(control).plan
+    assert (endpoint(control).traffic, plan.overrides, plan.expires) == (SEEN, (GREEN,), None)
+    assert (plan.generation, plan.by, plan.since) == (3, "alice", 1060.0)
+    assert plan.reason == "generation 2 was temporary: generation 1 again"
+    control.deliver()
+    await restore_expired(control, 9999.0)
+    assert control.replaced == 3
+
+
+async def test_nothing_temporary_becomes_lasting_by_itself(control: MemoryControl) -> None:
+    for share in (50, 20):
+        await change(control, Wanted({"blue": share, "green": 100 - share}, ttl_s=60.0))
+    await restore_expired(control, 1060.0)
+    assert endpoint(control).traffic == SEEN
+
+
+@pytest.mark.parametrize("after", ["traffic", "plan", "file"])
+async def test_another_change_cancels_the_end(control: MemoryControl, after: str) -> None:
+    await change(control, Wanted(MOVED, ttl_s=60.0))
+    between = {"blue": 40, "green": 60}
+    if after == "traffic":
+        await change_traffic(control, "chat", seen=MOVED, wanted=between, author=ALICE)
+        control.deliver()
+    elif after == "plan":
+        await change(control, Wanted(between))
+    else:
+        control.config = with_traffic(DATA, "chat", between)
+    await restore_expired(control, 9999.0)
+    assert endpoint(control).traffic == between
+
+
+async def test_an_end_waits_for_the_update_in_progress_and_yields_to_a_change_in_between(
+    control: MemoryControl,
+) -> None:
+    await change(control, Wanted(MOVED, ttl_s=60.0))
+    await change_traffic(control, "other", seen={"blue": 100}, wanted={"blue": 50, "green": 50}, author=ALICE)
+    await restore_expired(control, 2000.0)
+    assert endpoint(control).traffic == MOVED
+    interrupted = Interrupted(control.config, parse)
+    await restore_expired(interrupted, 2000.0)
+    assert endpoint(interrupted).traffic == MOVED
+    control.deliver()
+    await restore_expired(control, 2000.0)
+    assert endpoint(control).traffic == SEEN
+
+
+async def test_nothing_is_restored_in_an_invalid_configuration(control: MemoryControl) -> None:
+    control.config = with_traffic(DATA, "chat", {"blue": 1})
+    assert await restore_expired(control, 2000.0) is None
 
 
 SERVED = parse(DATA)

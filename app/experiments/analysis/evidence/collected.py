@@ -91,7 +91,12 @@ class Collected:
     @property
     def share(self) -> float:
         """Of the units, the share that is kept for looks."""
-        return min([self._cells.share if self._returning else 1.0, *(raw.share for raw in self._raw.values())])
+        return self._cells.share if self._returning else 1.0
+
+    @property
+    def quantiles_share(self) -> float:
+        """Of the units, the share that is kept for quantiles."""
+        return min([1.0, *(raw.share for raw in self._raw.values())])
 
     @property
     def has_cold_minutes(self) -> bool:

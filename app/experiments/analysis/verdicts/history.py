@@ -1,4 +1,4 @@
-"""The looks of the past, for a plot: one a minute, thinned as they become many."""
+"""The looks of the past, for a plot: one a minute, thinned as they become many, and the latest."""
 
 from typing import Any
 
@@ -9,23 +9,27 @@ EVERY_S = 60.0
 
 
 class History:
-    """At most `MAX_POINTS` looks. When there are more, every second one is dropped, and fewer are kept from then on."""
+    """At most `MAX_POINTS` looks, the latest among them. When there are more, every second one is dropped, and fewer
+    are kept from then on."""
 
     def __init__(self) -> None:
         self._points: list[HistoryPoint] = []
         self._every = EVERY_S
+        self._latest: HistoryPoint | None = None
 
     @property
     def points(self) -> list[HistoryPoint]:
         """Oldest first."""
-        return list(self._points)
+        latest = [self._latest] if self._latest is not None else []
+        return self._points + [it for it in latest if not self._points or it.at > self._points[-1].at]
 
     def add(self, at: float, effect: Effect, ln_e: float | None, verdict: Verdict) -> None:
-        """A look. One that comes too soon after the one before is left out."""
+        """A look. One that comes too soon after the last one that was kept is kept only until the next."""
+        self._latest = HistoryPoint(at=at, effect=effect, ln_e=ln_e, verdict=verdict)
         if self._points and at - self._points[-1].at < self._every:
             return
-        self._points.append(HistoryPoint(at=at, effect=effect, ln_e=ln_e, verdict=verdict))
-        if len(self._points) > MAX_POINTS:
+        self._points.append(self._latest)
+        if len(self._points) >= MAX_POINTS:
             self._points = self._points[::2]
             self._every *= 2
 

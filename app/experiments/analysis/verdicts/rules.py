@@ -46,19 +46,17 @@ def _good_direction(effect: Effect, better: Better) -> tuple[float, float]:
     return (-high, -low) if better == "lower" else (low, high)
 
 
-def decision_of(
-    primary: Sequence[Comparison], *, acted: bool, quiet: bool, invalid: bool, long_enough: bool
-) -> Decision:
+def decision_of(primary: Sequence[Comparison], *, alarmed: bool, invalid: bool, long_enough: bool) -> Decision:
     """Of one treatment, from its primary metrics.
 
-    `acted`: a guardrail alarmed that is to stop the treatment; `quiet`: none alarmed at all; `invalid`: something about
-    the traffic makes a primary verdict invalid; `long_enough`: the shortest duration before a promotion is over.
+    `alarmed`: a guardrail did; `invalid`: something about the traffic makes a primary verdict invalid; `long_enough`:
+    the shortest duration before a promotion is over. An alarm comes first: what fails lacks values, too.
     """
-    if acted:
+    if alarmed:
         return "do_not_ship"
     if invalid:
         return "invalid"
     if any(it.verdict == "worse" for it in primary):
         return "do_not_ship"
     good = all(it.not_worse for it in primary) and any(it.verdict == "better" for it in primary)
-    return "ship" if good and quiet and long_enough else "keep_going"
+    return "ship" if good and long_enough else "keep_going"

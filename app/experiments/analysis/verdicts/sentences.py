@@ -43,7 +43,7 @@ def effect_sentence(comparison: Comparison) -> str:
     if "." in comparison.metric and comparison.metric.partition(".")[0] in _SUBJECTS:
         subject += f" ({comparison.statistic})"
     effect = comparison.event_test or comparison.effect
-    if effect.estimate is None:
+    if effect.estimate is None or comparison.verdict == "invalid":
         return f"{subject}: {comparison.reason or 'no estimate yet'}."
     estimate = _directed(comparison, effect.estimate, more, less)
     return f"{subject} {estimate} ({_range(comparison, effect, more, less)})."
@@ -77,9 +77,9 @@ def headline(report: Report) -> str:
 
 
 def _conclusion(report: Report) -> str:
-    acted = [rail for rail in report.guardrails if rail.alarm and rail.action != "alert"]
-    if acted:
-        return f"{acted[0].treatment} broke the guardrail {acted[0].event}"
+    alarmed = [rail for rail in report.guardrails if rail.alarm]
+    if alarmed and report.mode == "ab":
+        return f"{alarmed[0].treatment} exceeds the guardrail {alarmed[0].event}"
     if report.decision == "invalid":
         return f"no verdict can be trusted, {_why_invalid(report)}"
     if report.mode == "aa":
@@ -114,7 +114,7 @@ def _standing(report: Report, treatment: str) -> str:
     if all(it.verdict == "equivalent" for it in primary):
         return f"{treatment} is equivalent to {against}"
     if any(it.verdict == "invalid" for it in primary):
-        return f"too little is known of {treatment} yet"
+        return f"too few units yet to compare {treatment} with {against}"
     return f"no verdict on {treatment} against {against} yet"
 
 
@@ -123,7 +123,8 @@ def details(report: Report, alpha: float, units: str) -> list[str]:
     effects = [
         (f"{it.treatment}: " if len(report.treatments) > 1 else "") + effect_sentence(it) for it in report.primary
     ]
-    if any(it.effect.lower is not None or it.event_test is not None for it in report.primary):
+    bounded = [it for it in report.primary if it.effect.lower is not None or it.event_test is not None]
+    if any(it.verdict != "invalid" for it in bounded):
         effects[-1] += f" True at any time you look, with {100 * (1 - alpha):g} % certainty."
     return [*effects, f"{_counts(report, units)} {_guardrails(report.guardrails)} {_split(report)}"]
 
@@ -167,8 +168,6 @@ def next_step(report: Report, decisions: Mapping[str, Decision], earliest: float
 
 
 def _keep_going(report: Report, earliest: float) -> str:
-    if any(rail.alarm for rail in report.guardrails):
-        return "look at the guardrail that alarmed; nothing ships before."
     undecided = [it for it in report.primary if it.verdict == "undecided" and it.units_needed is not None]
     if undecided:
         most = max(undecided, key=lambda it: it.units_needed or 0)
@@ -181,4 +180,7 @@ def _keep_going(report: Report, earliest: float) -> str:
         return f"keep going until {words.moment(earliest, report.at)}, so that every hour of the day has been seen."
     if all(it.verdict == "equivalent" for it in report.primary):
         return "take the one that you prefer for other reasons."
+    few = [it for it in report.primary if it.verdict == "invalid"]
+    if few:
+        return f"keep going; {few[0].reason}."
     return "keep going."

@@ -69,11 +69,6 @@ class GuardrailWatch:
         """Control itself exceeds an absolute limit."""
         return self._trials is not None and self._trials.control_exceeds
 
-    @property
-    def acted(self) -> bool:
-        """It raised an alarm that is to stop the treatment."""
-        return self.alarmed_at is not None and self._action != "alert"
-
     def is_new_alarm(self) -> bool:
         """The evidence has reached a threshold, and there was no alarm before."""
         if self.alarmed_at is not None or self._events.units[1] < MIN_UNITS or self.unhealthy:

@@ -251,3 +251,7 @@ def test_a_serve_file_with_exposures_needs_the_application_that_keeps_them(
     there = {"name": "experiments", "route_prefix": "/deployments/experiments"}
     file.write_text(yaml.safe_dump(serve_file(config, there)))
     assert check_file(file) == []
+    several = {**there, "deployments": [{"name": "Experiments", "num_replicas": 2}]}
+    file.write_text(yaml.safe_dump(serve_file(config, several)))
+    (problem,) = check_file(file)
+    assert problem.endswith(".deployments: the controller of experiments is one replica; set 1")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.experiments.answers import Answers
+from app.experiments.answers import REPORT_S, Answers
 from app.experiments.report import Report
 from tests.support.experiment_reader import FakeReader
 from tests.support.experiment_reports import SHIP
@@ -72,6 +72,15 @@ def test_the_report_has_three_formats(answers: Answers) -> None:
     assert get(answers, "/experiments/green-float32/report", format="text").startswith(SHIP.headline)
 
 
+def test_many_readers_get_one_report(reader: FakeReader, answers: Answers) -> None:
+    for path in ("/experiments", "/experiments/green-float32", "/experiments/green-float32/report", "/series"):
+        get(answers, path)
+    assert reader.judged.reports == 1
+    reader.time += REPORT_S
+    assert get(answers, "/experiments/green-float32/report")["at"] == reader.time
+    assert reader.judged.reports == 2
+
+
 def test_the_history_of_a_metric(answers: Answers) -> None:
     path = "/experiments/green-float32/history"
     history = get(answers, path, metric="ttft", treatment="smollm2-green")
@@ -87,7 +96,7 @@ def test_the_planner_takes_the_minimal_effect_by_default(answers: Answers) -> No
     assert get(answers, path, metric="ttft.p95", effect="0.2", power="0.9")["power"] == 0.9
     told = get(answers, path, format="text")
     assert "To find an effect of 5.0 % with 80 % power: 26,002 units in both arms together" in told
-    assert "10.7 days from now" in told
+    assert "11 days from now" in told
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,16 @@ def test_a_plan_is_the_same_everywhere_and_changes_with_whatever_decides_who_is_
     assert plan_id() == plan_id(traffic={"green": 10, "blue": 90}) == plan_id(fallback=["green"], ledger="always")
     others = {plan_id(traffic={"blue": 80, "green": 20}), plan_id(sticky={"by": "user"})}
     others |= {plan_id(sticky={"by": "conversation"}), plan_id(sticky={"by": "header", "name": "x"})}
-    others |= {plan_of("chat", config().endpoints["chat"], generation=1).id}
-    assert len(others | {plan_id()}) == 6
-    generation, _, digest = plan_id().partition("-")
-    assert (generation, len(digest), int(digest, 16) >= 0) == ("0", 8, True)
+    override = {"unit": "00000000000000ab", "deployment": "green"}
+    others |= {plan_id(plan={"overrides": [override]}), plan_id(plan={"overrides": [{**override, "until": 2e9}]})}
+    lasting = {"at": 2e9, "generation": 0, "weights": {"blue": 100}}
+    others |= {plan_id(plan={"expires": lasting}), plan_id(plan={"expires": {**lasting, "at": 3e9}})}
+    assert len(others | {plan_id()}) == 9
+    same = plan_id(plan={"by": "alice", "reason": "more green", "since": 1e9, "generation": 0})
+    assert same == plan_id(plan={}) == plan_id()
+    for number in (0, 7):
+        generation, _, digest = plan_id(plan={"generation": number}).partition("-")
+        assert (generation, len(digest), int(digest, 16) >= 0) == (str(number), 8, True)
 
 
 def test_what_is_recorded() -> None:

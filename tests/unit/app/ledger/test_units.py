@@ -39,11 +39,11 @@ def test_odd_text_has_a_hash() -> None:
 
 def test_without_an_internal_key_the_secret_is_kept_in_the_ledgers_directory(tmp_path: Path) -> None:
     ledger = tmp_path / "run" / "ledger"
-    secret = unit_secret("", str(ledger))
-    assert unit_secret("", str(ledger)) == secret != unit_secret("", str(tmp_path / "other"))
+    secret = unit_secret("", tmp_path, str(ledger))
+    assert unit_secret("", tmp_path, str(ledger)) == secret != unit_secret("", tmp_path, str(tmp_path / "other"))
     assert stat.S_IMODE((ledger / FILE).stat().st_mode) == 0o600
     assert [file.name for file in ledger.iterdir()] == [FILE]
-    assert unit_secret("key", str(ledger)) == secret_of("key")
+    assert unit_secret("key", tmp_path, str(ledger)) == secret_of("key")
 
 
 def test_processes_that_start_together_agree(tmp_path: Path) -> None:
@@ -59,5 +59,5 @@ def test_a_directory_that_keeps_no_secret_is_warned_of_and_refuses_nothing(
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / FILE).write_text("no secret")
     with caplog.at_level(logging.WARNING, logger="switchyard"):
-        assert len(unit_secret("", url.format(tmp=tmp_path))) == 32
+        assert len(unit_secret("", tmp_path, url.format(tmp=tmp_path))) == 32
     assert [getattr(record, "event", "") for record in caplog.records] == ["unit_secret_not_kept"]

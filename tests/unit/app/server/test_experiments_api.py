@@ -33,6 +33,9 @@ class Notebook:
         self.hashes: Hashes | None = HASHES
         self.items: list[FeedbackItem] = []
 
+    def unit(self, key: str) -> int:
+        return HASHES.unit(key)
+
     def feedback(self, items: Sequence[FeedbackItem]) -> None:
         self.items += items
 

@@ -13,7 +13,7 @@ from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.report import Comparison, Report
 from app.ledger.wire import FeedbackItem, Flag
-from tests.support.experiment_world import DAY_S, START, World, analysis_of, config
+from tests.support.experiment_world import DAY_S, START, Unpaced, World, analysis_of, config
 
 NOW = START + 1.1 * DAY_S
 NAME = "green-float32"
@@ -78,9 +78,10 @@ def test_a_treatment_that_is_faster_ships_once_a_day_is_over() -> None:
 
 
 def test_a_treatment_that_fails_breaks_the_guardrail_and_has_no_valid_latency() -> None:
-    _, report = run(World(error_rate=(0.005, 0.2)), guardrails=[{"event": "error", "action": "rollback"}])
+    _, report = run(World(error_rate=(0.005, 0.2)))
     assert report.guardrails[0].alarm
     assert report.decision == "do_not_ship"
+    assert report.headline == "green-float32 on chat: green exceeds the guardrail error."
     assert {"guardrail", "completeness"} <= alarms(report)
     assert report.primary[0].verdict == "invalid"
     assert secondary(report, "error").verdict == "worse"
@@ -103,7 +104,7 @@ def test_a_treatment_that_hangs_is_slow_by_the_clock() -> None:
     rail = {"event": "slow", "ttft_above_s": 10.0, "action": "rollback"}
     _, report = run(World(hangs=0.1), guardrails=[rail])
     assert report.guardrails[0].alarm
-    assert report.headline == "green-float32 on chat: green broke the guardrail slow."
+    assert report.headline == "green-float32 on chat: green exceeds the guardrail slow."
     assert report.decision == "do_not_ship"
 
 
@@ -307,6 +308,50 @@ def test_lost_rows_make_everything_invalid_while_they_are_too_many() -> None:
     assert analysis.report(NOW).decision == "do_not_ship"
 
 
+def test_labels_of_aa_share_what_control_lost() -> None:
+    world = World(users=3000, weights=(100, 0))
+    analysis, _ = run(world, mode="aa", treatments=["label"])
+    analysis.set_lost({"blue": 800, "green": 10_000})
+    assert analysis.report(NOW).rows_lost == {"blue": 400, "label": 400}
+
+
+class OneAtATime(Unpaced):
+    """Every turn is over after one look."""
+
+    def is_over(self) -> bool:
+        return True
+
+
+def test_a_turn_that_is_over_leaves_the_other_looks_to_the_next_ones() -> None:
+    world, declared = World(slower=1.3), config(secondary=[{"metric": "duration", "minimal_effect": 0.05}])
+    analysis = Analysis(NAME, declared.experiments[NAME], declared, world.tables, START, pace=OneAtATime())
+    world.requests(8000).tell(analysis)
+    told = [[it.detail["metric"] for it in analysis.tick(NOW + second)] for second in range(4)]
+    assert told == [["ttft"], ["duration"], [], []]
+
+
+def test_quantiles_are_looked_at_once_a_minute() -> None:
+    world = World(slower=1.3, users=1500)
+    analysis = analysis_of(world, config(secondary=EVERYTHING["secondary"][:1]))
+    looks = []
+    for second in (0.0, 30.0, 61.0):
+        world.requests(3000).tell(analysis)
+        analysis.tick(NOW + second)
+        looks.append(
+            [it.ln_e for it in (*analysis.report(NOW + second).primary, *analysis.report(NOW + second).secondary)]
+        )
+    assert looks[0][0] != looks[1][0] != looks[2][0]
+    assert looks[0][1] == looks[1][1] != looks[2][1]
+
+
+def test_a_configuration_of_the_same_run_goes_on_with_the_evidence() -> None:
+    analysis, before = run(World())
+    analysis.update(config(state="paused", **EVERYTHING))
+    after = analysis.report(NOW)
+    assert (before.state, after.state) == ("running", "paused")
+    assert after.primary == before.primary
+
+
 def test_the_planner_speaks_from_what_is_recorded() -> None:
     analysis, report = run(World(users=500), requests=6000)
     small = analysis.plan_sample_size("ttft", 0.05, 0.8, NOW)
@@ -327,7 +372,7 @@ def test_a_report_of_nothing_has_no_numbers_and_no_verdict() -> None:
     report = analysis_of(World()).report(START)
     assert report.decision == "keep_going"
     assert report.primary[0].effect.estimate is None
-    assert report.headline == "green-float32 on chat: too little is known of green yet."
+    assert report.headline == "green-float32 on chat: too few units yet to compare green with blue."
     assert report.strata == 0
 
 

@@ -40,9 +40,8 @@ def test_long_names_of_deployments_do_not_break_the_tables() -> None:
 
 
 def test_a_metrics_row_has_both_values_the_change_its_interval_and_the_verdict() -> None:
-    cells = line(SHIP, "primary").split("  ")
+    cells = line(SHIP, "ttft ").split("  ")
     assert [cell.strip() for cell in cells if cell.strip()] == [
-        "primary",
         "ttft",
         "312 ms",
         "288 ms",
@@ -53,14 +52,15 @@ def test_a_metrics_row_has_both_values_the_change_its_interval_and_the_verdict()
 
 
 def test_few_events_are_told_by_their_exact_test() -> None:
-    assert "-60.0 % to +240 %" in line(SHIP, "secondary  empty")
+    assert "-60.0 % to +240 %" in line(SHIP, "empty")
     assert "- empty: 4 events on control and 6 on treatment; the interval is their exact test." in as_text(SHIP)
 
 
 def test_without_an_interval_a_dash_stands_in_its_place() -> None:
     bare = msgspec.structs.replace(EMPTY, event_test=None, events=None, effect=Effect())
     report = msgspec.structs.replace(SHIP, primary=[bare], secondary=[])
-    assert line(report, "secondary").split()[6:8] == ["-", "-"]
+    assert line(report, "empty").split()[-3:] == ["-", "-", "undecided"]
+    assert "- empty: fewer than 10 events in an arm." in as_text(report)
 
 
 def test_the_response_rate_of_feedback_is_told() -> None:
@@ -130,4 +130,14 @@ def test_a_metric_that_cannot_be_judged_says_why() -> None:
     report = msgspec.structs.replace(
         SHIP, primary=[msgspec.structs.replace(TTFT, verdict="invalid", reason="12 units")], secondary=[]
     )
-    assert line(report, "primary").endswith("invalid: 12 units")
+    assert line(report, "ttft").endswith("invalid")
+    assert "- ttft: 12 units." in as_text(report)
+
+
+def test_primary_and_secondary_metrics_stand_apart() -> None:
+    shown = as_text(SHIP)
+    assert shown.index("PRIMARY") < shown.index("\nttft ") < shown.index("SECONDARY") < shown.index("\nttft.p95")
+
+
+def test_the_units_that_are_missing_are_told_roughly() -> None:
+    assert "undecided: about 3,200 more units, 2.1 days" in as_markdown(SHIP)

@@ -49,7 +49,7 @@ def test_likelihoods_are_those_of_the_weights_and_the_rate() -> None:
 
 
 @pytest.mark.parametrize("r0", [1.0, 1.5])
-@pytest.mark.parametrize("share", [1.0, 0.7, 0.1], ids="at the limit,below it,far below it".split(","))
+@pytest.mark.parametrize("share", [1.0, 0.5], ids=["at the limit", "below it"])
 @pytest.mark.parametrize("weights", ["constant", "of the number", "of the past"])
 def test_it_is_a_supermartingale_over_all_sequences_of_twelve_events(r0: float, share: float, weights: str) -> None:
     """The mean of E under a true ratio of at most r0 is at most 1, also if the weights answer to what happened."""

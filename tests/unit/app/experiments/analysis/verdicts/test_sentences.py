@@ -56,6 +56,12 @@ def test_an_effect_in_words(fields: dict[str, Any], sentence: str) -> None:
     assert sentences.effect_sentence(compared(**fields)) == sentence
 
 
+def test_an_effect_that_does_not_count_is_not_told() -> None:
+    invalid = compared(verdict="invalid", reason="the units contradict the weights")
+    report = msgspec.structs.replace(SHIP, primary=[invalid])
+    assert sentences.details(report, 0.05, "users")[0] == "First token: the units contradict the weights."
+
+
 def headline(**fields: Any) -> str:
     return sentences.headline(msgspec.structs.replace(SHIP, **fields)).removeprefix("green-float32 on chat: ")
 
@@ -67,7 +73,7 @@ def headline(**fields: Any) -> str:
         (["worse", "undecided"], "smollm2-green is worse than smollm2-blue."),
         (["equivalent"], "smollm2-green is equivalent to smollm2-blue."),
         (["undecided", "equivalent"], "no verdict on smollm2-green against smollm2-blue yet."),
-        (["invalid"], "too little is known of smollm2-green yet."),
+        (["invalid"], "too few units yet to compare smollm2-green with smollm2-blue."),
         (["better", "worse"], "smollm2-green is better than smollm2-blue in ttft and worse in ttft."),
     ],
 )
@@ -77,7 +83,8 @@ def test_the_headline_says_what_the_primary_metrics_say(verdicts: list[Any], wor
 
 def test_what_must_be_known_first_comes_first() -> None:
     assert (
-        headline(guardrails=[guardrail("error", 9.0, 1, 40, alarm=True)]) == "smollm2-green broke the guardrail error."
+        headline(guardrails=[guardrail("error", 9.0, 1, 40, alarm=True)])
+        == "smollm2-green exceeds the guardrail error."
     )
     assert headline(decision="invalid") == "no verdict can be trusted, see the alarms."
     assert headline(mode="aa") == "A/A, no difference found where there is none."
@@ -107,7 +114,10 @@ def test_the_details_tell_effect_certainty_counts_guardrails_and_split() -> None
         ({"primary": [compared(verdict="undecided", units_needed=0)]}, "Next: keep going; a verdict is due."),
         ({}, "Next: keep going until 15 November 14:05, so that every hour of the day has been seen."),
         ({"primary": [compared(verdict="equivalent")]}, "Next: take the one that you prefer for other reasons."),
-        ({"primary": [compared(verdict="invalid")]}, "Next: keep going."),
+        (
+            {"primary": [compared(verdict="invalid", reason="12 units on green so far, 30 are needed")]},
+            "Next: keep going; 12 units on green so far, 30 are needed.",
+        ),
         ({"mode": "aa"}, "Next: nothing to do; a difference would raise an alarm."),
     ],
 )

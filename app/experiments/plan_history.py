@@ -1,0 +1,78 @@
+"""The plans of endpoints, numbered and kept in the journal: whoever made them, a file's delivery included."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from app.config.schema import Config, Endpoint
+from app.experiments.storage.journal import Entry
+from app.ledger.plans import content_of, digest_of, plan_of
+
+KIND = "plan"
+
+
+class PlanEntry(msgspec.Struct, frozen=True):
+    """One plan in an endpoint's history."""
+
+    endpoint: str
+    generation: int
+    """Its number. A plan that came with a file has the next one here, and 0 in its id."""
+    plan: str
+    """Its id, as `x-switchyard-plan` has it."""
+    weights: dict[str, int]
+    since: float
+    """Unix seconds: when it was made, or when the controller saw it first."""
+    by: str | None = None
+    """The caller who made it; None: it came with a file."""
+    reason: str | None = None
+    overrides: int = 0
+    """How many units have a deployment of their own. Which ones is not kept: the journal is never deleted."""
+    expires: float | None = None
+    """When it ends, in Unix seconds."""
+    content: str = ""
+    """A hash of what it says: equal for plans that say the same."""
+
+
+def new_plans(entries: Sequence[Entry], config: Config, now: float) -> list[Entry]:
+    """What the journal must say about the plans of `config`; nothing of those that it ends with already.
+
+    A plan that says what the last one said keeps its number.
+    """
+    last = {it.endpoint: it for it in _plans(entries)}
+    return [
+        Entry(now, KIND, None, msgspec.to_builtins(new))
+        for name, endpoint in config.endpoints.items()
+        if (new := _next(name, endpoint, last.get(name), now)) is not None
+    ]
+
+
+def history(entries: Iterable[Entry], endpoint: str) -> list[PlanEntry]:
+    """The endpoint's plans, the latest first."""
+    return [it for it in _plans(entries) if it.endpoint == endpoint][::-1]
+
+
+def _next(name: str, endpoint: Endpoint, last: PlanEntry | None, now: float) -> PlanEntry | None:
+    id, plan, content = plan_of(name, endpoint).id, endpoint.plan, digest_of(content_of(endpoint))
+    if last is not None and last.plan == id:
+        return None
+    generation = plan.generation
+    if last is not None and last.content == content and plan.generation <= last.generation:
+        generation = last.generation
+    elif last is not None:
+        generation = max(plan.generation, last.generation + 1)
+    expires = plan.expires.at if plan.expires is not None else None
+    since = plan.since if plan.since is not None else now
+    weights, overrides = dict(endpoint.traffic), len(plan.overrides)
+    return PlanEntry(name, generation, id, weights, since, plan.by, plan.reason, overrides, expires, content)
+
+
+def _plans(entries: Iterable[Entry]) -> list[PlanEntry]:
+    return [plan for it in entries if it.kind == KIND and (plan := _plan(it.detail)) is not None]
+
+
+def _plan(detail: dict[str, Any]) -> PlanEntry | None:
+    try:
+        return msgspec.convert(detail, PlanEntry)
+    except msgspec.ValidationError:
+        return None

@@ -1,0 +1,42 @@
+"""The sticky keys that this router saw last, in memory only: a dry run tells which share of them would move."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from app.config.schema import Endpoint, Sticky
+
+MOST_KEYS = 4096
+"""Of one endpoint."""
+
+_MOST_CHARACTERS = 1024
+"""Longer keys are left out: clients choose them, and they cost memory."""
+
+
+class RecentKeys:
+    """Different keys of each endpoint, the latest last."""
+
+    def __init__(self) -> None:
+        self._keys: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        self._sticky: Mapping[str, Sticky | None] = {}
+
+    def configure(self, endpoints: Mapping[str, Endpoint]) -> None:
+        """Forgets what is no key of these endpoints."""
+        sticky = {name: endpoint.sticky for name, endpoint in endpoints.items()}
+        for name in list(self._keys):
+            if sticky.get(name) != self._sticky.get(name):
+                del self._keys[name]
+        self._sticky = sticky
+
+    def saw(self, endpoint: str, key: str) -> None:
+        """A request had this key."""
+        if len(key) > _MOST_CHARACTERS:
+            return
+        keys = self._keys[endpoint]
+        keys.pop(key, None)
+        keys[key] = None
+        if len(keys) > MOST_KEYS:
+            del keys[next(iter(keys))]
+
+    def of(self, endpoint: str) -> list[str]:
+        """The endpoint's keys."""
+        return list(self._keys.get(endpoint, ()))

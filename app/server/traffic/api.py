@@ -1,0 +1,244 @@
+"""An endpoint's plan over HTTP: read it, change it as a whole, go back, and see who changed what.
+
+Everybody who may use an endpoint may read; managers change. Changes go through the control plane by compare-and-set:
+`If-Match` names the plan that the caller saw. Errors have OpenAI's form.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request as HTTPRequest
+from starlette.routing import BaseRoute
+
+from app.access.caller import ConfigViews
+from app.access.guard import Access
+from app.config.schema import Config, Endpoint
+from app.control_plane import (
+    CHANGED_MEANWHILE,
+    Applied,
+    Authorship,
+    ControlPlane,
+    Delivery,
+    Wanted,
+    change_plan,
+    delivery_seen,
+    in_use,
+    is_present,
+    planned,
+)
+from app.dialects.base import Reply
+from app.dialects.json_body import dump
+from app.dialects.openapi_schemas import Body
+from app.dialects.validation import validated
+from app.errors import (
+    BadRequest,
+    Conflict,
+    NotFound,
+    PreconditionRequired,
+    Unavailable,
+    UpstreamError,
+)
+from app.exchange.request import read_body
+from app.experiments.questions import choice
+from app.ledger.controller_client import ControllerClient
+from app.ledger.plans import plan_of
+from app.routing.recent_keys import RecentKeys
+from app.server.api_operation import Api, Entry, OperationContext
+from app.server.openapi import Operation
+from app.server.traffic.authorship import authorship, history
+from app.server.traffic.document import (
+    RollbackRequest,
+    TrafficDocument,
+    plan_view,
+    read_document,
+    wanted_plan,
+)
+from app.server.traffic.dry_run import dry_run
+from app.server.traffic.refusals import check_match, error_words
+from app.telemetry.logs import event
+from app.telemetry.metrics import Telemetry
+
+_PATH = "/api/endpoints/{endpoint}/traffic"
+_IN_THE_FILE = (
+    "Traffic cannot be changed over HTTP: this router runs standalone and reads it from its configuration file"
+)
+_log = logging.getLogger("switchyard")
+
+
+class TrafficApi:
+    """The routes. `views` returns the configuration in force (None before the first). `unit` hashes a sticky key.
+
+    `control` and `controller` are None where there is none: without the first nothing is changed, without the second
+    there is no history.
+    """
+
+    def __init__(
+        self,
+        views: Callable[[], ConfigViews | None],
+        telemetry: Telemetry,
+        access: Access,
+        control: ControlPlane | None,
+        controller: ControllerClient | None,
+        recent_keys: RecentKeys,
+        unit: Callable[[str], int],
+    ) -> None:
+        self._views_or_none, self._access = views, access
+        self._control, self._controller = control, controller
+        self._recent_keys, self._unit = recent_keys, unit
+        self._api = Api("switchyard", telemetry, access, views, error_words)
+
+    def operations(self) -> list[Operation]:
+        """The operations for the OpenAPI document."""
+        return [it.operation(self._api.dialect) for it in self._table()]
+
+    def routes(self) -> list[BaseRoute]:
+        """Every route of the API."""
+        return [it.route(self._api) for it in self._table()]
+
+    def _table(self) -> list[Entry]:
+        is_dry = {"dry_run": {"enum": ["true", "false"]}}
+        return [
+            Entry("GET", _PATH, "get_traffic", self._get),
+            Entry("PUT", _PATH, "put_traffic", self._put, is_dry, [Body(TrafficDocument)]),
+            Entry("GET", f"{_PATH}/history", "traffic_history", self._history),
+            Entry("POST", f"{_PATH}/rollback", "roll_back_traffic", self._roll_back, {}, [Body(RollbackRequest)]),
+        ]
+
+    async def _get(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        """The plan that is applied, even if routers are still loading it; without a control plane, this router's."""
+        name, views = self._endpoint(request, context)
+        before, applied = views.config, await self._applied()
+        config = applied.parsed() if applied is not None else None
+        shown = config if config is not None and name in config.endpoints else self._views().config
+        return self._told(name, shown.endpoints.get(name, before.endpoints[name]), context, before, applied)
+
+    async def _put(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        name, control, body = await self._change(request, context)
+        is_dry = choice(request.query_params, "dry_run", ["false", "true"]) == "true"
+        if_match = request.headers.get("if-match")
+        if if_match is None and not is_dry:
+            raise PreconditionRequired(
+                "If-Match: missing; send the ETag of the plan that you saw, so that nobody's change is lost",
+                param="If-Match",
+            )
+        content = read_document(body)
+
+        def check(config: Config) -> Wanted:
+            check_match(if_match, self._view(name, config.endpoints[name], context))
+            return wanted_plan(content, name, config, self._unit, time.time())
+
+        author = await authorship(self._controller, name, context.caller.name)
+        if not is_dry:
+            return await self._make(control, name, check, author, context)
+        config = in_use(await control.applied())
+        if (before := config.endpoints.get(name)) is None:
+            raise Conflict(CHANGED_MEANWHILE)
+        wanted = check(config)
+        after = before if is_present(wanted, before) else planned(before, wanted, author)
+        told = await asyncio.to_thread(dry_run, name, before, after, self._recent_keys.of(name))
+        return Reply(dump(told))
+
+    async def _roll_back(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        """The weights of an earlier generation, as a new one. Overrides stay as they are."""
+        name, control, body = await self._change(request, context)
+        asked = validated(RollbackRequest, read_document(body), lambda it: BadRequest(it.message, param=it.path))
+        plans = await history(self._controller, name)
+        found = next((it for it in plans if it.generation == asked.generation), None)
+        if found is None:
+            known = ", ".join(str(number) for number in dict.fromkeys(it.generation for it in plans[:20]))
+            message = f"generation: '{name}' has had no generation {asked.generation}; the latest: {known or 'none'}"
+            raise NotFound(message, param="generation")
+
+        def check(config: Config) -> Wanted:
+            endpoint = config.endpoints[name]
+            check_match(request.headers.get("if-match"), self._view(name, endpoint, context))
+            if gone := [it for it in found.weights if it not in config.deployments]:
+                raise Conflict(f"'{gone[0]}' of generation {asked.generation} is not declared any more")
+            weights = {**dict.fromkeys(endpoint.traffic, 0), **found.weights}
+            reason = asked.reason or f"back to generation {asked.generation}"
+            return Wanted(weights, endpoint.plan.overrides, reason=reason)
+
+        author = await authorship(self._controller, name, context.caller.name)
+        return await self._make(control, name, check, author, context)
+
+    async def _history(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        name, _ = self._endpoint(request, context)
+        plans = await history(self._controller, name)
+        return Reply(msgspec.json.encode({"endpoint": name, "plans": plans}))
+
+    async def _change(self, request: HTTPRequest, context: OperationContext) -> tuple[str, ControlPlane, bytes]:
+        """The endpoint to change, where to change it, and the body. Raises Forbidden, NotFound and BadRequest."""
+        self._access.require_manager(context.caller)
+        name, views = self._endpoint(request, context)
+        if self._control is None:
+            raise BadRequest(_IN_THE_FILE, code="feature_disabled")
+        return name, self._control, await read_body(request.receive, request.headers, views.config)
+
+    async def _make(
+        self,
+        control: ControlPlane,
+        name: str,
+        check: Callable[[Config], Wanted],
+        author: Authorship,
+        context: OperationContext,
+    ) -> Reply:
+        served = self._views().config
+        before, after = await change_plan(control, name, check=check, author=author)
+        if before is not after:
+            change = event(
+                "traffic_changed",
+                request_id=context.record.request_id,
+                caller=context.caller.name,
+                endpoint=name,
+                before=dict(before.traffic),
+                after=dict(after.traffic),
+                plan=plan_of(name, after).id,
+            )
+            _log.info("Traffic changed", extra=change)
+        return self._told(name, after, context, served, await self._applied())
+
+    def _told(
+        self, name: str, endpoint: Endpoint, context: OperationContext, before: Config, applied: Applied | None
+    ) -> Reply:
+        """The plan of `endpoint`, and how far it has come. `before`: what was served before `applied` was read."""
+        view = self._view(name, endpoint, context)
+        after = self._views().config
+        served = plan_of(name, after.endpoints.get(name, endpoint)).id
+        if applied is not None:
+            delivery = delivery_seen(applied, before, after)
+        else:
+            delivery = Delivery.SETTLED if self._control is None else Delivery.UNSETTLED
+        told = {**view, "served": served, "delivery": delivery.name.lower()}
+        return Reply(dump(told), headers={"etag": f'"{view["plan"]}"'})
+
+    def _view(self, name: str, endpoint: Endpoint, context: OperationContext) -> dict[str, Any]:
+        return plan_view(name, endpoint, with_units=self._access.may_manage(context.caller))
+
+    def _endpoint(self, request: HTTPRequest, context: OperationContext) -> tuple[str, ConfigViews]:
+        """The endpoint in the path. Raises NotFound, and Forbidden if the caller may not use it."""
+        name, views = request.path_params["endpoint"], self._views()
+        views.require_access(context.caller, name)
+        if name not in views.config.endpoints:
+            raise NotFound(f"No endpoint '{name}'", param="endpoint")
+        context.record.endpoint = name
+        return name, views
+
+    def _views(self) -> ConfigViews:
+        if (views := self._views_or_none()) is None:
+            raise Unavailable("The router has no configuration yet", retry_after=1)
+        return views
+
+    async def _applied(self) -> Applied | None:
+        """None without a control plane, and if it does not answer: reads work without it."""
+        if self._control is None:
+            return None
+        try:
+            return await self._control.applied()
+        except UpstreamError as error:
+            unavailable = event("control_plane_unavailable", error=error.message)
+            _log.warning("The control plane does not answer", extra=unavailable)
+            return None

@@ -1,0 +1,167 @@
+"""A plan as the traffic API takes it and tells it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+from app.config.base import problems_of
+from app.config.experiments import Percent
+from app.config.plans import MAX_OVERRIDES, MAX_REASON, Generation, Override, UnitHash, UnixTime
+from app.config.schema import Config, Endpoint
+from app.control_plane import Wanted
+from app.errors import BadRequest
+from app.ledger.plans import plan_of
+from app.server.traffic.refusals import InvalidDocument
+
+MAX_TTL_S = 90 * 86400
+
+_Reason = Annotated[str, Field(min_length=1, max_length=MAX_REASON)]
+
+
+class OverrideRequest(BaseModel):
+    """One unit and the deployment that answers it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    unit_key: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
+        default=None, description="The unit's sticky key. Only its hash is kept."
+    )
+    unit: UnitHash | None = Field(default=None, description="Its hash instead, as `GET` tells it.")
+    deployment: str = Field(description="A deployment of the endpoint's traffic.")
+    until: UnixTime | None = Field(default=None, description="Unix seconds. Default: as long as the plan.")
+
+
+class TrafficDocument(BaseModel):
+    """A whole plan."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    weights: Annotated[dict[str, Percent], Field(min_length=1)] = Field(
+        description="Percentages that sum to 100. A deployment that is left out gets 0."
+    )
+    overrides: Annotated[list[OverrideRequest], Field(max_length=MAX_OVERRIDES)] = Field(
+        default=[], description="Units with a deployment of their own. Default: none."
+    )
+    ttl_s: Annotated[float, Field(gt=0, le=MAX_TTL_S)] | None = Field(
+        default=None, description="After so many seconds, the last lasting plan is restored."
+    )
+    reason: _Reason | None = Field(default=None, description="Why, for the history.")
+
+
+class RollbackRequest(BaseModel):
+    """Which weights are to be in force again."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    generation: Generation = Field(description="Its number in the history.")
+    reason: _Reason | None = Field(default=None, description="Why, for the history.")
+
+
+def read_document(body: bytes) -> Mapping[str, Any]:
+    """The JSON object of a body. Raises BadRequest."""
+    try:
+        content = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise BadRequest(f"The body is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise BadRequest("The body must be a JSON object")
+    return content
+
+
+def wanted_plan(
+    content: Mapping[str, Any], name: str, config: Config, unit: Callable[[str], int], now: float
+) -> Wanted:
+    """What a TrafficDocument asks for the endpoint `name`. Raises InvalidDocument with every problem.
+
+    `unit` hashes a sticky key; `now` is in Unix seconds.
+    """
+    problems: list[str] = []
+    wrong: set[str] = set()
+    stand_in: dict[str, Any] = {}
+    try:
+        TrafficDocument.model_validate(content)
+    except ValidationError as error:
+        problems += problems_of(error, TrafficDocument)
+        wrong = {str(it["loc"][0]) for it in error.errors()}
+        stand_in = {"weights": {"": 0}} if "weights" in wrong else {}
+    rest = {key: value for key, value in content.items() if key not in wrong}
+    document = TrafficDocument.model_validate({**rest, **stand_in})
+    endpoint = config.endpoints[name]
+    weights = dict.fromkeys(endpoint.traffic, 0)
+    if "weights" not in wrong:
+        weights |= document.weights
+        problems += _weight_problems(document.weights, endpoint, config)
+        problems += _override_problems(document.overrides, name, endpoint, weights, now)
+    named = all((it.unit_key is None) != (it.unit is None) for it in document.overrides)
+    units = [it.unit or f"{unit(it.unit_key or ''):016x}" for it in document.overrides] if named else []
+    problems += _repeated(units)
+    if problems:
+        raise InvalidDocument(problems)
+    overrides = [
+        Override(unit=hash, deployment=it.deployment, until=it.until)
+        for hash, it in zip(units, document.overrides, strict=True)
+    ]
+    return Wanted(weights, tuple(sorted(overrides, key=lambda it: it.unit)), document.ttl_s, document.reason)
+
+
+def plan_view(name: str, endpoint: Endpoint, *, with_units: bool) -> dict[str, Any]:
+    """An endpoint's plan. `with_units` False leaves out whose overrides they are: a unit's hash stands for a person."""
+    plan = endpoint.plan
+    overrides = [
+        {"unit": it.unit if with_units else None, "deployment": it.deployment, "until": it.until}
+        for it in plan.overrides
+    ]
+    expires = None
+    if plan.expires is not None:
+        restores = {"generation": plan.expires.generation, "weights": dict(plan.expires.weights)}
+        expires = {"at": plan.expires.at, "restores": restores}
+    return {
+        "endpoint": name,
+        "plan": plan_of(name, endpoint).id,
+        "generation": plan.generation,
+        "weights": dict(endpoint.traffic),
+        "overrides": overrides,
+        "expires": expires,
+        "by": plan.by,
+        "reason": plan.reason,
+        "since": plan.since,
+    }
+
+
+def _weight_problems(weights: Mapping[str, int], endpoint: Endpoint, config: Config) -> Iterator[str]:
+    for name in weights:
+        found = config.deployments.get(name)
+        if found is None:
+            able = [known for known, it in config.deployments.items() if set(endpoint.tasks) <= set(it.tasks)]
+            yield f"weights.{name}: no deployment '{name}' is declared; it can be: {', '.join(able)}"
+        elif missing := [task for task in endpoint.tasks if task not in found.tasks]:
+            yield f"weights.{name}: '{name}' does not do {', '.join(missing)}, which the endpoint does; leave it out"
+    if (total := sum(weights.values())) != 100:
+        fix = f"add {100 - total}" if total < 100 else f"take away {total - 100}"
+        yield f"weights: the percentages sum to {total}, they must sum to 100: {fix}"
+
+
+def _override_problems(
+    overrides: list[OverrideRequest], name: str, endpoint: Endpoint, weights: Mapping[str, int], now: float
+) -> Iterator[str]:
+    if overrides and endpoint.sticky is None:
+        yield f"overrides: '{name}' is not sticky, so that its requests have no unit; add `sticky` to the endpoint"
+    for number, it in enumerate(overrides):
+        path = f"overrides.{number}"
+        if (it.unit_key is None) == (it.unit is None):
+            yield f"{path}: name either `unit_key` or `unit`"
+        if it.deployment not in weights:
+            yield f"{path}.deployment: '{it.deployment}' is not in the weights; add it there, with 0 if it gets no more"
+        if it.until is not None and it.until <= now:
+            yield f"{path}.until: is over; remove the override"
+
+
+def _repeated(units: list[str]) -> list[str]:
+    first: dict[str, int] = {}
+    return [
+        f"overrides.{number}: the same unit as overrides.{first[unit]}; remove one"
+        for number, unit in enumerate(units)
+        if first.setdefault(unit, number) != number
+    ]

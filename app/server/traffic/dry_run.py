@@ -1,0 +1,42 @@
+"""What a change of an endpoint's plan would move."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.config.schema import Endpoint
+from app.routing.moves import Moved, made_up_keys, moved
+from app.server.traffic.document import plan_view
+
+
+def dry_run(name: str, before: Endpoint, after: Endpoint, recent_keys: Sequence[str]) -> dict[str, Any]:
+    """Both plans, the share of keys that would move for each pair of deployments, and the overrides that differ.
+
+    Takes about 0.2 s of CPU: for a thread. `recent_keys` are those that this router saw.
+    """
+    made_up = moved(made_up_keys(), before.traffic, after.traffic)
+    recent = moved(recent_keys, before.traffic, after.traffic)
+    return {
+        "before": plan_view(name, before, with_units=True),
+        "after": plan_view(name, after, with_units=True),
+        "moves": {"made_up_keys": _view(made_up), "recent_keys": _view(recent)},
+        "overrides": _overrides(before, after),
+    }
+
+
+def _view(found: Moved) -> dict[str, Any]:
+    return {
+        "keys": found.keys,
+        "share": found.share,
+        "pairs": [{"from": a, "to": b, "share": count / found.keys} for (a, b), count in found.pairs.items()],
+    }
+
+
+def _overrides(before: Endpoint, after: Endpoint) -> dict[str, list[str]]:
+    """Units whose override is new, gone, or another one."""
+    old = {it.unit: it for it in before.plan.overrides}
+    new = {it.unit: it for it in after.plan.overrides}
+    return {
+        "added": [unit for unit in new if unit not in old],
+        "removed": [unit for unit in old if unit not in new],
+        "changed": [unit for unit in new if unit in old and new[unit] != old[unit]],
+    }

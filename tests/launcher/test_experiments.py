@@ -1,0 +1,132 @@
+"""The controller of experiments as Serve runs it: what routers record ends in the ledger's directory."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from app.experiments.columns import Exposures, Tables
+from app.experiments.storage import journal, reading
+from app.experiments.storage.store import LocalStore
+from deployments.local import processes
+from deployments.local.environment import TOKEN
+from tests.support.fake_engine import FakeEngine
+from tests.support.launcher import Launcher, launched
+from tests.support.servers import serve
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
+
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Serve application of two routers and the controller."""
+
+    launcher: Launcher
+
+    @property
+    def ledger(self) -> LocalStore:
+        return LocalStore(self.launcher.directory / ".run/ledger")
+
+    def ask(self, requests: int) -> None:
+        """Chat requests, each on a connection of its own, so that both routers get some."""
+        for user in range(requests):
+            answer = httpx.post(
+                f"{self.launcher.url}/v1/chat/completions", json={**CHAT, "user": f"user-{user}"}, timeout=30
+            )
+            assert answer.status_code == 200
+
+    def counted(self) -> int:
+        """The requests in the controller's report; -1 while it does not answer."""
+        answer = httpx.get(f"{self.launcher.url}/api/experiments/trial/report", timeout=40)
+        return sum(answer.json()["requests"].values()) if answer.status_code == 200 else -1
+
+    def controller(self) -> set[int]:
+        """The process ids of its replicas."""
+        run = processes.record(self.launcher.directory)
+        assert run is not None
+        headers = {"authorization": f"Bearer {(Path(run.directory) / TOKEN).read_text()}"}
+        told: Any = httpx.get(f"{run.dashboard}/api/serve/applications/", headers=headers).json()
+        replicas = told["applications"]["experiments"]["deployments"]["Experiments"]["replicas"]
+        return {it["pid"] for it in replicas if it["state"] == "RUNNING"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("experiments")
+    config = directory / "serve_config.yaml"
+    fakes = Starlette(routes=[Mount(f"/{name}", FakeEngine().app) for name in ("blue", "green")])
+    with serve(fakes) as url:
+        user_config = {
+            "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 50, "green": 50}}},
+            "deployments": {
+                name: {"url": f"{url}/{name}", "model": name, "tasks": ["chat"]} for name in ("blue", "green")
+            },
+            "experiments": {
+                "trial": {
+                    "endpoint": "chat",
+                    "control": "blue",
+                    "treatments": ["green"],
+                    "primary": [{"metric": "duration", "minimal_effect": 0.05}],
+                }
+            },
+        }
+        router = {
+            "name": "router",
+            "route_prefix": "/",
+            "import_path": "deployments.router:build",
+            "deployments": [{"name": "Router", "num_replicas": 2, "user_config": user_config}],
+        }
+        experiments = {
+            "name": "experiments",
+            "route_prefix": "/deployments/experiments",
+            "import_path": "deployments.experiments:build",
+        }
+        config.write_text(yaml.safe_dump({"applications": [router, experiments]}))
+        with launched(config, directory, {}) as launcher:
+            yield Cluster(launcher)
+
+
+def until(condition: Callable[[], bool], within_s: float = 120) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.5)
+
+
+def test_nothing_is_lost_with_a_controller_that_is_killed(cluster: Cluster) -> None:
+    cluster.ask(30)
+    until(lambda: cluster.counted() == 30)
+    (killed,) = cluster.controller()
+    os.kill(killed, signal.SIGKILL)
+    cluster.ask(20)
+    until(lambda: bool(cluster.controller() - {killed}))
+    until(lambda: cluster.counted() == 50)
+
+
+def test_strangers_cannot_reach_the_controller(cluster: Cluster) -> None:
+    url = f"{cluster.launcher.url}/deployments/experiments"
+    assert httpx.post(f"{url}/batches", content=b"").status_code == 401
+    assert httpx.get(f"{url}/api/experiments").status_code == 401
+
+
+def test_when_it_stops_every_request_is_one_row_on_disk(cluster: Cluster) -> None:
+    """The last one here: it ends the application that the other tests share."""
+    cluster.launcher.process.send_signal(signal.SIGINT)
+    assert cluster.launcher.process.wait(timeout=120) == 0
+    found = Exposures.concat(list(reading.history(cluster.ledger, 0.0, Tables(), {})))
+    for columns in (found.rows, found.starts):
+        assert len(columns) == 50
+        assert len(set(zip(columns.router.tolist(), columns.seq.tolist(), strict=True))) == 50
+    kinds = [entry.kind for entry in journal.read(cluster.ledger)]
+    assert (kinds.count("run_begun"), kinds.count("controller_started")) == (1, 2)

@@ -1,0 +1,192 @@
+"""An experiment on two real variants: delivered by `deploy`, fed by the official SDK, judged by its own application."""
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import openai
+import pytest
+import yaml
+
+from tests.real.conftest import Application, eventually
+from tests.support.launcher import command, deliver, environment
+from tests.support.project import ROOT
+
+pytestmark = pytest.mark.real
+
+NAME = "trial"
+BLUE, GREEN = "smollm2-blue", "smollm2-green"
+EXPERIMENT: dict[str, Any] = {
+    "endpoint": "chat",
+    "control": BLUE,
+    "treatments": [GREEN],
+    "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+    "secondary": [
+        {"metric": "tokens_per_second", "minimal_effect": 0.05},
+        {"metric": "thumbs", "minimal_effect": 0.05},
+    ],
+    "feedback": {"thumbs": {"type": "boolean", "window_s": 5}},
+}
+SESSIONS = 80
+
+
+class Turn(NamedTuple):
+    """What a client knows of an answer."""
+
+    session: int
+    request_id: str
+    answer_id: str
+    deployment: str
+
+
+@pytest.fixture(scope="module")
+def experiment(application: Application, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
+    """The application while the experiment runs; afterwards it has its own configuration again."""
+    document: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
+    router = next(app for app in document["applications"] if app["name"] == "router")
+    user_config = router["deployments"][0]["user_config"]
+    user_config["endpoints"]["chat"] |= {"traffic": {BLUE: 50, GREEN: 50}, "sticky": {"by": "conversation"}}
+    user_config["experiments"] = {NAME: EXPERIMENT}
+    file = tmp_path_factory.mktemp("experiment") / "serve_config.yaml"
+    file.write_text(yaml.safe_dump(document))
+    deliver(file, application.directory)
+    try:
+        assert eventually(lambda: report_of(application) is not None, within_s=60)
+        yield application
+    finally:
+        deliver(ROOT / "serve_config.yaml", application.directory)
+        assert eventually(lambda: report_of(application) is None, within_s=60)
+
+
+@pytest.fixture(scope="module")
+def turns(experiment: Application) -> list[Turn]:
+    """Two turns of every session, by the official SDK, each with a score."""
+    return asyncio.run(_talk(experiment.url))
+
+
+async def _talk(url: str) -> list[Turn]:
+    sdk: Any = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=120)
+    waiting, turns = iter(range(SESSIONS)), list[Turn]()
+
+    async def work() -> None:
+        for session in waiting:
+            for question in ("Name a color.", "Another one."):
+                turn = await _turn(sdk, session, question)
+                turns.append(turn)
+                score = {"request_id": turn.answer_id, "metric": "thumbs", "value": session % 2 == 0}
+                answer = await http.post("/api/feedback", json=score)
+                assert (answer.status_code, answer.json()["accepted"]) == (202, 1)
+
+    async with sdk, httpx.AsyncClient(base_url=url, timeout=30) as http:
+        await asyncio.gather(*(work() for _ in range(4)))
+    return turns
+
+
+async def _turn(sdk: Any, session: int, question: str) -> Turn:
+    answer = await sdk.chat.completions.with_raw_response.create(
+        model="chat",
+        messages=[{"role": "user", "content": question}],
+        max_tokens=4,
+        stream=True,
+        extra_headers={"x-session-id": f"session-{session}"},
+    )
+    ids = {chunk.id async for chunk in answer.parse()}
+    (answer_id,) = ids
+    headers = answer.headers
+    return Turn(session, headers["x-request-id"], answer_id, headers["azureml-model-deployment"])
+
+
+def report_of(application: Application, requests: int = 0) -> dict[str, Any] | None:
+    """The report, once it has so many requests; None before, and while there is none."""
+    answer = httpx.get(f"{application.url}/api/experiments/{NAME}/report", timeout=30)
+    if answer.status_code != 200:
+        return None
+    report: dict[str, Any] = answer.json()
+    return report if sum(report["requests"].values()) >= requests else None
+
+
+def switchyard(application: Application, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`switchyard experiments`, as an operator runs it."""
+    return subprocess.run(
+        command("experiments", *arguments, "--url", application.url),
+        cwd=ROOT,
+        env=environment(application.directory),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_report_has_numbers_for_both_variants(experiment: Application, turns: list[Turn]) -> None:
+    assert eventually(lambda: report_of(experiment, len(turns)) is not None, within_s=60)
+    report = report_of(experiment, len(turns))
+    assert report is not None
+    counts = {name: sum(turn.deployment == name for turn in turns) for name in (BLUE, GREEN)}
+    assert report["requests"] == counts
+    assert report["units"] == {name: count // 2 for name, count in counts.items()}
+    assert report["served"] == {name: {name: count} for name, count in counts.items()}
+    assert not report["sample_ratio"]["alarm"]
+    assert report["alarms"] == []
+
+    def judged() -> bool:
+        report = report_of(experiment)
+        return report is not None and report["primary"][0]["effect"]["lower"] is not None
+
+    assert eventually(judged, within_s=60), report
+    ttft, speed = (_compared(experiment, metric) for metric in ("ttft", "tokens_per_second"))
+    for metric in (ttft, speed):
+        assert {value["arm"]: value["requests"] for value in metric["values"]} == counts
+        assert all(value["value"] > 0 for value in metric["values"])
+    assert ttft["verdict"] in ("undecided", "worse", "better")
+    assert ttft["effect"]["lower"] < ttft["effect"]["estimate"] < ttft["effect"]["upper"]
+
+
+def _compared(application: Application, metric: str) -> dict[str, Any]:
+    report = report_of(application)
+    assert report is not None
+    (found,) = (it for it in [*report["primary"], *report["secondary"]] if it["metric"] == metric)
+    compared: dict[str, Any] = found
+    return compared
+
+
+def test_a_session_is_one_unit_on_one_variant(experiment: Application, turns: list[Turn]) -> None:
+    first = [turn for turn in turns if turn.session == 0]
+    seen = [_exposure(experiment, id) for turn in first for id in (turn.request_id, turn.answer_id)]
+    assert len({it["unit"] for it in seen}) == 1
+    assert {it["assigned"] for it in seen} == {turn.deployment for turn in first}
+    for it in seen:
+        assert (it["dialect"], it["stream"], it["status"], it["reason"]) == ("openai", True, 200, "sticky")
+        assert 0 < it["ttft_s"] <= it["duration_s"]
+        assert (it["completion_tokens"], it["finish"]) == (4, "length")
+
+
+def _exposure(application: Application, id: str) -> dict[str, Any]:
+    (exposure,) = httpx.get(f"{application.url}/api/requests/{id}", timeout=30).raise_for_status().json()["exposures"]
+    found: dict[str, Any] = exposure
+    return found
+
+
+def test_feedback_counts_once_its_time_is_over(experiment: Application, turns: list[Turn]) -> None:
+    def scored() -> bool:
+        values = _compared(experiment, "thumbs")["values"]
+        return bool(sum(value["requests"] for value in values) == len(turns))
+
+    assert eventually(scored, within_s=60), _compared(experiment, "thumbs")
+    for value in _compared(experiment, "thumbs")["values"]:
+        scores = [turn.session % 2 == 0 for turn in turns if turn.deployment == value["arm"]]
+        assert (value["response_rate"], value["requests"]) == (1.0, len(scores))
+        assert value["value"] == pytest.approx(sum(scores) / len(scores))
+
+
+def test_the_commands_tell_the_same(experiment: Application, turns: list[Turn], tmp_path: Path) -> None:
+    assert NAME in switchyard(experiment, "list").stdout
+    text = switchyard(experiment, "report", NAME)
+    assert text.stdout.startswith(f"{NAME} on chat: "), text
+    assert f"{BLUE}" in text.stdout
+    assert json.loads(switchyard(experiment, "report", NAME, "--format", "json").stdout)["control"] == BLUE
+    explained = switchyard(experiment, "explain", "chat", "session-0").stdout
+    assert f"chat: {next(turn.deployment for turn in turns if turn.session == 0)}" in explained

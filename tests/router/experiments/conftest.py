@@ -1,0 +1,93 @@
+"""The real router with the real controller of experiments, in front of fake deployments."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from app.access.guard import AccessTiming
+from app.config.schema import parse
+from app.experiments.report import Report
+from tests.router.conftest import Rig
+from tests.support.fake_engine import CARD, FakeEngine
+from tests.support.live_controller import LiveController
+from tests.support.other_answers import every_route
+from tests.support.servers import ServerPool
+
+_PATIENCE_S = 30.0
+
+
+class LiveRig(Rig):
+    """The experiment `first` runs on the endpoint `chat`: green against blue, half of the users each.
+
+    A user is the header `x-user`.
+    """
+
+    def __init__(self, engines: dict[str, FakeEngine], url: str, timing: AccessTiming, base: Path) -> None:
+        self.controller = LiveController(base)
+        self.headers: dict[str, str] = {}
+        """What `report` sends: a key, where one is needed."""
+        super().__init__(engines, url, timing, self.controller)
+        self.change(
+            ledger={"url": "ledger"},
+            endpoints={
+                **self.config["endpoints"],
+                "chat": {
+                    "tasks": ["chat", "completions", "responses"],
+                    "traffic": {"blue": 50, "green": 50},
+                    "sticky": {"by": "header", "name": "x-user"},
+                },
+            },
+            experiments={
+                "first": {
+                    "endpoint": "chat",
+                    "control": "blue",
+                    "treatments": ["green"],
+                    "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+                }
+            },
+        )
+
+    def change(self, **sections: Any) -> None:
+        super().change(**sections)
+        self.controller.configure(parse(self.config))
+
+    def experiment(self, **fields: Any) -> None:
+        """Changes fields of the experiment."""
+        self.change(experiments={"first": {**self.config["experiments"]["first"], **fields}})
+
+    async def report(self, holds: Callable[[Report], bool] = lambda report: True) -> Report:
+        """The experiment's report over HTTP, once it is as it should be."""
+        deadline = time.monotonic() + _PATIENCE_S
+        async with httpx.AsyncClient(base_url=self.url, headers=self.headers) as client:
+            while True:
+                answer = await client.get("/api/experiments/first/report")
+                report = msgspec.json.decode(answer.raise_for_status().content, type=Report)
+                if holds(report):
+                    return report
+                assert time.monotonic() < deadline, (report.requests, report.headline, report.details, report.primary)
+                await asyncio.sleep(0.05)
+
+    async def report_of(self, requests: int) -> Report:
+        """Once so many requests have arrived."""
+        return await self.report(lambda report: sum(report.requests.values()) >= requests)
+
+
+@pytest.fixture
+def live(
+    engines: tuple[dict[str, FakeEngine], str], servers: ServerPool, access_timing: AccessTiming, tmp_path: Path
+) -> Iterator[LiveRig]:
+    """Both deployments answer every dialect, equally fast."""
+    fakes, url = engines
+    for fake in fakes.values():
+        fake.reset()
+        fake.card, fake.answer = CARD, every_route(fake)
+    rig = LiveRig(fakes, url, access_timing, tmp_path)
+    with servers.host(rig.router.app) as rig.url:
+        yield rig
+    rig.controller.close()

@@ -1,0 +1,106 @@
+"""Nothing that a client or an engine says is kept or told: in the ledger, the journal, logs, metrics, the API."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow.parquet
+from starlette.responses import JSONResponse, Response
+
+from app.access.api_keys import create
+from app.access.key_file import append
+from tests.router.experiments.conftest import LiveRig
+from tests.support.fake_engine import USAGE, Answer, FakeEngine, chunk, refuse, stream
+from tests.support.load import Lane, ask_all, lanes, unexplained
+from tests.support.log_lines import log_lines
+
+PROMPT, ANSWER, USER, SESSION, TOOL, ID = (
+    f"marker-{it}" for it in ("prompt", "answer", "user", "session", "tool", "id")
+)
+"""A request id is the only one of them that may be in a log line: that is what it is for."""
+
+TOOLS = [{"type": "function", "function": {"name": TOOL, "parameters": {"type": "object"}}}]
+
+
+def marked(lane: Lane, key: str) -> Iterator[Lane]:
+    """The request with a marker wherever a client may write something, and the same with an error."""
+    body: dict[str, Any] = dict(lane.body)
+    if "messages" in body:
+        body["messages"] = [{"role": "user", "content": PROMPT}]
+    for name in ("prompt", "inputs", "input"):
+        if name in body:
+            body[name] = PROMPT
+    if lane.name == "openai":
+        body |= {"user": USER, "tools": TOOLS} if "messages" in body else {}
+    headers = {**lane.headers, "authorization": f"Bearer {key}", "x-user": USER, "x-session-id": SESSION}
+    yield replace(lane, body=body, headers={**headers, "x-request-id": f"{ID}-{lane.name}"})
+    yield replace(lane, body={**body, "temperature": PROMPT, PROMPT: 1}, headers=headers)
+
+
+def tells(text: str, engine: FakeEngine) -> Answer:
+    """Says `text` in a chat; elsewhere as `engine` did before."""
+    other = engine.answer
+
+    def answer(body: dict[str, Any]) -> Response:
+        if engine.paths[-1] != "/v1/chat/completions":
+            return other(body)
+        if body.get("stream"):
+            return stream([chunk(text), chunk("", finish_reason="stop"), "data: [DONE]\n\n"])
+        choices = [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]
+        return JSONResponse({"id": f"{ID}-body", "created": 1, "choices": choices, "model": text, "usage": USAGE})
+
+    return answer
+
+
+def written(directory: Path) -> Sequence[str]:
+    """Every file as it is, and what Parquet files hold, decompressed."""
+    found = []
+    for path in sorted(it for it in directory.rglob("*") if it.is_file()):
+        found.append(path.read_bytes().decode("latin-1"))
+        if path.suffix == ".parquet":
+            table = pyarrow.parquet.read_table(path)
+            found += [repr(table.to_pylist()), repr(table.schema.metadata)]
+    return found
+
+
+async def test_no_text_name_or_key_is_kept_or_told(live: LiveRig, tmp_path: Path) -> None:
+    key, record = create("marker-caller")
+    append(tmp_path / "keys.yaml", record.line)
+    live.change(access={"keys_file": str(tmp_path / "keys.yaml")})
+    live.experiment(secondary=[{"metric": "thumbs", "minimal_effect": 0.05}], feedback={"thumbs": {"type": "boolean"}})
+    markers = [PROMPT, ANSWER, USER, SESSION, TOOL, key]
+    with log_lines() as logged:
+        for engine in (live.blue, live.green):
+            engine.answer = tells(ANSWER, engine)
+        requests = [it for lane in lanes(tokens=50) for it in marked(lane, key)]
+        outcomes = await ask_all(live.url, requests)
+        assert unexplained([it for it in outcomes if "x-request-id" in it.lane.headers]) == []
+        live.blue.answer = live.green.answer = refuse(500, ANSWER, kind="InternalServerError")
+        await ask_all(live.url, requests[::2])
+        told = await asked(live, key)
+        live.controller.replaced()
+    kept = written(live.controller.directory)
+    assert any("exposures" in str(path) for path in live.controller.directory.rglob("*.parquet"))
+    assert any("'dialect': 'anthropic'" in it for it in kept), "rows are among what was read"
+    for marker in markers:
+        assert not [it for it in (*kept, *told, *logged) if marker in it], marker
+    assert not [it for it in (*kept, *told) if ID in it and "request_id" not in it]
+    assert not [it for it in kept if ID in it or "marker" in it]
+
+
+async def asked(live: LiveRig, key: str) -> Sequence[str]:
+    """Everything that the API and the metrics tell."""
+    headers = {"authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=live.url, headers=headers) as http:
+        score = {"request_id": f"{ID}-openai", "metric": "thumbs", "value": True}
+        answers = [await http.post("/api/feedback", json=score)]
+        for form in ("json", "markdown", "text"):
+            for path in ("", "/first", "/first/report", "/first/history?metric=ttft"):
+                separator = "&" if "?" in path else "?"
+                answers.append(await http.get(f"/api/experiments{path}{separator}format={form}"))
+        answers += [await http.get(f"/api/requests/{ID}-{it}") for it in ("openai", "anthropic", "tgi", "body")]
+        answers.append(await http.get("/metrics"))
+    assert [it for it in answers if it.status_code >= 400] == []
+    return [it.text for it in answers]

@@ -1,0 +1,150 @@
+"""The bounds that the statistics must keep on simulated traffic, with controls that must fail."""
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import Executor
+
+import pytest
+
+from tests.simulation import (
+    alarms,
+    false_positives,
+    feedback,
+    plans,
+    quantiles,
+    ramps,
+    robustness,
+    sample_ratios,
+    verdicts,
+)
+from tests.simulation.pool import processes
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[Executor]:
+    with processes() as executor:
+        yield executor
+
+
+PEEKED = {"ln TTFT, users, 50/50", "ln TTFT, users, ramp", "mean TTFT, users, ramp", "tokens/s, users, ramp"}
+IGNORING_USERS = {
+    "ln TTFT, users, 50/50",
+    "ln TTFT, users, ramp",
+    "tokens/s (ratio), users, 50/50",
+    "tokens/s, users, ramp",
+}
+
+
+@pytest.mark.parametrize("row", false_positives.ROWS, ids=lambda row: row.name)
+def test_no_difference_is_not_rejected_by_continuous_looks(executor: Executor, row: false_positives.Row) -> None:
+    """400 runs at 5 %. Without plan strata, without users or with peeked z-tests the same traffic fails."""
+    rates = false_positives.rates(executor, row, 400)
+    if row.world.plan_strata:
+        assert rates.cs <= 0.075
+        assert rates.peeked >= 0.10
+        assert rates.fixed <= 0.10
+    else:
+        assert rates.cs >= 0.10
+    if row.name in IGNORING_USERS:
+        assert rates.cs_single >= 0.12
+
+
+@pytest.mark.parametrize("hard", robustness.ROWS, ids=lambda hard: hard.row.name)
+def test_harder_worlds_are_not_rejected_either(executor: Executor, hard: robustness.Hard) -> None:
+    assert false_positives.rates(executor, hard.row, 200, hard.looks).cs <= 0.085
+
+
+@pytest.mark.parametrize("row", verdicts.ROWS, ids=lambda row: row.name)
+def test_the_true_effect_is_covered_and_found_about_as_soon_as_by_one_look(
+    executor: Executor, row: verdicts.Row
+) -> None:
+    found = verdicts.verdicts(executor, row, 200)
+    assert 1 - found.missed >= 0.93
+    assert found.wrong_sign <= 0.01
+    if row.world.effect == 1.0:
+        assert found.power <= 0.07
+        assert found.peeked_power >= 0.3
+    else:
+        assert found.ratio <= 1.6
+        assert found.power >= 0.75
+
+
+def test_the_planner_keeps_its_promise(executor: Executor) -> None:
+    promise = plans.promise(executor, 1_000)
+    assert promise.power >= 0.78
+    assert promise.half <= 0.7
+    assert promise.false <= 0.05
+
+
+@pytest.mark.parametrize("name", quantiles.ROWS)
+def test_quantiles_without_a_difference_are_not_rejected(executor: Executor, name: str) -> None:
+    sequence, peeked = quantiles.rejections(executor, name, 120)
+    assert sequence <= 0.05
+    assert peeked >= 0.1
+
+
+@pytest.mark.parametrize(("rates", "design"), alarms.DESIGN.items(), ids=str)
+def test_alarms_come_after_the_designs_number_of_requests(
+    executor: Executor, rates: tuple[float, float], design: tuple[float, float]
+) -> None:
+    """Within 15 %, and within one request where there are few."""
+    weight, rate = rates
+    alarm = alarms.median_alarm(executor, alarms.Rates(weight, alarms.CONTROL, rate), 1_000)
+    assert alarm.requests == pytest.approx(design[0], rel=0.15)
+    assert alarm.treated == pytest.approx(design[1], rel=0.15, abs=1)
+
+
+@pytest.mark.parametrize(("rates", "design"), alarms.DESIGN_LATE.items(), ids=str)
+def test_a_late_regression_is_seen_by_the_detector(
+    executor: Executor, rates: tuple[float, float], design: tuple[float, float]
+) -> None:
+    weight, rate = rates
+    whole, detector = alarms.median_late(executor, alarms.Rates(weight, alarms.CONTROL, rate), 100)
+    assert whole == pytest.approx(design[0], rel=0.15, abs=1)
+    assert detector == pytest.approx(design[1], rel=0.15, abs=2)
+    if rates == (0.5, 20 * alarms.CONTROL):
+        assert detector <= 600
+
+
+@pytest.mark.parametrize("world", ramps.DESIGN_FALSE)
+def test_guardrails_raise_no_false_alarm_where_thresholds_do(executor: Executor, world: ramps.World) -> None:
+    guardrail, every_event, peeked, window = ramps.false_alarm_rates(executor, world, 400)
+    assert guardrail <= 0.05
+    assert peeked >= 0.3
+    assert window >= 0.3
+    if world == "a failing user in a hundred":
+        assert every_event >= 0.1
+
+
+@pytest.mark.parametrize("scenario", ramps.SCENARIOS, ids=lambda scenario: scenario.name)
+def test_a_ramp_stops_what_fails_and_nothing_else(executor: Executor, scenario: ramps.Scenario) -> None:
+    rolled_back, treated = ramps.rollbacks(executor, scenario, 200)
+    if scenario.design_treated is not None:
+        assert rolled_back == 1
+        assert treated <= 1.5 * scenario.design_treated
+    elif scenario.name == "errors 1 %":
+        assert rolled_back <= 0.25
+    else:
+        assert rolled_back <= 0.01
+    if scenario.name == "always failing":
+        assert treated <= 10
+
+
+@pytest.mark.parametrize(("lost", "design"), sample_ratios.DESIGN.items(), ids=str)
+def test_lost_exposures_are_seen(executor: Executor, lost: tuple[float, float], design: float) -> None:
+    median, _ = sample_ratios.alarms(executor, *lost, 200)
+    assert median <= 1.5 * design
+    if lost == (0.10, 0.5):
+        assert median <= 8_000
+
+
+@pytest.mark.parametrize("weight", [0.01, 0.25, 0.5])
+def test_without_a_loss_the_sample_ratio_is_quiet(executor: Executor, weight: float) -> None:
+    median, share = sample_ratios.alarms(executor, 0.0, weight, 400)
+    assert median == math.inf
+    assert share <= 0.003
+
+
+def test_feedback_counts_only_once_it_has_matured(executor: Executor) -> None:
+    assert feedback.false_verdicts(executor, matured=True, count=200) <= 0.05
+    assert feedback.false_verdicts(executor, matured=False, count=100) >= 0.3

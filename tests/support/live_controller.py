@@ -1,0 +1,107 @@
+"""The real controller of experiments beside a router of a test: in this process, on a directory of the test."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from app.config.experiments import Experiment
+from app.config.schema import Config
+from app.errors import Unavailable
+from app.experiments.analysis.analysis import Analysis, same_run
+from app.experiments.answers import Answers
+from app.experiments.columns import Tables
+from app.experiments.controller import Controller
+from app.ledger.controller_client import Answer
+from tests.support.experiment_world import Unpaced
+
+
+def _analysis(name: str, experiment: Experiment, config: Config, tables: Tables, started_at: float) -> Analysis:
+    """One that looks whenever there is something new: tests do not wait for the next look."""
+    return Analysis(name, experiment, config, tables, started_at, pace=Unpaced())
+
+
+class LiveController:
+    """A `ControllerClient` that hosts a `Controller` on `base`/<the configuration's ledger.url>.
+
+    `absent`: it cannot be reached. `ahead_s`: how far its clock is ahead of the routers', for what takes minutes.
+    """
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.absent = False
+        self.ahead_s = 0.0
+        self._lock = threading.Lock()
+        self._config: Config | None = None
+        self._controller: Controller | None = None
+
+    @property
+    def directory(self) -> Path:
+        """Where it keeps exposures."""
+        assert self._config is not None
+        return self.base / self._config.ledger.url
+
+    def configure(self, config: Config) -> None:
+        """Starts it with the first configuration, later delivers a new one."""
+        with self._lock:
+            self._config = config
+            if self._controller is None:
+                self._start()
+            self._running.configure(config)
+
+    async def send(self, batch: bytes) -> bytes:
+        return await asyncio.to_thread(self._ingest, batch)
+
+    async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        return await asyncio.to_thread(self._answer, method, path, query, body)
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass for the controller alone: what waits for that long happens now."""
+        with self._lock:
+            self.ahead_s += seconds
+            self._running.tick()
+
+    def replaced(self, *, killed: bool = False) -> None:
+        """Another controller takes over on the same directory; the former one may have been `killed` before."""
+        with self._lock:
+            if not killed:
+                self._running.close()
+            self._start()
+            assert self._config is not None
+            self._running.configure(self._config)
+
+    def close(self) -> None:
+        """Writes everything that waits."""
+        with self._lock:
+            self._running.close()
+
+    @property
+    def _running(self) -> Controller:
+        assert self._controller is not None, "it has no configuration yet"
+        return self._controller
+
+    def _start(self) -> None:
+        assert self._config is not None
+        self._controller = Controller(
+            self._config.ledger, base=self.base, analysis_factory=_analysis, same_run=same_run, clock=self._now
+        )
+        self._answers = Answers(self._controller)
+
+    def _now(self) -> float:
+        return time.time() + self.ahead_s
+
+    def _ingest(self, batch: bytes) -> bytes:
+        if self.absent:
+            raise Unavailable("The controller of experiments cannot be reached")
+        with self._lock:
+            answer = self._running.ingest(batch)
+            self._running.tick()
+            return answer
+
+    def _answer(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        if self.absent:
+            raise Unavailable("The controller of experiments cannot be reached")
+        with self._lock:
+            self._running.tick()
+            return self._answers.answer(method, path, query, body)

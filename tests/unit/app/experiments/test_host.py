@@ -1,0 +1,157 @@
+"""The host: a controller in a thread of its own, and the same over HTTP."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route
+
+from app.config.schema import Config
+from app.errors import Broken, Unavailable, UpstreamError
+from app.experiments.columns import Tables
+from app.experiments.controller import InvalidBatch
+from app.experiments.host import ControllerHost, host_controller
+from app.experiments.storage import segments
+from app.experiments.storage.store import LocalStore
+from app.internal_api import APP_PREFIX, EXPERIMENTS
+from app.ledger.wire import Acknowledgement, decode_acknowledgement, encode
+from app.server.experiments_host import experiments_app
+from app.upstream.controller_client import HttpController
+from app.upstream.target import RuntimeEnvironment
+from deployments.engine.internal_key import InternalKeyMiddleware
+from tests.support.exposures import batch, row, start
+from tests.support.servers import ServerPool, serve
+from tests.unit.app.experiments.test_controller import configuration
+
+KEY = "internal"
+
+
+class ConfigurationSource:
+    """A control plane: what it applies, or that it does not answer."""
+
+    def __init__(self, config: Config | None) -> None:
+        self.config = config
+        self.is_absent = False
+
+    async def __call__(self) -> Config | None:
+        if self.is_absent:
+            raise UpstreamError("absent")
+        return self.config
+
+
+def host(tmp_path: Path, config: Config | None) -> tuple[ControllerHost, ConfigurationSource]:
+    source = ConfigurationSource(config)
+    return host_controller(source, tmp_path), source
+
+
+def one_request(number: int = 1) -> bytes:
+    return encode(batch(number, starts=[start(number)], rows=[row(number)], oldest=1))
+
+
+async def test_what_a_router_sends_is_on_disk_when_the_host_has_stopped(tmp_path: Path) -> None:
+    hosted, _ = host(tmp_path, configuration(starts_at=1.0))
+    async with hosted:
+        assert decode_acknowledgement(await hosted.send(one_request())) == Acknowledgement(1, 0)
+        answer = await hosted.ask("GET", "/experiments", {}, b"")
+        assert [it["experiment"] for it in json.loads(answer.body)["experiments"]] == ["trial"]
+    store = LocalStore(tmp_path / ".run/ledger")
+    (segment,) = segments.committed(store)
+    assert segments.read(store, segment, Tables())[1].rows.seq.tolist() == [1]
+
+
+async def test_before_the_first_configuration_it_takes_nothing(tmp_path: Path) -> None:
+    hosted, source = host(tmp_path, None)
+    source.is_absent = True
+    async with hosted:
+        with pytest.raises(Unavailable):
+            await hosted.send(one_request())
+        source.is_absent, source.config = False, configuration()
+        await until(lambda: hosted._controller is not None)
+        assert decode_acknowledgement(await hosted.send(one_request())).received == 1
+
+
+async def test_a_configuration_with_another_directory_gets_another_controller(tmp_path: Path) -> None:
+    hosted, source = host(tmp_path, configuration())
+    async with hosted:
+        await hosted.send(one_request())
+        first, source.config = (
+            hosted._controller,
+            configuration().model_copy(
+                update={"ledger": configuration().ledger.model_copy(update={"url": "elsewhere"})}
+            ),
+        )
+        assert first is not None
+        first.wants_configuration = True
+        await until(lambda: hosted._controller is not first)
+        assert decode_acknowledgement(await hosted.send(one_request(2))) == Acknowledgement(0, 0)
+    assert len(segments.committed(LocalStore(tmp_path / ".run/ledger"))) == 1
+
+
+async def test_a_directory_that_cannot_be_read_is_an_answer(tmp_path: Path) -> None:
+    hosted, _ = host(tmp_path, configuration())
+    async with hosted:
+        await hosted.send(one_request())
+        await until(lambda: (tmp_path / ".run/ledger/journal").exists())
+        (tmp_path / ".run/ledger").rename(tmp_path / "gone")
+        (tmp_path / ".run/ledger").write_text("")
+        answer = await hosted.ask("GET", f"/requests/{5:016x}", {}, b"")
+        assert answer.status == 503
+        assert "cannot be read" in json.loads(answer.body)["message"]
+
+
+async def test_over_http_it_is_the_same_behind_the_internal_key(tmp_path: Path) -> None:
+    hosted, _ = host(tmp_path, configuration(starts_at=1.0))
+    pool = ServerPool()
+    inner = experiments_app(hosted)
+    guarded = InternalKeyMiddleware(inner, key=KEY)
+    app = Starlette(routes=[Mount(f"{APP_PREFIX}{EXPERIMENTS}", guarded)], lifespan=inner.router.lifespan_context)
+    with pool.host(app) as url:
+        async with HttpController(RuntimeEnvironment(url, KEY)) as client:
+            assert decode_acknowledgement(await client.send(one_request())) == Acknowledgement(1, 0)
+            with pytest.raises(Broken, match="status 400"):
+                await client.send(b"nonsense")
+            missing = await client.ask("GET", "/experiments/a b%2Fc", {"format": "text"}, b"")
+            assert missing.status == 404
+            assert "a b%2Fc" in json.loads(missing.body)["message"]
+            assert (await client.ask("GET", "/experiments/trial", {"format": "text"}, b"")).media_type.startswith(
+                "text/"
+            )
+        async with HttpController(RuntimeEnvironment(url, "wrong")) as stranger:
+            with pytest.raises(Unavailable):
+                await stranger.send(one_request(2))
+    pool.close()
+
+
+async def test_an_answer_of_something_else_is_no_answer() -> None:
+    async def router(request: object) -> JSONResponse:
+        return JSONResponse({"error": {"message": "No route"}}, 404)
+
+    with serve(Starlette(routes=[Route("/{path:path}", router, methods=["GET", "POST"])])) as url:
+        async with HttpController(RuntimeEnvironment(url, KEY)) as client:
+            with pytest.raises(Unavailable):
+                await client.send(one_request())
+            with pytest.raises(Unavailable):
+                await client.ask("GET", "/experiments", {}, b"")
+    async with HttpController(RuntimeEnvironment("http://127.0.0.1:9", KEY)) as client:
+        with pytest.raises(Unavailable):
+            await client.send(one_request())
+
+
+async def test_what_is_no_batch_is_told_in_the_same_process_too(tmp_path: Path) -> None:
+    hosted, _ = host(tmp_path, configuration())
+    async with hosted:
+        with pytest.raises(InvalidBatch):
+            await hosted.send(b"nonsense")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Within half a minute."""
+    for _ in range(600):
+        if condition():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("it did not happen")

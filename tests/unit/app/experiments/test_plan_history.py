@@ -1,0 +1,94 @@
+"""The numbered plans of endpoints in the journal."""
+
+import itertools
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.config.schema import Config, parse
+from app.experiments.plan_history import PlanEntry, history, new_plans
+from app.experiments.storage.journal import Entry
+from app.ledger.plans import plan_of
+
+
+def config(blue: int = 90, plan: dict[str, Any] | None = None, **endpoint: Any) -> Config:
+    chat = {"tasks": ["chat"], "traffic": {"blue": blue, "green": 100 - blue}, "plan": plan or {}, **endpoint}
+    deployments = {name: {"url": f"http://{name}", "model": "m"} for name in ("blue", "green")}
+    return parse({"endpoints": {"chat": chat}, "deployments": deployments})
+
+
+def journal(*configs: Config) -> list[Entry]:
+    entries: list[Entry] = [Entry(0.0, "controller_started")]
+    for number, it in enumerate(configs):
+        entries += new_plans(entries, it, 100.0 + number)
+    return entries
+
+
+def numbers(*configs: Config) -> list[int]:
+    return [it.generation for it in history(journal(*configs), "chat")][::-1]
+
+
+def test_a_plan_of_a_file_is_numbered_and_one_of_the_api_keeps_its_number() -> None:
+    assert numbers(config()) == [0]
+    assert numbers(config(), config(80, {"generation": 1})) == [0, 1]
+    assert numbers(config(), config(80, {"generation": 1}), config(70)) == [0, 1, 2]
+    assert numbers(config(80, {"generation": 7}), config(70), config(60, {"generation": 9})) == [7, 8, 9]
+
+
+def test_the_same_document_again_is_the_same_generation() -> None:
+    assert numbers(config(), config(), config(fallback=["green"])) == [0]
+    written = config(80, {"generation": 5, "by": "ann"})
+    assert numbers(config(), written, config(80)) == [0, 5, 5]
+    assert numbers(config(), written, config(80), config(90)) == [0, 5, 5, 6]
+
+
+def test_a_number_that_was_given_before_is_not_given_again() -> None:
+    """A router that could not ask for the last number counted on from the file's 0."""
+    assert numbers(config(80, {"generation": 5}), config(70), config(60, {"generation": 1})) == [5, 6, 7]
+
+
+def test_an_entry_says_who_made_the_plan_when_and_why() -> None:
+    expires = {"at": 2e9, "generation": 0, "weights": {"blue": 90, "green": 10}}
+    override = {"unit": "00000000000000ab", "deployment": "green"}
+    made = config(
+        80,
+        {"generation": 1, "by": "ann", "reason": "a try", "since": 99.5, "expires": expires, "overrides": [override]},
+    )
+    latest, first = history(journal(config(), made), "chat")
+    assert latest == PlanEntry(
+        endpoint="chat",
+        generation=1,
+        plan=plan_of("chat", made.endpoints["chat"]).id,
+        weights={"blue": 80, "green": 20},
+        since=99.5,
+        by="ann",
+        reason="a try",
+        overrides=1,
+        expires=2e9,
+        content=latest.content,
+    )
+    assert (first.since, first.by, first.reason, first.expires) == (100.0, None, None, None)
+    assert "00000000000000ab" not in str(journal(made)), "the journal is never deleted: it holds no units"
+
+
+def test_what_is_no_plan_is_left_out() -> None:
+    assert history([Entry(1.0, "plan", None, {"endpoint": "chat"}), *journal(config())], "chat")[0].generation == 0
+    assert history(journal(config()), "other") == []
+
+
+steps = st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=12)
+
+
+@given(steps)
+def test_numbers_never_fall_and_differ_for_plans_that_differ(changes: list[tuple[int, bool]]) -> None:
+    """Files (True) and changes over the API, by routers that cannot ask for the last number."""
+    generation, configs = 0, list[Config]()
+    for weight, is_file in changes:
+        generation = 0 if is_file else generation + 1
+        configs.append(config(weight, {"generation": generation}))
+    found = history(journal(*configs), "chat")[::-1]
+    assert [it.generation for it in found] == sorted(it.generation for it in found)
+    for one, other in itertools.pairwise(found):
+        assert one.plan != other.plan
+        assert one.generation < other.generation or one.weights == other.weights

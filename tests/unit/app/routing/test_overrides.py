@@ -1,0 +1,19 @@
+"""Units with a deployment of their own."""
+
+from app.config.plans import Override
+from app.ledger.units import Hashes
+from app.routing.overrides import Overrides
+
+UNIT = Hashes(b"secret").unit
+
+
+def test_a_unit_is_found_by_its_key_until_the_time_is_over() -> None:
+    now = 100.0
+    units = [
+        Override(unit=f"{UNIT(key):016x}", deployment="green", until=until)
+        for key, until in (("ann", 200.0), ("bob", None))
+    ]
+    overrides = Overrides(units, UNIT, lambda: now)
+    assert [overrides.deployment(key) for key in ("ann", "bob", "cy")] == ["green", "green", None]
+    now = 200.0
+    assert [overrides.deployment(key) for key in ("ann", "bob", "cy")] == [None, "green", None]
