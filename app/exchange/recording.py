@@ -6,9 +6,8 @@ from app.access.caller import Caller
 from app.dialects.base import Call
 from app.exchange.request import CLIENT_CLOSED_REQUEST
 from app.exchange.snapshot import Snapshot
-from app.ledger.conversation import turns
-from app.ledger.exposure import Exposure
-from app.ledger.ledger import Arrival, Ledger
+from app.ledger.exposure import Arrival, Exposure
+from app.ledger.ledger import Ledger
 from app.ledger.rows import Ending
 from app.routing.traffic import Assignment
 from app.telemetry.access_log import Record
@@ -37,7 +36,7 @@ def drawn(
         call.task,
         call.translation.stream,
         prompt_bytes,
-        turns(call.task, call.body),
+        call.body,
         record.started,
     )
     return ledger.start(scope, arrival)

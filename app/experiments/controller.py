@@ -263,10 +263,12 @@ class Controller:
         }
 
     def _configuration(self, config: Config, now: float) -> list[Entry]:
-        """The traffic and the experiments, for the journal; nothing if it says so already."""
+        """What judging depends on besides the experiments' sections, for the journal; nothing if it says so already."""
         detail = {
             "traffic": {name: dict(endpoint.traffic) for name, endpoint in config.endpoints.items()},
             "experiments": {name: it.state for name, it in config.experiments.items()},
+            "prices": {name: it.price.model_dump() for name, it in config.deployments.items() if it.price is not None},
+            "total_s": config.timeouts.total_s,
         }
         last = next((it for it in reversed(self._keeper.entries) if it.kind == "configuration"), None)
         return [] if last is not None and last.detail == detail else [Entry(now, "configuration", None, detail)]

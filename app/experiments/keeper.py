@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from app.config.experiments import LedgerSettings
+from app.experiments.attempts import Attempts
 from app.experiments.columns import Exposures, RowColumns, Tables, router_hash
 from app.experiments.routers import forget
 from app.experiments.storage import housekeeping, reading, segments
@@ -35,7 +36,6 @@ LOOK_S = 60.0
 """How often segments of other controllers are looked for (for a moment there may be two), and hours to merge."""
 
 TIDY_S = 86400.0
-RETRY_S = (5.0, 10.0, 20.0, 40.0, 60.0)
 CLOSE_S = 30.0
 """The longest wait for a round under way when the keeper closes."""
 
@@ -92,9 +92,7 @@ class Keeper:
         self._round: tuple[Round, Future[Outcome]] | None = None
         self._looked_at = self._merged_at = now
         self._tidied_at = now + LOOK_S - TIDY_S
-        self._failures, self._retry_at = 0, now
-        self._failing_since: float | None = None
-        self._error: str | None = None
+        self._attempts = Attempts()
 
     @property
     def is_open(self) -> bool:
@@ -103,7 +101,7 @@ class Keeper:
 
     def health(self) -> Health:
         """For reports and metrics."""
-        return Health(self._failing_since, self._error, self.waiting.records)
+        return Health(self._attempts.failing_since, self._attempts.error, self.waiting.records)
 
     def journal(self, entries: Sequence[Entry]) -> None:
         """Adds entries, which are written with the next round."""
@@ -113,13 +111,13 @@ class Keeper:
 
     def open(self, now: float) -> bool:
         """Reads what the directory holds, but for the exposures. Whether it has; after a failure it waits a while."""
-        if self.is_open or now < self._retry_at:
+        if self.is_open or not self._attempts.allowed(now):
             return self.is_open
         try:
             store = self._open_store()
             found = reading.contents(store)
         except StoreError as error:
-            self._failed(str(error), now)
+            self._attempts.failed(str(error), now)
             return False
         self._store = store
         self._segments, self._footers, self.snapshots = found.segments, found.footers, found.snapshots
@@ -127,7 +125,7 @@ class Keeper:
         for footer in found.footers.values():
             self.waiting.resume(footer)
         self.waiting.drop_stored()
-        self._worked()
+        self._attempts.succeeded()
         return True
 
     def history(self, since: float) -> Iterator[Exposures]:
@@ -161,7 +159,7 @@ class Keeper:
                 if not self._round[1].done():
                     return others
                 others += self._finish(now)
-            if not self.is_open or now < self._retry_at:
+            if not self.is_open or not self._attempts.allowed(now):
                 return others
             round_ = self._next_round(now, states)
             if not round_.has_work:
@@ -260,9 +258,9 @@ class Keeper:
             forget(self.waiting.routers, now)
             self._footers = {it: footer for it, footer in self._footers.items() if now - footer.written_at < 2 * TIDY_S}
         if outcome.error is not None:
-            self._failed(outcome.error, now)
+            self._attempts.failed(outcome.error, now)
         else:
-            self._worked()
+            self._attempts.succeeded()
         return self._others(outcome.found, now) if outcome.found is not None else []
 
     def _others(self, found: list[Segment], now: float) -> list[Exposures]:
@@ -278,22 +276,12 @@ class Keeper:
                 self.waiting.absorb(footer)
                 exposures += [unseen] if unseen is not None else []
         except StoreError as error:
-            self._failed(str(error), now)
+            self._attempts.failed(str(error), now)
         return exposures
 
     def _add(self, segment: Segment, footer: Footer) -> None:
         self._segments.add(segment)
         self._footers[segment] = footer
-
-    def _failed(self, error: str, now: float) -> None:
-        self._retry_at = now + RETRY_S[min(self._failures, len(RETRY_S) - 1)]
-        self._failures += 1
-        self._error = error
-        if self._failing_since is None:
-            self._failing_since = now
-
-    def _worked(self) -> None:
-        self._failures, self._failing_since, self._error = 0, None, None
 
     def _name(self) -> str:
         self._names += 1

@@ -1,7 +1,6 @@
 """The read side of a ledger's directory alone, without a controller: nothing is written there.
 
-The journal says what ran and when, the segments what was recorded. What neither says, such as prices and timeouts, is
-taken from a configuration, if one is given.
+The journal says what ran, when, and by which traffic, prices and timeouts; the segments say what was recorded.
 """
 
 import json
@@ -38,7 +37,6 @@ class RecordedLedger:
         base: Path,
         analysis_factory: AnalysisFactory,
         *,
-        config: Config | None = None,
         at: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -46,12 +44,13 @@ class RecordedLedger:
         self._contents = contents = reading.contents(self._store)
         if not contents.entries and not contents.segments:
             raise Missing(f"{url} holds no ledger")
-        self._new_analysis, self._config, self._at, self._clock = analysis_factory, config, at, clock
+        self._new_analysis, self._at, self._clock = analysis_factory, at, clock
         entries = [entry for entry in contents.entries if at is None or entry.at <= at]
-        self._traffic: dict[str, dict[str, int]] = {}
+        self._settings: dict[str, Any] = {"traffic": {}, "prices": {}}
         for entry in entries:
             if entry.kind == "configuration":
-                self._traffic |= entry.detail.get("traffic", {})
+                traffic = {**self._settings["traffic"], **entry.detail.get("traffic", {})}
+                self._settings |= {**entry.detail, "traffic": traffic}
         self._entries, self._runs = entries, runs_of(entries)
         self._judged: dict[str, Evidence] = {}
 
@@ -64,7 +63,7 @@ class RecordedLedger:
         return {name: _section(run) for name, run in self._runs.items()}
 
     def analysis(self, name: str) -> Evidence | None:
-        """The evidence of the experiment's last run. Raises BadRequest if a configuration must be named for it."""
+        """The evidence of the experiment's last run. Raises BadRequest if the journal does not say enough of it."""
         run = self._runs.get(name)
         if run is None:
             return None
@@ -105,33 +104,25 @@ class RecordedLedger:
         """A configuration of this one experiment, as far as its analysis needs it."""
         experiment = _section(run)
         names = dict.fromkeys([*(experiment.arms if experiment.mode == "ab" else [experiment.control])])
-        traffic = self._traffic.get(experiment.endpoint) or _evenly(list(names))
-        known = self._config.deployments if self._config is not None else {}
+        traffic = self._settings["traffic"].get(experiment.endpoint) or _evenly(list(names))
+        prices = self._settings["prices"]
         deployments = {
-            # `url` and `space_id` stand for what the journal does not say and the analysis does not need.
+            # `url` and `space_id` stand for what the analysis does not need.
             name: {"url": "http://recorded", "model": name, "tasks": list(TASKS), "space_id": "recorded"}
-            | ({"price": known[name].price} if name in known else {})
+            | ({"price": prices[name]} if name in prices else {})
             for name in {**traffic, **names}
         }
+        sticky = json.loads(run.unit) if run.unit else None
         plain = {
-            "endpoints": {
-                experiment.endpoint: {
-                    "tasks": ["chat"],
-                    "traffic": traffic,
-                    "sticky": json.loads(run.unit) if run.unit else None,
-                }
-            },
+            "endpoints": {experiment.endpoint: {"tasks": ["chat"], "traffic": traffic, "sticky": sticky}},
             "deployments": deployments,
             "experiments": {run.name: experiment},
-            **({"timeouts": self._config.timeouts} if self._config is not None else {}),
+            **({"timeouts": {"total_s": self._settings["total_s"]}} if "total_s" in self._settings else {}),
         }
         try:
             return parse(plain)
         except ConfigError as error:
-            raise BadRequest(
-                f"The journal alone does not say enough of '{run.name}'; name the configuration file: {error}",
-                param="config",
-            ) from None
+            raise BadRequest(f"The journal does not say enough of '{run.name}' to judge it: {error}") from None
 
 
 def _section(run: Run) -> Experiment:

@@ -49,36 +49,47 @@ _FINISHES: Mapping[str, Finish] = {
 """The engine's words."""
 
 
-class Draw(NamedTuple):
-    """What is known when the arm is drawn. `started` is the arrival in seconds of `time.perf_counter`, `at` the same in
-    Unix seconds; the numbers are those of `wire.Row`."""
+class Arrival(NamedTuple):
+    """A request whose arm has been drawn.
 
-    scope: Scope
-    seq: int
-    at: float
-    started: float
-    request: int
-    unit: int
-    caller: int
+    `key` is its sticky key, None: the request is its own unit. `reason` is a `routing.traffic.Reason`. `caller` is the
+    caller's id. `body` is the request in vLLM's fields. `started` is the arrival in seconds of `time.perf_counter`.
+    """
+
+    request_id: str
+    key: str | None
+    caller: str
     assigned: str
-    reason: int
+    reason: str
     dialect: str
     task: str
     stream: bool
     prompt_bytes: int
+    body: Mapping[str, Any]
+    started: float
+
+
+class Identity(NamedTuple):
+    """What is recorded of an arrival in place of its words; as in `wire.Row`."""
+
+    at: float
+    request: int
+    unit: int
+    caller: int
+    reason: int
     turn: int
-    in_flight: int
     flags: int
 
 
 class Exposure:
-    """What has been seen of the request of `draw`. Times are in seconds.
+    """What has been seen of one request. Times are in seconds.
 
     `served` is the deployment that answered, "" while none has. `kept` is the answer so far, of a request with a
-    `promise` about its form; None if it is too long to be checked.
+    `promise` about its form; None if it is too long to be checked. `identity` is computed later, for many at once.
     """
 
     # Defaults of the class: most requests change few of them, and an instance is made for every request.
+    identity: Identity | None = None
     served: str = ""
     answer_id: int = 0
     failure: Failure = Failure.NONE
@@ -93,22 +104,24 @@ class Exposure:
     kept: bytearray | None = None
     _patterns: OutputPatterns | None = None
     _steady: bool = False
+    _head: bytes = b""
+    _streamed_by: str = ""
     _first: float = 0.0
     _last: float = 0.0
     _chunks: int = 0
     _slow: int = 0
     _unfinished: int = 0
 
-    def __init__(self, draw: Draw) -> None:
-        self.draw = draw
-        self.due = draw.scope.first_due[draw.stream]
+    def __init__(self, scope: Scope, arrival: Arrival, seq: int, in_flight: int) -> None:
+        self.scope, self.arrival, self.seq, self.in_flight = scope, arrival, seq, in_flight
+        self.due = scope.first_due[arrival.stream]
         """The age at which the request is late next."""
         self._tail: list[bytes] = []
 
     def sent(self, path: str, body: Mapping[str, Any]) -> None:
         """The main request goes to the engine."""
         self.path = path
-        self._patterns = output_patterns(path, stream=self.draw.stream)
+        self._patterns = output_patterns(path, stream=self.arrival.stream)
         self.promise = promised(body)
         self.kept = bytearray() if self.promise is not None else None
 
@@ -138,8 +151,8 @@ class Exposure:
     def _begin(self, now: float, chunk: bytes) -> None:
         """Before there is visible output, and for streams that are checked: looks into the chunk."""
         self._tail = [*self._tail[1 - _LAST_CHUNKS :], chunk]
-        if self.answer_id == 0:
-            self._identify(chunk)
+        if not self._head:
+            self._head = chunk
         if self.kept is not None:
             self._keep(chunk)
         if not self.is_visible:
@@ -148,7 +161,7 @@ class Exposure:
             self.itl_max = max(self.itl_max, now - self._last)
             self._chunks += 1
         elif self.is_visible or self._patterns is None or self._patterns.token.search(chunk):
-            self.first_token = time.perf_counter() - self.draw.started
+            self.first_token = time.perf_counter() - self.arrival.started
             self._first, self._chunks = now, 1
         self._last = now
         self._steady = self.is_visible and self.kept is None
@@ -157,12 +170,19 @@ class Exposure:
         """The stream of deployment `name` is over; if it broke, the silence before counts as a gap."""
         if not in_order and self.first_token is not None:
             self.itl_max = max(self.itl_max, now - self._last)
+        self._streamed_by = name
+
+    def conclude(self) -> None:
+        """Looks into what is left of a stream, once, after its end."""
+        if not self._head:
+            return
+        self._identify(self._head)
         end = b"".join(self._tail[-_LAST_CHUNKS:])
-        self._tail.clear()
+        self._head, self._tail = b"", []
         self._finish(end)
         if b'"error"' in end and (error := error_in(end)) is not None:
             self.is_broken = True
-            self.failed(name, error)
+            self.failed(self._streamed_by, error)
 
     def answer(self, answer: bytes) -> None:
         """The engine's whole answer."""
@@ -174,7 +194,7 @@ class Exposure:
 
     def failed(self, name: str, error: SwitchyardError) -> None:
         """An attempt at deployment `name` failed. Only the assigned one's failure counts, its first."""
-        if name == self.draw.assigned and self.failure is Failure.NONE:
+        if name == self.arrival.assigned and self.failure is Failure.NONE:
             self.failure = next((failure for kind, failure in _FAILURES if isinstance(error, kind)), Failure.NONE)
 
     def diverted(self) -> None:
@@ -188,15 +208,15 @@ class Exposure:
 
     def late(self, age: float) -> Iterator[tuple[LateKind, float]]:
         """The limits that the request has passed at `age` and that were not told before."""
-        scope = self.draw.scope
-        while self.draw.stream and self._slow < len(scope.slow) and age > (limit := scope.slow[self._slow]):
+        scope = self.scope
+        while self.arrival.stream and self._slow < len(scope.slow) and age > (limit := scope.slow[self._slow]):
             self._slow += 1
             if self.first_token is None or self.first_token > limit:
                 yield LateKind.SLOW, limit
         while self._unfinished < len(scope.unfinished) and age > (limit := scope.unfinished[self._unfinished]):
             self._unfinished += 1
             yield LateKind.UNFINISHED, limit
-        slow = scope.slow[self._slow :] if self.draw.stream else ()
+        slow = scope.slow[self._slow :] if self.arrival.stream else ()
         self.due = min((*slow, *scope.unfinished[self._unfinished :]), default=NEVER)
 
     def _identify(self, answer: bytes) -> None:

@@ -7,7 +7,7 @@ from app.ledger.exposure import Exposure
 from app.ledger.open_batch import OpenBatch
 from app.ledger.wire import Failure, Flag, Row
 
-_MAX_U8, _MAX_U32 = 2**8 - 1, 2**32 - 1
+_MAX_U8, _MAX_U16, _MAX_U32 = 2**8 - 1, 2**16 - 1, 2**32 - 1
 
 
 class Ending(NamedTuple):
@@ -29,12 +29,13 @@ class Ending(NamedTuple):
 
 def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
     """The row, with indexes into `batch`."""
-    draw, usage = exposure.draw, ending.usage
+    arrival, identity, usage = exposure.arrival, exposure.identity, ending.usage
+    assert identity is not None, "starts are recorded before rows"
     names, prompt_tokens, completion_tokens = batch.names, None, None
     if usage is not None:
         prompt_tokens = usage.prompt_tokens if usage.prompt_tokens < _MAX_U32 else _MAX_U32
         completion_tokens = usage.completion_tokens if usage.completion_tokens < _MAX_U32 else _MAX_U32
-    first_token, attempts, flags = exposure.first_token, ending.attempts, draw.flags
+    first_token, attempts, flags = exposure.first_token, ending.attempts, identity.flags
     if ending.gone:
         flags |= Flag.CLIENT_GONE
     if ending.invalid:
@@ -45,23 +46,23 @@ def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
     if ending.status >= 500 and failure is Failure.NONE:  # a bug of the router's
         failure = Failure.OTHER
     return Row(
-        draw.seq,
-        draw.at,
-        draw.request,
+        exposure.seq,
+        identity.at,
+        identity.request,
         exposure.answer_id,
-        draw.unit,
-        draw.caller,
-        batch.plan(draw.scope.plan),
-        names[draw.assigned],
+        identity.unit,
+        identity.caller,
+        batch.plan(exposure.scope.plan),
+        names[arrival.assigned],
         names[exposure.served] if exposure.served else -1,
-        draw.reason,
-        names[draw.dialect],
-        names[draw.task],
-        draw.stream,
+        identity.reason,
+        names[arrival.dialect],
+        names[arrival.task],
+        arrival.stream,
         ending.status,
         failure,
         attempts if attempts < _MAX_U8 else _MAX_U8,
-        draw.prompt_bytes,
+        min(arrival.prompt_bytes, _MAX_U32),
         _u32(ending.max_tokens) if ending.max_tokens is not None else None,
         prompt_tokens,
         completion_tokens,
@@ -70,8 +71,8 @@ def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
         exposure.itl_mean(completion_tokens) if first_token is not None else None,
         exposure.itl_max if first_token is not None else None,
         exposure.finish,
-        draw.turn,
-        draw.in_flight,
+        identity.turn,
+        min(exposure.in_flight, _MAX_U16),
         exposure.is_cold,
         flags,
     )

@@ -19,10 +19,6 @@ Ledger = Annotated[
     str | None,
     typer.Option(metavar="DIR", help="Read a ledger's directory (or s3://, gs://, abfs://), without a server."),
 ]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="With --ledger: prices and timeouts of this configuration."),
-]
 Name = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="The experiment, as in the configuration.")]
 Metric = Annotated[
     str | None, typer.Option(metavar="METRIC", help="As in the report: ttft, ttft.p95. Default: the first primary.")
@@ -32,9 +28,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")
 
 
 @app.command("list")
-def list_(
-    form: Format = "text", ledger: Ledger = None, config: ConfigFile = None, url: Url = None, key: Key = None
-) -> None:
+def list_(form: Format = "text", ledger: Ledger = None, url: Url = None, key: Key = None) -> None:
     """List the experiments: state, split, units, decision.
 
     \b
@@ -42,7 +36,7 @@ def list_(
       switchyard experiments list
       switchyard experiments list --ledger .run/ledger
     """
-    _print(_source(url, key, ledger, config).ask("GET", "/experiments", {"format": form}))
+    _print(_source(url, key, ledger).ask("GET", "/experiments", {"format": form}))
 
 
 @app.command()
@@ -54,7 +48,6 @@ def report(
     check: Annotated[bool, typer.Option("--check", help="Exit by the decision, see above.")] = False,
     form: Format = "text",
     ledger: Ledger = None,
-    config: ConfigFile = None,
     url: Url = None,
     key: Key = None,
 ) -> None:
@@ -80,7 +73,7 @@ def report(
 
     path = path_of(name, "/report")
     try:
-        source = _source(url, key, ledger, config, at)
+        source = _source(url, key, ledger, at)
         shown = source.ask("GET", path, {"format": form})
         if not check:
             _print(shown)
@@ -102,7 +95,6 @@ def history(
     treatment: Treatment = None,
     form: Format = "text",
     ledger: Ledger = None,
-    config: ConfigFile = None,
     url: Url = None,
     key: Key = None,
 ) -> None:
@@ -115,7 +107,7 @@ def history(
     from deployments.cli.experiments.source import path_of
 
     query = _given(format=form, metric=metric, treatment=treatment)
-    _print(_source(url, key, ledger, config).ask("GET", path_of(name, "/history"), query))
+    _print(_source(url, key, ledger).ask("GET", path_of(name, "/history"), query))
 
 
 @app.command()
@@ -129,7 +121,6 @@ def planner(
     treatment: Treatment = None,
     form: Format = "text",
     ledger: Ledger = None,
-    config: ConfigFile = None,
     url: Url = None,
     key: Key = None,
 ) -> None:
@@ -143,7 +134,7 @@ def planner(
     from deployments.cli.experiments.source import path_of
 
     query = _given(format=form, metric=metric, effect=effect, power=power, treatment=treatment)
-    _print(_source(url, key, ledger, config).ask("GET", path_of(name, "/planner"), query))
+    _print(_source(url, key, ledger).ask("GET", path_of(name, "/planner"), query))
 
 
 @app.command()
@@ -152,7 +143,6 @@ def aa(
     runs: Annotated[int, typer.Option(min=1, max=10_000, help="How often the recorded units are labelled.")] = 1000,
     form: Format = "text",
     ledger: Ledger = None,
-    config: ConfigFile = None,
     url: Url = None,
     key: Key = None,
 ) -> None:
@@ -167,7 +157,7 @@ def aa(
     """
     from deployments.cli.experiments.source import false_verdicts
 
-    _print(false_verdicts(_source(url, key, ledger, config), name, runs, form))
+    _print(false_verdicts(_source(url, key, ledger), name, runs, form))
 
 
 @app.command()
@@ -279,21 +269,18 @@ def export(
     typer.echo(f"{rows} exposures.", err=True)
 
 
-def _source(
-    url: str | None, key: str | None, ledger: str | None = None, config: Path | None = None, at: str | None = None
-) -> "Source":
+def _source(url: str | None, key: str | None, ledger: str | None = None, at: str | None = None) -> "Source":
     """The ledger's directory, if there is one, else the server."""
     from deployments.cli.experiments.source import Server
 
     if ledger is None:
-        for option, value in (("--at", at), ("--config", config)):
-            if value is not None:
-                raise CommandError(f"{option} needs --ledger: a running server tells the present", ExitCode.USAGE)
+        if at is not None:
+            raise CommandError("--at needs --ledger: a running server tells the present", ExitCode.USAGE)
         return Server(router_client(url, key))
     from deployments.cli.experiments.directory import open_directory
     from deployments.cli.experiments.times import moment
 
-    return open_directory(ledger, config, at=moment(at, "--at") if at is not None else None)
+    return open_directory(ledger, at=moment(at, "--at") if at is not None else None)
 
 
 def _given(**query: object) -> dict[str, str]:

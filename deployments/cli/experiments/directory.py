@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from app.config.base import ConfigError
-from app.config.serve_file import load
 from app.experiments.analysis.analysis import Analysis
 from app.experiments.answers import Answers
 from app.experiments.recorded import RecordedLedger
@@ -12,17 +10,13 @@ from deployments.cli.errors import CommandError
 from deployments.cli.experiments.source import Directory
 
 
-def open_directory(url: str, config: Path | None, *, at: float | None) -> Directory:
+def open_directory(url: str, *, at: float | None) -> Directory:
     """Reads the ledger at `url`, a directory relative to the current one or an object store's address.
 
-    `config`: the configuration with prices and timeouts. `at`: only what had been recorded by this Unix time. Raises
-    CommandError.
+    `at`: only what had been recorded by this Unix time. Raises CommandError.
     """
     try:
-        settings = load(config) if config is not None else None
-        ledger = RecordedLedger(url, Path.cwd(), Analysis, config=settings, at=at)
-    except ConfigError as error:
-        raise CommandError("\n".join([f"{config} is invalid:", *error.problems])) from None
+        ledger = RecordedLedger(url, Path.cwd(), Analysis, at=at)
     except StoreError as error:
         raise CommandError(f"The ledger cannot be read: {error}") from None
     return Directory(Answers(ledger).answer)

@@ -60,12 +60,9 @@ async def test_a_controller_that_dies_loses_nothing(live: LiveRig) -> None:
 async def test_a_controller_that_dies_again_and_again_under_traffic_counts_every_request_once(live: LiveRig) -> None:
     requests = asyncio.create_task(sent(live, 240))
     while not requests.done():
-        live.controller.absent = False
         await asyncio.sleep(0.1)
-        live.controller.absent = True
         live.controller.replaced(killed=True)
     await requests
-    live.controller.absent = False
     await sent(live, 10, first=240)
     report = await live.report_of(250)
     assert sum(report.requests.values()) == sum(report.units.values()) == 250

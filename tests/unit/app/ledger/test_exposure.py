@@ -17,10 +17,10 @@ from app.errors import (
     Unreachable,
     UpstreamError,
 )
-from app.ledger.exposure import MOST_CHECKED, Draw, Exposure
+from app.ledger.exposure import MOST_CHECKED, Arrival, Exposure
 from app.ledger.plans import Scope
 from app.ledger.units import request_hash
-from app.ledger.wire import Failure, Finish, LateKind, Plan, Reason
+from app.ledger.wire import Failure, Finish, LateKind, Plan
 
 PLAN = Plan("chat", "0-1", {"blue": 50, "green": 50})
 PATH = "/v1/chat/completions"
@@ -35,10 +35,8 @@ ERROR = b'data: {"error": {"message": "out of memory", "code": 500}}\n\n'
 
 def exposure(*, stream: bool = True, slow: Any = (), unfinished: Any = ()) -> Exposure:
     scope = Scope(PLAN, slow, unfinished)
-    reason = Reason.TRAFFIC
-    started = time.perf_counter()
-    draw = Draw(scope, 1, 0.0, started, 2, 3, 4, "blue", reason, "openai", "chat", stream, 10, 0, 0, 0)
-    return Exposure(draw)
+    arrival = Arrival("req", None, "ann", "blue", "traffic", "openai", "chat", stream, 10, {}, time.perf_counter())
+    return Exposure(scope, arrival, 1, 0)
 
 
 def streamed(
@@ -50,6 +48,8 @@ def streamed(
     for now, chunk in chunks:
         made.chunk(now, chunk)
     made.stream_ended("blue", chunks[-1][0] if end is None else end, in_order=in_order)
+    made.conclude()
+    made.conclude()
     return made
 
 

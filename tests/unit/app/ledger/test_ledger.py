@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from app.config.schema import Config, parse
-from app.ledger.exposure import Exposure
-from app.ledger.ledger import MOST_ENTRIES, Arrival, Ledger
+from app.ledger.exposure import Arrival, Exposure, Identity
+from app.ledger.ledger import MOST_ENTRIES, Ledger
 from app.ledger.open_batch import OpenBatch
 from app.ledger.plans import Scope
 from app.ledger.rows import Ending
@@ -52,11 +52,27 @@ class Recorder:
 
     def start(self, assigned: str = "blue", *, turn: int = 0, age: float = 0.0, **fields: Any) -> Exposure:
         given: dict[str, Any] = {"key": "ann", "reason": "sticky", "stream": True, **fields}
+        said = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}] * turn
+        started = time.perf_counter() - age
         arrival = Arrival(
-            "req", given["key"], "caller", assigned, given["reason"], "openai", "chat", given["stream"], 10, turn,
-            time.perf_counter() - age,
-        )  # fmt: skip
+            "req",
+            given["key"],
+            "caller",
+            assigned,
+            given["reason"],
+            "openai",
+            "chat",
+            given["stream"],
+            10,
+            {"messages": said},
+            started,
+        )
         return self.ledger.start(self.scope, arrival)
+
+    def identity(self, exposure: Exposure) -> Identity:
+        self.ledger.catch_up()
+        assert exposure.identity is not None
+        return exposure.identity
 
     def record(self, count: int = 1, **fields: Any) -> None:
         for _ in range(count):
@@ -143,7 +159,7 @@ def test_requests_in_flight_are_counted_until_they_end() -> None:
     recorder.ledger.finish(open_requests[0], Ending(200, 1.0))
     recorder.start()
     (batch,) = recorder.batches()
-    assert [it.draw.in_flight for it in open_requests] == [0, 1, 2]
+    assert [it.in_flight for it in open_requests] == [0, 1, 2]
     assert len(batch.starts) == 4
 
 
@@ -151,17 +167,19 @@ def test_requests_in_flight_are_counted_until_they_end() -> None:
 def test_a_conversation_is_carried_after_a_change_of_plan(turn: int, blue: int, flags: int) -> None:
     recorder = Recorder()
     recorder.scope = recorder.ledger.configure(config(blue=blue))["chat"]
-    assert recorder.start(turn=turn).draw.flags == flags
+    assert recorder.identity(recorder.start(turn=turn)).flags == flags
 
 
 def test_a_request_that_names_its_deployment_is_forced() -> None:
-    assert Recorder().start(reason="header").draw.flags == Flag.FORCED
-    assert Recorder().start(reason="model").draw.flags == Flag.FORCED
+    recorder = Recorder()
+    reasons = ("header", "model", "traffic")
+    flags = [recorder.identity(recorder.start(reason=reason)).flags for reason in reasons]
+    assert flags == [Flag.FORCED, Flag.FORCED, 0]
 
 
 def test_numbers_fit_their_columns() -> None:
     recorder = Recorder()
-    recorder.ledger.finish(recorder.start(turn=10**6), Ending(200, 1.0, attempts=1000, max_tokens=10**30))
+    recorder.ledger.finish(recorder.start(turn=70_000), Ending(200, 1.0, attempts=1000, max_tokens=10**30))
     recorder.ledger.finish(recorder.start(), Ending(200, 1.0, max_tokens="many"))
     (batch,) = recorder.batches()
     assert [(row.turn, row.attempts, row.max_tokens) for row in batch.rows] == [(65535, 255, 2**32 - 1), (0, 1, None)]

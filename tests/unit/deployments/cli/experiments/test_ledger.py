@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 from deployments.cli.errors import ExitCode
 from deployments.cli.experiments.check import Check
@@ -131,15 +130,13 @@ def test_aa_runs_are_waited_for(shell: Shell) -> None:
     assert "PEEKED T-TESTS" in out
 
 
-def test_a_configuration_gives_prices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_journal_has_the_prices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     declared = config(primary=[{"metric": "cost", "minimal_effect": 0.05}])
     costly = Shell(recorded_ledger(tmp_path, World(), declared, 500), capsys)
-    code, _, error = costly("report", NAME)
-    assert code == ExitCode.WRONG
-    assert error.startswith(f"The journal alone does not say enough of '{NAME}'; name the configuration file: ")
-    file = tmp_path / "router.yaml"
-    file.write_text(yaml.safe_dump(json.loads(declared.model_dump_json(include={"endpoints", "deployments"}))))
-    assert costly("report", NAME, "--config", str(file))[0] == 0
+    code, out, _ = costly("report", NAME, "--format", "json")
+    assert code == 0
+    values = {it["arm"]: it["value"] for it in json.loads(out)["primary"][0]["values"]}
+    assert values["green"] > values["blue"], "green's answers cost three units for a million tokens, blue's two"
 
 
 @pytest.mark.parametrize("directory", ["missing", "."])
@@ -159,10 +156,9 @@ def test_a_file_is_no_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("option", [["--at", "0"], ["--config", "x.yaml"]])
-def test_options_for_ledgers_are_refused_without_one(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["experiments", "report", NAME, *option, "--url", "http://127.0.0.1:9"]) == ExitCode.USAGE
-    assert capsys.readouterr().err.startswith(f"{option[0]} needs --ledger")
+def test_a_running_server_tells_the_present(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiments", "report", NAME, "--at", "0", "--url", "http://127.0.0.1:9"]) == ExitCode.USAGE
+    assert capsys.readouterr().err == "--at needs --ledger: a running server tells the present\n"
 
 
 # --- export ----------------------------------------------------------------------------------------

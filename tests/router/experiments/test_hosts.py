@@ -1,0 +1,152 @@
+"""Where the controller lives: over HTTP for several routers, or inside `switchyard router`."""
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from app.config.schema import Config, parse
+from app.experiments.host import host_controller
+from app.internal_api import APP_PREFIX, EXPERIMENTS, LEDGER_VARIABLE
+from app.server.application import Router
+from app.server.experiments_host import experiments_app
+from app.upstream.controller_client import HttpController
+from app.upstream.target import RuntimeEnvironment
+from deployments.cli.main import main
+from deployments.engine.internal_key import InternalKeyMiddleware
+from deployments.local.processes import RUN_DIRECTORY
+from tests.router.experiments.conftest import LiveRig
+from tests.support.load import Lane, ask_all, lanes, unexplained
+from tests.support.project import ROOT
+from tests.support.servers import ServerPool, free_port
+
+PATIENCE_S = 60.0
+KEY = "internal"
+
+
+def traffic(count: int) -> Iterator[Lane]:
+    """Streams of as many users."""
+    (lane,) = (it for it in lanes(tokens=50) if (it.name, it.streamed) == ("openai", True))
+    for number in range(count):
+        yield replace(lane, headers={"x-user": f"user-{number}"})
+
+
+def report(url: str, requests: int) -> dict[str, Any]:
+    """The report, once so many requests have arrived."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        answer = httpx.get(f"{url}/api/experiments/first/report", timeout=30)
+        if answer.status_code == 200 and sum(answer.json()["requests"].values()) >= requests:
+            found: dict[str, Any] = answer.json()
+            return found
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def routers(live: LiveRig, servers: ServerPool, tmp_path: Path) -> Iterator[list[str]]:
+    """The URLs of two routers beside one controller, which they reach over HTTP as they do on Ray Serve."""
+    config = parse({**live.config, "ledger": {"url": "shared"}})
+
+    async def read_configuration() -> Config:
+        return config
+
+    hosted = experiments_app(host_controller(read_configuration, tmp_path))
+    mounted = Starlette(
+        routes=[Mount(f"{APP_PREFIX}{EXPERIMENTS}", InternalKeyMiddleware(hosted, key=KEY))],
+        lifespan=hosted.router.lifespan_context,
+    )
+    with ExitStack() as stack:
+        environment = RuntimeEnvironment(stack.enter_context(servers.host(mounted)), KEY)
+        urls = []
+        for number in range(2):
+            router = Router(
+                environment, random=Random(number), controller=HttpController(environment), send_every_s=0.02
+            )
+            router.reconfigure(config)
+            urls.append(stack.enter_context(servers.host(router.app)))
+        yield urls
+
+
+async def test_two_routers_fill_one_report_and_a_user_stays_on_its_deployment(routers: list[str]) -> None:
+    outcomes = [await ask_all(url, traffic(40)) for url in routers]
+    assert unexplained([*outcomes[0], *outcomes[1]]) == []
+    one, other = (
+        {it.lane.headers["x-user"]: it.headers["azureml-model-deployment"] for it in told} for told in outcomes
+    )
+    assert one == other
+    told = [report(url, 80) for url in routers]
+    for found in told:
+        assert sum(found["requests"].values()) == 80
+        assert sum(found["units"].values()) == 40, "the same user has the same hash on both"
+    assert told[0]["requests"] == told[1]["requests"]
+
+
+async def test_a_router_whose_clock_is_wrong_is_told_and_counted(live: LiveRig) -> None:
+    live.controller.ahead_s = -5.0
+    assert unexplained(await ask_all(live.url, traffic(30))) == []
+    found = await live.report_of(30)
+    (warning,) = [it for it in found.warnings if it.startswith("The clock of router ")]
+    assert re.search(r" is [45]\.\d s ahead of the controller's", warning)
+    assert sum(found.requests.values()) == 30
+
+
+def test_the_router_alone_judges_and_its_ledger_tells_the_same(
+    live: LiveRig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port, file, base = free_port(), tmp_path / "router.yaml", tmp_path / "base"
+    file.write_text(yaml.safe_dump(live.config))
+    base.mkdir()
+    environment = {**os.environ, LEDGER_VARIABLE: str(base), RUN_DIRECTORY: str(tmp_path)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deployments", "router", str(file), "--port", str(port)],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_until_it_listens(url, process)
+        with httpx.Client(base_url=url, timeout=30) as http:
+            for lane in traffic(20):
+                assert http.post(lane.path, json=lane.body, headers=lane.headers).status_code == 200
+        live_report = report(url, 20)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+    (secret,) = (it for it in base.rglob("*") if it.is_file() and it.stat().st_size <= 64)
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert main(["experiments", "report", "first", "--ledger", str(base / "ledger"), "--format", "json"]) == 0
+    stored = json.loads(capsys.readouterr().out)
+    for name in ("requests", "units", "served"):
+        assert stored[name] == live_report[name]
+
+
+def wait_until_it_listens(url: str, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            assert httpx.get(f"{url}/health").status_code == 200
+        except httpx.TransportError:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        else:
+            return

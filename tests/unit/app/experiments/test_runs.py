@@ -1,0 +1,101 @@
+"""Runs begin, stop and go on as the configuration says, and the journal tells them again."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from app.config.schema import Config
+from app.experiments.runs import BEGUN, CHANGED, STATE, Run, next_run, runs_of
+from app.experiments.storage.journal import Entry
+from tests.support.fake_analysis import same_run
+from tests.unit.app.experiments.test_controller import configuration
+
+
+class Story:
+    """One experiment's configurations, one after another, ten seconds apart."""
+
+    def __init__(self) -> None:
+        self.run: Run | None = None
+        self.entries: list[Entry] = []
+        self.now = 0.0
+
+    def goes_on(self, config: Config, **lost: int) -> Run | None:
+        self.now += 10.0
+        self.run, told = next_run("trial", config, self.run, now=self.now, lost=lost, same_run=same_run)
+        self.entries += told
+        assert runs_of(self.entries).get("trial") == self.run
+        return self.run
+
+    def kinds(self) -> list[str]:
+        return [entry.kind for entry in self.entries]
+
+
+def sticky(config: Config, by: str) -> Config:
+    plain: dict[str, Any] = config.model_dump(mode="json", exclude_unset=True)
+    plain["endpoints"]["chat"]["sticky"] = {"by": by}
+    return Config.model_validate(plain)
+
+
+def test_a_draft_has_no_run() -> None:
+    story = Story()
+    assert story.goes_on(configuration(state="draft")) is None
+    assert story.entries == []
+
+
+def test_the_journal_tells_every_run_as_it_was() -> None:
+    story = Story()
+    first = story.goes_on(configuration(), blue=3)
+    assert first is not None
+    assert (first.started_at, first.lost_before) == (10.0, {"blue": 3})
+    assert story.goes_on(configuration()) == first
+    assert story.goes_on(configuration(state="stopped")) == replace(first, stopped_at=30.0)
+    assert story.goes_on(configuration(state="draft")) == replace(first, stopped_at=30.0)
+    resumed = story.goes_on(configuration())
+    assert resumed == replace(first, pauses=((30.0, 50.0),))
+    changed = story.goes_on(configuration(alpha_guardrails=0.01))
+    assert changed is not None
+    assert (changed.started_at, changed.experiment.alpha_guardrails) == (10.0, 0.01)
+    new = story.goes_on(configuration(alpha=0.01))
+    assert new is not None
+    assert (new.started_at, new.pauses) == (70.0, ())
+    assert story.kinds() == [BEGUN, STATE, STATE, CHANGED, BEGUN]
+
+
+def test_another_unit_is_another_run() -> None:
+    story = Story()
+    story.goes_on(sticky(configuration(), "user"))
+    assert story.goes_on(sticky(configuration(), "user")) == story.run
+    by_conversation = story.goes_on(sticky(configuration(), "conversation"))
+    assert by_conversation is not None
+    assert by_conversation.started_at == 30.0
+
+
+def test_a_declared_start_counts_from_then_on() -> None:
+    run = Story().goes_on(configuration(starts_at=5.0))
+    assert run is not None
+    assert run.started_at == 5.0
+
+
+def test_only_times_outside_its_pauses_belong_to_a_run() -> None:
+    run = Story().goes_on(configuration())
+    assert run is not None
+    at = np.array([11.0, 20.0, 29.9, 30.0, 41.0])
+    assert run.covers(at) is None
+    paused = replace(run, pauses=((20.0, 30.0),), stopped_at=40.0).covers(at)
+    assert paused is not None
+    assert paused.tolist() == [True, False, False, True, False]
+
+
+def test_a_section_that_is_no_longer_valid_is_no_run() -> None:
+    story = Story()
+    story.goes_on(configuration())
+    (begun,) = story.entries
+    broken = {**begun.detail, "section": {**begun.detail["section"], "control": None}}
+    assert runs_of([begun, replace_detail(begun, broken)]) == {}
+    assert runs_of([replace_detail(begun, {})]) == {}
+    assert runs_of([Entry(1.0, STATE, "trial", {"state": "stopped"})]) == {}
+
+
+def replace_detail(entry: Entry, detail: dict[str, Any]) -> Entry:
+    return Entry(entry.at, entry.kind, entry.experiment, detail, entry.writer)
