@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
@@ -28,6 +29,9 @@ from app.telemetry.logs import event, where
 TICK_S = 1.0
 CONFIGURATION_S = 5.0
 """How often the configuration is read, unless a batch names a plan that is new."""
+
+FRESH_PLANS_S = 0.5
+"""How long a question for plans waits for the configuration."""
 
 ReadConfiguration = Callable[[], Awaitable[Config | None]]
 """What is in force; None if there is nothing valid. Raises UpstreamError."""
@@ -51,6 +55,7 @@ class ControllerHost:
         self._answers: Answers | None = None
         self._url = ""
         self._tasks: list[asyncio.Task[None]] = []
+        self._refreshing = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         self._worker = ThreadPoolExecutor(1, "experiments")
@@ -78,6 +83,10 @@ class ControllerHost:
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         """The controller's answer; a refusal is one, too. Raises Unavailable before the first configuration."""
         self._present()
+        if path.endswith("/plans"):
+            # Whoever changes a plan asks for the last one before: so none is missed, however fast they follow.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._told(self._refresh()), FRESH_PLANS_S)
         assert self._answers is not None
         # A search reads all that is on disk, in the worst case, and of the controller only what nobody changes.
         thread = self._searcher if path.startswith("/requests/") else self._worker
@@ -118,14 +127,15 @@ class ControllerHost:
             _log.error("Experiments: a round failed", extra=event("experiments_failed", traceback=where(error)))
 
     async def _refresh(self) -> None:
-        try:
-            config = await self._read_configuration()
-        except UpstreamError as error:
-            unread = event("configuration_not_read", error=str(error))
-            _log.warning("Experiments: the configuration could not be read, the last one stays", extra=unread)
-            return
-        if config is not None:
-            await self._in_thread(partial(self._configure, config))
+        async with self._refreshing:  # what was read first must not come last
+            try:
+                config = await self._read_configuration()
+            except UpstreamError as error:
+                unread = event("configuration_not_read", error=str(error))
+                _log.warning("Experiments: the configuration could not be read, the last one stays", extra=unread)
+                return
+            if config is not None:
+                await self._in_thread(partial(self._configure, config))
 
     def _configure(self, config: Config) -> None:
         """In the controller's thread."""

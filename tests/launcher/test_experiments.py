@@ -114,6 +114,32 @@ def test_nothing_is_lost_with_a_controller_that_is_killed(cluster: Cluster) -> N
     until(lambda: cluster.counted() == 50)
 
 
+def test_a_temporary_plan_ends_even_if_the_controller_died_meanwhile_and_the_history_says_so(
+    cluster: Cluster,
+) -> None:
+    url = f"{cluster.launcher.url}/api/endpoints/chat/traffic"
+
+    def present() -> dict[str, Any]:
+        plan: dict[str, Any] = httpx.get(url, timeout=40).json()
+        return plan
+
+    until(lambda: present()["delivery"] == "settled")
+    document = {"weights": {"green": 100}, "ttl_s": 5, "reason": "a try"}
+    made = httpx.put(url, json=document, headers={"if-match": f'"{present()["plan"]}"'}, timeout=40)
+    assert made.status_code == 200, made.text
+    assert (made.json()["generation"], made.json()["expires"]["restores"]["generation"]) == (1, 0)
+    (killed,) = cluster.controller()
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: present()["generation"] == 2)
+    until(lambda: bool(cluster.controller() - {killed}))
+    assert present()["weights"] == {"blue": 50, "green": 50}
+    until(lambda: httpx.get(f"{url}/history", timeout=40).status_code == 200)
+    until(lambda: httpx.get(f"{url}/history", timeout=40).json()["plans"][0]["generation"] == 2)
+    plans = httpx.get(f"{url}/history", timeout=40).json()["plans"]
+    assert plans[0]["reason"] == "generation 1 was temporary: generation 0 again"
+    assert plans[-1]["generation"] == 0
+
+
 def test_strangers_cannot_reach_the_controller(cluster: Cluster) -> None:
     url = f"{cluster.launcher.url}/deployments/experiments"
     assert httpx.post(f"{url}/batches", content=b"").status_code == 401
@@ -129,4 +155,4 @@ def test_when_it_stops_every_request_is_one_row_on_disk(cluster: Cluster) -> Non
         assert len(columns) == 50
         assert len(set(zip(columns.router.tolist(), columns.seq.tolist(), strict=True))) == 50
     kinds = [entry.kind for entry in journal.read(cluster.ledger)]
-    assert (kinds.count("run_begun"), kinds.count("controller_started")) == (1, 2)
+    assert (kinds.count("run_begun"), kinds.count("controller_started")) == (1, 3)

@@ -10,7 +10,8 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 
-from app.config.schema import Config
+from app.config.schema import Config, parse
+from app.control_plane import with_traffic
 from app.errors import Broken, Unavailable, UpstreamError
 from app.experiments.columns import Tables
 from app.experiments.controller import InvalidBatch
@@ -72,6 +73,24 @@ async def test_before_the_first_configuration_it_takes_nothing(tmp_path: Path) -
         source.is_absent, source.config = False, configuration()
         await until(lambda: hosted._controller is not None)
         assert decode_acknowledgement(await hosted.send(one_request())).received == 1
+
+
+async def test_a_question_for_plans_is_answered_from_the_present_configuration(tmp_path: Path) -> None:
+    hosted, source = host(tmp_path, configuration())
+
+    async def weights() -> list[dict[str, int]]:
+        answer = await hosted.ask("GET", "/endpoints/chat/plans", {}, b"")
+        return [it["weights"] for it in json.loads(answer.body)["plans"]]
+
+    async with hosted:
+        (first,) = await weights()
+        assert source.config is not None
+        source.config = parse(
+            with_traffic(source.config.model_dump(mode="json"), "chat", {**first, "blue": 100, "green": 0})
+        )
+        assert await weights() == [source.config.endpoints["chat"].traffic, first]
+        source.is_absent = True
+        assert len(await weights()) == 2
 
 
 async def test_a_configuration_with_another_directory_gets_another_controller(tmp_path: Path) -> None:
