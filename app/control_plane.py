@@ -5,6 +5,7 @@ when it is rejected, is decided here for every control plane; `deployments.contr
 makes a plan: a numbered version of the endpoint's traffic, which is kept beside it (`app.config.plans`).
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -14,6 +15,9 @@ from app.config.base import ConfigError
 from app.config.plans import Expiry, Override, PlanSettings
 from app.config.schema import Config, Endpoint, parse
 from app.errors import BadRequest, ClientError, Conflict, TimedOut
+from app.telemetry.logs import event
+
+_log = logging.getLogger("switchyard")
 
 
 class Delivery(Enum):
@@ -148,6 +152,8 @@ async def restore_expired(control: ControlPlane, now: float) -> Config | None:
             await _replace_plan(control, applied, name, endpoint, wanted, Authorship(plan.by, now))
         except (ClientError, TimedOut):
             return config
+        ended = event("plan_ended", endpoint=name, generation=plan.generation, before=endpoint.traffic, after=weights)
+        _log.info("A temporary plan has ended", extra=ended)
         return (await control.applied()).parsed()
     return config
 

@@ -140,7 +140,7 @@ class TrafficApi:
             raise Conflict(CHANGED_MEANWHILE)
         wanted = check(config)
         after = before if is_present(wanted, before) else planned(before, wanted, author)
-        told = await asyncio.to_thread(dry_run, name, before, after, self._recent_keys.of(name))
+        told = await asyncio.to_thread(dry_run, name, before, after, self._recent_keys.of(name), self._unit)
         return Reply(dump(told))
 
     async def _roll_back(self, request: HTTPRequest, context: OperationContext) -> Reply:

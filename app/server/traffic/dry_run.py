@@ -1,26 +1,34 @@
 """What a change of an endpoint's plan would move."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from app.config.schema import Endpoint
-from app.routing.moves import Moved, made_up_keys, moved
+from app.routing.moves import Choice, Moved, choice, made_up_keys, moved
+from app.routing.overrides import Overrides
 from app.server.traffic.document import plan_view
 
 
-def dry_run(name: str, before: Endpoint, after: Endpoint, recent_keys: Sequence[str]) -> dict[str, Any]:
+def dry_run(
+    name: str, before: Endpoint, after: Endpoint, recent_keys: Sequence[str], unit: Callable[[str], int]
+) -> dict[str, Any]:
     """Both plans, the share of keys that would move for each pair of deployments, and the overrides that differ.
 
-    Takes about 0.2 s of CPU: for a thread. `recent_keys` are those that this router saw.
+    Takes about 0.2 s of CPU: for a thread. `recent_keys` are those that this router saw; `unit` hashes one.
     """
-    made_up = moved(made_up_keys(), before.traffic, after.traffic)
-    recent = moved(recent_keys, before.traffic, after.traffic)
+    made_up = moved(made_up_keys(), choice(before.traffic), choice(after.traffic))
+    recent = moved(recent_keys, _choice(before, unit), _choice(after, unit))
     return {
         "before": plan_view(name, before, with_units=True),
         "after": plan_view(name, after, with_units=True),
         "moves": {"made_up_keys": _view(made_up), "recent_keys": _view(recent)},
         "overrides": _overrides(before, after),
     }
+
+
+def _choice(endpoint: Endpoint, unit: Callable[[str], int]) -> Choice:
+    return choice(endpoint.traffic, Overrides(endpoint.plan.overrides, unit, time.time))
 
 
 def _view(found: Moved) -> dict[str, Any]:

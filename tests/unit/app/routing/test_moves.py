@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.routing.moves import made_up_keys, moved
+from app.config.plans import Override
+from app.routing.moves import choice, made_up_keys, moved
+from app.routing.overrides import Overrides
 from app.routing.traffic import rendezvous
 from tests.support.project import ROOT
 
@@ -28,7 +30,7 @@ def shares(numbers: list[int]) -> dict[str, int]:
 @settings(max_examples=60)
 def test_a_key_moves_only_to_a_deployment_that_grew_by_a_larger_factor(old: list[int], new: list[int]) -> None:
     before, after = shares(old), shares(new)
-    for left, reached in moved(KEYS, before, after).pairs:
+    for left, reached in moved(KEYS, choice(before), choice(after)).pairs:
         assert after[reached] * before[left] > after[left] * before[reached]
 
 
@@ -36,7 +38,7 @@ def test_a_key_moves_only_to_a_deployment_that_grew_by_a_larger_factor(old: list
 @settings(max_examples=8, deadline=None)
 def test_with_two_deployments_exactly_the_needed_share_moves(old: int, new: int) -> None:
     before, after = {"a": old, "b": 100 - old}, {"a": new, "b": 100 - new}
-    found = moved(made_up_keys(), before, after)
+    found = moved(made_up_keys(), choice(before), choice(after))
     needed = abs(new - old) / 100
     assert found.keys == 20_000
     assert abs(found.share - needed) <= 4.5 * sqrt(needed * (1 - needed) / found.keys)
@@ -44,14 +46,22 @@ def test_with_two_deployments_exactly_the_needed_share_moves(old: int, new: int)
 
 
 def test_with_several_deployments_little_more_moves_than_must() -> None:
-    found = moved(made_up_keys(), {"a": 10, "b": 20, "c": 70}, {"a": 20, "b": 60, "c": 20})
+    found = moved(made_up_keys(), choice({"a": 10, "b": 20, "c": 70}), choice({"a": 20, "b": 60, "c": 20}))
     assert 0.49 < found.share < 0.53
 
 
 def test_nothing_moves_without_keys_or_without_a_change() -> None:
-    assert moved([], {"a": 100}, {"b": 100}) == (0, {})
-    assert moved([], {"a": 100}, {"b": 100}).share == 0.0
-    assert moved(KEYS, {"a": 50, "b": 50}, {"b": 50, "a": 50}).pairs == {}
+    assert moved([], choice({"a": 100}), choice({"b": 100})) == (0, {})
+    assert moved([], choice({"a": 100}), choice({"b": 100})).share == 0.0
+    assert moved(KEYS, choice({"a": 50, "b": 50}), choice({"b": 50, "a": 50})).pairs == {}
+
+
+def test_a_key_with_an_override_stays_or_moves_with_it() -> None:
+    units = {f"user-{number}": number for number in range(300)}
+    override = Overrides([Override(unit=f"{7:016x}", deployment="b")], units.__getitem__, lambda: 0.0)
+    to_a, to_b = {"a": 100, "b": 0}, {"a": 0, "b": 100}
+    assert moved(KEYS, choice(to_a, override), choice(to_b, override)).pairs == {("a", "b"): 299}
+    assert moved(KEYS, choice(to_a), choice(to_a, override)).pairs == {("a", "b"): 1}
 
 
 @pytest.mark.parametrize("seed", ["0", "4711"])
