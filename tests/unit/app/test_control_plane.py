@@ -2,9 +2,12 @@
 
 import asyncio
 import copy
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.config.plans import Override, PlanSettings
 from app.config.schema import Config, Endpoint, parse
@@ -162,6 +165,32 @@ async def test_the_same_plan_again_is_the_same_generation(control: MemoryControl
     await change(control, Wanted(MOVED, (GREEN,), ttl_s=7200.0), at=1500.0)
     await change(control, Wanted(MOVED, (GREEN,)))
     assert (endpoint(control).plan.generation, endpoint(control).plan.expires) == (3, None)
+
+
+documents = st.builds(
+    lambda blue, overridden, ttl_s: Wanted({"blue": blue, "green": 100 - blue}, (GREEN,) * overridden, ttl_s),
+    st.sampled_from([0, 50, 90]),
+    st.booleans(),
+    st.sampled_from([None, 60.0]),
+)
+
+
+@given(st.lists(documents, max_size=12))
+def test_generations_count_the_documents_that_differ_from_the_one_before(them: list[Wanted]) -> None:
+    async def made() -> tuple[list[tuple[int, str]], int]:
+        control, found = MemoryControl(copy.deepcopy(DATA), parse), list[tuple[int, str]]()
+        for number, wanted in enumerate(them):
+            await change(control, wanted, at=1000.0 + number)
+            assert (endpoint(control).traffic, endpoint(control).plan.overrides) == (wanted.weights, wanted.overrides)
+            found.append((endpoint(control).plan.generation, plan_id(control)))
+        return found, control.replaced
+
+    found, replaced = asyncio.run(made())
+    pairs = pairwise([Wanted(SEEN), *them])
+    differing = sum(one != other for one, other in pairs)
+    assert replaced == differing == (found[-1][0] if found else 0)
+    assert len({id for _, id in found}) == len({generation for generation, _ in found})
+    assert [generation for generation, _ in found] == sorted(generation for generation, _ in found)
 
 
 async def test_a_check_that_refuses_changes_nothing(control: MemoryControl) -> None:

@@ -1,11 +1,14 @@
 """Plans, and what is recorded of which endpoint."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from app.config.schema import Config, parse
 from app.ledger.plans import NEVER, plan_of, scopes
+from tests.support.project import ROOT
 
 EXPERIMENT: dict[str, Any] = {
     "endpoint": "chat",
@@ -41,6 +44,25 @@ def test_a_plan_is_the_same_everywhere_and_changes_with_whatever_decides_who_is_
     for number in (0, 7):
         generation, _, digest = plan_id(plan={"generation": number}).partition("-")
         assert (generation, len(digest), int(digest, 16) >= 0) == (str(number), 8, True)
+
+
+@pytest.mark.parametrize("seed", ["0", "4711"])
+def test_every_process_agrees_on_the_id(seed: str) -> None:
+    code = (
+        "import json, sys; from app.config.schema import parse; from app.ledger.plans import plan_of; "
+        "print(plan_of('chat', parse(json.load(sys.stdin)).endpoints['chat']).id)"
+    )
+    overrides = [{"unit": f"{number:016x}", "deployment": "green"} for number in range(3)]
+    here = config(sticky={"by": "user"}, plan={"generation": 4, "overrides": overrides})
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        input=here.model_dump_json(exclude_defaults=True),
+        env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout.strip() == plan_of("chat", here.endpoints["chat"]).id
 
 
 def test_what_is_recorded() -> None:
