@@ -36,7 +36,7 @@ from app.exchange.request import read_body
 from app.ledger.controller_client import ControllerClient
 from app.server.api_operation import Api, ApiOperation, Handler, OperationContext
 from app.server.openapi import Operation
-from app.server.traffic.authorship import authorship
+from app.server.traffic.authorship import authorship, last_generation
 from app.telemetry.logs import event
 from app.telemetry.metrics import CONTENT_TYPE, Telemetry
 
@@ -141,7 +141,7 @@ class Management:
         body = await read_body(request.receive, request.headers, config)
         requested = requested_traffic(name, body, config)
         seen = config.endpoints[name].traffic
-        author = await authorship(self._controller, name, context.caller.name)
+        author = authorship(context.caller.name, await last_generation(self._controller, name))
         await change_traffic(self._control, name, seen=seen, wanted=requested, author=author)
         before, after = dict(seen), dict(requested)
         id, caller = context.record.request_id, context.caller.name

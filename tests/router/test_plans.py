@@ -382,6 +382,9 @@ def test_without_the_controller_there_is_no_history_and_changes_still_work(plann
     planned.controller.absent = True
     assert planned.call("GET", f"{TRAFFIC}/history").status_code == 503
     assert planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0}).status_code == 503
+    temporary = planned.put({"weights": {"green": 100}, "ttl_s": 60})
+    assert temporary.status_code == 503
+    assert "ends temporary plans" in temporary.json()["error"]["message"]
     assert planned.change(weights={"green": 100})["generation"] == 2
     planned.controller.absent = False
     assert [it["generation"] for it in planned.history()] == [2, 1, 0]

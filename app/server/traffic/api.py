@@ -49,7 +49,7 @@ from app.ledger.plans import plan_of
 from app.routing.recent_keys import RecentKeys
 from app.server.api_operation import Api, Entry, OperationContext
 from app.server.openapi import Operation
-from app.server.traffic.authorship import authorship, history
+from app.server.traffic.authorship import authorship, history, last_generation
 from app.server.traffic.document import (
     RollbackRequest,
     TrafficDocument,
@@ -65,6 +65,10 @@ from app.telemetry.metrics import Telemetry
 _PATH = "/api/endpoints/{endpoint}/traffic"
 _IN_THE_FILE = (
     "Traffic cannot be changed over HTTP: this router runs standalone and reads it from its configuration file"
+)
+_NOBODY_ENDS_IT = (
+    "ttl_s: the controller of experiments ends temporary plans, and it does not answer; start the application "
+    "`experiments`, or leave `ttl_s` out"
 )
 _log = logging.getLogger("switchyard")
 
@@ -127,12 +131,16 @@ class TrafficApi:
                 param="If-Match",
             )
         content = read_document(body)
+        last = await last_generation(self._controller, name)
 
         def check(config: Config) -> Wanted:
             check_match(if_match, self._view(name, config.endpoints[name], context))
-            return wanted_plan(content, name, config, self._unit, time.time())
+            wanted = wanted_plan(content, name, config, self._unit, time.time())
+            if wanted.ttl_s is not None and last is None:
+                raise Unavailable(_NOBODY_ENDS_IT)
+            return wanted
 
-        author = await authorship(self._controller, name, context.caller.name)
+        author = authorship(context.caller.name, last)
         if not is_dry:
             return await self._make(control, name, check, author, context)
         config = in_use(await control.applied())
@@ -163,7 +171,7 @@ class TrafficApi:
             reason = asked.reason or f"back to generation {asked.generation}"
             return Wanted(weights, endpoint.plan.overrides, reason=reason)
 
-        author = await authorship(self._controller, name, context.caller.name)
+        author = authorship(context.caller.name, max(it.generation for it in plans))
         return await self._make(control, name, check, author, context)
 
     async def _history(self, request: HTTPRequest, context: OperationContext) -> Reply:

@@ -15,19 +15,22 @@ PATIENCE_S = 1.0
 """How long a change waits for the controller."""
 
 
-async def authorship(controller: ControllerClient | None, endpoint: str, caller: str) -> Authorship:
-    """The author of a change now.
+def authorship(caller: str, last: int | None) -> Authorship:
+    """The author of a change now. `last`: the `last_generation`.
 
-    Without the controller, the number is one more than the present plan's. That may have been given before, to a plan
-    that a file has replaced since; the controller then counts on by itself.
+    If it is not known, the number is one more than the present plan's. That may have been given before, to a plan that
+    a file has replaced since; the controller then counts on by itself.
     """
-    least = 1
+    return Authorship(caller, time.time(), (last or 0) + 1)
+
+
+async def last_generation(controller: ControllerClient | None, endpoint: str) -> int | None:
+    """The highest number of the endpoint's plans; None if the controller does not answer."""
     try:
         async with asyncio.timeout(PATIENCE_S):
-            least = max((it.generation for it in await history(controller, endpoint)), default=0) + 1
+            return max((it.generation for it in await history(controller, endpoint)), default=0)
     except (SwitchyardError, TimeoutError):
-        pass
-    return Authorship(caller, time.time(), least)
+        return None
 
 
 async def history(controller: ControllerClient | None, endpoint: str) -> list[PlanEntry]:
