@@ -107,7 +107,7 @@ def test_forbidden_sequences_do_not_come(application: Application, greedy: list[
     """Forbidden is what the model likes to say: of each length, what begins its own outputs."""
     forbidden = sorted({tuple(output[i : i + n]) for _, output in greedy for i, n in [(0, 2), (2, 3), (5, 1)]})
     flat = [number for ids in forbidden for number in (-1, *ids)][1:]
-    texts = complete(application, {"bad_word_tokens": flat}, temperature=0, max_tokens=150)
+    texts = complete(application, {"bad_word_tokens": flat}, temperature=0, max_tokens=60)
     for _, output in texts:
         assert not {ids for n in (1, 2, 3) for ids in ngrams(output, n)} & set(forbidden)
 

@@ -43,16 +43,15 @@ def _block(block: Block) -> str:
 def table_lines(table: Table, width: int = WIDTH) -> list[str]:
     """The table's lines, with an upper-case header: none is longer than `width`, if that is possible.
 
-    Columns of text wrap, the widest first; those of numbers do not.
+    Columns of text wrap, the widest first, and then those of numbers.
     """
     rows = [[name.upper() for name in table.header], *table.rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(table.header))]
-    wrapping = [column for column in range(len(widths)) if column not in table.right]
     while sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        widest = max(wrapping, key=lambda column: widths[column], default=None)
-        if widest is None or widths[widest] <= _NARROWEST:
+        wide = [column for column, it in enumerate(widths) if it > _NARROWEST]
+        if not wide:
             break
-        widths[widest] -= 1
+        widths[max(wide, key=lambda column: (column not in table.right, widths[column]))] -= 1
     return [line for row in rows for line in _row(row, widths, table.right)]
 
 

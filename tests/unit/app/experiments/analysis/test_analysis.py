@@ -11,7 +11,7 @@ import pytest
 from app.errors import Conflict
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.analysis.evidence.arms import Arms
-from app.experiments.report import Comparison, Report
+from app.experiments.report import Comparison, Effect, Report
 from app.ledger.wire import FeedbackItem, Flag
 from tests.support.experiment_world import DAY_S, START, Unpaced, World, analysis_of, config
 
@@ -313,6 +313,40 @@ def test_labels_of_aa_share_what_control_lost() -> None:
     analysis, _ = run(world, mode="aa", treatments=["label"])
     analysis.set_lost({"blue": 800, "green": 10_000})
     assert analysis.report(NOW).rows_lost == {"blue": 400, "label": 400}
+
+
+def test_a_slower_clock_changes_no_lift() -> None:
+    world = World(users=1500, slower=1.2, error_rate=(0.0, 0.0))
+    recorded = world.requests(4000)
+    rows = recorded.rows
+    longer = replace(rows, ttft_s=rows.ttft_s * np.float32(4), duration_s=rows.duration_s * np.float32(4))
+    effects = []
+    for told in (recorded, replace(recorded, rows=longer)):
+        analysis = analysis_of(world, config(secondary=[{"metric": "duration", "minimal_effect": 0.05}]))
+        told.tell(analysis)
+        effects.append([it.effect for it in _comparisons(analysis.report(NOW))])
+    for one, other in zip(*effects, strict=True):
+        assert _ends(one) == pytest.approx(_ends(other), abs=1e-5)
+
+
+def test_swapping_the_arms_negates_the_logarithm_of_the_lift() -> None:
+    world = World(users=1500, slower=1.2)
+    recorded = world.requests(4000)
+    ends = []
+    for control, treatment in (("blue", "green"), ("green", "blue")):
+        analysis = analysis_of(world, config(control=control, treatments=[treatment]))
+        recorded.tell(analysis)
+        ends.append(np.log1p(_ends(analysis.report(NOW).primary[0].effect)))
+    assert ends[0] == pytest.approx(-ends[1][[0, 2, 1]], abs=1e-9)
+
+
+def _comparisons(report: Report) -> list[Comparison]:
+    return [*report.primary, *report.secondary]
+
+
+def _ends(effect: Effect) -> np.ndarray:
+    """Estimate, lower and upper."""
+    return np.array([effect.estimate, effect.lower, effect.upper], np.float64)
 
 
 class OneAtATime(Unpaced):

@@ -6,7 +6,7 @@ import pytest
 from app.experiments.rendering import markdown, text
 from app.experiments.rendering.report_document import document
 from app.experiments.report import Effect, Report
-from tests.support.experiment_reports import BLUE, EMPTY, GREEN, INVALID, SHIP, TTFT, guardrail
+from tests.support.experiment_reports import BLUE, EMPTY, GREEN, INVALID, SHIP, TTFT, guardrail, values
 
 
 def as_text(report: Report) -> str:
@@ -36,6 +36,17 @@ def test_text_fits_100_columns(report: Report) -> None:
 def test_long_names_of_deployments_do_not_break_the_tables() -> None:
     long = "a" * 63
     report = msgspec.json.decode(msgspec.json.encode(SHIP).replace(GREEN.encode(), long.encode()), type=Report)
+    assert max(len(it) for it in as_text(report).splitlines()) <= 100
+
+
+def test_absurd_numbers_do_not_break_the_tables() -> None:
+    absurd = Effect(estimate=987654.321, lower=-987654.321, upper=987654.321)
+    wide = msgspec.structs.replace(TTFT, metric="a" * 63, effect=absurd, values=values(123456.7, 987654.3))
+    guarded = msgspec.structs.replace(guardrail("invalid_output", 5.0, 10**10, 10**10), detectable=12345.6)
+    counts = {BLUE: 10**10, GREEN: 10**10}
+    report = msgspec.structs.replace(
+        SHIP, primary=[wide], guardrails=[guarded], units=counts, requests=counts, forced=counts, rows_lost=counts
+    )
     assert max(len(it) for it in as_text(report).splitlines()) <= 100
 
 
