@@ -3,7 +3,6 @@
 import hashlib
 from functools import lru_cache
 
-
 _EMPTY = hashlib.blake2b(digest_size=8)
 
 
