@@ -119,7 +119,7 @@ def test_four_lines_suffice() -> None:
         ({"guardrails": [{"event": "late"}]}, "experiments.first.guardrails.0.event: Input should be 'error'"),
         (
             {"guardrails": [], "secondary": [{"metric": "slow", "minimal_effect": 0.1}]},
-            "experiments.first.secondary.0: `slow` needs a limit; declare the guardrail `{event: slow, ttft_above_s: …}`",
+            "experiments.first.secondary.0: `slow` needs a limit; declare the guardrail `{event: slow",
         ),
         ({"ramp": {"steps": [5, 5]}}, "experiments.first.ramp: `steps` must rise"),
         ({"ramp": {"steps": [50, 101]}}, "experiments.first.ramp.steps.1: Input should be less than or equal to 100"),
