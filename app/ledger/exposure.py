@@ -150,7 +150,10 @@ class Exposure:
 
     def _begin(self, now: float, chunk: bytes) -> None:
         """Before there is visible output, and for streams that are checked: looks into the chunk."""
-        self._tail = [*self._tail[1 - _LAST_CHUNKS :], chunk]
+        tail = self._tail
+        tail.append(chunk)
+        if len(tail) > _MOST_CHUNKS:
+            del tail[:-_LAST_CHUNKS]
         if not self._head:
             self._head = chunk
         if self.kept is not None:

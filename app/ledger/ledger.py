@@ -23,7 +23,7 @@ CARRIED_S = 1800.0
 """So long after a change of plan, a conversation may have begun under the plan before."""
 
 MOST_ENTRIES = 4096
-"""Of one batch: starts, rows and the rest."""
+"""Of one batch: starts, rows and the rest, but for the last few."""
 
 _MOST_UNCHECKED = 64
 """Answers that wait for the check of their form; of more, it is not checked."""
@@ -101,6 +101,8 @@ class Ledger:
         self._in_flight[endpoint] = in_flight + 1
         exposure = self._requests[seq] = Exposure(scope, arrival, seq, in_flight)
         self._started.append(exposure)
+        if len(self._started) >= AT_ONCE:
+            self.catch_up()
         return exposure
 
     def finish(self, exposure: Exposure, ending: Ending) -> None:
@@ -124,6 +126,7 @@ class Ledger:
                 self.unchecked.append((exposure, ending))
             else:
                 self._record(exposure, ending)
+        self._seal_if_full()
 
     def check(self, count: int) -> list[bool]:
         """Whether the first `count` unchecked answers are invalid. Takes up to milliseconds; for a thread."""
@@ -141,6 +144,7 @@ class Ledger:
         del self.unchecked[: len(invalid)]
         for (exposure, ending), is_invalid in zip(ended, invalid, strict=True):
             self._record(exposure, ending._replace(invalid=is_invalid))
+        self._seal_if_full()
 
     def feedback(self, items: Sequence[FeedbackItem]) -> None:
         """Records scores of answers."""
@@ -189,7 +193,6 @@ class Ledger:
         at, unit, reason, flags = identity.at, identity.unit, identity.reason, identity.flags
         plan = batch.plan(exposure.scope.plan)
         batch.starts.add(Start(exposure.seq, at, unit, plan, batch.names[assigned], reason, flags))
-        self._seal_if_full()
 
     def _identity(self, exposure: Exposure) -> Identity:
         assert self.hashes is not None, "there is a scope"
@@ -213,7 +216,6 @@ class Ledger:
         batch, arm = self._open, (exposure.scope.plan.endpoint, exposure.arrival.assigned)
         batch.rows.add(row_of(exposure, ending, batch))
         batch.arms[arm] += 1
-        self._seal_if_full()
 
     def _seal_if_full(self) -> None:
         if len(self._open) >= self._most_entries:

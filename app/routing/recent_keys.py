@@ -1,6 +1,6 @@
 """The sticky keys that this router saw last, in memory only: a dry run tells which share of them would move."""
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 
 from app.config.schema import Endpoint, Sticky
@@ -16,7 +16,8 @@ class RecentKeys:
     """Different keys of each endpoint, the latest last."""
 
     def __init__(self) -> None:
-        self._keys: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        # A dict would search for its oldest key among those that were removed.
+        self._keys: defaultdict[str, OrderedDict[str, None]] = defaultdict(OrderedDict)
         self._sticky: Mapping[str, Sticky | None] = {}
 
     def configure(self, endpoints: Mapping[str, Endpoint]) -> None:
@@ -32,10 +33,10 @@ class RecentKeys:
         if len(key) > _MOST_CHARACTERS:
             return
         keys = self._keys[endpoint]
-        keys.pop(key, None)
         keys[key] = None
+        keys.move_to_end(key)
         if len(keys) > MOST_KEYS:
-            del keys[next(iter(keys))]
+            keys.popitem(last=False)
 
     def of(self, endpoint: str) -> list[str]:
         """The endpoint's keys."""

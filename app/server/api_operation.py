@@ -76,7 +76,8 @@ class ApiOperation:
 
 
 class Entry(NamedTuple):
-    """One route of an API. `query` are the parameters that it reads: every other one is refused."""
+    """One route of an API. `query` are the parameters that it reads: every other one is refused. `headers` are its own
+    headers, with what they say."""
 
     method: str
     path: str
@@ -85,10 +86,13 @@ class Entry(NamedTuple):
     query: Mapping[str, Schema] = {}
     bodies: Sequence[Body] = ()
     status: int = 200
+    headers: Mapping[str, str] = {}
 
     def operation(self, dialect: str) -> Operation:
         """The operation for the OpenAPI document."""
-        return Operation(self.method, self.path, dialect, self.name, self.bodies, query=self.query, status=self.status)
+        return Operation(
+            self.method, self.path, dialect, self.name, self.bodies, False, self.query, self.status, self.headers
+        )
 
     def route(self, api: Api) -> BaseRoute:
         """The route."""

@@ -18,7 +18,7 @@ from app.server.operation_ids import operation_ids
 class Operation(NamedTuple):
     """An operation of a dialect: its name for it, and what the body may be. `open` needs no credentials.
 
-    `query` are its optional parameters, and `status` is that of a success.
+    `query` are its optional parameters, `headers` those that only it reads, and `status` is that of a success.
     """
 
     method: str
@@ -29,6 +29,7 @@ class Operation(NamedTuple):
     open: bool = False
     query: Mapping[str, Schema] = {}
     status: int = 200
+    headers: Mapping[str, str] = {}
 
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
@@ -104,6 +105,8 @@ def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> di
     parameters: list[Mapping[str, Any]] = [_parameter("path", name) for name in _PARAMETER.findall(path)]
     queries = {name: schema for operation in together for name, schema in operation.query.items()}
     parameters += [_parameter("query", name, "", schema) for name, schema in queries.items()]
+    headers = {name: text for operation in together for name, text in operation.headers.items()}
+    parameters += [_parameter("header", name, text) for name, text in headers.items()]
     if "azure" in dialects:
         version = _parameter("query", "api-version", "Marks the request as Azure's", _API_VERSION)
         parameters.append({**version, "required": dialects == ["azure"]})

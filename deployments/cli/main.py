@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,10 +13,7 @@ from deployments.cli import demo
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.experiments import commands as experiments
 from deployments.cli.options import Key, Url, router_client
-
-if TYPE_CHECKING:
-    from deployments.cli.router_client import RouterClient
-    from deployments.cli.traffic import Change
+from deployments.cli.traffic_command import traffic
 
 HELP = """Serve language models behind many providers' APIs, with traffic split between model variants.
 
@@ -214,54 +211,7 @@ def status(
         raise typer.Exit(ExitCode.WRONG)
 
 
-@app.command()
-def traffic(
-    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="The endpoint, as in the configuration.")],
-    shares: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME=SHARE", help="Percentages, sum 100; one left out gets 0."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change, change nothing.")] = False,
-    url: Url = None,
-    key: Key = None,
-) -> None:
-    """Show an endpoint's split, or change it live.
-
-    Returns when every router has the change. The configuration file stays as it is: the next deploy restores its split.
-
-    \b
-    Examples:
-      switchyard traffic chat
-      switchyard traffic chat smollm2-blue=50 smollm2-green=50
-      switchyard traffic chat smollm2-green=100 --dry-run
-    """
-    from deployments.cli import traffic as splits
-
-    wanted = splits.parse_shares(shares) if shares else None
-    client = router_client(url, key)
-    before = splits.current(client, endpoint)
-    if wanted is None:
-        typer.echo(splits.split_table(endpoint, before))
-        return
-    change = splits.plan(endpoint, before, wanted)
-    if dry_run:
-        _check_change(client, change, local=url is None)
-        typer.echo(change.table())
-        typer.echo("Dry run: nothing is changed.", err=True)
-        return
-    typer.echo(splits.apply(client, change).table())
-    typer.echo("Every router has it. The next deploy restores the split of the configuration file.", err=True)
-
-
-def _check_change(client: "RouterClient", change: "Change", *, local: bool) -> None:
-    from deployments.cli import traffic as splits
-
-    config = None
-    if local:
-        from deployments.local import dashboard, launcher
-
-        config = dashboard.read(launcher.running()).router_config
-    splits.check(client, change, config)
+app.command()(traffic)
 
 
 @app.command()

@@ -48,6 +48,14 @@ class RouterClient:
         path = f"{_ENDPOINTS}/{quote(name, safe='')}/config"
         self._call("PUT", path, {"traffic_config": {"routes": routes}})
 
+    def traffic(
+        self, method: str, endpoint: str, suffix: str = "", *, body: object = None, tag: str | None = None
+    ) -> Mapping[str, Any]:
+        """What the traffic API answers of the endpoint. `tag`: the plan that the change was made for."""
+        headers = {"If-Match": f'"{tag}"'} if tag is not None else {}
+        path = f"/api/endpoints/{quote(endpoint, safe='')}/traffic{suffix}"
+        return self._call(method, path, body, headers=headers)
+
     def ask(self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None) -> bytes:
         """What the API of experiments answers below ``/api``; `body` is sent as JSON."""
         status, text = self._exchange(method, f"/api{path}?{urlencode(query or {})}".rstrip("?"), body)
@@ -56,9 +64,15 @@ class RouterClient:
         return text
 
     def _call(
-        self, method: str, path: str, body: object = None, *, accept: tuple[int, ...] = (200,)
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        accept: tuple[int, ...] = (200,),
+        headers: Mapping[str, str] | None = None,
     ) -> Mapping[str, Any]:
-        status, text = self._exchange(method, path, body)
+        status, text = self._exchange(method, path, body, headers)
         content = _json(text)
         if status not in accept:
             raise self._error(status, content)
@@ -66,10 +80,12 @@ class RouterClient:
             raise CommandError(f"{self.url} is not a Switchyard router: {path} returned no JSON object")
         return content
 
-    def _exchange(self, method: str, path: str, body: object) -> tuple[int, bytes]:
+    def _exchange(
+        self, method: str, path: str, body: object, more_headers: Mapping[str, str] | None = None
+    ) -> tuple[int, bytes]:
         """The status and the answer, whatever they are."""
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json", **self._headers}
+        headers = {"Content-Type": "application/json", **self._headers, **(more_headers or {})}
         try:
             with self._opener.open(
                 Request(self.url + path, data, headers, method=method), timeout=_TIMEOUT_S

@@ -95,6 +95,11 @@ def check(client: RouterClient, change: Change, config: Mapping[str, object] | N
 def apply(client: RouterClient, change: Change) -> Change:
     """Makes the change and returns it as it is in force once every router replica has it. Raises CommandError."""
     client.set_traffic(change.endpoint, change.after)
+    return delivered(client, change)
+
+
+def delivered(client: RouterClient, change: Change) -> Change:
+    """A change that was made, as it is in force once every router replica has it. Raises CommandError."""
     deadline = time.monotonic() + SETTLE_S
     while (state := client.endpoint(change.endpoint)["state"]["config_update"]) != "NOT_UPDATING":
         if state == "UPDATE_FAILED":

@@ -191,6 +191,27 @@ def test_the_command_shows_what_runs(cluster: Cluster) -> None:
     assert status["applications"]["router"]["running"] == REPLICAS
 
 
+def test_a_plan_reaches_every_replica_and_the_store_from_which_replicas_start(cluster: Cluster) -> None:
+    url = f"{cluster.url}/api/endpoints/chat/traffic"
+    seen = httpx.get(url, timeout=30)
+    document = {"weights": {"green": 100}, "reason": "all of it"}
+    made = httpx.put(url, json=document, headers={"if-match": seen.headers["etag"]}, timeout=30)
+    assert made.status_code == 200, made.text
+    plan = made.json()
+    assert plan["generation"] == seen.json()["generation"] + 1
+    stale = httpx.put(url, json=document, headers={"if-match": seen.headers["etag"]}, timeout=30)
+    assert (stale.status_code, stale.json()["current"]["plan"]) == (412, plan["plan"])
+    deadline = time.monotonic() + 60
+    while (present := httpx.get(url, timeout=30).json())["delivery"] != "settled":
+        assert time.monotonic() < deadline, present
+        time.sleep(0.2)
+    answers = [httpx.post(f"{cluster.url}/v1/chat/completions", json=CHAT, timeout=30) for _ in range(40)]
+    assert {answer.headers["x-switchyard-plan"] for answer in answers} == {plan["plan"]}
+    (router,) = cluster.serve_says()["deployed_app_config"]["deployments"]
+    kept = router["user_config"]["endpoints"]["chat"]["plan"]
+    assert (kept["generation"], kept["reason"]) == (plan["generation"], "all of it")
+
+
 def test_the_command_moves_traffic_on_every_replica(cluster: Cluster) -> None:
     dry = switchyard(cluster, "traffic", "chat", "green=100", "--dry-run")
     assert (dry.returncode, dry.stdout) == (0, "chat\n  blue   90 % → 0 %\n  green  10 % → 100 %\n")

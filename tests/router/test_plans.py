@@ -120,6 +120,7 @@ def test_a_plan_that_came_with_the_file_has_generation_0(planned: Planned) -> No
         "endpoint": "chat",
         "plan": told["plan"],
         "generation": 0,
+        "sticky": {"by": "user"},
         "weights": SEED,
         "overrides": [],
         "expires": None,

@@ -100,12 +100,13 @@ class TrafficApi:
         return [it.route(self._api) for it in self._table()]
 
     def _table(self) -> list[Entry]:
-        is_dry = {"dry_run": {"enum": ["true", "false"]}}
+        is_dry, match = {"dry_run": {"enum": ["true", "false"]}}, {"If-Match": "The ETag of the plan that was seen"}
+        back = [Body(RollbackRequest)]
         return [
             Entry("GET", _PATH, "get_traffic", self._get),
-            Entry("PUT", _PATH, "put_traffic", self._put, is_dry, [Body(TrafficDocument)]),
+            Entry("PUT", _PATH, "put_traffic", self._put, is_dry, [Body(TrafficDocument)], headers=match),
             Entry("GET", f"{_PATH}/history", "traffic_history", self._history),
-            Entry("POST", f"{_PATH}/rollback", "roll_back_traffic", self._roll_back, {}, [Body(RollbackRequest)]),
+            Entry("POST", f"{_PATH}/rollback", "roll_back_traffic", self._roll_back, {}, back, headers=match),
         ]
 
     async def _get(self, request: HTTPRequest, context: OperationContext) -> Reply:

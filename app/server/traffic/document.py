@@ -121,6 +121,7 @@ def plan_view(name: str, endpoint: Endpoint, *, with_units: bool) -> dict[str, A
         "endpoint": name,
         "plan": plan_of(name, endpoint).id,
         "generation": plan.generation,
+        "sticky": endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None,
         "weights": dict(endpoint.traffic),
         "overrides": overrides,
         "expires": expires,

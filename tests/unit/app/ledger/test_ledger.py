@@ -8,7 +8,7 @@ import pytest
 
 from app.config.schema import Config, parse
 from app.ledger.exposure import Arrival, Exposure, Identity
-from app.ledger.ledger import MOST_ENTRIES, Ledger
+from app.ledger.ledger import AT_ONCE, MOST_ENTRIES, Ledger
 from app.ledger.open_batch import OpenBatch
 from app.ledger.plans import Scope
 from app.ledger.rows import Ending
@@ -230,8 +230,13 @@ def test_a_promised_form_is_checked_before_the_row_is_recorded() -> None:
 
 def test_a_batch_is_sealed_when_it_is_full() -> None:
     recorder = Recorder()
-    recorder.record(MOST_ENTRIES // 2 + 5)
-    assert [(len(it.starts), len(it.rows)) for it in recorder.batches()] == [(MOST_ENTRIES // 2,) * 2, (5, 5)]
+    recorder.record(MOST_ENTRIES)
+    *full, last = recorder.batches()
+    sizes = [len(batch.starts) + len(batch.rows) for batch in full]
+    assert sizes
+    assert all(MOST_ENTRIES <= size < MOST_ENTRIES + 2 * AT_ONCE for size in sizes)
+    assert sum(sizes) + len(last.starts) + len(last.rows) == 2 * MOST_ENTRIES
+    assert [row.seq for batch in (*full, last) for row in batch.rows] == list(range(1, MOST_ENTRIES + 1))
 
 
 def test_feedback_travels_with_the_batch() -> None:

@@ -106,6 +106,27 @@ def test_a_sticky_key_wins_over_traffic() -> None:
     assert ask(sticky, key="k").reason == "sticky"
 
 
+def test_an_override_wins_over_the_sticky_key_and_the_header_over_both() -> None:
+    def override(endpoint: str, key: str) -> str | None:
+        return "red" if (endpoint, key) == ("chat", "ann") else None
+
+    def asked(key: str | None, header: str | None = None) -> Assignment:
+        return assign(
+            config(sticky={"by": "user"}),
+            task="chat",
+            model="chat",
+            header=header,
+            sticky_key=lambda sticky: key,
+            random=Random(1),
+            override=override,
+        )
+
+    assert asked("ann") == Assignment("chat", "red", "override", ["blue", "green"], "ann")
+    assert asked("ann", header="green") == Assignment("chat", "green", "header")
+    assert asked("bob").reason == "sticky"
+    assert asked(None).reason == "traffic"
+
+
 def test_without_a_key_a_sticky_endpoint_splits_by_traffic() -> None:
     assert ask(config(sticky={"by": "user"})).reason == "traffic"
 

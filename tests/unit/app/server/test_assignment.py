@@ -33,6 +33,12 @@ def test_without_stickiness_every_request_is_drawn() -> None:
     assert [it["weight"] for it in told["deployments"]] == [60, 40, 0]
 
 
+def test_an_override_answers_whatever_the_score_is() -> None:
+    told = explain("chat", endpoint(by="user"), "ann", unit=None, failing=(), override="red")
+    assert (told["deployment"], told["reason"]) == ("red", "override")
+    assert "override" in told["why"]
+
+
 def test_an_open_breaker_is_told() -> None:
     told = explain("chat", endpoint(by="user"), "ann", unit=None, failing={"blue", "green"})
     assert "circuit breaker is open" in told["why"]

@@ -58,6 +58,15 @@ def test_the_api_of_experiments_is_described_with_its_parameters_and_bodies() ->
     assert paths["/api/requests/{id}"]["get"]["operationId"] == "switchyard_get_request"
 
 
+def test_the_traffic_api_is_described_with_the_header_that_a_change_needs() -> None:
+    change = told()["paths"]["/api/endpoints/{endpoint}/traffic"]["put"]
+    parameters = {it["name"]: it["in"] for it in change["parameters"] if "name" in it}
+    assert parameters == {"endpoint": "path", "dry_run": "query", "If-Match": "header"}
+    assert change["operationId"] == "switchyard_put_traffic"
+    (body,) = change["requestBody"]["content"]["application/json"]["schema"].values()
+    assert body.endswith("switchyard.TrafficDocument")
+
+
 def test_every_reference_leads_somewhere_and_every_schema_is_referred_to() -> None:
     described = document(operations(DIALECTS))
     referred = set(re.findall(r"'#/components/schemas/([^']+)'", str(described)))

@@ -1,0 +1,81 @@
+"""Plans of an endpoint's traffic for the command line: temporary changes, dry runs, the history, the way back."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from deployments.cli.errors import CommandError, ExitCode
+from deployments.cli.router_client import RouterClient
+from deployments.cli.table import table
+from deployments.cli.traffic import Change
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+Plan = Mapping[str, Any]
+"""As `GET /api/endpoints/{endpoint}/traffic` tells it."""
+
+
+def seconds(text: str) -> int:
+    """``30m`` as seconds. Raises CommandError on anything but a whole number of s, m, h or d."""
+    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
+    if found is None:
+        raise CommandError(f"--ttl '{text}': expected a number and s, m, h or d, such as 30m", ExitCode.USAGE)
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def document(plan: Plan, change: Change, ttl_s: int | None, reason: str | None) -> dict[str, Any]:
+    """The change as a whole plan: the overrides of `plan` stay."""
+    named = {"weights": dict(change.after), "overrides": list(plan["overrides"])}
+    return {**named, "ttl_s": ttl_s, "reason": reason}
+
+
+def put(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> Plan:
+    """Makes the plan `wanted` if `plan` is still the present one. Raises CommandError."""
+    return client.traffic("PUT", plan["endpoint"], body=wanted, tag=plan["plan"])
+
+
+def moves_of(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> str | None:
+    """Which keys `wanted` would move, one line for each kind of keys; None if no key decides who answers."""
+    if plan["sticky"] is None:
+        return None
+    told = client.traffic("PUT", plan["endpoint"], "?dry_run=true", body=wanted, tag=plan["plan"])["moves"]
+    made_up = _moved("made-up keys", told["made_up_keys"])
+    return "\n".join([made_up, _moved("keys that this router saw last", told["recent_keys"])])
+
+
+def _moved(keys: str, told: Mapping[str, Any]) -> str:
+    pairs = ", ".join(f"{it['from']} → {it['to']} {100 * it['share']:.1f} %" for it in told["pairs"])
+    return f"of {told['keys']:,} {keys}, {100 * told['share']:.1f} % would move" + (f": {pairs}" if pairs else "")
+
+
+def described(plan: Plan) -> str | None:
+    """What there is to tell of a plan beside its split, in one line; None if it came with a file."""
+    if plan["generation"] == 0:
+        return None
+    ends = f", until {moment(plan['expires']['at'])}" if plan["expires"] is not None else ""
+    count = len(plan["overrides"])
+    overrides = f", {count} override{'s' * (count > 1)}" if count else ""
+    by = f" by {plan['by']}" if plan["by"] else ""
+    reason = f": {plan['reason']}" if plan["reason"] else ""
+    return f"Generation {plan['generation']}, since {moment(plan['since'])}{by}{ends}{overrides}{reason}"
+
+
+def history_table(plans: Sequence[Mapping[str, Any]]) -> str:
+    """All plans for a terminal, the latest first."""
+    rows = [
+        [
+            str(it["generation"]),
+            moment(it["since"]),
+            it["by"] or "a file",
+            ", ".join(f"{name} {share} %" for name, share in it["weights"].items() if share),
+            it["reason"] or "",
+        ]
+        for it in plans
+    ]
+    return table(["GENERATION", "SINCE", "BY", "SPLIT", "REASON"], rows)
+
+
+def moment(at: float | None) -> str:
+    """A time (Unix seconds) in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if at is not None else "-"

@@ -1,0 +1,103 @@
+"""`switchyard traffic`: arguments and printing. Imports are inside, so that `--help` is instant."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deployments.cli.errors import CommandError, ExitCode
+from deployments.cli.options import Key, Url, router_client
+
+if TYPE_CHECKING:
+    from deployments.cli.router_client import RouterClient
+    from deployments.cli.traffic import Change
+
+
+def traffic(
+    endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="The endpoint, as in the configuration.")],
+    shares: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME=SHARE", help="Percentages, sum 100; one left out gets 0."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change, change nothing.")] = False,
+    ttl: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Restore the split before after so long: 90s, 30m, 1h, 2d.")
+    ] = None,
+    reason: Annotated[str | None, typer.Option(help="Why, for the history.")] = None,
+    history: Annotated[bool, typer.Option("--history", help="Print every plan that the endpoint has had.")] = False,
+    rollback: Annotated[
+        int | None, typer.Option(metavar="GENERATION", min=0, help="Make the split of an earlier plan again.")
+    ] = None,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Show an endpoint's split, or change it live.
+
+    Returns when every router has the change. The configuration file stays as it is: the next deploy restores its split.
+
+    \b
+    Examples:
+      switchyard traffic chat
+      switchyard traffic chat smollm2-blue=50 smollm2-green=50
+      switchyard traffic chat smollm2-green=100 --dry-run
+      switchyard traffic chat smollm2-green=100 --ttl 1h --reason "load test"
+      switchyard traffic chat --history
+      switchyard traffic chat --rollback 3
+    """
+    from deployments.cli import plans
+    from deployments.cli import traffic as splits
+
+    asked = [bool(shares), history, rollback is not None]
+    if sum(asked) > 1 or (not shares and (dry_run or ttl)) or (reason and not shares and rollback is None):
+        message = (
+            "Name shares (with --dry-run, --ttl, --reason), --history, or --rollback (with --reason); one at a time"
+        )
+        raise CommandError(message, ExitCode.USAGE)
+    wanted = splits.parse_shares(shares) if shares else None
+    ttl_s = plans.seconds(ttl) if ttl is not None else None
+    client = router_client(url, key)
+    if history:
+        typer.echo(plans.history_table(client.traffic("GET", endpoint, "/history")["plans"]))
+        return
+    before = splits.current(client, endpoint)
+    plan = client.traffic("GET", endpoint)
+    if rollback is not None:
+        body = {"generation": rollback, "reason": reason}
+        made = client.traffic("POST", endpoint, "/rollback", body=body, tag=plan["plan"])
+        change = splits.delivered(client, splits.plan(endpoint, before, made["weights"]))
+    elif wanted is None:
+        typer.echo(splits.split_table(endpoint, before))
+        if (described := plans.described(plan)) is not None:
+            typer.echo(described, err=True)
+        return
+    else:
+        change = splits.plan(endpoint, before, wanted)
+        document = plans.document(plan, change, ttl_s, reason)
+        if dry_run:
+            _check_change(client, change, local=url is None)
+            moves = plans.moves_of(client, plan, document)
+            typer.echo(change.table())
+            if moves is not None:
+                typer.echo(moves)
+            typer.echo("Dry run: nothing is changed.", err=True)
+            return
+        if ttl_s is None and reason is None:
+            change = splits.apply(client, change)
+        else:
+            plans.put(client, plan, document)
+            change = splits.delivered(client, change)
+    typer.echo(change.table())
+    then = "The next deploy restores the split of the configuration file."
+    if ttl is not None:
+        then = f"After {ttl}, the split before is restored."
+    typer.echo(f"Every router has it. {then}", err=True)
+
+
+def _check_change(client: "RouterClient", change: "Change", *, local: bool) -> None:
+    from deployments.cli import traffic as splits
+
+    config = None
+    if local:
+        from deployments.local import dashboard, launcher
+
+        config = dashboard.read(launcher.running()).router_config
+    splits.check(client, change, config)
