@@ -171,9 +171,12 @@ def _metric_problems(path: str, experiment: Experiment) -> Iterator[str]:
     for name in experiment.feedback:
         if name in STATISTICS:
             yield f"{path}.feedback.{name}: there is a built-in metric of this name; choose another"
+    events = {guardrail.event for guardrail in experiment.guardrails}
     seen: dict[tuple[str, str], str] = {}
     for where, metric in _metrics(experiment):
         fits = statistics_of(metric.metric, experiment)
+        if metric.metric == "slow" and "slow" not in events:
+            yield f"{path}.{where}: `slow` needs a limit; declare the guardrail `{{event: slow, ttft_above_s: …}}`"
         if not fits:
             known = ", ".join([*STATISTICS, *experiment.feedback])
             yield f"{path}.{where}.metric: unknown metric '{metric.metric}'; declare it under feedback (known: {known})"

@@ -3,10 +3,14 @@
 import hashlib
 from functools import lru_cache
 
+_EMPTY = hashlib.blake2b(digest_size=8)
+
 
 def request_hash(id: str) -> int:
     """Of a request id or the id in an answer's body: not keyed, so that whoever knows the id finds its exposure."""
-    return int.from_bytes(hashlib.blake2b(id.encode("utf-8", "surrogatepass"), digest_size=8).digest())
+    digest = _EMPTY.copy()
+    digest.update(id.encode("utf-8", "surrogatepass"))
+    return int.from_bytes(digest.digest())
 
 
 def secret_of(internal_key: str) -> bytes:

@@ -29,7 +29,7 @@ EXPERIMENT: dict[str, Any] = {
         {"metric": "tokens_per_second", "minimal_effect": 0.5},
         {"metric": "thumbs", "minimal_effect": 0.05},
     ],
-    "feedback": {"thumbs": {"type": "boolean", "window_s": 5}},
+    "feedback": {"thumbs": {"type": "boolean", "window_s": 20}},
 }
 SESSIONS = 80
 
@@ -175,7 +175,7 @@ def test_feedback_counts_once_its_time_is_over(experiment: Application, turns: l
         values = _compared(experiment, "thumbs")["values"]
         return bool(sum(value["requests"] for value in values) == len(turns))
 
-    assert eventually(scored, within_s=60), _compared(experiment, "thumbs")
+    assert eventually(scored, within_s=60), json.dumps(report_of(experiment))
     for value in _compared(experiment, "thumbs")["values"]:
         scores = [turn.session % 2 == 0 for turn in turns if turn.deployment == value["arm"]]
         assert (value["response_rate"], value["requests"]) == (1.0, len(scores))

@@ -19,7 +19,7 @@ from tests.support.live_controller import LiveController
 from tests.support.other_answers import every_route
 from tests.support.servers import ServerPool
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 60.0
 
 
 class LiveRig(Rig):

@@ -117,6 +117,10 @@ def test_four_lines_suffice() -> None:
         ({"feedback": {"Stars!": {}}}, "experiments.first.feedback.Stars!: String should match pattern"),
         ({"guardrails": [{"event": "slow"}]}, "experiments.first.guardrails.0: `slow` needs `ttft_above_s`"),
         ({"guardrails": [{"event": "late"}]}, "experiments.first.guardrails.0.event: Input should be 'error'"),
+        (
+            {"guardrails": [], "secondary": [{"metric": "slow", "minimal_effect": 0.1}]},
+            "experiments.first.secondary.0: `slow` needs a limit; declare the guardrail `{event: slow",
+        ),
         ({"ramp": {"steps": [5, 5]}}, "experiments.first.ramp: `steps` must rise"),
         ({"ramp": {"steps": [50, 101]}}, "experiments.first.ramp.steps.1: Input should be less than or equal to 100"),
         ({"mode": "aa"}, "experiments.first.treatments.0: 'green' is a deployment, and in mode aa a treatment is a"),

@@ -234,7 +234,7 @@ def test_a_batch_is_sealed_when_it_is_full() -> None:
     *full, last = recorder.batches()
     sizes = [len(batch.starts) + len(batch.rows) for batch in full]
     assert sizes
-    assert all(MOST_ENTRIES <= size < MOST_ENTRIES + 2 * AT_ONCE for size in sizes)
+    assert all(MOST_ENTRIES <= size < MOST_ENTRIES + 3 * AT_ONCE for size in sizes)
     assert sum(sizes) + len(last.starts) + len(last.rows) == 2 * MOST_ENTRIES
     assert [row.seq for batch in (*full, last) for row in batch.rows] == list(range(1, MOST_ENTRIES + 1))
 
