@@ -29,7 +29,9 @@ numbers. Of 150 runs, a share of 2 % is known within 2.3 points, one of 50 % wit
 In brackets stand the numbers of the design, which were measured with another program, most of them with 2,000 runs. A
 world is described in `tests/simulation/worlds.py`. Its spreads were chosen so that the columns of tests that look once
 come near the design's; event rates that the design does not give (`truncated` 9 %, `slow` 5 %, `empty` 0.5 % on
-control) so that alarms come about as late. The rest follows. Three things are done otherwise than in the design: peeked
+control) so that alarms come about as late. The rest follows.
+
+Three things are done otherwise than in the design: peeked
 tests wait for 30 users in each arm, as the confidence sequence does; the test that looks once has its 80 % power by
 formula, from the standard error; and the rule "a window above 2 %" is about 150 answers.
 """
