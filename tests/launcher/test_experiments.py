@@ -138,6 +138,7 @@ def test_a_temporary_plan_ends_even_if_the_controller_died_meanwhile_and_the_his
     plans = httpx.get(f"{url}/history", timeout=40).json()["plans"]
     assert plans[0]["reason"] == "generation 1 was temporary: generation 0 again"
     assert plans[-1]["generation"] == 0
+    until(lambda: cluster.counted() == 50)  # routers have sent again what the killed one held
 
 
 def test_strangers_cannot_reach_the_controller(cluster: Cluster) -> None:
