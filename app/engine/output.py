@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from app.internal_api import EXTENDED_PATH
 
-_UNSURE = frozenset((b'"', b"\\", b" ", b""))
+_UNSURE = frozenset(b'"\\ ')
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class OutputPatterns:
         """Whether there is visible output in a piece of an answer."""
         at = payload.find(self.content)
         # Nearly always, and ten times as fast.
-        if at >= 0 and payload[at + len(self.content) : at + len(self.content) + 1] not in _UNSURE:
+        if 0 <= at < len(payload) - len(self.content) and payload[at + len(self.content)] not in _UNSURE:
             return True
         return self.visible.search(payload) is not None
 

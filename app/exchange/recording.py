@@ -1,4 +1,7 @@
-"""What the ledger is told of a request: the draw of its arm, and its end."""
+"""What the ledger is told of a request: the draw of its arm, and its end.
+
+`tuple.__new__` makes named tuples in half the time of their own constructors, which are Python functions.
+"""
 
 import time
 
@@ -26,7 +29,7 @@ def drawn(
     scope = snapshot.recorded.get(assignment.endpoint)
     if scope is None or not call.translation.generates:
         return None
-    arrival = Arrival(
+    facts = (
         record.request_id,
         assignment.key,
         caller.id,
@@ -39,18 +42,20 @@ def drawn(
         call.body,
         record.started,
     )
-    return ledger.start(scope, arrival)
+    return ledger.start(scope, tuple.__new__(Arrival, facts))
 
 
 def ended(ledger: Ledger, exposure: Exposure, record: Record) -> None:
     """Records the row of a request whose response is over."""
-    ending = Ending(
-        record.status,
+    status = record.status
+    facts = (
+        status,
         time.perf_counter() - record.started,
         record.attempts,
         record.usage,
         record.max_tokens,
-        record.status == 200 and not record.error,
-        record.status == CLIENT_CLOSED_REQUEST,
+        status == 200 and not record.error,
+        status == CLIENT_CLOSED_REQUEST,
+        False,
     )
-    ledger.finish(exposure, ending)
+    ledger.finish(exposure, tuple.__new__(Ending, facts))

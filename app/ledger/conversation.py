@@ -44,9 +44,13 @@ def conversation_key(caller: str, task: str, body: Mapping[str, Any]) -> str | N
 def turns(task: str, body: Mapping[str, Any]) -> int:
     """The model's earlier turns that a request holds."""
     count, before = 0, False
+    has_items = task == "responses"
     for item in _parts(task, body)[1]:
-        is_models = isinstance(item, dict) and (item.get("role") == "assistant" or item.get("type") in _BY_THE_MODEL)
-        count += is_models and not before
+        is_models = isinstance(item, dict) and (
+            item.get("role") == "assistant" or (has_items and item.get("type") in _BY_THE_MODEL)
+        )
+        if is_models and not before:
+            count += 1
         before = is_models
     return count
 

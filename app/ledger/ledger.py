@@ -192,7 +192,8 @@ class Ledger:
         batch, assigned = self._open, exposure.arrival.assigned
         at, unit, reason, flags = identity.at, identity.unit, identity.reason, identity.flags
         plan = batch.plan(exposure.scope.plan)
-        batch.starts.add(Start(exposure.seq, at, unit, plan, batch.names[assigned], reason, flags))
+        entry = (exposure.seq, at, unit, plan, batch.names[assigned], reason, flags)
+        batch.starts.add(tuple.__new__(Start, entry))
 
     def _identity(self, exposure: Exposure) -> Identity:
         assert self.hashes is not None, "there is a scope"
@@ -202,7 +203,7 @@ class Ledger:
         flags = Flag.FORCED.value if reason in _FORCED else 0
         if turn and changed_at is not None and time.monotonic() - changed_at < CARRIED_S:
             flags |= Flag.CARRIED.value
-        return Identity(
+        facts = (
             self._epoch + arrival.started,
             request_hash(arrival.request_id),
             self.hashes.unit(key if key is not None else f"\0{self.router}:{exposure.seq}"),
@@ -211,6 +212,7 @@ class Ledger:
             turn if turn < _MAX_U16 else _MAX_U16,
             flags,
         )
+        return tuple.__new__(Identity, facts)
 
     def _record(self, exposure: Exposure, ending: Ending) -> None:
         batch, arm = self._open, (exposure.scope.plan.endpoint, exposure.arrival.assigned)

@@ -45,7 +45,7 @@ def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
     failure = exposure.failure
     if ending.status >= 500 and failure is Failure.NONE:  # a bug of the router's
         failure = Failure.OTHER
-    return Row(
+    columns = (
         exposure.seq,
         identity.at,
         identity.request,
@@ -76,6 +76,7 @@ def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
         exposure.is_cold,
         flags,
     )
+    return tuple.__new__(Row, columns)  # its own constructor takes twice as long
 
 
 def _u32(value: object) -> int | None:
