@@ -138,6 +138,9 @@ class Sender:
             async with asyncio.timeout(FLUSH_S):
                 await self._prepare()
                 await self._send_all()
+                # A controller that has restarted since lacks what it had received; only its answer tells.
+                if (batch := self._ledger.backlog.unconfirmed()) is not None and await self._deliver(batch):
+                    await self._send_all()
         except TimeoutError:
             pass
         self._report()

@@ -110,6 +110,22 @@ def test_batches_arrive_while_requests_run_and_the_last_ones_at_the_end() -> Non
     assert (counts.lost, counts.batches >= 2) == (Counter(), True)
 
 
+def test_what_a_controller_forgot_before_the_end_is_sent_again() -> None:
+    recorder, controller, counts = Recorder(), Controller(), Counts()
+
+    async def send(data: bytes) -> bytes:
+        return controller.take(data)
+
+    async def run() -> None:
+        async with sender(recorder, send, counts).running():
+            recorder.record(10)
+            await until(lambda: len(controller.rows) == 10)
+            controller.restart()
+
+    asyncio.run(run())
+    assert len(controller.rows) == 10
+
+
 def test_a_promised_form_is_checked_on_the_way() -> None:
     recorder, controller = Recorder(), Controller()
     exposure = recorder.start(stream=False)
