@@ -36,6 +36,7 @@ def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
         prompt_tokens = usage.prompt_tokens if usage.prompt_tokens < _MAX_U32 else _MAX_U32
         completion_tokens = usage.completion_tokens if usage.completion_tokens < _MAX_U32 else _MAX_U32
     first_token, attempts, flags = exposure.first_token, ending.attempts, identity.flags
+    prompt_bytes, in_flight = arrival.prompt_bytes, exposure.in_flight
     if ending.gone:
         flags |= Flag.CLIENT_GONE
     if ending.invalid:
@@ -62,7 +63,7 @@ def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
         ending.status,
         failure,
         attempts if attempts < _MAX_U8 else _MAX_U8,
-        min(arrival.prompt_bytes, _MAX_U32),
+        prompt_bytes if prompt_bytes < _MAX_U32 else _MAX_U32,
         _u32(ending.max_tokens) if ending.max_tokens is not None else None,
         prompt_tokens,
         completion_tokens,
@@ -72,7 +73,7 @@ def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
         exposure.itl_max if first_token is not None else None,
         exposure.finish,
         identity.turn,
-        min(exposure.in_flight, _MAX_U16),
+        in_flight if in_flight < _MAX_U16 else _MAX_U16,
         exposure.is_cold,
         flags,
     )
