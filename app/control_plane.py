@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from app.config.base import ConfigError
 from app.config.plans import Expiry, Override, PlanSettings
 from app.config.schema import Config, Endpoint, parse
-from app.errors import BadRequest, ClientError, Conflict, TimedOut
+from app.errors import BadRequest, ClientError, Conflict, TimedOut, UpstreamError
 from app.telemetry.logs import event
 
 _log = logging.getLogger("switchyard")
@@ -67,6 +67,9 @@ class ControlPlane(Protocol):
 
 
 CHANGED_MEANWHILE = "The configuration has changed in the meantime; read the endpoint again"
+IN_THE_FILE = (
+    "Traffic cannot be changed over HTTP: this router runs standalone and reads it from its configuration file"
+)
 BEING_DELIVERED = "An update of the configuration is in progress; wait until it is complete"
 
 
@@ -87,6 +90,18 @@ class Authorship:
     by: str | None
     at: float
     least_generation: int = 1
+
+
+async def applied_or_none(control: ControlPlane | None) -> Applied | None:
+    """What is applied; None without a control plane, and if it does not answer: reads work without it."""
+    if control is None:
+        return None
+    try:
+        return await control.applied()
+    except UpstreamError as error:
+        unavailable = event("control_plane_unavailable", error=error.message)
+        _log.warning("The control plane does not answer", extra=unavailable)
+        return None
 
 
 async def change_traffic(

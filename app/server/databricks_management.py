@@ -16,7 +16,14 @@ from starlette.routing import Route as Path
 from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.config.schema import Config
-from app.control_plane import Applied, ControlPlane, Delivery, change_traffic, delivery_seen
+from app.control_plane import (
+    IN_THE_FILE,
+    ControlPlane,
+    Delivery,
+    applied_or_none,
+    change_traffic,
+    delivery_seen,
+)
 from app.dialects.base import Reply
 from app.dialects.databricks.errors import error_reply
 from app.dialects.databricks.management.objects import (
@@ -31,7 +38,7 @@ from app.dialects.databricks.management.openapi import openapi
 from app.dialects.databricks.management.traffic_update import Update, requested_traffic
 from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body
-from app.errors import MethodNotAllowed, NotFound, SwitchyardError, Unavailable, UpstreamError
+from app.errors import MethodNotAllowed, NotFound, SwitchyardError, Unavailable
 from app.exchange.request import read_body
 from app.ledger.controller_client import ControllerClient
 from app.server.api_operation import Api, ApiOperation, Handler, OperationContext
@@ -45,9 +52,6 @@ _OPEN = ("probe",)
 _NOT_DOCUMENTED = ("not_offered", "unknown")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
-_IN_THE_FILE = (
-    "Traffic cannot be changed over HTTP: this router runs standalone and reads it from its configuration file"
-)
 
 _log = logging.getLogger("switchyard")
 
@@ -137,7 +141,7 @@ class Management:
         self._access.require_manager(context.caller)
         name, config = self._endpoint(request, context)
         if self._control is None:
-            raise not_offered(_IN_THE_FILE)
+            raise not_offered(IN_THE_FILE)
         body = await read_body(request.receive, request.headers, config)
         requested = requested_traffic(name, body, config)
         seen = config.endpoints[name].traffic
@@ -175,7 +179,7 @@ class Management:
 
     async def _view(self, request: HTTPRequest, context: OperationContext) -> View:
         before = self._views().config
-        healthy, applied = await asyncio.gather(self._healthy(), self._applied())
+        healthy, applied = await asyncio.gather(self._healthy(), applied_or_none(self._control))
         views = self._views()
         seen, may_manage = views.of(context.caller), self._access.may_manage(context.caller)
         view = partial(View, seen, healthy, url=str(request.base_url), may_manage=may_manage)
@@ -186,18 +190,6 @@ class Management:
         delivery = delivery_seen(applied, before, views.config)
         pending = applied.parsed()
         return view(since_ms=applied.since_ms, created_ms=applied.created_ms, delivery=delivery, pending=pending)
-
-    async def _applied(self) -> Applied | None:
-        """None without a control plane, and if it does not answer: reads work without it."""
-        if self._control is None:
-            return None
-        try:
-            return await self._control.applied()
-        except UpstreamError as error:
-            _log.warning(
-                "The control plane does not answer", extra=event("control_plane_unavailable", error=error.message)
-            )
-            return None
 
 
 def _error_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:

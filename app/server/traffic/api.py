@@ -19,11 +19,13 @@ from app.access.guard import Access
 from app.config.schema import Config, Endpoint
 from app.control_plane import (
     CHANGED_MEANWHILE,
+    IN_THE_FILE,
     Applied,
     Authorship,
     ControlPlane,
     Delivery,
     Wanted,
+    applied_or_none,
     change_plan,
     delivery_seen,
     in_use,
@@ -31,7 +33,7 @@ from app.control_plane import (
     planned,
 )
 from app.dialects.base import Reply
-from app.dialects.json_body import dump
+from app.dialects.json_body import dump, json_object_with_nulls
 from app.dialects.openapi_schemas import Body
 from app.dialects.validation import validated
 from app.errors import (
@@ -40,7 +42,6 @@ from app.errors import (
     NotFound,
     PreconditionRequired,
     Unavailable,
-    UpstreamError,
 )
 from app.exchange.request import read_body
 from app.experiments.questions import choice
@@ -54,7 +55,6 @@ from app.server.traffic.document import (
     RollbackRequest,
     TrafficDocument,
     plan_view,
-    read_document,
     wanted_plan,
 )
 from app.server.traffic.dry_run import dry_run
@@ -63,9 +63,6 @@ from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 
 _PATH = "/api/endpoints/{endpoint}/traffic"
-_IN_THE_FILE = (
-    "Traffic cannot be changed over HTTP: this router runs standalone and reads it from its configuration file"
-)
 _NOBODY_ENDS_IT = (
     "ttl_s: the controller of experiments ends temporary plans, and it does not answer; start the application "
     "`experiments`, or leave `ttl_s` out"
@@ -116,7 +113,7 @@ class TrafficApi:
     async def _get(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """The plan that is applied, even if routers are still loading it; without a control plane, this router's."""
         name, views = self._endpoint(request, context)
-        before, applied = views.config, await self._applied()
+        before, applied = views.config, await applied_or_none(self._control)
         config = applied.parsed() if applied is not None else None
         shown = config if config is not None and name in config.endpoints else self._views().config
         return self._told(name, shown.endpoints.get(name, before.endpoints[name]), context, before, applied)
@@ -130,7 +127,7 @@ class TrafficApi:
                 "If-Match: missing; send the ETag of the plan that you saw, so that nobody's change is lost",
                 param="If-Match",
             )
-        content = read_document(body)
+        content = json_object_with_nulls(body)
         last = await last_generation(self._controller, name)
 
         def check(config: Config) -> Wanted:
@@ -154,7 +151,9 @@ class TrafficApi:
     async def _roll_back(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """The weights of an earlier generation, as a new one. Overrides stay as they are."""
         name, control, body = await self._change(request, context)
-        asked = validated(RollbackRequest, read_document(body), lambda it: BadRequest(it.message, param=it.path))
+        asked = validated(
+            RollbackRequest, json_object_with_nulls(body), lambda it: BadRequest(it.message, param=it.path)
+        )
         plans = await history(self._controller, name)
         found = next((it for it in plans if it.generation == asked.generation), None)
         if found is None:
@@ -184,7 +183,7 @@ class TrafficApi:
         self._access.require_manager(context.caller)
         name, views = self._endpoint(request, context)
         if self._control is None:
-            raise BadRequest(_IN_THE_FILE, code="feature_disabled")
+            raise BadRequest(IN_THE_FILE, code="feature_disabled")
         return name, self._control, await read_body(request.receive, request.headers, views.config)
 
     async def _make(
@@ -208,7 +207,7 @@ class TrafficApi:
                 plan=plan_of(name, after).id,
             )
             _log.info("Traffic changed", extra=change)
-        return self._told(name, after, context, served, await self._applied())
+        return self._told(name, after, context, served, await applied_or_none(self._control))
 
     def _told(
         self, name: str, endpoint: Endpoint, context: OperationContext, before: Config, applied: Applied | None
@@ -240,14 +239,3 @@ class TrafficApi:
         if (views := self._views_or_none()) is None:
             raise Unavailable("The router has no configuration yet", retry_after=1)
         return views
-
-    async def _applied(self) -> Applied | None:
-        """None without a control plane, and if it does not answer: reads work without it."""
-        if self._control is None:
-            return None
-        try:
-            return await self._control.applied()
-        except UpstreamError as error:
-            unavailable = event("control_plane_unavailable", error=error.message)
-            _log.warning("The control plane does not answer", extra=unavailable)
-            return None

@@ -4,14 +4,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
 
 from app.config.base import problems_of
 from app.config.experiments import Percent
 from app.config.plans import MAX_OVERRIDES, MAX_REASON, Generation, Override, UnitHash, UnixTime
 from app.config.schema import Config, Endpoint
 from app.control_plane import Wanted
-from app.errors import BadRequest
 from app.ledger.plans import plan_of
 from app.server.traffic.refusals import InvalidDocument
 
@@ -57,17 +55,6 @@ class RollbackRequest(BaseModel):
 
     generation: Generation = Field(description="Its number in the history.")
     reason: _Reason | None = Field(default=None, description="Why, for the history.")
-
-
-def read_document(body: bytes) -> Mapping[str, Any]:
-    """The JSON object of a body. Raises BadRequest."""
-    try:
-        content = from_json(body, allow_inf_nan=False)
-    except ValueError as error:
-        raise BadRequest(f"The body is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise BadRequest("The body must be a JSON object")
-    return content
 
 
 def wanted_plan(

@@ -7,9 +7,10 @@ import pytest
 from app.config.plans import Override
 from app.config.schema import Config, parse
 from app.control_plane import Wanted
+from app.dialects.json_body import json_object_with_nulls
 from app.errors import BadRequest
 from app.ledger.units import Hashes
-from app.server.traffic.document import plan_view, read_document, wanted_plan
+from app.server.traffic.document import plan_view, wanted_plan
 from app.server.traffic.refusals import InvalidDocument
 
 UNIT = Hashes(b"secret").unit
@@ -135,4 +136,4 @@ def test_without_stickiness_there_are_no_units() -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1", b'{"a": NaN}', b"\xff"])
 def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(BadRequest, match=r"^The body"):
-        read_document(body)
+        json_object_with_nulls(body)
