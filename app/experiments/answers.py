@@ -169,10 +169,10 @@ class Answers:
 
     def _pending(self, query: Query, body: bytes) -> Answer:
         """How many of the (request hash, caller) in the body are of no exposure that is known."""
-        asked = msgspec.json.decode(body, type=list[tuple[int, int]])
+        scores = msgspec.json.decode(body, type=list[tuple[int, int]])
         analyses = [it for name in self._reader.experiments() if (it := self._reader.analysis(name)) is not None]
-        known = [any(found) for found in zip(*(it.knows(asked) for it in analyses), strict=True)]
-        return Answer(200, _json({"pending": len(asked) - sum(known)}))
+        known = [any(found) for found in zip(*(it.knows(scores) for it in analyses), strict=True)]
+        return Answer(200, _json({"pending": len(scores) - sum(known)}))
 
     def _series(self, query: Query, body: bytes) -> Answer:
         found: list[Series] = []

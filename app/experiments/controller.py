@@ -178,8 +178,8 @@ class Controller:
         for name in {**config.experiments, **self._runs}:
             at = standing_in[name].started_at if name in standing_in else now
             lost = self._lost_of(name, config)
-            run, told = next_run(name, config, self._runs.get(name), now=at, lost=lost, same_run=self._same_run)
-            entries += told
+            run, new_entries = next_run(name, config, self._runs.get(name), now=at, lost=lost, same_run=self._same_run)
+            entries += new_entries
             if run is not None:
                 self._runs[name] = run
         if self._knows_runs:

@@ -145,6 +145,7 @@ class ControllerHost:
             controller = self._new_controller(config.ledger, self._writer.submit)
             self._url, self._answers = config.ledger.url, Answers(controller)
             controller.configure(config)
+            controller.tick()  # the journal says that it started before anybody can talk to it
             self._controller = controller
             return
         self._controller.configure(config)

@@ -59,10 +59,10 @@ class Backlog:
         """The first batch that is not known to be durable: sent again, it asks the controller what is."""
         return self._kept[0].batch if self._kept else None
 
-    def acknowledge(self, told: Acknowledgement) -> None:
+    def acknowledge(self, acknowledgement: Acknowledgement) -> None:
         """Forgets what is durable. `received` may go back: the controller has restarted."""
-        self._received = told.received
-        while self._kept and self._kept[0].batch.number <= told.durable:
+        self._received = acknowledgement.received
+        while self._kept and self._kept[0].batch.number <= acknowledgement.durable:
             self.size -= self._kept.popleft().batch.size
 
     def _drop_oldest(self) -> bool:

@@ -102,8 +102,8 @@ class ExperimentsApi:
         found: list[Summary] = []
         if any(it.endpoint in seen for it in views.config.experiments.values()):
             answer = await ask(self._controller, "GET", "/experiments")
-            told = msgspec.json.decode(answer.body, type=dict[str, list[Summary]])["experiments"]
-            found = [it for it in told if it.endpoint in seen]
+            summaries = msgspec.json.decode(answer.body, type=dict[str, list[Summary]])["experiments"]
+            found = [it for it in summaries if it.endpoint in seen]
         form = request.query_params.get("format", "json")
         if form not in _FORMAT["enum"]:
             raise BadRequest(f"format: '{form}' is none of {', '.join(_FORMAT['enum'])}", param="format")
@@ -178,8 +178,8 @@ class ExperimentsApi:
     async def _pending(self, items: Sequence[FeedbackItem]) -> int | None:
         """How many of the items are for a request that the controller has not seen yet; None if it does not answer."""
         try:
-            asked = msgspec.json.encode([(it.request, it.caller) for it in items])
-            answer = await ask(self._controller, "POST", "/feedback/pending", body=asked)
+            scores = msgspec.json.encode([(it.request, it.caller) for it in items])
+            answer = await ask(self._controller, "POST", "/feedback/pending", body=scores)
         except SwitchyardError:
             return None
         pending: int = json.loads(answer.body)["pending"]

@@ -39,14 +39,14 @@ def moves_of(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> str
     """Which keys `wanted` would move, one line for each kind of keys; None if no key decides who answers."""
     if plan["sticky"] is None:
         return None
-    told = client.traffic("PUT", plan["endpoint"], "?dry_run=true", body=wanted, tag=plan["plan"])["moves"]
-    made_up = _moved("made-up keys", told["made_up_keys"])
-    return "\n".join([made_up, _moved("keys that this router saw last", told["recent_keys"])])
+    moves = client.traffic("PUT", plan["endpoint"], "?dry_run=true", body=wanted, tag=plan["plan"])["moves"]
+    made_up = _moved("made-up keys", moves["made_up_keys"])
+    return "\n".join([made_up, _moved("keys that this router saw last", moves["recent_keys"])])
 
 
-def _moved(keys: str, told: Mapping[str, Any]) -> str:
-    pairs = ", ".join(f"{it['from']} → {it['to']} {100 * it['share']:.1f} %" for it in told["pairs"])
-    return f"of {told['keys']:,} {keys}, {100 * told['share']:.1f} % would move" + (f": {pairs}" if pairs else "")
+def _moved(keys: str, moves: Mapping[str, Any]) -> str:
+    pairs = ", ".join(f"{it['from']} → {it['to']} {100 * it['share']:.1f} %" for it in moves["pairs"])
+    return f"of {moves['keys']:,} {keys}, {100 * moves['share']:.1f} % would move" + (f": {pairs}" if pairs else "")
 
 
 def described(plan: Plan) -> str | None:

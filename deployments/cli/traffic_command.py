@@ -46,8 +46,8 @@ def traffic(
     from deployments.cli import plans
     from deployments.cli import traffic as splits
 
-    asked = [bool(shares), history, rollback is not None]
-    if sum(asked) > 1 or (not shares and (dry_run or ttl)) or (reason and not shares and rollback is None):
+    actions = [bool(shares), history, rollback is not None]
+    if sum(actions) > 1 or (not shares and (dry_run or ttl)) or (reason and not shares and rollback is None):
         message = (
             "Name shares (with --dry-run, --ttl, --reason), --history, or --rollback (with --reason); one at a time"
         )

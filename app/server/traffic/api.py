@@ -145,29 +145,29 @@ class TrafficApi:
             raise Conflict(CHANGED_MEANWHILE)
         wanted = check(config)
         after = before if is_present(wanted, before) else planned(before, wanted, author)
-        told = await asyncio.to_thread(dry_run, name, before, after, self._recent_keys.of(name), self._unit)
-        return Reply(dump(told))
+        moves = await asyncio.to_thread(dry_run, name, before, after, self._recent_keys.of(name), self._unit)
+        return Reply(dump(moves))
 
     async def _roll_back(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """The weights of an earlier generation, as a new one. Overrides stay as they are."""
         name, control, body = await self._change(request, context)
-        asked = validated(
+        target = validated(
             RollbackRequest, json_object_with_nulls(body), lambda it: BadRequest(it.message, param=it.path)
         )
         plans = await history(self._controller, name)
-        found = next((it for it in plans if it.generation == asked.generation), None)
+        found = next((it for it in plans if it.generation == target.generation), None)
         if found is None:
             known = ", ".join(str(number) for number in dict.fromkeys(it.generation for it in plans[:20]))
-            message = f"generation: '{name}' has had no generation {asked.generation}; the latest: {known or 'none'}"
+            message = f"generation: '{name}' has had no generation {target.generation}; the latest: {known or 'none'}"
             raise NotFound(message, param="generation")
 
         def check(config: Config) -> Wanted:
             endpoint = config.endpoints[name]
             check_match(request.headers.get("if-match"), self._view(name, endpoint, context))
             if gone := [it for it in found.weights if it not in config.deployments]:
-                raise Conflict(f"'{gone[0]}' of generation {asked.generation} is not declared any more")
+                raise Conflict(f"'{gone[0]}' of generation {target.generation} is not declared any more")
             weights = {**dict.fromkeys(endpoint.traffic, 0), **found.weights}
-            reason = asked.reason or f"back to generation {asked.generation}"
+            reason = target.reason or f"back to generation {target.generation}"
             return Wanted(weights, endpoint.plan.overrides, reason=reason)
 
         author = authorship(context.caller.name, max(it.generation for it in plans))
@@ -220,8 +220,8 @@ class TrafficApi:
             delivery = delivery_seen(applied, before, after)
         else:
             delivery = Delivery.SETTLED if self._control is None else Delivery.UNSETTLED
-        told = {**view, "served": served, "delivery": delivery.name.lower()}
-        return Reply(dump(told), headers={"etag": f'"{view["plan"]}"'})
+        content = {**view, "served": served, "delivery": delivery.name.lower()}
+        return Reply(dump(content), headers={"etag": f'"{view["plan"]}"'})
 
     def _view(self, name: str, endpoint: Endpoint, context: OperationContext) -> dict[str, Any]:
         return plan_view(name, endpoint, with_units=self._access.may_manage(context.caller))
