@@ -11,6 +11,7 @@ from app.config.base import Section
 from app.config.experiments import Percent
 
 MAX_OVERRIDES = 1000
+MAX_EARLIER = 16
 MAX_REASON = 500
 """Characters."""
 
@@ -45,6 +46,13 @@ class Expiry(Section):
         return self
 
 
+class EarlierWeights(Section):
+    """Weights that a later plan replaced, as long as running conversations follow them."""
+
+    weights: dict[str, Percent] = Field(min_length=1, description="Percentages.")
+    until: UnixTime = Field(description="Unix seconds: when the endpoint's `pin_s` after the change is over.")
+
+
 class PlanSettings(Section):
     """The present version of the endpoint's traffic. The traffic API writes it; leave it out of files."""
 
@@ -56,3 +64,6 @@ class PlanSettings(Section):
         default=None, description="Why, in that caller's words."
     )
     since: UnixTime | None = Field(default=None, description="When it was made, in Unix seconds.")
+    earlier: Annotated[tuple[EarlierWeights, ...], Field(max_length=MAX_EARLIER)] = Field(
+        default=(), description="What running conversations follow, the oldest first."
+    )

@@ -19,6 +19,7 @@ from app.config.base import ConfigError, Name, problems_of
 from app.config.base import Section as _Model
 from app.config.experiment_checks import experiment_problems
 from app.config.experiments import Experiment, LedgerSettings
+from app.config.mirror import Mirror, Recording
 from app.config.plans import Override, PlanSettings
 from app.internal_api import APP_PREFIX
 
@@ -90,6 +91,14 @@ class Endpoint(_Model):
     ledger: Literal["experiments", "always"] = Field(
         default="experiments", description="Whether exposures are recorded only while an experiment runs, or always."
     )
+    pin_s: float = Field(
+        default=1800.0,
+        ge=0,
+        description="Seconds after a change of traffic in which a conversation that has begun keeps its deployment. "
+        "Needs `sticky`.",
+    )
+    mirror: Mirror | None = Field(default=None, description="Shadow copies for another deployment.")
+    record: Recording | None = Field(default=None, description="Requests that are written down for a replay.")
     plan: PlanSettings = PlanSettings()
 
     @model_validator(mode="after")

@@ -1,9 +1,39 @@
 """An experiment in one line."""
 
+from typing import Literal
+
 import msgspec
 
 from app.config.experiments import Experiment
 from app.experiments.report import Decision, Report
+
+
+class Acting(msgspec.Struct, frozen=True, kw_only=True):
+    """What is done with the evidence. Times are Unix seconds."""
+
+    state: Literal["running", "paused", "stopped"]
+    revision: int
+    """Rises with every step, decision and stop: the experiment's ETag."""
+    cause: Literal[
+        "", "alarm", "worse", "decision", "superseded", "harm", "ended", "promoted", "sample_ratio", "rows_lost", "file"
+    ] = ""
+    """Why it is paused, stopped or held."""
+    text: str = ""
+    """The same in a sentence."""
+    by: str | None = None
+    """Whose decision it was."""
+    step: int | None = None
+    """Index into `ramp.steps`; None without a ramp."""
+    share: int = 0
+    """Percent of the traffic that treatments have."""
+    next_share: int | None = None
+    """What the ramp gives them next; None: it is at its end."""
+    waits_for: list[str] = []
+    """What the next step waits for, a sentence each."""
+    until: float | None = None
+    """When a freeze ends."""
+    stopped: list[str] = []
+    """Deployments whose stop is in force."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +55,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     units: dict[str, int] = {}
     requests: dict[str, int] = {}
     alarms: int = 0
+    acting: Acting | None = None
+    """None in mode `aa`, and for experiments without evidence."""
 
 
 def summary_of(report: Report) -> Summary:

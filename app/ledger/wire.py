@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-VERSION = 1
+VERSION = 2
 
 
 class Reason(IntEnum):
@@ -21,6 +21,8 @@ class Reason(IntEnum):
     HEADER = 2
     MODEL = 3
     OVERRIDE = 4
+    PINNED = 5
+    """The conversation had begun under other weights, and keeps its deployment."""
 
 
 class Finish(IntEnum):
@@ -152,6 +154,44 @@ class Plan(msgspec.Struct, frozen=True):
     weights: dict[str, int]
 
 
+class Pair(NamedTuple):
+    """A mirrored request: what the shadow did beside the primary. Indexes as in `Row`; None where there is no value.
+
+    Differences are shadow minus primary, in seconds or tokens per second. Comparisons are 1 (as wanted) or 0.
+    """
+
+    seq: int
+    """The primary's."""
+    at: float
+    unit: int
+    plan: int
+    endpoint: int
+    primary: int
+    shadow: int
+    status: int
+    """The shadow's HTTP status; 0 without an answer."""
+    error: int
+    """A `Failure` of the shadow."""
+    tokens: int | None
+    """That the shadow's call cost."""
+    equal: int | None
+    equal_words: int | None
+    """Equal but for white space."""
+    length_ratio: float | None
+    """Characters of the shadow's answer by those of the primary's."""
+    same_finish: int | None
+    valid: int | None
+    """Whether the shadow kept what the request demands of the form; None: it demands nothing, or the primary did not
+    keep it."""
+    same_tools: int | None
+    """Tool calls with the same names and arguments."""
+    cosine: float | None
+    """Mean over the embeddings."""
+    ttft_s: float | None
+    duration_s: float | None
+    tokens_per_s: float | None
+
+
 class FeedbackItem(msgspec.Struct, frozen=True):
     """A caller's score for an answer. `caller` is 0 for a manager, who may score every answer."""
 
@@ -160,6 +200,27 @@ class FeedbackItem(msgspec.Struct, frozen=True):
     caller: int
     metric: str
     value: float
+
+
+class Pins(msgspec.Struct, frozen=True):
+    """Conversations that have begun since a change of an endpoint's traffic, and where.
+
+    `conversations` are `Hashes.conversation`. `until`: Unix seconds.
+    """
+
+    endpoint: str
+    deployment: str
+    until: float
+    conversations: list[int]
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """A treatment that gets no traffic any more: its weight is control's, until a plan says the same."""
+
+    id: str
+    endpoint: str
+    deployment: str
+    control: str
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -177,7 +238,8 @@ class Batch(msgspec.Struct, frozen=True):
     router: str
     """A random id of the router process."""
     number: int
-    """1, 2, 3, … without gaps, except for batches that were dropped."""
+    """1, 2, 3, … without gaps, except for batches that were dropped. 0: nothing is recorded, the router only wants to
+    hear; such a batch is never kept."""
     oldest: int
     """The lowest number that the router still keeps, this batch included: every lower one is durable or dropped. It
     tells the controller a gap that will be filled (it restarted) from one that will not."""
@@ -190,6 +252,11 @@ class Batch(msgspec.Struct, frozen=True):
     late: list[Late]
     feedback: list[FeedbackItem]
     lost: list[Lost]
+    pairs: list[Pair] = []
+    pins: list[Pins] = []
+    """Made by this router, and not known to be with the controller."""
+    pins_seen: int = 0
+    """How far the router has read the controller's pins: the last acknowledgement's `pins_end`."""
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -237,6 +304,14 @@ class Acknowledgement(msgspec.Struct, frozen=True):
 
     received: int
     durable: int
+    controller: str = ""
+    """A random id of the controller's process. Another one has forgotten all pins: routers send theirs again, and read
+    from 0."""
+    stops: list[Stop] = []
+    """All that are in force."""
+    pins: list[Pins] = []
+    """Of other routers, after `Batch.pins_seen`; not necessarily all of them at once."""
+    pins_end: int = 0
 
 
 encoder = msgspec.msgpack.Encoder()
