@@ -79,18 +79,21 @@ class Controller:
         self._recover()
 
     def ingest(self, data: bytes) -> bytes:
-        """Takes an encoded batch, at most once; returns the encoded acknowledgement. Raises InvalidBatch."""
+        """Takes an encoded batch, at most once; returns the encoded acknowledgement. Raises InvalidBatch.
+
+        Of a batch with the number 0 nothing is taken: its router only wants to hear.
+        """
         try:
             batch = decode_batch(data)
         except msgspec.DecodeError as error:
             raise InvalidBatch(str(error)) from error
         if batch.version != VERSION:
             raise InvalidBatch(f"version {batch.version}, this controller reads {VERSION}")
-        if batch.oldest > batch.number:
+        if 0 < batch.number < batch.oldest:
             raise InvalidBatch(f"the oldest batch that is kept, {batch.oldest}, is younger than this, {batch.number}")
         now = self.now()
         router = self._keeper.waiting.router(batch.router)
-        if batch.number not in router.held:
+        if batch.number and batch.number not in router.held:
             plans = len(self.tables.plans)
             try:
                 exposures = from_batch(batch, self.tables)

@@ -144,6 +144,18 @@ def test_a_controller_that_starts_again_counts_everything_anew_and_asks_for_what
     assert desk.analysis.rows == {(A, seq): 1 for seq in (1, 2, 3)}
 
 
+def test_a_router_with_nothing_new_hears_and_leaves_nothing(desk: Desk) -> None:
+    desk.send(full(1))
+    idle = batch(0, starts=[start(2)], rows=[row(2)], oldest=1)
+    assert desk.send(idle) == Acknowledgement(received=1, durable=0)
+    desk.pass_time(61)
+    assert desk.send(idle) == Acknowledgement(received=1, durable=1)
+    desk.pass_time(61)
+    assert desk.rows_on_disk().seq.tolist() == [1]
+    assert desk.send(batch(0, oldest=2)) == Acknowledgement(received=1, durable=1)
+    assert desk.send(batch(0, router="router-b", oldest=4)) == Acknowledgement(received=3, durable=3)
+
+
 def test_a_batch_that_was_dropped_is_not_waited_for(desk: Desk) -> None:
     desk.send(full(1))
     dropped = Lost("chat", "green", 5)
