@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from app.config.experiments import Experiment, LedgerSettings
 from app.config.schema import Config
@@ -20,6 +21,7 @@ from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.columns import Exposures, Tables, from_batch
 from app.experiments.evidence import AnalysisFactory, Evidence, Judged, basis_of
 from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
+from app.experiments.pins import PinExchange
 from app.experiments.plain import exposures_of
 from app.experiments.plan_history import new_plans
 from app.experiments.routers import clock_warnings, total_lost
@@ -67,6 +69,7 @@ class Controller:
         self._is_recovered = False
         """Whether the analyses have counted all that was recorded."""
         self._retry_at = 0.0
+        self._pins = PinExchange()
         self._keeper.journal([Entry(clock(), "controller_started")])
 
     def configure(self, config: Config) -> None:
@@ -79,18 +82,21 @@ class Controller:
         self._recover()
 
     def ingest(self, data: bytes) -> bytes:
-        """Takes an encoded batch, at most once; returns the encoded acknowledgement. Raises InvalidBatch."""
+        """Takes an encoded batch, at most once; returns the encoded acknowledgement. Raises InvalidBatch.
+
+        Of a batch with the number 0 nothing is recorded: its router only wants to hear.
+        """
         try:
             batch = decode_batch(data)
         except msgspec.DecodeError as error:
             raise InvalidBatch(str(error)) from error
         if batch.version != VERSION:
             raise InvalidBatch(f"version {batch.version}, this controller reads {VERSION}")
-        if batch.oldest > batch.number:
+        if 0 < batch.number < batch.oldest:
             raise InvalidBatch(f"the oldest batch that is kept, {batch.oldest}, is younger than this, {batch.number}")
         now = self.now()
         router = self._keeper.waiting.router(batch.router)
-        if batch.number not in router.held:
+        if batch.number and batch.number not in router.held:
             plans = len(self.tables.plans)
             try:
                 exposures = from_batch(batch, self.tables)
@@ -102,7 +108,10 @@ class Controller:
                 self._count(exposures)
             self._keeper.waiting.hold(Taken(batch.router, batch.number, exposures, now))
         router.hear(batch, now)
-        return encode(self._keeper.waiting.acknowledge(batch.router))
+        self._pins.take(batch.router, batch.pins, now)
+        pins, end = self._pins.after(batch.pins_seen, batch.router)
+        had = self._keeper.waiting.acknowledge(batch.router)
+        return encode(replace(had, controller=self._pins.id, pins=pins, pins_end=end))
 
     def tick(self) -> None:
         """To be called about every second: writes, reads what failed before, looks at the evidence."""
