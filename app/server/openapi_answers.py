@@ -140,7 +140,7 @@ _TEXTS = frozenset(
 _ALSO_WORDS = frozenset({"list_experiments", "get_experiment", "report", "history", "planner", "aa_runs"})
 """Operations that answer as Markdown or text, too, if the request asks for it."""
 
-_STREAM_ONLY = frozenset({("tgi", "generate_stream")})
+_STREAM_ONLY = frozenset({("tgi", "generate_stream"), ("switchyard", "events")})
 _STREAMING = frozenset({"chat", "completions", "invocations", "messages", "responses", "root"})
 
 
