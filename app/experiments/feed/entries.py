@@ -68,7 +68,11 @@ def _acted(detail: Detail) -> dict[str, Any]:
     state = detail.get("state", {})
     stopped = [it["deployment"] for it in state.get("stops", [])]
     names = ("revision", "cause", "by", "until", "weights")
-    return {"state": state.get("phase"), **{name: state.get(name) or None for name in names}, "stopped": stopped or None}
+    return {
+        "state": state.get("phase"),
+        **{name: state.get(name) or None for name in names},
+        "stopped": stopped or None,
+    }
 
 
 def _named(*names: str) -> Callable[[Detail], dict[str, Any]]:

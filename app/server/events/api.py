@@ -93,6 +93,7 @@ class EventsApi:
         yield _BEGIN
         seen: deque[str] = deque(maxlen=4 * MAX_WAITING)
         if since is not None:
+            await self._feed.begun()
             async for item in self._missed(since, end):
                 if item is not None:
                     seen.append(item.id)
@@ -115,11 +116,13 @@ class EventsApi:
     async def _missed(self, since: str, end: float) -> AsyncIterator[Item]:
         """What the journal has after `since`; None whenever the controller does not answer, until `end`."""
         query = {"after": since}
-        while asyncio.get_running_loop().time() < end:
+        while True:
             try:
                 page = await self._feed.after(query)
             except SwitchyardError:
                 yield None
+                if asyncio.get_running_loop().time() >= end:
+                    return
                 await asyncio.sleep(RETRY_S)
                 continue
             for event in page.events:

@@ -83,6 +83,7 @@ class EventFeed:
         self._sent: deque[str] = deque(maxlen=_REMEMBERED)
         self._latest = ""
         self._is_away = False
+        self._begun = asyncio.Event()
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Listener]:
@@ -106,6 +107,11 @@ class EventFeed:
             if not self._listeners and self._task is not None:
                 self._task.cancel()
                 self._task, self._latest, self._is_away = None, "", False
+                self._begun = asyncio.Event()
+
+    async def begun(self) -> None:
+        """Waits until listeners get what happens from now on: what was before is for `after`."""
+        await self._begun.wait()
 
     async def after(self, query: Mapping[str, str]) -> Page:
         """A page of the journal. Raises what `ask` raises, and Unavailable if the controller takes too long."""
@@ -122,14 +128,17 @@ class EventFeed:
     async def _follow(self) -> None:
         query: dict[str, str] = {}  # where the journal ends
         while True:
+            asked_at = self._clock()
             try:
                 page = await self.after(query)
             except SwitchyardError:
                 self._lose()
                 # Somebody listens, and what happens meanwhile is for them.
-                query = query or {"since": f"{self._clock():.6f}"}
+                query = query or {"since": f"{asked_at:.6f}"}
+                self._begun.set()
                 await self._sleep(EVERY_S)
                 continue
+            self._begun.set()
             self._is_away = False
             self._hand_out(page)
             query = {"position": page.position} | ({"after": page.latest} if page.latest else {})

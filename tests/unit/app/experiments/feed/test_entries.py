@@ -26,7 +26,13 @@ def told(entry: Entry) -> tuple[str, str | None, dict[str, object]]:
 
 
 def test_an_alarm() -> None:
-    detail = {"text": "Too many errors.", "kind": "guardrail", "at": 9.5, "metric": None, "key": "guardrail error/green"}
+    detail = {
+        "text": "Too many errors.",
+        "kind": "guardrail",
+        "at": 9.5,
+        "metric": None,
+        "key": "guardrail error/green",
+    }
     assert told(Entry(9.5, "alarm", "exp", detail)) == (
         "alarm",
         "chat",

@@ -34,7 +34,11 @@ class Rounds:
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():
-            await asyncio.sleep(0)
+            await _a_round()
+
+
+async def _a_round() -> None:
+    await asyncio.sleep(0)
 
 
 def alarm(controller: FakeController, text: str) -> None:
