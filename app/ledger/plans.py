@@ -29,7 +29,8 @@ def content_of(endpoint: Endpoint) -> dict[str, Any]:
     """What a plan says, whichever generation it is, as plain data."""
     plan = endpoint.plan.model_dump(mode="json", include={"overrides", "expires"}, exclude_defaults=True)
     sticky = endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None
-    return {"sticky": sticky, "weights": dict(endpoint.traffic), **plan}
+    mirror = {"mirror": endpoint.mirror.model_dump(mode="json")} if endpoint.mirror is not None else {}
+    return {"sticky": sticky, "weights": dict(endpoint.traffic), **mirror, **plan}
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
@@ -59,12 +60,12 @@ class Scope:
 
 
 def scopes(config: Config, changed_at: Mapping[str, float]) -> dict[str, Scope]:
-    """By endpoint: those with an active experiment, and those with `ledger: always`."""
+    """By endpoint: those with an active experiment or a mirror, and those with `ledger: always`."""
     active = {it.endpoint: it for it in config.experiments.values() if is_active(it)}
     return {
         name: Scope(plan_of(name, endpoint), *_limits(active.get(name)), changed_at.get(name))
         for name, endpoint in config.endpoints.items()
-        if name in active or endpoint.ledger == "always"
+        if name in active or endpoint.mirror is not None or endpoint.ledger == "always"
     }
 
 
