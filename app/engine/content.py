@@ -35,8 +35,8 @@ class Content:
 
     @property
     def calls(self) -> list[ToolCall]:
-        """In their order."""
-        return [ToolCall(self.names[key], arguments) for key, arguments in self.arguments.items()]
+        """By choice and number."""
+        return [ToolCall(self.names[key], arguments) for key, arguments in sorted(self.arguments.items())]
 
     def add_message(self, message: Mapping[str, Any], key: Any) -> None:
         """A chat's message, or a delta of it."""
@@ -58,7 +58,7 @@ def content_of(answer: bytes, *, stream: bool) -> Content:
 
 
 def vectors_of(answer: bytes) -> list[Sequence[float]]:
-    """The vectors of an answer to an embeddings request, or those that its beginning holds whole. Raises `MALFORMED`."""
+    """Of an answer to an embeddings request; of the beginning of one, those that it holds whole. Raises `MALFORMED`."""
     found: list[Sequence[float]] = []
     for item in from_json(answer, allow_partial=True).get("data", ()):
         if (value := item.get("embedding")) is None:  # cut off

@@ -194,28 +194,28 @@ class Pair(NamedTuple):
     primary: int
     """The deployment that answered."""
     shadow: int
-    status: int
+    status: int = 0
     """The shadow's HTTP status, as the router would have passed it on; 0 without an answer."""
-    error: int
+    error: int = 0
     """A `Failure` of the shadow."""
-    tokens: int | None
+    tokens: int | None = None
     """That the shadow's call cost."""
-    equal: int | None
+    equal: int | None = None
     """The same texts and tool calls."""
-    equal_words: int | None
+    equal_words: int | None = None
     """Equal but for white space."""
-    length_ratio: float | None
+    length_ratio: float | None = None
     """Characters of the shadow's answer by those of the primary's."""
-    same_finish: int | None
-    valid: int | None
+    same_finish: int | None = None
+    valid: int | None = None
     """Whether the shadow kept what the request demands of the form; None: it demands nothing."""
-    same_tools: int | None
+    same_tools: int | None = None
     """Tool calls with the same names and arguments; None: neither has any."""
-    cosine: float | None
+    cosine: float | None = None
     """Mean over the embeddings; None, too, where they have another number of dimensions."""
-    ttft_s: float | None
-    duration_s: float | None
-    tokens_per_s: float | None
+    ttft_s: float | None = None
+    duration_s: float | None = None
+    tokens_per_s: float | None = None
     primary_valid: int | None = None
     finish: int = 0
     """A `Finish` of the shadow."""

@@ -39,6 +39,7 @@ from app.ledger.ledger import Ledger
 from app.ledger.plans import plan_of
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
+from app.mirror.mirrors import Mirrors
 from app.routing.circuit_breaker import Breakers
 from app.routing.overrides import Overrides
 from app.server import api_page
@@ -96,7 +97,10 @@ class Router:
         self._sender = (
             Sender(ledger, controller.send, telemetry, every_s=send_every_s) if controller is not None else None
         )
-        self.state = RouterState(self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger)
+        mirrors = Mirrors(Upstream(), ledger, telemetry, is_stopped=lambda endpoint, deployment: False)
+        self.state = RouterState(
+            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, mirrors
+        )
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
         self._experiments = ExperimentsApi(
@@ -162,6 +166,7 @@ class Router:
             self._upstream,
             controller,
             sending,
+            self.state.mirrors.running(),
             self._access.running(),
             monitor_event_loop(self.state.telemetry),
         ):
