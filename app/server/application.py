@@ -42,6 +42,7 @@ from app.ledger.ledger import Ledger
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Stop
+from app.mirror.mirrors import Mirrors
 from app.routing.circuit_breaker import Breakers
 from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
@@ -106,7 +107,10 @@ class Router:
             if controller is not None
             else None
         )
-        self.state = RouterState(self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger)
+        mirrors = Mirrors(Upstream(), ledger, telemetry, is_stopped=self._snapshots.is_stopped)
+        self.state = RouterState(
+            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, mirrors
+        )
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
         self._experiments = ExperimentsApi(
@@ -178,6 +182,7 @@ class Router:
             self._upstream,
             controller,
             sending,
+            self.state.mirrors.running(),
             self._access.running(),
             monitor_event_loop(self.state.telemetry),
         ):

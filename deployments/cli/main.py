@@ -157,6 +157,7 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """
     from app.config.base import ConfigError
     from app.config.experiment_checks import experiment_warnings
+    from app.config.mirror_checks import mirror_warnings
     from app.config.serve_file import load
 
     try:
@@ -164,6 +165,8 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     except ConfigError as error:
         raise CommandError("\n".join(error.problems)) from None
     for warning in experiment_warnings(loaded.experiments, loaded.endpoints):
+        typer.echo(f"warning: {warning}", err=True)
+    for warning in mirror_warnings(loaded.endpoints, loaded.deployments):
         typer.echo(f"warning: {warning}", err=True)
     typer.echo(f"{config}: OK")
 

@@ -136,7 +136,7 @@ def test_what_happens_is_followed_until_ctrl_c(running: Deciding, monkeypatch: p
     plan = {"endpoint": "elsewhere", "generation": 2, "weights": {"blue": 100}}
     happened(running, 1762956302.0, "plan", None, **plan)
     printed = Interrupting(3)
-    monkeypatch.setattr(deciding.typer, "echo", printed.print)
+    monkeypatch.setattr("typer.echo", printed.print)
     later = threading.Timer(0.2, happened, (running, 1762956303.0, "verdict", NAME), {"text": "green is better"})
     later.start()
     assert main(["experiments", "watch", NAME, "--since", "2025-11-12", "--url", running.url]) == 0
@@ -151,7 +151,7 @@ def test_what_happens_is_followed_until_ctrl_c(running: Deciding, monkeypatch: p
 def test_events_as_json(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
     happened(running, 1762956301.0, "alarm", NAME, text="Too many errors.", kind="guardrail")
     printed = Interrupting(1)
-    monkeypatch.setattr(deciding.typer, "echo", printed.print)
+    monkeypatch.setattr("typer.echo", printed.print)
     assert main(["experiments", "watch", "--since", "0", "--json", "--url", running.url]) == 0
     assert json.loads(printed[0]) == {
         "at": 1762956301.0,
