@@ -31,8 +31,11 @@ from app.exchange.request import check_constraints, check_headers, check_length,
 from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
+from app.exchange.written_requests import arrived
+from app.exchange.written_requests import ended as written
 from app.ledger.conversation import SESSION_HEADER, conversation_key
 from app.ledger.exposure import Exposure
+from app.ledger.recordings.recorder import PendingRequest
 from app.routing.content_filter import check_content
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, assign
 from app.telemetry.access_log import Record
@@ -55,6 +58,7 @@ async def handle(
     record = Record(dialect.name, route.operation, request.id)
     writer = ResponseWriter(send, record)
     exposure: Exposure | None = None
+    pending: PendingRequest | None = None
     try:
         async with errors_rendered(writer, lambda error: dialect.render_error(error, route.operation, request)):
             if snapshot is None:
@@ -82,11 +86,14 @@ async def handle(
                 async with _reserved(state, snapshot, caller, call, assignment, writer):
                     size = len(request.body)
                     exposure = drawn(state.ledger, snapshot, caller, call, assignment, record, size)
+                    pending = arrived(state.recorder, snapshot, call, assignment, record, size)
                     await Forwarder(state, snapshot, call, writer, exposure, deadline, size).forward(assignment)
     finally:
         state.telemetry.finish(record)
         if exposure is not None:
             ended(state.ledger, exposure, record)
+        if pending is not None and state.recorder is not None:
+            written(state.recorder, pending, record)
 
 
 def _request(scope: Mapping[str, Any], headers: Mapping[str, str], *, configured_at: int) -> Request:
