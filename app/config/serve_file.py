@@ -92,7 +92,9 @@ def _experiments_problems(config: Config, prefixes: Mapping[str, object]) -> lis
     declare = f"declare it, with route_prefix {expected} and import_path deployments.experiments:build"
     missing = f"no application is named '{EXPERIMENTS}', which keeps what routers record; {declare}"
     always = [f"endpoints.{name}.ledger" for name, it in config.endpoints.items() if it.ledger == "always"]
-    return [f"{where}: {missing}" for where in (["experiments"] if config.experiments else always[:1])]
+    recorded = [f"endpoints.{name}.record" for name, it in config.endpoints.items() if it.record is not None]
+    where = ["experiments"] if config.experiments else [*always, *recorded][:1]
+    return [f"{it}: {missing}" for it in where]
 
 
 def check_file(path: Path) -> list[str]:

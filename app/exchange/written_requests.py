@@ -37,5 +37,5 @@ def arrived(
 
 def ended(recorder: Recorder, request: PendingRequest, record: Record) -> None:
     """Its response is over."""
-    request.status, request.usage = record.status, record.usage
+    request.status, request.usage, request.max_tokens = record.status, record.usage, record.max_tokens
     recorder.end(request)

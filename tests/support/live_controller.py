@@ -56,6 +56,10 @@ class LiveController:
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         return await asyncio.to_thread(self._answer, method, path, query, body)
 
+    async def record(self, recording: bytes) -> None:
+        """A `RecordingClient`, too."""
+        await asyncio.to_thread(self._record, recording)
+
     def advance(self, seconds: float) -> None:
         """Lets time pass for the controller alone: what waits for that long happens now."""
         with self._lock:
@@ -98,6 +102,12 @@ class LiveController:
             answer = self._running.ingest(batch)
             self._running.tick()
             return answer
+
+    def _record(self, recording: bytes) -> None:
+        if self.absent:
+            raise Unavailable("The controller of experiments cannot be reached")
+        with self._lock:
+            self._running.recordings.keep(recording)
 
     def _answer(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         if self.absent:

@@ -56,6 +56,8 @@ class PendingRequest:
     body: Mapping[str, Any]
     status: int = 0
     usage: Usage | None = None
+    max_tokens: object = None
+    """What the engine was allowed to write."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -143,7 +145,7 @@ def line_of(request: PendingRequest, redact: Redact) -> Line:
         prompt_bytes=request.prompt_bytes,
         prompt_tokens=usage.prompt_tokens if usage is not None else None,
         completion_tokens=usage.completion_tokens if usage is not None else None,
-        parameters=parameters(request.task, body),
+        parameters=parameters(request.task, {"max_tokens": request.max_tokens, **body}),
         body=text,
     )
     try:
