@@ -63,7 +63,6 @@ def experiment_warnings(experiments: Mapping[str, Experiment], endpoints: Mappin
         if not is_active(experiment):
             continue
         path = f"experiments.{name}"
-        warnings += _not_acted_on(path, experiment)
         if endpoint.sticky is None and list(endpoint.tasks) != [_EMBEDDINGS]:
             warnings.append(
                 f"{path}: '{experiment.endpoint}' has no `sticky`, so that the unit is the request, and a chat's turns "
@@ -77,19 +76,6 @@ def experiment_warnings(experiments: Mapping[str, Experiment], endpoints: Mappin
                     "raise its share, or set `state: draft`"
                 )
     return warnings
-
-
-def _not_acted_on(path: str, experiment: Experiment) -> Iterator[str]:
-    """What is declared and has no effect in this version."""
-    for key in ("ramp", "holdout", "ends"):
-        if key in experiment.model_fields_set and getattr(experiment, key):
-            yield f"{path}.{key}: nothing acts on it yet; move traffic with `switchyard traffic`"
-    for number, guardrail in enumerate(experiment.guardrails):
-        if guardrail.action != "alert":
-            yield (
-                f"{path}.guardrails.{number}.action: nothing acts on it yet; an alarm is shown, and traffic moves with "
-                "`switchyard traffic`"
-            )
 
 
 def _one_per_endpoint(experiments: Mapping[str, Experiment]) -> Iterator[str]:

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -37,7 +38,7 @@ from app.ledger.conversation import SESSION_HEADER, conversation_key
 from app.ledger.exposure import Exposure
 from app.ledger.recordings.recorder import PendingRequest
 from app.routing.content_filter import check_content
-from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, assign
+from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign
 from app.telemetry.access_log import Record
 
 TIMEOUT_HEADER = "x-request-timeout-s"
@@ -83,6 +84,9 @@ async def handle(
                 deadline = asyncio.get_running_loop().time() + _time_allowed(snapshot.config.timeouts, call, headers)
                 assignment = _route(state, snapshot, caller, call, headers)
                 record.endpoint, record.reason = assignment.endpoint, assignment.reason
+                if assignment.unstopped:
+                    plan = snapshot.unstopped[assignment.endpoint].plan
+                    writer.plans = {**snapshot.plans, assignment.endpoint: plan}
                 async with _reserved(state, snapshot, caller, call, assignment, writer):
                     size = len(request.body)
                     exposure = drawn(state.ledger, snapshot, caller, call, assignment, record, size)
@@ -136,11 +140,18 @@ def _route(
         header=headers.get(DEPLOYMENT_HEADER) or call.deployment,
         sticky_key=lambda sticky: _sticky_key(sticky, caller, call, headers),
         random=state.random,
-        override=snapshot.override if snapshot.overrides else None,
+        decide=partial(_decided, state, snapshot) if snapshot.rules else None,
     )
     if assignment.key is not None:
         state.recent_keys.saw(assignment.endpoint, assignment.key)
     return assignment
+
+
+def _decided(state: RouterState, snapshot: Snapshot, endpoint: str, key: str | None) -> Decision | None:
+    """What the endpoint's rules say, if it has some."""
+    if (rules := snapshot.rules.get(endpoint)) is None:
+        return None
+    return rules.decide(key, state.random, lambda name: state.health.is_open(name, snapshot))
 
 
 def _sticky_key(sticky: Sticky, caller: Caller, call: Call, headers: Mapping[str, str]) -> str | None:

@@ -12,10 +12,13 @@ from typing import Any
 from app.config.base import ConfigError
 from app.config.experiments import Experiment
 from app.config.schema import Config
-from app.errors import BadRequest
+from app.errors import BadRequest, Conflict
+from app.experiments.acting.decisions import Request
+from app.experiments.acting.state import states_of
 from app.experiments.columns import Exposures, Tables
 from app.experiments.evidence import AnalysisFactory, Evidence, Judged
 from app.experiments.plain import exposures_of
+from app.experiments.report import Report
 from app.experiments.routers import total_lost
 from app.experiments.runs import Run, runs_of
 from app.experiments.stand_in import evenly, stand_in
@@ -75,6 +78,13 @@ class RecordedLedger:
             self._judged[name] = Evidence(self._replayed(run), self._warnings)
         return self._judged[name]
 
+    def acting(self, report: Report) -> None:
+        """Nobody acts on what was recorded."""
+
+    def decide(self, report: Report, request: Request) -> None:
+        """Raises Conflict."""
+        raise Conflict("Decisions are for a running server: what was recorded cannot be changed")
+
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's."""
         found = reading.find(self._store, request)
@@ -89,6 +99,9 @@ class RecordedLedger:
         config = self._config_of(run)
         analysis = self._new_analysis(run.name, config.experiments[run.name], config, tables, run.started_at)
         judged = Judged(run, None, analysis)
+        acted = states_of(self._entries).get(run.name)
+        if acted is not None and acted.started_at == run.started_at:
+            analysis.intervene(acted.interventions)
         for exposures in reading.history(self._store, run.started_at, tables, {}):
             judged.count(exposures if self._at is None else _until(exposures, self._at), tables)
         judged.set_lost(_lost(self._contents, self._at))

@@ -6,7 +6,7 @@ Metric names follow OpenTelemetry's GenAI conventions where one exists
 
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -135,6 +135,14 @@ class Telemetry:
             ("endpoint", "outcome"),
             registry=registry,
         )
+        self.stops = Gauge(
+            "switchyard_stops",
+            "1 while a deployment gets no traffic of an endpoint because of a stop",
+            ("endpoint", "deployment"),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._stopped: set[tuple[str, str]] = set()
         self.loop_lag = Gauge(
             "switchyard_event_loop_lag_seconds",
             "By how much a timer of one second was late, the last time",
@@ -178,6 +186,13 @@ class Telemetry:
     def batch_sent(self, seconds: float) -> None:
         """A batch of exposures was acknowledged."""
         self.ledger_batch.observe(seconds)
+
+    def stops_applied(self, stops: Mapping[str, Collection[str]]) -> None:
+        """Which deployments are stopped, by endpoint."""
+        stopped = {(endpoint, deployment) for endpoint, them in stops.items() for deployment in them}
+        for arm in self._stopped | stopped:
+            self.stops.labels(*arm).set(int(arm in stopped))
+        self._stopped = stopped
 
     def finish(self, record: Record) -> None:
         """Counts a finished request and writes its access log line."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from app.config.experiments import Experiment
 from app.config.schema import Config
+from app.experiments.acting.facts import Interventions
 from app.experiments.analysis import watching
 from app.experiments.analysis.evidence.arms import Arms, Placed
 from app.experiments.analysis.evidence.arrays import Mask
@@ -32,6 +33,9 @@ from app.ledger.wire import FeedbackItem, Flag
 
 QUANTILES_EVERY_S = 60.0
 """Quantiles read all of their values."""
+
+STOPS_SPREAD_S = 10.0
+"""By which routers' clocks may be off, and a stop late, with room: it hides nothing, since both arms are left out."""
 
 AnyColumns = StartColumns | RowColumns | LateColumns
 C = TypeVar("C", StartColumns, RowColumns, LateColumns)
@@ -63,6 +67,7 @@ class Analysis:
         self._feedback = PendingFeedback(experiment.feedback)
         self._comparing = self._comparisons()
         self._pace = pace or Pace(time.perf_counter)
+        self._done = Interventions()
         self._version = 0
         """Counts additions."""
         self._occurrences: list[Occurrence] = []
@@ -83,12 +88,18 @@ class Analysis:
             for treatment in range(1, len(names))
         ]
 
+    def intervene(self, done: Interventions) -> None:
+        """What has been done. To be said before exposures are added again, too."""
+        if done != self._done:
+            self._done = done
+            self._watched.intervene(done)
+
     # What routers tell.
 
     def add_starts(self, starts: StartColumns) -> None:
         """Draws of an arm, of any endpoint."""
         starts, placed = self._belonging(starts)
-        self._watched.add_starts(starts, placed, _analysed(starts))
+        self._watched.add_starts(starts, placed, _random(starts), self._analysed(starts))
 
     def add_rows(self, rows: RowColumns) -> None:
         """Requests that have ended, of any endpoint."""
@@ -96,7 +107,7 @@ class Analysis:
         if not len(rows):
             return
         self._watched.add_rows(rows, placed, _random(rows))
-        analysed = _analysed(rows)
+        analysed = self._analysed(rows)
         if not analysed.any():
             return
         rows, placed = rows.take(analysed), placed.take(analysed)
@@ -125,11 +136,23 @@ class Analysis:
             rows = dict.fromkeys(experiment.arms, rows.get(experiment.control, 0) // len(experiment.arms))
         self._watched.traffic.set_lost(rows)
 
+    def _analysed(self, columns: AnyColumns) -> Mask:
+        """Exposures that are compared: none that came while a stop gave one arm's share to the other."""
+        compared = (columns.flags & (Flag.FORCED | Flag.CARRIED)) == 0
+        for begin, end in self._done.windows:
+            end = np.inf if end is None else end + STOPS_SPREAD_S
+            compared &= (columns.at < begin - STOPS_SPREAD_S) | (columns.at > end)
+        return np.asarray(compared)
+
     def _belonging(self, columns: C) -> tuple[C, Placed]:
         placed = self._arms.place(columns)
         if placed.belongs.all():
             return columns, placed
         return columns.take(placed.belongs), placed.take(placed.belongs)
+
+    def is_alarmed(self) -> bool:
+        """Whether a guardrail has an alarm that `tick` has still to raise."""
+        return any(watch.is_new_alarm() for watch in self._watched.guardrails)
 
     # What follows from it.
 
@@ -250,11 +273,6 @@ class Analysis:
 def _random(columns: AnyColumns) -> Mask:
     """Exposures whose arm was drawn: guardrails count them."""
     return np.asarray((columns.flags & Flag.FORCED) == 0)
-
-
-def _analysed(columns: AnyColumns) -> Mask:
-    """Exposures that are compared."""
-    return np.asarray((columns.flags & (Flag.FORCED | Flag.CARRIED)) == 0)
 
 
 def same_run(old: Experiment, new: Experiment) -> bool:

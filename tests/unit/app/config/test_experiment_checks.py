@@ -212,21 +212,6 @@ def test_an_endpoint_without_sticky_and_an_arm_without_traffic_are_warned_of() -
     assert warnings(parse(with_experiments(idle, first={**FOUR_LINES, "state": "draft"}))) == []
 
 
-@pytest.mark.parametrize(
-    ("declared", "path"),
-    [
-        ({"ramp": {"steps": [5, 50]}}, "ramp"),
-        ({"holdout": 5}, "holdout"),
-        ({"ends": {"errors": 10}}, "ends"),
-        ({"guardrails": [{"event": "error"}, {"event": "empty", "action": "pause"}]}, "guardrails.1.action"),
-    ],
-    ids=str,
-)
-def test_what_nothing_acts_on_yet_is_warned_of(declared: dict[str, Any], path: str) -> None:
-    (warning,) = warnings(parse(with_experiments(first={**FOUR_LINES, **declared})))
-    assert warning.startswith(f"experiments.first.{path}: nothing acts on it yet")
-
-
 def serve_file(config: dict[str, Any], *more: dict[str, Any]) -> dict[str, Any]:
     router = {"name": "router", "route_prefix": "/", "deployments": [{"name": "Router", "user_config": config}]}
     models = [{"name": name, "route_prefix": f"/deployments/{name}"} for name in config["deployments"]]
