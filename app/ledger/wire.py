@@ -292,6 +292,8 @@ class _SealedBatch(msgspec.Struct, frozen=True):
     late: msgspec.Raw
     feedback: msgspec.Raw
     lost: list[Lost]
+    pins: list[Pins]
+    pins_seen: int
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
@@ -324,7 +326,16 @@ def encode(message: Batch | Acknowledgement) -> bytes:
     return encoder.encode(message)
 
 
-def encode_sealed(batch: Sealed, *, router: str, oldest: int, sent_at: float, lost: list[Lost]) -> bytes:
+def encode_sealed(
+    batch: Sealed,
+    *,
+    router: str,
+    oldest: int,
+    sent_at: float,
+    lost: list[Lost],
+    pins: list[Pins] = [],  # noqa: B006  it is not changed
+    pins_seen: int = 0,
+) -> bytes:
     """The same bytes as of a `Batch` with these fields."""
     sealed = _SealedBatch(
         VERSION,
@@ -339,6 +350,8 @@ def encode_sealed(batch: Sealed, *, router: str, oldest: int, sent_at: float, lo
         batch.late,
         batch.feedback,
         lost,
+        pins,
+        pins_seen,
     )
     return encoder.encode(sealed)
 

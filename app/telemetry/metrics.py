@@ -137,6 +137,20 @@ class Telemetry:
             multiprocess_mode="livemax",
         )
         self._stopped: set[tuple[str, str]] = set()
+        self.pins = Gauge(
+            "switchyard_pins",
+            "Conversations that keep the deployment on which they began after a change of traffic",
+            ("endpoint",),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._pinned: set[str] = set()
+        self.pin_misses = Counter(
+            "switchyard_pin_misses",
+            "Requests of running conversations that did not get their deployment after a change of traffic, by cause",
+            ("endpoint", "cause"),
+            registry=registry,
+        )
         self.loop_lag = Gauge(
             "switchyard_event_loop_lag_seconds",
             "By how much a timer of one second was late, the last time",
@@ -183,6 +197,17 @@ class Telemetry:
         for arm in self._stopped | stopped:
             self.stops.labels(*arm).set(int(arm in stopped))
         self._stopped = stopped
+
+    def pinned(self, sizes: Mapping[str, int]) -> None:
+        """How many conversations are pinned, by endpoint."""
+        for endpoint in self._pinned | sizes.keys():
+            self.pins.labels(endpoint).set(sizes.get(endpoint, 0))
+        self._pinned = set(sizes)
+
+    def pin_missed(self, endpoint: str, cause: str) -> None:
+        """Counts a running conversation that changed its deployment: that was ``stopped``, ``gone`` or ``failing``, or
+        the pin came ``late``."""
+        self.pin_misses.labels(endpoint, cause).inc()
 
     def finish(self, record: Record) -> None:
         """Counts a finished request and writes its access log line."""
