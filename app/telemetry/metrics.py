@@ -129,6 +129,12 @@ class Telemetry:
             registry=registry,
             buckets=_FIRST_TOKEN,
         )
+        self.recorded_requests = Counter(
+            "switchyard_recorded_requests",
+            "Requests written down for a replay, by what became of them: recorded, without_text, lost",
+            ("endpoint", "outcome"),
+            registry=registry,
+        )
         self.stops = Gauge(
             "switchyard_stops",
             "1 while a deployment gets no traffic of an endpoint because of a stop",
@@ -150,6 +156,19 @@ class Telemetry:
             "Requests of running conversations that did not get their deployment after a change of traffic, by cause",
             ("endpoint", "cause"),
             registry=registry,
+        )
+        self.mirrored_requests = Counter(
+            "switchyard_mirrored_requests",
+            "Requests drawn for a mirror, by what became of their copy",
+            ("endpoint", "deployment", "outcome"),
+            registry=registry,
+        )
+        self.mirror_waiting = Gauge(
+            "switchyard_mirror_waiting",
+            "Copies that wait for one of the shadow's slots",
+            ("endpoint", "deployment"),
+            registry=registry,
+            multiprocess_mode="livesum",
         )
         self.loop_lag = Gauge(
             "switchyard_event_loop_lag_seconds",
@@ -187,6 +206,10 @@ class Telemetry:
         """The bytes of exposures that wait."""
         self.ledger_buffer.set(size)
 
+    def requests_recorded(self, endpoint: str, outcome: str, requests: int) -> None:
+        """Counts requests written down: ``recorded``, ``without_text`` (though it was wanted), or ``lost``."""
+        self.recorded_requests.labels(endpoint, outcome).inc(requests)
+
     def batch_sent(self, seconds: float) -> None:
         """A batch of exposures was acknowledged."""
         self.ledger_batch.observe(seconds)
@@ -208,6 +231,14 @@ class Telemetry:
         """Counts a running conversation that changed its deployment: that was ``stopped``, ``gone`` or ``failing``, or
         the pin came ``late``."""
         self.pin_misses.labels(endpoint, cause).inc()
+
+    def mirrored(self, endpoint: str, deployment: str, outcome: str) -> None:
+        """Counts a request that was drawn for a mirror."""
+        self.mirrored_requests.labels(endpoint, deployment, outcome).inc()
+
+    def mirror_queued(self, endpoint: str, deployment: str, waiting: int) -> None:
+        """So many copies wait."""
+        self.mirror_waiting.labels(endpoint, deployment).set(waiting)
 
     def finish(self, record: Record) -> None:
         """Counts a finished request and writes its access log line."""
