@@ -14,6 +14,7 @@ from app.config.experiments import Experiment
 from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed
 from app.experiments.acting.decisions import Request
 from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
+from app.experiments.feed.page import page
 from app.experiments.plan_history import history
 from app.experiments.questions import choice, decision, number, whole_number
 from app.experiments.rendering import markdown, text
@@ -96,6 +97,7 @@ class Answers:
             ("GET", re.compile("/requests/([0-9a-f]{16})"), self._exposures),
             ("POST", re.compile("/feedback/pending"), self._pending),
             ("GET", re.compile("/series"), self._series),
+            ("GET", re.compile("/journal"), self._journal),
         ]
 
     def answer(self, method: str, path: str, query: Query, body: bytes) -> Answer:
@@ -199,6 +201,9 @@ class Answers:
             if (judged := self._reader.analysis(name)) is not None:
                 found += series_of(self._report_of(name, judged))
         return Answer(200, _json(found))
+
+    def _journal(self, query: Query, body: bytes) -> Answer:
+        return Answer(200, _json(page(self._reader.entries(), self._reader.experiments(), query)))
 
     def _experiment(self, name: str) -> Experiment:
         declared = self._reader.experiments()

@@ -47,6 +47,8 @@ from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
+from app.server.events.api import EventsApi
+from app.server.events.feed import EventFeed
 from app.server.experiment_metrics import ExperimentMetrics
 from app.server.experiments_api import ExperimentsApi
 from app.server.http10 import HTTP10
@@ -110,6 +112,7 @@ class Router:
         self._experiments = ExperimentsApi(
             self._views, self._deployments.open, telemetry, self._access, controller, ledger
         )
+        self._events = EventsApi(self._views, telemetry, self._access, EventFeed(controller))
         self._traffic = TrafficApi(
             self._views, telemetry, self._access, control, controller, self.state.recent_keys, ledger.unit
         )
@@ -120,6 +123,7 @@ class Router:
                 *self._operations(),
                 Path("/docs/{file}", api_page.file, methods=["GET"]),
                 *self._experiments.routes(),
+                *self._events.routes(),
                 *self._traffic.routes(),
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
@@ -236,7 +240,8 @@ class Router:
             for route in self._operations()
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]
-        apis = [*self._management.operations(), *self._experiments.operations(), *self._traffic.operations()]
+        experiments = [*self._experiments.operations(), *self._events.operations()]
+        apis = [*self._management.operations(), *experiments, *self._traffic.operations()]
         return dump(document([*operations(DIALECTS), *apis, *own]))
 
     async def _openapi(self, request: HTTPRequest) -> Response:

@@ -7,24 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deployments.cli.errors import CommandError, ExitCode
+from deployments.cli.experiments.deciding import decide, watch
+from deployments.cli.experiments.options import AsJson, Format, Ledger, Metric, Name, Treatment
 from deployments.cli.options import Key, Url, router_client
 
 if TYPE_CHECKING:
     from deployments.cli.experiments.source import Source
 
 app = typer.Typer(help="Which deployment is better, and how sure that is.", rich_markup_mode=None)
-
-Format = Annotated[Literal["text", "markdown", "json"], typer.Option("--format", help="How it is printed.")]
-Ledger = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Read a ledger's directory (or s3://, gs://, abfs://), without a server."),
-]
-Name = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="The experiment, as in the configuration.")]
-Metric = Annotated[
-    str | None, typer.Option(metavar="METRIC", help="As in the report: ttft, ttft.p95. Default: the first primary.")
-]
-Treatment = Annotated[str | None, typer.Option(metavar="NAME", help="Default: the first treatment.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
 @app.command("list")
@@ -158,6 +148,10 @@ def aa(
     from deployments.cli.experiments.source import false_verdicts
 
     _print(false_verdicts(_source(url, key, ledger), name, runs, form))
+
+
+app.command()(decide)
+app.command()(watch)
 
 
 @app.command()
