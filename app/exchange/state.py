@@ -8,6 +8,7 @@ from app.access.guard import Access
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.snapshot import Calls, Snapshot
 from app.ledger.ledger import Ledger
+from app.mirror.mirrors import Mirrors
 from app.routing.admission import AdmissionQueue
 from app.routing.recent_keys import RecentKeys
 from app.routing.retry_budget import RetryBudget
@@ -24,6 +25,7 @@ class RouterState:
     health: DeploymentHealth
     random: Random
     ledger: Ledger
+    mirrors: Mirrors
     snapshot: Snapshot | None = None
     recent_keys: RecentKeys = field(default_factory=RecentKeys)
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))

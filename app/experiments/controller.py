@@ -7,13 +7,13 @@ directory, counts everything anew, and takes from the journal only what cannot b
 that stay.
 """
 
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from app.config.experiments import Experiment, LedgerSettings
 from app.config.schema import Config
@@ -24,6 +24,7 @@ from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.columns import Exposures, Tables, from_batch
 from app.experiments.evidence import AnalysisFactory, Evidence, Judged, basis_of
 from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
+from app.experiments.pins import PinExchange
 from app.experiments.plain import exposures_of
 from app.experiments.plan_history import new_plans
 from app.experiments.report import Report
@@ -74,7 +75,6 @@ class Controller:
         self._journal = Journal(self._keeper.journal, lambda: self._keeper.durable, self._is_failing)
         self._actions = Actions(self._journal, can_move=can_move)
         self._act_at = 0.0
-        self._id = secrets.token_hex(8)
         self._config: Config | None = None
         self._runs: dict[str, Run] = {}
         self._judged: dict[str, Judged] = {}
@@ -84,6 +84,7 @@ class Controller:
         self._is_recovered = False
         """Whether the analyses have counted all that was recorded."""
         self._retry_at = 0.0
+        self._pins = PinExchange()
         self._keeper.journal([Entry(clock(), "controller_started")])
 
     def configure(self, config: Config, *, settled: bool = True) -> None:
@@ -97,18 +98,21 @@ class Controller:
         self._recover()
 
     def ingest(self, data: bytes) -> bytes:
-        """Takes an encoded batch, at most once; returns the encoded acknowledgement. Raises InvalidBatch."""
+        """Takes an encoded batch, at most once; returns the encoded acknowledgement. Raises InvalidBatch.
+
+        Of a batch with the number 0 nothing is recorded: its router only wants to hear.
+        """
         try:
             batch = decode_batch(data)
         except msgspec.DecodeError as error:
             raise InvalidBatch(str(error)) from error
         if batch.version != VERSION:
             raise InvalidBatch(f"version {batch.version}, this controller reads {VERSION}")
-        if batch.oldest > batch.number:
+        if 0 < batch.number < batch.oldest:
             raise InvalidBatch(f"the oldest batch that is kept, {batch.oldest}, is younger than this, {batch.number}")
         now = self.now()
         router = self._keeper.waiting.router(batch.router)
-        if batch.number not in router.held:
+        if batch.number and batch.number not in router.held:
             plans = len(self.tables.plans)
             try:
                 exposures = from_batch(batch, self.tables)
@@ -124,9 +128,10 @@ class Controller:
         router.hear(batch, now)
         if self._actions.waits_for_directory:
             self._write(now)
-        acknowledgement = self._keeper.waiting.acknowledge(batch.router)
-        stops = self._actions.stops(self._runs, now)
-        return encode(msgspec.structs.replace(acknowledgement, controller=self._id, stops=stops))
+        self._pins.take(batch.router, batch.pins, now)
+        pins, end = self._pins.after(batch.pins_seen, batch.router)
+        had, stops = self._keeper.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
+        return encode(replace(had, controller=self._pins.id, stops=stops, pins=pins, pins_end=end))
 
     def tick(self) -> None:
         """To be called about every second: writes, reads what failed before, looks at the evidence."""
@@ -229,12 +234,12 @@ class Controller:
     def _act(self, now: float) -> None:
         """Does with every experiment what follows from its evidence, and tells its analysis what was done."""
         assert self._config is not None
-        self._act_at = now + ACT_S
+        self._act_at, has_acted = now + ACT_S, False
         for judged in self._judged.values():
             if judged.run.stopped_at is None:
-                self._actions.act(judged.run, self._config, judged.analysis.report(now), now)
+                has_acted |= self._actions.act(judged.run, self._config, judged.analysis.report(now), now)
                 judged.analysis.intervene(self._actions.interventions(judged.run))
-        if self._actions.waits_for_directory:
+        if has_acted:
             self._write(now)
 
     def _recover(self) -> None:

@@ -6,7 +6,7 @@ Metric names follow OpenTelemetry's GenAI conventions where one exists
 
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -129,6 +129,27 @@ class Telemetry:
             registry=registry,
             buckets=_FIRST_TOKEN,
         )
+        self.stops = Gauge(
+            "switchyard_stops",
+            "1 while a deployment gets no traffic of an endpoint because of a stop",
+            ("endpoint", "deployment"),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._stopped: set[tuple[str, str]] = set()
+        self.mirrored_requests = Counter(
+            "switchyard_mirrored_requests",
+            "Requests drawn for a mirror, by what became of their copy",
+            ("endpoint", "deployment", "outcome"),
+            registry=registry,
+        )
+        self.mirror_waiting = Gauge(
+            "switchyard_mirror_waiting",
+            "Copies that wait for one of the shadow's slots",
+            ("endpoint", "deployment"),
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self.loop_lag = Gauge(
             "switchyard_event_loop_lag_seconds",
             "By how much a timer of one second was late, the last time",
@@ -168,6 +189,21 @@ class Telemetry:
     def batch_sent(self, seconds: float) -> None:
         """A batch of exposures was acknowledged."""
         self.ledger_batch.observe(seconds)
+
+    def stops_applied(self, stops: Mapping[str, Collection[str]]) -> None:
+        """Which deployments are stopped, by endpoint."""
+        stopped = {(endpoint, deployment) for endpoint, them in stops.items() for deployment in them}
+        for arm in self._stopped | stopped:
+            self.stops.labels(*arm).set(int(arm in stopped))
+        self._stopped = stopped
+
+    def mirrored(self, endpoint: str, deployment: str, outcome: str) -> None:
+        """Counts a request that was drawn for a mirror."""
+        self.mirrored_requests.labels(endpoint, deployment, outcome).inc()
+
+    def mirror_queued(self, endpoint: str, deployment: str, waiting: int) -> None:
+        """So many copies wait."""
+        self.mirror_waiting.labels(endpoint, deployment).set(waiting)
 
     def finish(self, record: Record) -> None:
         """Counts a finished request and writes its access log line."""

@@ -161,6 +161,7 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """
     from app.config.base import ConfigError
     from app.config.experiment_checks import experiment_warnings
+    from app.config.mirror_checks import mirror_warnings
     from app.config.serve_file import load
     from deployments.cli.superseding import superseding_warnings
 
@@ -168,7 +169,9 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
         loaded = load(config)
     except ConfigError as error:
         raise CommandError("\n".join(error.problems)) from None
-    _warn([*experiment_warnings(loaded.experiments, loaded.endpoints), *superseding_warnings(config)])
+    _warn(experiment_warnings(loaded.experiments, loaded.endpoints))
+    _warn(mirror_warnings(loaded.endpoints, loaded.deployments))
+    _warn(superseding_warnings(config))
     typer.echo(f"{config}: OK")
 
 

@@ -17,9 +17,12 @@ from app.ledger.wire import (
     Flag,
     Late,
     LateKind,
+    Pair,
     Reason,
     Row,
+    Skip,
     Start,
+    Stop,
     decode_batch,
     encode,
 )
@@ -60,9 +63,29 @@ class Seen:
         return LateKind(self.item.kind)
 
 
+@dataclass(frozen=True)
+class SeenPair:
+    """A pair with its names in place of indexes; `item` has the rest."""
+
+    item: Pair
+    endpoint: str
+    primary: str
+    shadow: str
+
+    @property
+    def error(self) -> Failure:
+        return Failure(self.item.error)
+
+    @property
+    def skipped(self) -> Skip:
+        return Skip(self.item.skipped)
+
+
 @dataclass
 class Keeper:
     """A `ControllerClient`. `durable` False: it never says that anything is.
+
+    `stops` is what it says to every batch; those with the number 0 are counted in `idle` and not kept.
 
     `failing`: it raises. `hanging`: it does not answer. `forgets`: it keeps the batch, and fails to say so.
     """
@@ -72,6 +95,8 @@ class Keeper:
     forgets: bool = False
     durable: bool = True
     calls: int = 0
+    idle: int = 0
+    stops: list[Stop] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
     batches: dict[tuple[str, int], Batch] = field(default_factory=dict)
 
@@ -81,12 +106,19 @@ class Keeper:
             await asyncio.sleep(3600)
         if self.failing:
             raise Unavailable("the controller is away")
-        self.raw.append(batch)
         decoded = decode_batch(batch)
+        if not decoded.number:
+            self.idle += 1
+            return self._acknowledgement(decoded.router)
+        self.raw.append(batch)
         self.batches[decoded.router, decoded.number] = decoded
         if self.forgets:
             raise ConnectionResetError
-        return encode(Acknowledgement(decoded.number, decoded.number if self.durable else 0))
+        return self._acknowledgement(decoded.router)
+
+    def _acknowledgement(self, router: str) -> bytes:
+        received = max((number for name, number in self.batches if name == router), default=0)
+        return encode(Acknowledgement(received, received if self.durable else 0, stops=self.stops))
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         raise Unavailable("this controller answers nothing")
@@ -106,6 +138,18 @@ class Keeper:
     @property
     def feedback(self) -> list[FeedbackItem]:
         return [it for batch in self._in_order for it in batch.feedback]
+
+    @property
+    def pairs(self) -> list[SeenPair]:
+        return [_pair(batch, it) for batch in self._in_order for it in batch.pairs]
+
+    def wait_for_pairs(self, count: int) -> list[SeenPair]:
+        """The pairs, once there are so many."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while len(self.pairs) < count:
+            assert time.monotonic() < deadline, self.pairs
+            time.sleep(0.005)
+        return self.pairs
 
     @property
     def _in_order(self) -> list[Batch]:
@@ -131,6 +175,10 @@ class Keeper:
 def _seen(batch: Batch, item: Start | Late) -> Seen:
     plan = batch.plans[item.plan]
     return Seen(item, plan.endpoint, plan.id, batch.names[item.assigned])
+
+
+def _pair(batch: Batch, item: Pair) -> SeenPair:
+    return SeenPair(item, batch.plans[item.plan].endpoint, batch.names[item.primary], batch.names[item.shadow])
 
 
 def _row(batch: Batch, item: Row) -> Seen:
