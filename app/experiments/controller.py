@@ -126,11 +126,12 @@ class Controller:
                     self._judge(now)
             self._keeper.waiting.hold(Taken(batch.router, batch.number, exposures, now))
         router.hear(batch, now)
+        self._pins.take(batch.router, batch.pins, now)
         if self._actions.waits_for_directory:
             self._write(now)
-        self._pins.take(batch.router, batch.pins, now)
         pins, end = self._pins.after(batch.pins_seen, batch.router)
-        had, stops = self._keeper.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
+        stops = self._actions.stops(self._runs, now)
+        had = self._keeper.waiting.acknowledge(batch.router)
         return encode(replace(had, controller=self._pins.id, stops=stops, pins=pins, pins_end=end))
 
     def tick(self) -> None:
@@ -180,6 +181,7 @@ class Controller:
         now, run = self.now(), self._runs[report.experiment]
         self._actions.decide(run, self._config, report, request, now)
         self._act(now)
+        self._write(now)
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last.
