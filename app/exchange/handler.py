@@ -33,8 +33,11 @@ from app.exchange.request import check_constraints, check_headers, check_length,
 from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
+from app.exchange.written_requests import arrived
+from app.exchange.written_requests import ended as written
 from app.ledger.conversation import SESSION_HEADER, conversation_key
 from app.ledger.exposure import Exposure
+from app.ledger.recordings.recorder import PendingRequest
 from app.mirror.original import Original
 from app.routing.content_filter import check_content
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign
@@ -59,6 +62,7 @@ async def handle(
     writer = ResponseWriter(send, record)
     exposure: Exposure | None = None
     original: Original | None = None
+    pending: PendingRequest | None = None
     try:
         async with errors_rendered(writer, lambda error: dialect.render_error(error, route.operation, request)):
             if snapshot is None:
@@ -90,6 +94,7 @@ async def handle(
                     size = len(request.body)
                     exposure = drawn(state.ledger, snapshot, caller, call, assignment, record, size)
                     original = to_mirror(state, snapshot, assignment, exposure, size)
+                    pending = arrived(state.recorder, snapshot, call, assignment, record, size)
                     forwarder = Forwarder(state, snapshot, call, writer, exposure, deadline, size, original)
                     await forwarder.forward(assignment)
     finally:
@@ -98,6 +103,8 @@ async def handle(
             ended(state.ledger, exposure, record)
         if original is not None and snapshot is not None:
             mirrored(state, snapshot, call, original, writer)
+        if pending is not None and state.recorder is not None:
+            written(state.recorder, pending, record)
 
 
 def _request(scope: Mapping[str, Any], headers: Mapping[str, str], *, configured_at: int) -> Request:

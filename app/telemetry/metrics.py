@@ -129,6 +129,12 @@ class Telemetry:
             registry=registry,
             buckets=_FIRST_TOKEN,
         )
+        self.recorded_requests = Counter(
+            "switchyard_recorded_requests",
+            "Requests written down for a replay, by what became of them: recorded, without_text, lost",
+            ("endpoint", "outcome"),
+            registry=registry,
+        )
         self.stops = Gauge(
             "switchyard_stops",
             "1 while a deployment gets no traffic of an endpoint because of a stop",
@@ -185,6 +191,10 @@ class Telemetry:
     def ledger_buffered(self, size: int) -> None:
         """The bytes of exposures that wait."""
         self.ledger_buffer.set(size)
+
+    def requests_recorded(self, endpoint: str, outcome: str, requests: int) -> None:
+        """Counts requests written down: ``recorded``, ``without_text`` (though it was wanted), or ``lost``."""
+        self.recorded_requests.labels(endpoint, outcome).inc(requests)
 
     def batch_sent(self, seconds: float) -> None:
         """A batch of exposures was acknowledged."""

@@ -169,9 +169,13 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
         loaded = load(config)
     except ConfigError as error:
         raise CommandError("\n".join(error.problems)) from None
-    _warn(experiment_warnings(loaded.experiments, loaded.endpoints))
-    _warn(mirror_warnings(loaded.endpoints, loaded.deployments))
-    _warn(superseding_warnings(config))
+    _warn(
+        [
+            *experiment_warnings(loaded.experiments, loaded.endpoints),
+            *mirror_warnings(loaded.endpoints, loaded.deployments),
+            *superseding_warnings(config),
+        ]
+    )
     typer.echo(f"{config}: OK")
 
 
