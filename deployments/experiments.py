@@ -1,7 +1,7 @@
 """The controller of experiments as a Serve application: keeps what routers record, and judges it.
 
-One replica. It reads the routers' configuration from the control plane, as they serve it, ends temporary plans whose
-time is over, and answers them at
+One replica. It reads the routers' configuration from the control plane, as they serve it, moves traffic there as
+experiments say, ends temporary plans whose time is over, and answers routers at
 /deployments/experiments, behind the internal key. While a replica is replaced there may be two for a moment: batches
 are taken once all the same. Routers keep what is not durable, so that nothing is lost with a replica.
 """
@@ -48,7 +48,7 @@ class ExperimentsDeployment:
         async def read_configuration() -> Config | None:
             return await restore_expired(control, time.time())
 
-        self._host = host_controller(read_configuration, ledger_base())
+        self._host = host_controller(read_configuration, ledger_base(), control)
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """The application that the replica serves."""

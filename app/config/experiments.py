@@ -95,7 +95,9 @@ class Guardrail(Section):
     gap_above_s: Positive = Field(default=5.0, description="For `stalled`: a longer gap between two chunks.")
     unfinished_above_s: Positive = Field(default=600.0, description="For `unfinished`: not ended within these seconds.")
     action: Action = Field(
-        default="alert", description="What an alarm does. In this version it alerts, whatever stands here."
+        default="alert",
+        description="What an alarm does: `pause` keeps the weights as they are, `rollback` gives control the "
+        "treatment's traffic.",
     )
 
     @model_validator(mode="after")
@@ -106,23 +108,32 @@ class Guardrail(Section):
 
 
 DEFAULT_GUARDRAILS = (
-    Guardrail(event="error"),
-    Guardrail(event="slow", ttft_above_s=10.0),
-    Guardrail(event="empty"),
+    Guardrail(event="error", action="rollback"),
+    Guardrail(event="slow", ttft_above_s=10.0, action="rollback"),
+    Guardrail(event="empty", action="rollback"),
     Guardrail(event="stalled"),
 )
 
 
 class Ramp(Section):
-    """How a treatment's share grows."""
+    """How the treatments' share grows. Several treatments share a step equally."""
 
-    steps: tuple[Percent, ...] = Field(default=(1, 5, 25, 50, 100), min_length=1, description="Rising percentages.")
+    steps: tuple[Percent, ...] = Field(
+        default=(1, 5, 25, 50, 100),
+        min_length=1,
+        description="Rising percentages of the endpoint's traffic. 100 waits for the decision to ship, too.",
+    )
     hold_s: Positive = Field(default=600.0, description="The shortest time at a step.")
-    min_units: int = Field(default=100, ge=1, description="The fewest units on the treatment before the next step.")
+    min_units: int = Field(
+        default=100, ge=1, description="The fewest units on each treatment at a step before the next one."
+    )
     advance: Literal["quiet", "not_worse", "better", "manual"] = Field(
         default="quiet", description="What the next step waits for: no alarm, a verdict, or a person."
     )
-    freeze_s: Positive = Field(default=86400.0, description="The pause after a rollback.")
+    freeze_s: Positive = Field(
+        default=86400.0,
+        description="The pause after a guardrail's rollback. Then the ramp begins again, at its first step.",
+    )
 
     @model_validator(mode="after")
     def _steps_rise(self) -> Self:
@@ -132,12 +143,15 @@ class Ramp(Section):
 
 
 class Ends(Section):
-    """When an experiment ends by itself: at the first of these that is reached."""
+    """When an experiment ends by itself: at the first of these that is reached.
+
+    The time leaves the traffic as it is. The others are budgets of harm: control gets the treatments' traffic.
+    """
 
     after_s: Positive | None = Field(default=1209600.0, description="Seconds since its start.")
     units: int | None = Field(default=None, ge=1, description="Units on treatments.")
-    errors: int | None = Field(default=None, ge=1, description="Errors on treatments.")
-    tokens: int | None = Field(default=None, ge=1, description="Tokens on treatments.")
+    errors: int | None = Field(default=None, ge=1, description="Requests that failed on treatments.")
+    tokens: int | None = Field(default=None, ge=1, description="Tokens on treatments, of prompts and answers.")
 
 
 class Experiment(Section):
@@ -158,14 +172,15 @@ class Experiment(Section):
         "`stalled` with `alert`.",
     )
     alpha_guardrails: Fraction = Field(default=0.02, description="The chance of any false guardrail alarm.")
-    ramp: Ramp | None = Field(
-        default=None, description="How the treatment's share is to grow. In this version nothing takes the steps."
+    on_worse: Literal["pause", "rollback"] = Field(
+        default="pause", description="What happens once a primary metric is worse."
     )
+    ramp: Ramp | None = Field(default=None, description="How the treatments' share is to grow. Default: by hand.")
     holdout: Percent = Field(
-        default=0, description="Percent of units that keep control after the last step of `ramp`; not used yet either."
+        default=0, description="Percent of the endpoint's traffic that keeps control after the last step of `ramp`."
     )
     starts_at: float | None = Field(default=None, description="Unix seconds; earlier requests do not count.")
-    ends: Ends = Field(default=Ends(), description="In this version nothing ends an experiment by itself.")
+    ends: Ends = Field(default=Ends(), description="When nothing acts any more.")
     strata: tuple[Stratum, ...] = Field(
         default=("prompt_bytes",), description="What requests are compared within, beside the plan's shares."
     )

@@ -93,6 +93,7 @@ def _experiments_problems(config: Config, prefixes: Mapping[str, object]) -> lis
     missing = f"no application is named '{EXPERIMENTS}', which keeps what routers record; {declare}"
     recorded = [f"endpoints.{name}.ledger" for name, it in config.endpoints.items() if it.ledger == "always"]
     recorded += [f"endpoints.{name}.mirror" for name, it in config.endpoints.items() if it.mirror is not None]
+    recorded += [f"endpoints.{name}.record" for name, it in config.endpoints.items() if it.record is not None]
     return [f"{where}: {missing}" for where in (["experiments"] if config.experiments else recorded[:1])]
 
 

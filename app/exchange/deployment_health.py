@@ -49,6 +49,11 @@ class DeploymentHealth:
         """The deployments whose breaker is open."""
         return self._breakers.open()
 
+    def is_open(self, name: str, snapshot: Snapshot) -> bool:
+        """Whether the deployment's breaker is open; its trial starts when it is due."""
+        self._check_if_due(name, snapshot)
+        return self._breakers.of(name).is_open
+
     def succeeded(self, name: str) -> None:
         """The deployment answered a client, if only to reject the request."""
         self._breakers.of(name).succeeded()

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -32,11 +33,14 @@ from app.exchange.request import check_constraints, check_headers, check_length,
 from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
+from app.exchange.written_requests import arrived
+from app.exchange.written_requests import ended as written
 from app.ledger.conversation import SESSION_HEADER, conversation_key
 from app.ledger.exposure import Exposure
+from app.ledger.recordings.recorder import PendingRequest
 from app.mirror.original import Original
 from app.routing.content_filter import check_content
-from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, assign
+from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign
 from app.telemetry.access_log import Record
 
 TIMEOUT_HEADER = "x-request-timeout-s"
@@ -58,6 +62,7 @@ async def handle(
     writer = ResponseWriter(send, record)
     exposure: Exposure | None = None
     original: Original | None = None
+    pending: PendingRequest | None = None
     try:
         async with errors_rendered(writer, lambda error: dialect.render_error(error, route.operation, request)):
             if snapshot is None:
@@ -82,10 +87,14 @@ async def handle(
                 deadline = asyncio.get_running_loop().time() + _time_allowed(snapshot.config.timeouts, call, headers)
                 assignment = _route(state, snapshot, caller, call, headers)
                 record.endpoint, record.reason = assignment.endpoint, assignment.reason
+                if assignment.unstopped:
+                    plan = snapshot.unstopped[assignment.endpoint].plan
+                    writer.plans = {**snapshot.plans, assignment.endpoint: plan}
                 async with _reserved(state, snapshot, caller, call, assignment, writer):
                     size = len(request.body)
                     exposure = drawn(state.ledger, snapshot, caller, call, assignment, record, size)
                     original = to_mirror(state, snapshot, assignment, exposure, size)
+                    pending = arrived(state.recorder, snapshot, call, assignment, record, size)
                     forwarder = Forwarder(state, snapshot, call, writer, exposure, deadline, size, original)
                     await forwarder.forward(assignment)
     finally:
@@ -94,6 +103,8 @@ async def handle(
             ended(state.ledger, exposure, record)
         if original is not None and snapshot is not None:
             mirrored(state, snapshot, call, original, writer)
+        if pending is not None and state.recorder is not None:
+            written(state.recorder, pending, record)
 
 
 def _request(scope: Mapping[str, Any], headers: Mapping[str, str], *, configured_at: int) -> Request:
@@ -136,11 +147,18 @@ def _route(
         header=headers.get(DEPLOYMENT_HEADER) or call.deployment,
         sticky_key=lambda sticky: _sticky_key(sticky, caller, call, headers),
         random=state.random,
-        override=snapshot.override if snapshot.overrides else None,
+        decide=partial(_decided, state, snapshot) if snapshot.rules else None,
     )
     if assignment.key is not None:
         state.recent_keys.saw(assignment.endpoint, assignment.key)
     return assignment
+
+
+def _decided(state: RouterState, snapshot: Snapshot, endpoint: str, key: str | None) -> Decision | None:
+    """What the endpoint's rules say, if it has some."""
+    if (rules := snapshot.rules.get(endpoint)) is None:
+        return None
+    return rules.decide(key, state.random, lambda name: state.health.is_open(name, snapshot))
 
 
 def _sticky_key(sticky: Sticky, caller: Caller, call: Call, headers: Mapping[str, str]) -> str | None:

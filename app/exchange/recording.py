@@ -27,6 +27,8 @@ def drawn(
 ) -> Exposure | None:
     """Records the draw; None if the endpoint is not recorded."""
     scope = snapshot.recorded.get(assignment.endpoint)
+    if assignment.unstopped:
+        scope = snapshot.unstopped[assignment.endpoint].scope
     if scope is None or not call.translation.generates:
         return None
     facts = (

@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from app.access.caller import ConfigViews
 from app.config.schema import Config, Timeouts
 from app.engine.model import Model
 from app.ledger.plans import Scope
-from app.routing.overrides import Overrides
+from app.routing.rules import Rules
 from app.upstream.client import OnHead
 from app.upstream.target import Target
 
@@ -42,12 +42,20 @@ class Calls(Protocol):
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
 
 
+class Unstopped(NamedTuple):
+    """An endpoint that has stops, as long as they are not applied: the id of its plan, and what is recorded."""
+
+    plan: str
+    scope: Scope | None
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The configuration at one moment; a request keeps the one that it started with.
 
     `applied_at` is in Unix seconds. `recorded` are the endpoints of whose requests exposures are recorded. `plans` are
-    the ids of the endpoints' plans, and `overrides` are there for plans that have some.
+    the ids of the endpoints' plans. `rules` are there for endpoints where something decides beside the weights, and
+    `stops` for those with stopped deployments: each with the one that gets its share.
     """
 
     config: Config
@@ -56,9 +64,6 @@ class Snapshot:
     applied_at: int
     recorded: Mapping[str, Scope] = field(default_factory=dict)
     plans: Mapping[str, str] = field(default_factory=dict)
-    overrides: Mapping[str, Overrides] = field(default_factory=dict)
-
-    def override(self, endpoint: str, key: str) -> str | None:
-        """The deployment that the endpoint's plan gives the unit with this sticky key, if it gives it one."""
-        found = self.overrides.get(endpoint)
-        return found.deployment(key) if found is not None else None
+    rules: Mapping[str, Rules] = field(default_factory=dict)
+    unstopped: Mapping[str, Unstopped] = field(default_factory=dict)
+    stops: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -11,10 +11,13 @@ from typing import Any, Protocol
 import msgspec
 
 from app.config.experiments import Experiment
-from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound
+from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed
+from app.experiments.acting.decisions import Request
 from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
+from app.experiments.feed.entries import deeds
+from app.experiments.feed.page import page
 from app.experiments.plan_history import history
-from app.experiments.questions import choice, number, whole_number
+from app.experiments.questions import choice, decision, number, whole_number
 from app.experiments.rendering import markdown, text
 from app.experiments.rendering.answer_documents import history_document, list_document, plan_document, runs_document
 from app.experiments.rendering.document import Block
@@ -22,13 +25,16 @@ from app.experiments.rendering.report_document import document
 from app.experiments.report import Comparison, FalseVerdicts, HistoryPoint, Planned, Report
 from app.experiments.series import Series, series_of
 from app.experiments.storage.journal import Entry
-from app.experiments.summary import Summary, summary_of, summary_without_evidence
+from app.experiments.summary import Acting, Summary, summary_of, summary_without_evidence
 from app.ledger.controller_client import Answer
 
 Query = Mapping[str, str]
 JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
 FORMATS = ("json", "markdown", "text")
 MAX_RUNS = 10_000
+DEEDS = 10
+"""How many of the last things that were done with an experiment its report lists."""
+
 REPORT_S = 1.0
 """How long a report is told again."""
 
@@ -62,6 +68,12 @@ class Reader(Protocol):
     def analysis(self, name: str) -> Judged | None:
         """The evidence of a running experiment; None if there is none."""
 
+    def acting(self, report: Report) -> Acting | None:
+        """What is being done with the experiment of a report; None if nothing is."""
+
+    def decide(self, report: Report, request: Request) -> None:
+        """Takes a decision on the experiment of a report. Raises Conflict and PreconditionFailed."""
+
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last."""
 
@@ -80,6 +92,7 @@ class Answers:
             ("GET", re.compile("/experiments"), self._list),
             ("GET", re.compile("/experiments/([^/]+)"), self._summary),
             ("GET", re.compile("/experiments/([^/]+)/report"), self._report),
+            ("POST", re.compile("/experiments/([^/]+)/decision"), self._decide),
             ("GET", re.compile("/experiments/([^/]+)/history"), self._history),
             ("GET", re.compile("/experiments/([^/]+)/planner"), self._planner),
             ("GET", re.compile("/experiments/([^/]+)/aa"), self._runs_so_far),
@@ -88,6 +101,7 @@ class Answers:
             ("GET", re.compile("/requests/([0-9a-f]{16})"), self._exposures),
             ("POST", re.compile("/feedback/pending"), self._pending),
             ("GET", re.compile("/series"), self._series),
+            ("GET", re.compile("/journal"), self._journal),
         ]
 
     def answer(self, method: str, path: str, query: Query, body: bytes) -> Answer:
@@ -116,6 +130,17 @@ class Answers:
         found = self._summarized(name, self._experiment(name))
         return _formatted(found, form, lambda: list_document([found]))
 
+    def _decide(self, name: str, query: Query, body: bytes) -> Answer:
+        """A decision that was made for another state is answered with the present one, and 412."""
+        request, experiment = decision(body), self._experiment(name)
+        judged = self._judged(name)
+        try:
+            self._reader.decide(self._report_of(name, judged), request)
+        except PreconditionFailed as error:
+            return Answer(error.status, _json(self._summarized(name, experiment)))
+        self._reports.pop(name, None)
+        return Answer(200, _json(self._summarized(name, experiment)))
+
     def _report(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
         if "at" in query:
@@ -125,7 +150,7 @@ class Answers:
                 param="at",
             )
         report = self._report_of(name, self._judged(name))
-        return _formatted(report, form, lambda: document(report))
+        return _formatted(report, form, lambda: self._document(report))
 
     def _history(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
@@ -178,8 +203,15 @@ class Answers:
         found: list[Series] = []
         for name in self._reader.experiments():
             if (judged := self._reader.analysis(name)) is not None:
-                found += series_of(self._report_of(name, judged))
+                report = self._report_of(name, judged)
+                found += series_of(report, self._reader.acting(report))
         return Answer(200, _json(found))
+
+    def _journal(self, query: Query, body: bytes) -> Answer:
+        return Answer(200, _json(page(self._reader.entries(), self._reader.experiments(), query)))
+
+    def _document(self, report: Report) -> Iterable[Block]:
+        return document(report, self._reader.acting(report), deeds(self._reader.entries(), report.experiment, DEEDS))
 
     def _experiment(self, name: str) -> Experiment:
         declared = self._reader.experiments()
@@ -196,7 +228,8 @@ class Answers:
     def _summarized(self, name: str, experiment: Experiment) -> Summary:
         if (judged := self._reader.analysis(name)) is None:
             return summary_without_evidence(name, experiment)
-        return summary_of(self._report_of(name, judged))
+        report = self._report_of(name, judged)
+        return summary_of(report, self._reader.acting(report))
 
     def _report_of(self, name: str, judged: Judged) -> Report:
         """A report that is not older than `REPORT_S`: many readers and scrapers must not keep the controller busy."""

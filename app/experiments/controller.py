@@ -9,26 +9,38 @@ that stay.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from app.config.experiments import Experiment, LedgerSettings
 from app.config.schema import Config
+from app.experiments.acting.actions import Actions, Journal
+from app.experiments.acting.changes import Change
+from app.experiments.acting.decisions import Request
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.columns import Exposures, Tables, from_batch
 from app.experiments.evidence import AnalysisFactory, Evidence, Judged, basis_of
 from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
+from app.experiments.pins import PinExchange
 from app.experiments.plain import exposures_of
 from app.experiments.plan_history import new_plans
+from app.experiments.recordings.keeping import RecordingKeeper
+from app.experiments.report import Report
 from app.experiments.routers import clock_warnings, total_lost
 from app.experiments.runs import Run, SameRun, next_run, runs_of
 from app.experiments.storage.journal import Entry
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import StoreError, open_store
+from app.experiments.summary import Acting
 from app.experiments.waiting import Taken
 from app.ledger.wire import VERSION, decode_batch, encode
+
+ACT_S = 5.0
+"""How often every experiment is asked what to do next, alarms and new configurations apart."""
 
 REPLAY_RETRY_S = 10.0
 """How long after a directory that could not be read to the end it is read again."""
@@ -49,15 +61,24 @@ class Controller:
         analysis_factory: AnalysisFactory = Analysis,
         same_run: SameRun = same_run,
         clock: Callable[[], float] = time.time,
+        can_move: bool = False,
         submit: Submit = at_once,
         open_store: OpenStore = open_store,
     ) -> None:
-        """`base`: what a relative `ledger.url` is relative to. `submit`: carries out what is written."""
+        """`base`: what a relative `ledger.url` is relative to. `submit`: carries out what is written.
+
+        `can_move`: somebody makes the `changes` of traffic that are wanted.
+        """
         self.tables = Tables()
         self.wants_configuration = True
         """A batch named a plan that was not known: the configuration may have changed."""
         self._new_analysis, self._same_run, self.now = analysis_factory, same_run, clock
         self._keeper = Keeper(ledger, base, self.tables, clock(), submit=submit, open_store=open_store)
+        self.recordings = RecordingKeeper(partial(open_store, ledger.url, base))
+        """Of requests; in any thread."""
+        self._journal = Journal(self._keeper.journal, lambda: self._keeper.durable, self._is_failing)
+        self._actions = Actions(self._journal, can_move=can_move)
+        self._act_at = 0.0
         self._config: Config | None = None
         self._runs: dict[str, Run] = {}
         self._judged: dict[str, Judged] = {}
@@ -67,11 +88,13 @@ class Controller:
         self._is_recovered = False
         """Whether the analyses have counted all that was recorded."""
         self._retry_at = 0.0
+        self._pins = PinExchange()
         self._keeper.journal([Entry(clock(), "controller_started")])
 
-    def configure(self, config: Config) -> None:
-        """What is running. The same configuration again changes nothing."""
-        self.wants_configuration = False
+    def configure(self, config: Config, *, settled: bool = True) -> None:
+        """What is running, and whether every router has it. The same configuration again begins nothing anew."""
+        self.wants_configuration, self._act_at = False, 0.0
+        self._actions.settled = settled
         if config == self._config:
             return
         self._config = config
@@ -79,18 +102,21 @@ class Controller:
         self._recover()
 
     def ingest(self, data: bytes) -> bytes:
-        """Takes an encoded batch, at most once; returns the encoded acknowledgement. Raises InvalidBatch."""
+        """Takes an encoded batch, at most once; returns the encoded acknowledgement. Raises InvalidBatch.
+
+        Of a batch with the number 0 nothing is recorded: its router only wants to hear.
+        """
         try:
             batch = decode_batch(data)
         except msgspec.DecodeError as error:
             raise InvalidBatch(str(error)) from error
         if batch.version != VERSION:
             raise InvalidBatch(f"version {batch.version}, this controller reads {VERSION}")
-        if batch.oldest > batch.number:
+        if 0 < batch.number < batch.oldest:
             raise InvalidBatch(f"the oldest batch that is kept, {batch.oldest}, is younger than this, {batch.number}")
         now = self.now()
         router = self._keeper.waiting.router(batch.router)
-        if batch.number not in router.held:
+        if batch.number and batch.number not in router.held:
             plans = len(self.tables.plans)
             try:
                 exposures = from_batch(batch, self.tables)
@@ -100,23 +126,36 @@ class Controller:
             if batch.number not in router.counted:
                 router.counted.add(batch.number)
                 self._count(exposures)
+                if any(judged.analysis.is_alarmed() for judged in self._judged.values()):
+                    self._judge(now)
             self._keeper.waiting.hold(Taken(batch.router, batch.number, exposures, now))
         router.hear(batch, now)
-        return encode(self._keeper.waiting.acknowledge(batch.router))
+        if self._actions.waits_for_directory:
+            self._write(now)
+        self._pins.take(batch.router, batch.pins, now)
+        pins, end = self._pins.after(batch.pins_seen, batch.router)
+        had, stops = self._keeper.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
+        return encode(replace(had, controller=self._pins.id, stops=stops, pins=pins, pins_end=end))
 
     def tick(self) -> None:
         """To be called about every second: writes, reads what failed before, looks at the evidence."""
         now = self.now()
         if not self._is_recovered and self._keeper.open(now) and now >= self._retry_at:
             self._recover()
-        for exposures in self._keeper.step(now, self._snapshots):
-            self._count(exposures)
+        self._write(now)
         self._tell_losses()
-        for name, judged in self._judged.items():
-            occurrences = judged.analysis.tick(now)
-            self._keeper.journal(
-                [Entry(it.at, it.kind, name, {"text": it.text, **it.detail}) for it in occurrences],
-            )
+        self._judge(now)
+        self.wants_configuration |= self._actions.waits_for_delivery
+
+    def changes(self) -> list[Change]:
+        """The changes of traffic that are wanted now."""
+        if self._config is None:
+            return []
+        return self._actions.changes(self._config, self._runs, self._keeper.entries, self.now())
+
+    def changed(self, change: Change, refusal: str | None) -> None:
+        """A change was made; or why not, so that it is wanted again later."""
+        self._actions.tried(change, refusal, self.now())
 
     def close(self) -> None:
         """Writes everything that waits."""
@@ -129,7 +168,22 @@ class Controller:
     def analysis(self, name: str) -> Evidence | None:
         """The evidence of an experiment that has a run."""
         judged = self._judged.get(name)
-        return Evidence(judged.analysis, self.warnings) if judged is not None else None
+        return Evidence(judged.analysis, self.warnings, self._next_sentence) if judged is not None else None
+
+    def acting(self, report: Report) -> Acting | None:
+        """What is being done with the experiment of a report."""
+        run, config = self._runs[report.experiment], self._config
+        return self._actions.acting(run, config, report, self.now()) if config is not None else None
+
+    def decide(self, report: Report, request: Request) -> None:
+        """Takes a person's decision on the experiment of a report.
+
+        Raises Conflict if it makes no sense now, PreconditionFailed if it was made for another state.
+        """
+        assert self._config is not None
+        now, run = self.now(), self._runs[report.experiment]
+        self._actions.decide(run, self._config, report, request, now)
+        self._act(now)
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last.
@@ -160,6 +214,38 @@ class Controller:
             found.append("What was recorded before the controller's start could not be read yet")
         return found
 
+    def _next_sentence(self, report: Report) -> str:
+        assert self._config is not None
+        return self._actions.next_sentence(self._runs[report.experiment], self._config, report, self.now())
+
+    def _is_failing(self) -> bool:
+        return self.health().failing_since is not None
+
+    def _write(self, now: float) -> None:
+        for exposures in self._keeper.step(now, self._snapshots):
+            self._count(exposures)
+
+    def _judge(self, now: float) -> None:
+        """Looks at the evidence, and does what follows from it."""
+        is_new = now >= self._act_at
+        for name, judged in self._judged.items():
+            occurrences = judged.analysis.tick(now)
+            self._keeper.journal([Entry(it.at, it.kind, name, {"text": it.text, **it.detail}) for it in occurrences])
+            is_new |= bool(occurrences)
+        if is_new:
+            self._act(now)
+
+    def _act(self, now: float) -> None:
+        """Does with every experiment what follows from its evidence, and tells its analysis what was done."""
+        assert self._config is not None
+        self._act_at, has_acted = now + ACT_S, False
+        for judged in self._judged.values():
+            if judged.run.stopped_at is None:
+                has_acted |= self._actions.act(judged.run, self._config, judged.analysis.report(now), now)
+                judged.analysis.intervene(self._actions.interventions(judged.run))
+        if has_acted:
+            self._write(now)
+
     def _recover(self) -> None:
         """Brings runs and analyses up to the configuration and, as far as it can be read, to the directory."""
         now = self.now()
@@ -167,6 +253,7 @@ class Controller:
         if not self._knows_runs and self._keeper.open(now):
             standing_in, self._runs = self._runs, runs_of(self._keeper.entries)
             self._knows_runs = True
+            self._actions.restore(self._keeper.entries)
         if self._config is not None:
             self._adopt(self._config, standing_in, now)
             self._rebuild(self._config)
@@ -205,6 +292,7 @@ class Controller:
             basis = basis_of(name, run, config)
             if everything or name not in former or former[name].basis != basis:
                 analysis = self._new_analysis(name, experiment, config, self.tables, run.started_at)
+                analysis.intervene(self._actions.interventions(run))
                 new[name] = Judged(run, basis, analysis)
             else:
                 former[name].run = run

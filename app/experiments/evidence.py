@@ -8,6 +8,7 @@ import msgspec
 
 from app.config.experiments import Experiment
 from app.config.schema import Config
+from app.experiments.acting.facts import Interventions
 from app.experiments.columns import (
     Bool,
     Columns,
@@ -33,6 +34,13 @@ class Analysis(Protocol):
     def add_feedback(self, items: Sequence[FeedbackItem]) -> None: ...
     def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
         """Whether each (request hash, caller hash) of a score is an exposure that waits for feedback."""
+
+    def is_alarmed(self) -> bool:
+        """Whether a guardrail has an alarm that `tick` has still to raise."""
+
+    def intervene(self, done: Interventions) -> None:
+        """What has been done with the experiment, as far as counting depends on it: before exposures are added again,
+        and whenever it changes."""
 
     def set_lost(self, rows: Mapping[str, int]) -> None:
         """Rows of the run that routers have lost, by deployment."""
@@ -93,13 +101,17 @@ class Judged:
 class Evidence:
     """The read side of one analysis. Reports say what the controller knows of routers and of the directory, too."""
 
-    def __init__(self, analysis: Analysis, warnings: Callable[[], Iterable[str]]) -> None:
-        self._analysis, self._warnings = analysis, warnings
+    def __init__(
+        self, analysis: Analysis, warnings: Callable[[], Iterable[str]], next_: Callable[[Report], str] | None = None
+    ) -> None:
+        """`next_`: what happens next, by whoever acts on the evidence."""
+        self._analysis, self._warnings, self._next = analysis, warnings, next_
 
     def report(self, now: float) -> Report:
         """The experiment at this moment."""
         report = self._analysis.report(now)
-        return msgspec.structs.replace(report, warnings=[*report.warnings, *self._warnings()])
+        next_ = report.next if self._next is None else self._next(report)
+        return msgspec.structs.replace(report, warnings=[*report.warnings, *self._warnings()], next=next_)
 
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]:
         """A comparison's stored looks."""

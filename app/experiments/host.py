@@ -7,6 +7,7 @@ it over HTTP (`app.server.experiments_host`).
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -18,7 +19,9 @@ import msgspec
 
 from app.config.experiments import LedgerSettings
 from app.config.schema import Config
+from app.control_plane import ControlPlane, Delivery
 from app.errors import Unavailable, UpstreamError
+from app.experiments.acting.changes import carry_out
 from app.experiments.answers import Answers
 from app.experiments.controller import Controller
 from app.experiments.keeper import Submit
@@ -49,8 +52,16 @@ class ControllerHost:
     one holds is all that it knows.
     """
 
-    def __init__(self, read_configuration: ReadConfiguration, new_controller: NewController) -> None:
+    def __init__(
+        self,
+        read_configuration: ReadConfiguration,
+        new_controller: NewController,
+        control: ControlPlane | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`control`: where experiments move traffic; without one they cannot. `clock`: Unix seconds."""
         self._read_configuration, self._new_controller = read_configuration, new_controller
+        self._control, self._clock = control, clock
         self._controller: Controller | None = None
         self._answers: Answers | None = None
         self._url = ""
@@ -63,6 +74,8 @@ class ControllerHost:
         self._searcher = ThreadPoolExecutor(1, "search")
         await self._refresh()
         self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._follow())]
+        if self._control is not None:
+            self._tasks.append(asyncio.create_task(self._move(self._control)))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -79,6 +92,14 @@ class ControllerHost:
         """Takes an encoded batch; returns the encoded acknowledgement. Raises InvalidBatch, and Unavailable before the
         first configuration."""
         return await self._in_thread(partial(self._present().ingest, batch))
+
+    async def record(self, recording: bytes) -> None:
+        """Takes an encoded `RecordingFile`, which is written when this returns.
+
+        Raises InvalidRecording, StoreError, and Unavailable before the first configuration.
+        """
+        work = partial(self._present().recordings.keep, recording)
+        await asyncio.get_running_loop().run_in_executor(self._writer, work)
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         """The controller's answer; a refusal is one, too. Raises Unavailable before the first configuration."""
@@ -120,6 +141,20 @@ class ControllerHost:
                 read_at = loop.time()
                 await self._told(self._refresh())
 
+    async def _move(self, control: ControlPlane) -> None:
+        """Makes the changes of traffic that experiments want: apart from the ticks, too, for the same reason."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._controller is not None:
+                await self._told(self._make_changes(self._controller, control))
+
+    async def _make_changes(self, controller: Controller, control: ControlPlane) -> None:
+        for change in await self._in_thread(controller.changes):
+            async with self._refreshing:  # what was applied before must not be taken for what is applied after
+                refusal = await carry_out(control, change, self._clock())
+            await self._in_thread(partial(controller.changed, change, refusal))
+            await self._refresh()
+
     async def _told(self, work: Awaitable[None]) -> None:
         try:
             await work
@@ -129,35 +164,46 @@ class ControllerHost:
     async def _refresh(self) -> None:
         async with self._refreshing:  # what was read first must not come last
             try:
-                config = await self._read_configuration()
+                config, settled = await self._read()
             except UpstreamError as error:
                 unread = event("configuration_not_read", error=str(error))
                 _log.warning("Experiments: the configuration could not be read, the last one stays", extra=unread)
                 return
             if config is not None:
-                await self._in_thread(partial(self._configure, config))
+                await self._in_thread(partial(self._configure, config, settled))
 
-    def _configure(self, config: Config) -> None:
+    async def _read(self) -> tuple[Config | None, bool]:
+        """What is in force, and whether every router has it. Raises UpstreamError."""
+        config = await self._read_configuration()
+        if self._control is None:
+            return config, True
+        applied = await self._control.applied()
+        return applied.parsed(), applied.delivery is Delivery.SETTLED
+
+    def _configure(self, config: Config, settled: bool) -> None:
         """In the controller's thread."""
         if self._controller is None or config.ledger.url != self._url:
             if self._controller is not None:
                 self._controller.close()
             controller = self._new_controller(config.ledger, self._writer.submit)
             self._url, self._answers = config.ledger.url, Answers(controller)
-            controller.configure(config)
+            controller.configure(config, settled=settled)
             controller.tick()  # the journal says that it started before anybody can talk to it
             self._controller = controller
             return
-        self._controller.configure(config)
+        self._controller.configure(config, settled=settled)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
 
 
-def host_controller(read_configuration: ReadConfiguration, base: Path) -> ControllerHost:
-    """A host of the real controller. `base`: what a relative `ledger.url` is relative to."""
+def host_controller(
+    read_configuration: ReadConfiguration, base: Path, control: ControlPlane | None = None
+) -> ControllerHost:
+    """A host of the real controller. `base`: what a relative `ledger.url` is relative to. `control`: where experiments
+    move traffic; None: nowhere."""
 
     def new(ledger: LedgerSettings, submit: Submit) -> Controller:
-        return Controller(ledger, base=base, submit=submit)
+        return Controller(ledger, base=base, can_move=control is not None, submit=submit)
 
-    return ControllerHost(read_configuration, new)
+    return ControllerHost(read_configuration, new, control)

@@ -86,6 +86,7 @@ class Keeper:
         self._segments: set[Segment] = set()
         self._footers: dict[Segment, Footer] = {}
         self._queue: list[Entry] = []
+        self._journalled = 0
         self._names = 0
         self._target: Segment | None = None
         self._journal_file: str | None = None
@@ -103,11 +104,18 @@ class Keeper:
         """For reports and metrics."""
         return Health(self._attempts.failing_since, self._attempts.error, self.waiting.records)
 
-    def journal(self, entries: Sequence[Entry]) -> None:
-        """Adds entries, which are written with the next round."""
+    def journal(self, entries: Sequence[Entry]) -> int:
+        """Adds entries, which are written with the next round. Returns how many there have been: see `durable`."""
         named = [Entry(it.at, it.kind, it.experiment, it.detail, self.writer) for it in entries]
         self.entries += named
         self._queue = (self._queue + named)[-MAX_QUEUED_ENTRIES:]
+        self._journalled += len(named)
+        return self._journalled
+
+    @property
+    def durable(self) -> int:
+        """How many of the entries are in the directory, or were dropped."""
+        return self._journalled - len(self._queue)
 
     def open(self, now: float) -> bool:
         """Reads what the directory holds, but for the exposures. Whether it has; after a failure it waits a while."""

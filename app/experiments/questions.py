@@ -2,9 +2,13 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from app.errors import BadRequest
+from app.experiments.acting.decisions import Request
 
 
 def choice(query: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
@@ -41,3 +45,15 @@ def whole_number(body: bytes, name: str, *, highest: int) -> int:
     if unknown := sorted(content.keys() - {name}):
         raise BadRequest(f"{unknown[0]}: unknown field; there is {name}", param=unknown[0])
     return value
+
+
+def decision(body: bytes) -> Request:
+    """A decision on an experiment."""
+    try:
+        return msgspec.json.decode(body, type=Request)
+    except msgspec.ValidationError as error:
+        field = re.search(r"field `(\w+)`|`\$\.(\w+)", str(error))
+        name = next((it for it in field.groups() if it), None) if field is not None else None
+        raise BadRequest(f"{name or 'body'}: {error}", param=name) from None
+    except msgspec.DecodeError:
+        raise BadRequest("The body is not JSON") from None

@@ -118,6 +118,16 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     metric: str | None = None
 
 
+class Treated(msgspec.Struct, frozen=True, kw_only=True):
+    """What treatments have had since the run's start, all of them together: `ends` limits it."""
+
+    units: int = 0
+    """Distinct ones; counted up to `ends.units` only."""
+    errors: int = 0
+    """Requests."""
+    tokens: int = 0
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """An experiment at one moment. Times are Unix seconds."""
 
@@ -130,6 +140,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     started_at: float | None
     decision: Decision
+    decisions: dict[str, Decision] = {}
+    """Of each treatment."""
     headline: str
     """One sentence: green-float32 on chat: green is better than blue."""
     details: list[str]
@@ -139,6 +151,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     weights: dict[str, int]
     units: dict[str, int]
     requests: dict[str, int]
+    treated: Treated = Treated()
+    step_units: dict[str, int] = {}
+    """Distinct units on each treatment since the present step of `ramp` began; counted up to `ramp.min_units` only."""
     served: dict[str, dict[str, int]]
     """Assigned arm to the deployments that answered, requests each."""
     forced: dict[str, int]

@@ -6,6 +6,7 @@ from typing import get_args
 import msgspec
 
 from app.experiments.report import Comparison, Report, Verdict
+from app.experiments.summary import Acting
 
 METRICS = {
     "switchyard_experiment_lift": "A treatment's effect on a metric: relative, or in the metric's own unit; bound is "
@@ -13,10 +14,16 @@ METRICS = {
     "switchyard_experiment_ln_e": "The evidence against no difference: the logarithm of the e-value",
     "switchyard_experiment_units": "Units with an exposure, by arm",
     "switchyard_experiment_verdict": "1 for the verdict that holds, 0 for the others",
+    "switchyard_experiment_state": "1 for what the experiment is, running, paused or stopped, 0 for the others",
+    "switchyard_experiment_step": "The step of its ramp: 1 is the first one, 0 is below it",
+    "switchyard_experiment_share": "The percentage of the traffic that its treatments have",
     "switchyard_guardrail_ln_e": "The evidence that a guardrail's limit is exceeded",
     "switchyard_sample_ratio_ln_e": "The evidence that the units contradict the weights",
 }
 """Every metric and its help."""
+
+
+_STATES = ("running", "paused", "stopped")
 
 
 class Series(msgspec.Struct, frozen=True):
@@ -27,12 +34,12 @@ class Series(msgspec.Struct, frozen=True):
     value: float
 
 
-def series_of(report: Report) -> list[Series]:
+def series_of(report: Report, acting: Acting | None) -> list[Series]:
     """The samples of one experiment; none for what has no value yet."""
     common = {"endpoint": report.endpoint, "experiment": report.experiment}
     return [
         Series(f"switchyard_{name}", {**common, **labels}, float(value))
-        for name, labels, value in _samples(report)
+        for name, labels, value in (*_samples(report), *_acting(acting))
         if value is not None
     ]
 
@@ -45,6 +52,16 @@ def _samples(report: Report) -> Iterator[tuple[str, dict[str, str], float | None
     for guardrail in report.guardrails:
         yield "guardrail_ln_e", {"event": guardrail.event, "treatment": guardrail.treatment}, guardrail.ln_e
     yield "sample_ratio_ln_e", {}, report.sample_ratio.ln_e
+
+
+def _acting(acting: Acting | None) -> Iterator[tuple[str, dict[str, str], float | None]]:
+    if acting is None:
+        return
+    for state in _STATES:
+        yield "experiment_state", {"state": state}, state == acting.state
+    if acting.step is not None or acting.next_share is not None:  # else there is no ramp
+        yield "experiment_step", {}, acting.step + 1 if acting.step is not None else 0
+    yield "experiment_share", {}, acting.share
 
 
 def _comparison(comparison: Comparison) -> Iterator[tuple[str, dict[str, str], float | None]]:

@@ -7,6 +7,22 @@ import msgspec
 from app.config.experiments import Experiment
 from app.experiments.report import Decision, Report
 
+Cause = Literal[
+    "",
+    "alarm",
+    "worse",
+    "decision",
+    "superseded",
+    "harm",
+    "ended",
+    "promoted",
+    "sample_ratio",
+    "rows_lost",
+    "completeness",
+    "file",
+]
+"""Why an experiment is paused, stopped or held."""
+
 
 class Acting(msgspec.Struct, frozen=True, kw_only=True):
     """What is done with the evidence. Times are Unix seconds."""
@@ -14,9 +30,7 @@ class Acting(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["running", "paused", "stopped"]
     revision: int
     """Rises with every step, decision and stop: the experiment's ETag."""
-    cause: Literal[
-        "", "alarm", "worse", "decision", "superseded", "harm", "ended", "promoted", "sample_ratio", "rows_lost", "file"
-    ] = ""
+    cause: Cause = ""
     """Why it is paused, stopped or held."""
     text: str = ""
     """The same in a sentence."""
@@ -59,7 +73,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """None in mode `aa`, and for experiments without evidence."""
 
 
-def summary_of(report: Report) -> Summary:
+def summary_of(report: Report, acting: Acting | None) -> Summary:
     """The line of a running experiment."""
     plans = report.sample_ratio.plans
     return Summary(
@@ -78,6 +92,7 @@ def summary_of(report: Report) -> Summary:
         units=report.units,
         requests=report.requests,
         alarms=len(report.alarms),
+        acting=acting,
     )
 
 

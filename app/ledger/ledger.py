@@ -20,9 +20,6 @@ from app.ledger.rows import Ending, row_of
 from app.ledger.units import Hashes, request_hash
 from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Reason, Sealed, Start, encode_sealed
 
-CARRIED_S = 1800.0
-"""So long after a change of plan, a conversation may have begun under the plan before."""
-
 MOST_ENTRIES = 4096
 """Of one batch: starts, rows and the rest, but for the last few."""
 
@@ -59,7 +56,7 @@ class Ledger:
         self._url = ""
         self._hashes: Hashes | None = None
         self._plans: dict[str, str] = {}
-        self._changed_at: dict[str, float] = {}
+        self._carried_until: dict[str, float] = {}
         self._open = OpenBatch()
         self._started: list[Exposure] = []
         self._ended: list[tuple[Exposure, Ending]] = []
@@ -69,18 +66,22 @@ class Ledger:
         self._epoch = time.time() - time.perf_counter()
         self._most_entries = MOST_ENTRIES
 
-    def configure(self, config: Config) -> Mapping[str, Scope]:
-        """What is recorded by `config`, by endpoint."""
+    def configure(
+        self, config: Config, stops: Mapping[str, Mapping[str, str]] = {}, now: float | None = None
+    ) -> Mapping[str, Scope]:
+        """What is recorded by `config`, by endpoint. `stops`: of endpoints that have some, a stopped deployment and who
+        gets its share. `now`: in Unix seconds."""
         self._url = config.ledger.url
         if not self._enabled:
             return {}
-        now = time.monotonic()
-        plans = {name: plan_of(name, endpoint).id for name, endpoint in config.endpoints.items()}
-        self._changed_at |= {name: now for name, id in plans.items() if self._plans.get(name, id) != id}
+        now = time.time() if now is None else now
+        plans = {name: plan_of(name, it, stops.get(name, {})).id for name, it in config.endpoints.items()}
+        changed = [name for name, id in plans.items() if self._plans.get(name, id) != id]
+        self._carried_until |= {name: now + config.endpoints[name].pin_s for name in changed}
         self._plans |= plans
         self.backlog.limit_bytes = config.ledger.buffer_bytes
         self._most_entries = min(MOST_ENTRIES, config.ledger.buffer_bytes // (8 * _ENTRY_BYTES))
-        found = scopes(config, self._changed_at)
+        found = scopes(config, self._carried_until, stops)
         if found:
             self.hashes = self._made_hashes()
         return found
@@ -206,8 +207,14 @@ class Ledger:
     def encoded(self, batch: Sealed) -> bytes:
         """A batch of the backlog as it is sent now."""
         lost = [Lost(endpoint, deployment, rows) for (endpoint, deployment), rows in self.backlog.lost.items()]
-        oldest = min(self.backlog.oldest or batch.number, batch.number)
+        oldest = self.backlog.oldest or batch.number or self._number + 1
+        if batch.number:
+            oldest = min(oldest, batch.number)
         return encode_sealed(batch, router=self.router, oldest=oldest, sent_at=time.time(), lost=lost)
+
+    def idle(self) -> Sealed:
+        """A batch without anything, to hear what the controller says."""
+        return OpenBatch().sealed(0)
 
     def _record_start(self, exposure: Exposure) -> None:
         exposure.identity = identity = self._identity(exposure)
@@ -219,14 +226,14 @@ class Ledger:
 
     def _identity(self, exposure: Exposure) -> Identity:
         assert self.hashes is not None, "there is a scope"
-        arrival, changed_at = exposure.arrival, exposure.scope.changed_at
+        arrival, carried_until = exposure.arrival, exposure.scope.carried_until
         reason = _REASONS[arrival.reason]
-        turn = turns(arrival.task, arrival.body)
+        turn, at = turns(arrival.task, arrival.body), self._epoch + arrival.started
         flags = Flag.FORCED.value if reason in _FORCED else 0
-        if turn and changed_at is not None and time.monotonic() - changed_at < CARRIED_S:
+        if turn and carried_until is not None and at < carried_until:
             flags |= Flag.CARRIED.value
         facts = (
-            self._epoch + arrival.started,
+            at,
             request_hash(arrival.request_id),
             self.unit_of(exposure),
             self.hashes.caller(arrival.caller),

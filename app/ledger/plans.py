@@ -11,18 +11,22 @@ from app.config.experiment_checks import is_active
 from app.config.experiments import Experiment, Guardrail
 from app.config.schema import Config, Endpoint
 from app.ledger.wire import Plan
+from app.routing.stops import NO_STOPS, effective, with_share
 
 NEVER = float("inf")
 
 
-def plan_of(name: str, endpoint: Endpoint) -> Plan:
+def plan_of(name: str, endpoint: Endpoint, stops: Mapping[str, str] = NO_STOPS) -> Plan:
     """The plan of an endpoint: its weights, and under an id everything that decides who is assigned, and until when.
 
-    The id is ``<generation>-<8 hex digits>``, of a hash of the canonical JSON: the same on every router.
+    The id is ``<generation>-<8 hex digits>``, of a hash of the canonical JSON: the same on every router. `stops`: the
+    endpoint's stopped deployments and who gets their share; those without a share change nothing.
     """
     generation = endpoint.plan.generation
     content = {"endpoint": name, "generation": generation, **content_of(endpoint)}
-    return Plan(name, f"{generation}-{digest_of(content)}", dict(endpoint.traffic))
+    if biting := with_share(endpoint.traffic, stops):
+        content["stops"] = dict(biting)
+    return Plan(name, f"{generation}-{digest_of(content)}", effective(endpoint.traffic, stops))
 
 
 def content_of(endpoint: Endpoint) -> dict[str, Any]:
@@ -44,13 +48,14 @@ class Scope:
     """What is recorded of an endpoint's requests.
 
     `slow` and `unfinished` are the limits, in seconds and rising, at which a request is reported while it runs.
-    `changed_at` is when its plan replaced another one here, on the monotonic clock.
+    `carried_until` is until when its conversations may have begun under another plan, in Unix seconds; None: no plan
+    was replaced.
     """
 
     plan: Plan
     slow: tuple[float, ...] = ()
     unfinished: tuple[float, ...] = ()
-    changed_at: float | None = None
+    carried_until: float | None = None
 
     @cached_property
     def first_due(self) -> tuple[float, float]:
@@ -59,11 +64,15 @@ class Scope:
         return unfinished, min((*self.slow, unfinished))
 
 
-def scopes(config: Config, changed_at: Mapping[str, float]) -> dict[str, Scope]:
-    """By endpoint: those with an active experiment or a mirror, and those with `ledger: always`."""
+def scopes(
+    config: Config, carried_until: Mapping[str, float], stops: Mapping[str, Mapping[str, str]]
+) -> dict[str, Scope]:
+    """By endpoint: with an active experiment or a mirror, and with `ledger: always`. So are the arguments."""
     active = {it.endpoint: it for it in config.experiments.values() if is_active(it)}
     return {
-        name: Scope(plan_of(name, endpoint), *_limits(active.get(name)), changed_at.get(name))
+        name: Scope(
+            plan_of(name, endpoint, stops.get(name, NO_STOPS)), *_limits(active.get(name)), carried_until.get(name)
+        )
         for name, endpoint in config.endpoints.items()
         if name in active or endpoint.mirror is not None or endpoint.ledger == "always"
     }

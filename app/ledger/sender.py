@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
 from app.ledger.open_batch import Arm
 from app.ledger.wire import Sealed, decode_acknowledgement
@@ -42,7 +43,10 @@ class LedgerObserver(Protocol):
 
 class Sender:
     """One batch is under way at a time. A controller that fails or hangs is left alone for 1, 2, 4 … 30 seconds; what
-    is recorded meanwhile waits in the ledger's backlog."""
+    is recorded meanwhile waits in the ledger's backlog, and what the controller has to say waits there.
+
+    `hearing`: who hears what it says. If that is wanted, a round without anything to report sends an empty batch.
+    """
 
     def __init__(
         self,
@@ -53,11 +57,12 @@ class Sender:
         every_s: float = EVERY_S,
         timeout_s: float = TIMEOUT_S,
         confirm_s: float = CONFIRM_S,
+        hearing: Hearing | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger, self._send, self._observer = ledger, send, observer
         self._every_s, self._timeout_s, self._confirm_s = every_s, timeout_s, confirm_s
-        self._clock = clock
+        self._hearing, self._clock = hearing, clock
         self._pause_s = 0.0
         self._sent_at = self._not_before = clock()
         self._reported: tuple[Counter[Arm], Counter[Arm]] = (Counter(), Counter())
@@ -84,8 +89,8 @@ class Sender:
     async def round(self) -> None:
         """Makes batches of what has happened, and sends them unless the controller is left alone."""
         await self._prepare()
-        if self._clock() >= self._not_before:
-            await self._send_all()
+        if self._clock() >= self._not_before and not await self._send_all():
+            await self._hear()
         self._report()
 
     async def _prepare(self) -> None:
@@ -96,25 +101,37 @@ class Sender:
             ledger.checked(await asyncio.to_thread(ledger.check, count))
         ledger.seal()
 
-    async def _send_all(self) -> None:
+    async def _send_all(self) -> bool:
+        """Whether there was anything to send."""
         backlog, before = self._ledger.backlog, 0
         while (batch := backlog.next()) is not None:
             # A controller that acknowledges, but not this batch, must not be asked again and again.
             if batch.number == before or not await self._deliver(batch):
                 self._wait()
-                return
+                return True
             before = batch.number
         if self._clock() - self._sent_at > self._confirm_s and (batch := backlog.unconfirmed()) is not None:
             await self._deliver(batch)
+            return True
+        return before > 0
+
+    async def _hear(self) -> None:
+        """Asks the controller what it has to say."""
+        if self._hearing is not None and self._hearing.is_wanted() and not await self._deliver(self._ledger.idle()):
+            self._wait()
 
     async def _deliver(self, batch: Sealed) -> bool:
         """Sends one batch; returns whether the controller has answered."""
         backlog, began = self._ledger.backlog, self._clock()
-        self._sent_at, backlog.in_flight = began, batch.number
+        if batch.number:
+            self._sent_at, backlog.in_flight = began, batch.number
         try:
             async with asyncio.timeout(self._timeout_s):
                 answer = await self._send(self._ledger.encoded(batch))
-            backlog.acknowledge(decode_acknowledgement(answer))
+            acknowledgement = decode_acknowledgement(answer)
+            backlog.acknowledge(acknowledgement)
+            if self._hearing is not None:
+                self._hearing.heard(acknowledgement)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001  whatever goes wrong there, nothing may go wrong here

@@ -1,21 +1,22 @@
 """Which deployment serves a request: pure functions of the configuration, the request and a random source.
 
-In this order: the one that the header names, the one that an override gives the sticky key, the one of the sticky key,
-one drawn by the traffic percentages.
+In this order: the one that the header names; what the endpoint's rules say, if it has some (`routing.rules`); the one
+of the sticky key; one drawn by the traffic percentages.
 """
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
-from app.config.schema import Config, Endpoint, Sticky, Task
+from app.config.schema import Config, Sticky, Task
 from app.errors import BadRequest, NotFound, WrongTask
 
 DEPLOYMENT_HEADER = "azureml-model-deployment"
-Reason = Literal["header", "model", "override", "sticky", "traffic", "failover"]
-"""Why a deployment serves a request; `failover`: another one was assigned, and is failing."""
+Reason = Literal["header", "model", "override", "pinned", "sticky", "traffic", "failover"]
+"""Why a deployment serves a request; `pinned`: its conversation began under other weights; `failover`: another one was
+assigned, and is failing."""
 
 
 class Random(Protocol):
@@ -24,15 +25,29 @@ class Random(Protocol):
     def random(self) -> float: ...
 
 
-Override = Callable[[str, str], str | None]
-"""The deployment that the endpoint's plan gives the unit with a sticky key, if it gives it one."""
+class Decision(NamedTuple):
+    """What an endpoint's rules say of a request.
+
+    `weights` are the percentages in force, and `without` the deployments that get nothing. `unstopped`: there are
+    stops, and they are not applied.
+    """
+
+    deployment: str
+    reason: Reason
+    weights: Mapping[str, int]
+    without: Collection[str] = ()
+    unstopped: bool = False
+
+
+Decide = Callable[[str, str | None], Decision | None]
+"""Asked with an endpoint and the request's sticky key, if it has one; None: the weights alone decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """The deployment of a request, why it was chosen, and the alternatives if it fails before the first byte.
 
-    `key` is the sticky key that decided, if one did.
+    `key` is the sticky key that decided, if one did. `unstopped` as in `Decision`.
     """
 
     endpoint: str
@@ -40,6 +55,7 @@ class Assignment:
     reason: Reason
     alternatives: Sequence[str] = ()
     key: str | None = None
+    unstopped: bool = False
 
 
 def assign(
@@ -50,13 +66,13 @@ def assign(
     header: str | None,
     sticky_key: Callable[[Sticky], str | None],
     random: Random,
-    override: Override | None = None,
+    decide: Decide | None = None,
 ) -> Assignment:
     """The deployment for one request.
 
     `model` is the endpoint or deployment that the client named, or what an engine calls its model
     (`_with_engine_model`), None for the task's default; `header` is the value of `azureml-model-deployment`;
-    `sticky_key` finds a sticky endpoint's key in the request; `override` is asked with the endpoint and that key.
+    `sticky_key` finds a sticky endpoint's key in the request; `decide` is asked with the endpoint and that key.
     Raises NotFound for a name that does not exist (param ``model`` or the header's name) and WrongTask where the named
     thing cannot do the task.
     """
@@ -66,7 +82,7 @@ def assign(
     name = _with_engine_model(config, name)
     if (endpoint := config.endpoints.get(name)) is not None:
         _require_task(task, endpoint.tasks, "endpoint", name)
-        return _within(config, name, header, sticky_key, random, override)
+        return _within(config, name, header, sticky_key, random, decide)
     if (deployment := config.deployments.get(name)) is not None:
         _require_task(task, deployment.tasks, "deployment", name)
         if header is not None and header != name:
@@ -114,16 +130,18 @@ def _within(
     header: str | None,
     sticky_key: Callable[[Sticky], str | None],
     random: Random,
-    override: Override | None,
+    decide: Decide | None,
 ) -> Assignment:
     endpoint = config.endpoints[name]
     if header is not None and (deployment := _named_within(config, name, header)) is not None:
         return Assignment(name, deployment, "header")
     key = sticky_key(endpoint.sticky) if endpoint.sticky is not None else None
-    if key is not None and override is not None and (own := override(name, key)) is not None:
-        return Assignment(name, own, "override", _alternatives(endpoint, own), key)
+    if decide is not None and (said := decide(name, key)) is not None:
+        alternatives = _alternatives(endpoint.fallback, said.weights, said.deployment, said.without)
+        return Assignment(name, said.deployment, said.reason, alternatives, key, said.unstopped)
     chosen = weighted(endpoint.traffic, random) if key is None else rendezvous(key, endpoint.traffic)
-    return Assignment(name, chosen, "traffic" if key is None else "sticky", _alternatives(endpoint, chosen), key)
+    alternatives = _alternatives(endpoint.fallback, endpoint.traffic, chosen)
+    return Assignment(name, chosen, "traffic" if key is None else "sticky", alternatives, key)
 
 
 def _named_within(config: Config, endpoint: str, name: str) -> str | None:
@@ -146,11 +164,13 @@ def _no_such_deployment(header: str, name: str, valid: Sequence[str]) -> NotFoun
     )
 
 
-def _alternatives(endpoint: Endpoint, chosen: str) -> list[str]:
-    if endpoint.fallback is not None:
-        return [name for name in endpoint.fallback if name != chosen]
-    by_weight = sorted(endpoint.traffic.items(), key=lambda item: -item[1])
-    return [name for name, weight in by_weight if weight > 0 and name != chosen]
+def _alternatives(
+    fallback: Sequence[str] | None, weights: Mapping[str, int], chosen: str, without: Collection[str] = ()
+) -> list[str]:
+    if fallback is not None:
+        return [name for name in fallback if name != chosen and name not in without]
+    by_weight = sorted(weights.items(), key=lambda item: -item[1])
+    return [name for name, weight in by_weight if weight > 0 and name != chosen and name not in without]
 
 
 def weighted(traffic: Mapping[str, int], random: Random) -> str:

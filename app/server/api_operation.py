@@ -26,13 +26,15 @@ from app.telemetry.metrics import Telemetry
 
 @dataclass(frozen=True, slots=True)
 class OperationContext:
-    """The caller, and the record for the access log."""
+    """The caller, the record for the access log, and what writes the response, for streams."""
 
     caller: Caller
     record: Record
+    writer: ResponseWriter
 
 
-Handler = Callable[[HTTPRequest, OperationContext], Awaitable[Reply]]
+Handler = Callable[[HTTPRequest, OperationContext], Awaitable[Reply | None]]
+"""The reply; None if the handler has written the whole response."""
 ErrorWords = Callable[[SwitchyardError, HTTPRequest, str], Reply]
 """An error as the API words it, given the request and its id."""
 
@@ -70,7 +72,9 @@ class ApiOperation:
                 guarded = views is not None and not self.open
                 caller = await api.access.caller(headers_of(scope)) if guarded else UNAUTHENTICATED
                 record.caller = caller.name
-                await writer.send(await self.handler(request, OperationContext(caller, record)))
+                reply = await self.handler(request, OperationContext(caller, record, writer))
+                if reply is not None:
+                    await writer.send(reply)
         finally:
             api.telemetry.finish(record)
 
@@ -104,7 +108,7 @@ def openai_words(error: SwitchyardError, request: HTTPRequest, request_id: str) 
     return OpenAI().render_error(error, "none", Request(request.method, request.url.path))
 
 
-async def _with_known_query(entry: Entry, request: HTTPRequest, context: OperationContext) -> Reply:
+async def _with_known_query(entry: Entry, request: HTTPRequest, context: OperationContext) -> Reply | None:
     if unknown := [name for name in request.query_params if name not in entry.query]:
         known = f"known: {', '.join(entry.query)}" if entry.query else "there are none"
         raise BadRequest(f"{unknown[0]}: unknown parameter; {known}", param=unknown[0])

@@ -5,11 +5,12 @@ through `reconfigure`.
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cached_property, partial
-from random import Random
+from random import Random, getrandbits
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -33,19 +34,25 @@ from app.exchange.handler import Candidates, handle
 from app.exchange.request import headers_of
 from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
+from app.exchange.snapshot_builder import SnapshotBuilder
 from app.exchange.state import RouterState
-from app.ledger.controller_client import ControllerClient
+from app.ledger.controller_client import ControllerClient, RecordingClient
+from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
-from app.ledger.plans import plan_of
+from app.ledger.recordings.recorder import Recorder
+from app.ledger.recordings.sender import FILE_S
+from app.ledger.recordings.sender import Sender as RecordingSender
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
+from app.ledger.wire import Stop
 from app.mirror.mirrors import Mirrors
 from app.routing.circuit_breaker import Breakers
-from app.routing.overrides import Overrides
 from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
+from app.server.events.api import EventsApi
+from app.server.events.feed import EventFeed
 from app.server.experiment_metrics import ExperimentMetrics
 from app.server.experiments_api import ExperimentsApi
 from app.server.http10 import HTTP10
@@ -53,12 +60,14 @@ from app.server.openapi import Operation, document, operations
 from app.server.traffic.api import TrafficApi
 from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
+from app.telemetry.logs import event
 from app.telemetry.metrics import CONTENT_TYPE, Telemetry
 from app.upstream.client import Upstream
 from app.upstream.target import RuntimeEnvironment, targets
 
 _PROBE_TIMEOUT_S = 2.0
 _PROBE_CACHE_S = 1.0
+_log = logging.getLogger("switchyard")
 
 
 class Router:
@@ -74,12 +83,14 @@ class Router:
         random: Random | None = None,
         control: ControlPlane | None = None,
         controller: ControllerClient | None = None,
+        recordings: RecordingClient | None = None,
         access_timing: AccessTiming = DEFAULT_TIMING,
         send_every_s: float = EVERY_S,
+        recording_file_s: float = FILE_S,
     ) -> None:
         """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
-        runs.
+        runs. `recordings` keeps recordings of requests, in files of `recording_file_s` seconds.
         """
         self._environment, self._controller = environment, controller
         self._upstream = Upstream()
@@ -94,18 +105,30 @@ class Router:
         ledger = Ledger(
             partial(unit_secret, environment.internal_key, environment.ledger_base), enabled=controller is not None
         )
+        self._snapshots = SnapshotBuilder(ledger)
+        hearing = Hearing(lambda: self._snapshots.is_watched, self._stop)
         self._sender = (
-            Sender(ledger, controller.send, telemetry, every_s=send_every_s) if controller is not None else None
+            Sender(ledger, controller.send, telemetry, every_s=send_every_s, hearing=hearing)
+            if controller is not None
+            else None
         )
-        mirrors = Mirrors(Upstream(), ledger, telemetry, is_stopped=lambda endpoint, deployment: False)
+        mirrors = Mirrors(Upstream(), ledger, telemetry, is_stopped=self._snapshots.is_stopped)
+        recorder = Recorder(ledger.unit, partial(getrandbits, 64), enabled=recordings is not None)
+        self._recordings = (
+            RecordingSender(recorder, recordings.record, telemetry, every_s=send_every_s, file_s=recording_file_s)
+            if recordings is not None
+            else None
+        )
         self.state = RouterState(
             self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, mirrors
         )
+        self.state.recorder = self._recorder = recorder
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
         self._experiments = ExperimentsApi(
             self._views, self._deployments.open, telemetry, self._access, controller, ledger
         )
+        self._events = EventsApi(self._views, telemetry, self._access, EventFeed(controller))
         self._traffic = TrafficApi(
             self._views, telemetry, self._access, control, controller, self.state.recent_keys, ledger.unit
         )
@@ -116,6 +139,7 @@ class Router:
                 *self._operations(),
                 Path("/docs/{file}", api_page.file, methods=["GET"]),
                 *self._experiments.routes(),
+                *self._events.routes(),
                 *self._traffic.routes(),
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
@@ -136,21 +160,26 @@ class Router:
             new = config if isinstance(config, Config) else parse(config)
             reachable = targets(new, self._environment)
             self._access.reconfigure(new)
-            recorded = self.state.ledger.configure(new)
-            plans = {name: plan_of(name, endpoint).id for name, endpoint in new.endpoints.items()}
-            overrides = {
-                name: Overrides(endpoint.plan.overrides, self.state.ledger.unit, time.time)
-                for name, endpoint in new.endpoints.items()
-                if endpoint.plan.overrides
-            }
+            self._recorder.configure(new)
             self.state.recent_keys.configure(new.endpoints)
-            views = ConfigViews(new)
-            self.state.snapshot = Snapshot(new, reachable, views, int(time.time()), recorded, plans, overrides)
+            self._serve(self._snapshots.configured(new, reachable))
         except ConfigError:
             reloads.labels("refused").inc()
             raise
         self._management.configured(new, int(time.time() * 1000))
         reloads.labels("applied").inc()
+
+    def _stop(self, stops: Sequence[Stop]) -> None:
+        """Serves by these stops of the controller's from the next request on."""
+        if (snapshot := self._snapshots.stopped(stops)) is not None:
+            self._serve(snapshot)
+
+    def _serve(self, snapshot: Snapshot) -> None:
+        before = self.state.snapshot.stops if self.state.snapshot is not None else {}
+        self.state.snapshot = snapshot
+        if snapshot.stops != before:
+            self.state.telemetry.stops_applied(snapshot.stops)
+            _log.warning("The stopped deployments have changed", extra=event("stops_changed", stops=snapshot.stops))
 
     def _views(self) -> ConfigViews | None:
         return self.state.snapshot.views if self.state.snapshot is not None else None
@@ -162,11 +191,13 @@ class Router:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         controller = self._controller if isinstance(self._controller, AbstractAsyncContextManager) else nullcontext()
         sending = self._sender.running() if self._sender is not None else nullcontext()
+        recording = self._recordings.running() if self._recordings is not None else nullcontext()
         async with (
             self._upstream,
             controller,
             sending,
             self.state.mirrors.running(),
+            recording,
             self._access.running(),
             monitor_event_loop(self.state.telemetry),
         ):
@@ -229,7 +260,8 @@ class Router:
             for route in self._operations()
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]
-        apis = [*self._management.operations(), *self._experiments.operations(), *self._traffic.operations()]
+        experiments = [*self._experiments.operations(), *self._events.operations()]
+        apis = [*self._management.operations(), *experiments, *self._traffic.operations()]
         return dump(document([*operations(DIALECTS), *apis, *own]))
 
     async def _openapi(self, request: HTTPRequest) -> Response:
@@ -238,11 +270,13 @@ class Router:
 
     async def _metrics(self, request: HTTPRequest) -> Response:
         """Metrics of all endpoints, or of the reader's if the configuration restricts them."""
-        views = self._views()
+        views, snapshot = self._views(), self.state.snapshot
         reader = await self._access.reader(headers_of(request.scope))
         visible = None if views is None or reader.endpoints is None else names(views.of(reader))
         own = self.state.telemetry.expose(visible)
-        experiments = b"" if views is None else await self._experiment_metrics.expose(views.config, visible)
+        experiments = b""
+        if snapshot is not None:
+            experiments = await self._experiment_metrics.expose(snapshot.config, snapshot.plans, visible)
         return Response(own + experiments, media_type=CONTENT_TYPE)
 
     async def _tgi_metrics(self, request: HTTPRequest) -> Response:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, Unavailable
+from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed, Unavailable
 from app.ledger.controller_client import Answer, ControllerClient
 
 _REFUSALS: Mapping[int, type[ClientError]] = {400: BadRequest, 404: NotFound, 405: MethodNotAllowed, 409: Conflict}
@@ -18,13 +18,16 @@ async def ask(
 ) -> Answer:
     """The controller's answer, if it is none of refusal.
 
-    Raises the ClientError that it refuses with, and Unavailable if there is no controller or if it does not answer.
+    Raises the ClientError that it refuses with (PreconditionFailed with the present state, which is the answer), and
+    Unavailable if there is no controller or if it does not answer.
     """
     if controller is None:
         raise Unavailable("No controller of experiments runs beside this router: add the application `experiments`")
     answer = await controller.ask(method, path, query or {}, body)
     if answer.status < 400:
         return answer
+    if answer.status == PreconditionFailed.status:
+        raise PreconditionFailed("This was meant for another state", current=json.loads(answer.body))
     message, param = _told(answer)
     if (error := _REFUSALS.get(answer.status)) is not None:
         raise error(message, param=param)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import msgspec
 from prometheus_client import Metric, generate_latest
@@ -13,7 +13,6 @@ from app.config.schema import Config
 from app.errors import SwitchyardError
 from app.experiments.series import METRICS, Series
 from app.ledger.controller_client import ControllerClient
-from app.ledger.plans import plan_of
 from app.server.controller_answers import ask
 from app.telemetry.logs import event
 
@@ -39,13 +38,13 @@ class ExperimentMetrics:
         self._series: list[Series] = []
         self._fetched_at = self._tried_at = float("-inf")
 
-    async def expose(self, config: Config, endpoints: Collection[str] | None) -> bytes:
-        """In Prometheus' text format: all of them, or those of some endpoints."""
+    async def expose(self, config: Config, plans: Mapping[str, str], endpoints: Collection[str] | None) -> bytes:
+        """In Prometheus' text format: all of them, or those of some endpoints. `plans`: each endpoint's plan's id."""
         if any(it.state == "running" for it in config.experiments.values()):
             await self._refresh()
         else:
             self._series = []
-        samples = [*self._series, *_plans(config)]
+        samples = [*self._series, *_plans(plans)]
         return generate_latest(_Families(samples if endpoints is None else _of(samples, endpoints)))
 
     async def _refresh(self) -> None:
@@ -64,9 +63,9 @@ class ExperimentMetrics:
             )
 
 
-def _plans(config: Config) -> Iterator[Series]:
-    for name, endpoint in config.endpoints.items():
-        yield Series(PLAN_INFO, {"endpoint": name, "plan": plan_of(name, endpoint).id}, 1.0)
+def _plans(plans: Mapping[str, str]) -> Iterator[Series]:
+    for endpoint, plan in plans.items():
+        yield Series(PLAN_INFO, {"endpoint": endpoint, "plan": plan}, 1.0)
 
 
 def _of(samples: Iterable[Series], endpoints: Collection[str]) -> list[Series]:

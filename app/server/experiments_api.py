@@ -1,10 +1,11 @@
 """The API of experiments, below `/api`: what the controller tells, to those who may know it.
 
 A caller sees experiments of the endpoints that it may use, and exposures of its own requests. Managers see all of them,
-and start A/A runs. Errors have OpenAI's form.
+decide about experiments, and start A/A runs. Errors have OpenAI's form.
 """
 
 import json
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -29,11 +30,13 @@ from app.ledger.controller_client import ControllerClient
 from app.ledger.units import Hashes, request_hash
 from app.ledger.wire import FeedbackItem
 from app.routing.overrides import Overrides
-from app.server.api_operation import Api, Entry, OperationContext, openai_words
+from app.server.api_operation import Api, Entry, OperationContext
 from app.server.assignment import explain
 from app.server.controller_answers import ask
+from app.server.decisions import DecisionRequest, decide, error_words, etag
 from app.server.feedback import Feedback, FeedbackList, RunsRequest, checked
 from app.server.openapi import Operation
+from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 
 
@@ -52,6 +55,7 @@ _FORMAT: Schema = {"enum": ["json", "markdown", "text"]}
 _NUMBER: Schema = {"type": "number", "exclusiveMinimum": 0}
 _TEXT: Schema = {}
 _EXPERIMENT = "/api/experiments/{name}"
+_log = logging.getLogger("switchyard")
 
 
 class ExperimentsApi:
@@ -69,7 +73,7 @@ class ExperimentsApi:
     ) -> None:
         self._views_or_none, self._failing, self._access = views, failing, access
         self._controller, self._ledger = controller, ledger
-        self._api = Api("switchyard", telemetry, access, views, openai_words)
+        self._api = Api("switchyard", telemetry, access, views, error_words)
 
     def operations(self) -> list[Operation]:
         """The operations for the OpenAPI document."""
@@ -91,6 +95,14 @@ class ExperimentsApi:
             Entry("GET", f"{_EXPERIMENT}/planner", "planner", partial(tell, "/planner"), {**history, **planner}),
             Entry("GET", f"{_EXPERIMENT}/aa", "aa_runs", partial(tell, "/aa"), form),
             Entry("POST", f"{_EXPERIMENT}/aa", "start_aa_runs", self._start_runs, {}, [Body(RunsRequest)], 202),
+            Entry(
+                "POST",
+                f"{_EXPERIMENT}/decision",
+                "decide",
+                self._decide,
+                bodies=[Body(DecisionRequest)],
+                headers={"If-Match": "The ETag of the experiment that was seen"},
+            ),
             Entry("GET", "/api/endpoints/{endpoint}/assignment", "assignment", self._assignment, {"key": _TEXT}),
             Entry("GET", "/api/requests/{id:path}", "get_request", self._request),
             Entry("POST", "/api/feedback", "feedback", self._feedback, {}, [Body(Feedback), Body(FeedbackList)], 202),
@@ -116,7 +128,28 @@ class ExperimentsApi:
         """What the controller answers at the same path."""
         name = self._experiment(request, context)
         answer = await ask(self._controller, "GET", f"/experiments/{name}{suffix}", dict(request.query_params))
-        return Reply(answer.body, answer.status, answer.media_type)
+        headers = etag(answer.body) if not suffix and request.query_params.get("format", "json") == "json" else {}
+        return Reply(answer.body, answer.status, answer.media_type, headers)
+
+    async def _decide(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        name = self._experiment(request, context)
+        if not self._may_manage(context):
+            raise Forbidden(
+                f"'{context.caller.name}' may not decide about experiments: it is not listed in `access.managers`"
+            )
+        body = await read_body(request.receive, request.headers, self._views().config)
+        summary = await decide(self._controller, name, request.headers.get("if-match"), body, context.caller.name)
+        _log.info(
+            "An experiment was decided about",
+            extra=event(
+                "experiment_decided",
+                request_id=context.record.request_id,
+                caller=context.caller.name,
+                experiment=name,
+                action=json.loads(body)["action"],
+            ),
+        )
+        return Reply(summary, headers=etag(summary))
 
     async def _start_runs(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name = self._experiment(request, context)

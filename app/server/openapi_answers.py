@@ -110,6 +110,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
     "switchyard": {
         "list_experiments": _object(experiments=_list(_SUMMARY)),
         "get_experiment": _SUMMARY,
+        "decide": _SUMMARY,
         "report": _object(**_SUMMARY["properties"], primary=_LIST, secondary=_LIST, guardrails=_LIST, alarms=_LIST),
         "history": _object(experiment=_TEXT, metric=_TEXT, treatment=_TEXT, points=_LIST),
         "planner": _object(metric=_TEXT, effect=_NUMBER, power=_NUMBER, units=_COUNT, units_so_far=_COUNT),
@@ -140,7 +141,7 @@ _TEXTS = frozenset(
 _ALSO_WORDS = frozenset({"list_experiments", "get_experiment", "report", "history", "planner", "aa_runs"})
 """Operations that answer as Markdown or text, too, if the request asks for it."""
 
-_STREAM_ONLY = frozenset({("tgi", "generate_stream")})
+_STREAM_ONLY = frozenset({("tgi", "generate_stream"), ("switchyard", "events")})
 _STREAMING = frozenset({"chat", "completions", "invocations", "messages", "responses", "root"})
 
 

@@ -6,7 +6,7 @@ Metric names follow OpenTelemetry's GenAI conventions where one exists
 
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -129,6 +129,20 @@ class Telemetry:
             registry=registry,
             buckets=_FIRST_TOKEN,
         )
+        self.recorded_requests = Counter(
+            "switchyard_recorded_requests",
+            "Requests written down for a replay, by what became of them: recorded, without_text, lost",
+            ("endpoint", "outcome"),
+            registry=registry,
+        )
+        self.stops = Gauge(
+            "switchyard_stops",
+            "1 while a deployment gets no traffic of an endpoint because of a stop",
+            ("endpoint", "deployment"),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._stopped: set[tuple[str, str]] = set()
         self.mirrored_requests = Counter(
             "switchyard_mirrored_requests",
             "Requests drawn for a mirror, by what became of their copy",
@@ -178,9 +192,20 @@ class Telemetry:
         """The bytes of exposures that wait."""
         self.ledger_buffer.set(size)
 
+    def requests_recorded(self, endpoint: str, outcome: str, requests: int) -> None:
+        """Counts requests written down: ``recorded``, ``without_text`` (though it was wanted), or ``lost``."""
+        self.recorded_requests.labels(endpoint, outcome).inc(requests)
+
     def batch_sent(self, seconds: float) -> None:
         """A batch of exposures was acknowledged."""
         self.ledger_batch.observe(seconds)
+
+    def stops_applied(self, stops: Mapping[str, Collection[str]]) -> None:
+        """Which deployments are stopped, by endpoint."""
+        stopped = {(endpoint, deployment) for endpoint, them in stops.items() for deployment in them}
+        for arm in self._stopped | stopped:
+            self.stops.labels(*arm).set(int(arm in stopped))
+        self._stopped = stopped
 
     def mirrored(self, endpoint: str, deployment: str, outcome: str) -> None:
         """Counts a request that was drawn for a mirror."""

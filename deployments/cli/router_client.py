@@ -6,7 +6,7 @@ Contract: https://docs.databricks.com/api/workspace/servingendpoints; `app.serve
 import http.client
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
@@ -56,12 +56,34 @@ class RouterClient:
         path = f"/api/endpoints/{quote(endpoint, safe='')}/traffic{suffix}"
         return self._call(method, path, body, headers=headers)
 
-    def ask(self, method: str, path: str, query: Mapping[str, str] | None = None, body: object = None) -> bytes:
-        """What the API of experiments answers below ``/api``; `body` is sent as JSON."""
-        status, text = self._exchange(method, f"/api{path}?{urlencode(query or {})}".rstrip("?"), body)
+    def ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        *,
+        tag: str | None = None,
+    ) -> bytes:
+        """What the API of experiments answers below ``/api``; `body` is sent as JSON. `tag`: the state seen."""
+        headers = {"If-Match": f'"{tag}"'} if tag is not None else {}
+        status, text = self._exchange(method, f"/api{path}?{urlencode(query or {})}".rstrip("?"), body, headers)
         if not 200 <= status < 300:
             raise self._error(status, _json(text))
         return text
+
+    def lines(self, path: str, last_event: str | None) -> Iterator[str]:
+        """The lines of a stream of events after the `last_event`, as they come, until it ends. Raises CommandError."""
+        headers = {**self._headers, **({"Last-Event-ID": last_event} if last_event is not None else {})}
+        try:
+            with self._opener.open(Request(self.url + path, None, headers), timeout=_TIMEOUT_S) as answer:
+                for line in answer:
+                    yield line.decode().rstrip("\n")
+        except HTTPError as error:
+            with error:
+                raise self._error(error.code, _json(error.read())) from None
+        except (URLError, OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from None
 
     def _call(
         self,
@@ -95,9 +117,12 @@ class RouterClient:
             with error:
                 return error.code, error.read()
         except (URLError, OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "reason", None) or error
-            message = f"{self.url} cannot be reached ({reason}). Start it with: switchyard serve, or correct --url"
-            raise CommandError(message, ExitCode.UNREACHABLE) from None
+            raise self._unreachable(error) from None
+
+    def _unreachable(self, error: Exception) -> CommandError:
+        reason = getattr(error, "reason", None) or error
+        message = f"{self.url} cannot be reached ({reason}). Start it with: switchyard serve, or correct --url"
+        return CommandError(message, ExitCode.UNREACHABLE)
 
     def _error(self, status: int, content: Any) -> CommandError:
         message = None

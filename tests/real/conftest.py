@@ -1,14 +1,24 @@
-"""The real application, once for the whole run: Ray Serve, HAProxy, vLLM engines with real weights, the router."""
+"""The real application, once for the whole run: Ray Serve, HAProxy, vLLM engines with real weights, the router.
 
+With `pytest -n` it is started by the process that hands out the tests, and the workers share it: engines answer several
+tests at once in hardly more time than one. Tests that change its configuration, or count what its engines do, are
+marked `alone` and run while no other one does.
+"""
+
+import os
 import secrets
 import signal
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 
@@ -16,6 +26,18 @@ from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
 from deployments.local import processes as leftovers
 from tests.support.launcher import launched
 from tests.support.project import ROOT
+from tests.support.turns import turn
+
+SHARED = "SWITCHYARD_TEST_APPLICATION"
+"""Names the directory by which workers find the application."""
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where an application runs: what its user needs to know."""
+
+    url: str
+    internal_key: str
+    directory: str
 
 
 @dataclass(frozen=True)
@@ -41,13 +63,12 @@ class Application:
         return self.engine_metric(deployment, "vllm:num_requests_running") + waiting
 
 
-@pytest.fixture(scope="session")
-def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
+@contextmanager
+def _running(directory: Path) -> Iterator[Address]:
     """Started by the command that users run, stopped the way they stop it."""
-    key, directory = secrets.token_urlsafe(16), tmp_path_factory.mktemp("run")
+    key = secrets.token_urlsafe(16)
     with launched(ROOT / "serve_config.yaml", directory, {INTERNAL_KEY_VARIABLE: key}) as launcher:
-        with openai.OpenAI(base_url=f"{launcher.url}/v1", api_key="unused", max_retries=0, timeout=120) as sdk:
-            yield Application(launcher.url, sdk, key, directory)
+        yield Address(launcher.url, key, str(directory))
         engines = {pid for pid in leftovers.processes_of(launcher.run_id) if b"EngineCore" in _name(pid)}
         assert engines, "`stop` finds the engines by the run's marker"
         launcher.process.send_signal(signal.SIGINT)
@@ -60,6 +81,104 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Applicatio
 
 def _name(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+class _SharedApplication:
+    """Runs an application beside the tests, in a thread of the process that hands them out."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="switchyard-"))
+        self._over = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Raises what went wrong since the start."""
+        self._over.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            with _running(self.directory) as address:
+                self._publish("address", msgspec.json.encode(address))
+                self._over.wait()
+        except BaseException as error:  # noqa: BLE001  workers wait for one or the other
+            self._failure = error
+            self._publish("failure", str(error).encode())
+
+    def _publish(self, name: str, content: bytes) -> None:
+        written = self.directory / f".{name}"
+        written.write_bytes(content)
+        written.rename(self.directory / name)
+
+
+_started: list[_SharedApplication] = []
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """In the process that hands out tests to workers."""
+    if session.config.getoption("numprocesses", None) and not hasattr(session.config, "workerinput"):
+        _started.append(_SharedApplication())
+        os.environ[SHARED] = str(_started[0].directory)
+
+
+def pytest_sessionfinish() -> None:
+    """A failure here fails the run."""
+    while _started:
+        _started.pop().stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Last, those that run alone: else all others wait for them."""
+    items.sort(key=_is_alone)
+
+
+def _is_alone(item: pytest.Item) -> bool:
+    return item.get_closest_marker("alone") is not None
+
+
+_turn: list[AbstractContextManager[None]] = []
+"""The one that this process has."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Waits until the test may run. A module whose tests run alone has one turn, since its fixtures last longer."""
+    shared, alone = os.environ.get(SHARED), _is_alone(item)
+    if shared is not None and not _turn:
+        _turn.append(turn(Path(shared), alone=alone))
+        _turn[0].__enter__()
+    try:
+        return (yield)
+    finally:
+        keeps = alone and nextitem is not None and nextitem.path == item.path and _is_alone(nextitem)
+        if _turn and not keeps:
+            _turn.pop().__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
+    """The one that runs beside the tests, or one of this process."""
+    with ExitStack() as stack:
+        if (shared := os.environ.get(SHARED)) is not None:
+            address = _shared_address(Path(shared))
+        else:
+            address = stack.enter_context(_running(tmp_path_factory.mktemp("run")))
+        sdk = openai.OpenAI(base_url=f"{address.url}/v1", api_key="unused", max_retries=0, timeout=120)
+        with sdk:
+            yield Application(address.url, sdk, address.internal_key, Path(address.directory))
+
+
+def _shared_address(directory: Path) -> Address:
+    """Waits until the application is ready. Fails if it could not start."""
+    while not (directory / "address").exists():
+        if (directory / "failure").exists():
+            pytest.exit(f"The application did not start: {(directory / 'failure').read_text()}")
+        time.sleep(0.2)
+    return msgspec.json.decode((directory / "address").read_bytes(), type=Address)
 
 
 def eventually(condition: Callable[[], bool], *, within_s: float) -> bool:

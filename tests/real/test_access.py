@@ -17,7 +17,7 @@ from tests.real.conftest import Application, eventually
 from tests.support.launcher import command, environment
 from tests.support.project import ROOT
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 

@@ -15,7 +15,7 @@ from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from tests.real.conftest import Application, eventually
-from tests.support.conversations import ANSWER, MESSAGES
+from tests.support.conversations import MESSAGES, answers
 
 pytestmark = pytest.mark.real
 
@@ -38,7 +38,7 @@ def client(application: Application) -> Iterator[Any]:
 
 def test_a_chat_is_answered(client: Any) -> None:
     answer = client.complete(**GREEDY)
-    assert ANSWER in answer.choices[0].message.content
+    assert answers(answer.choices[0].message.content)
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
     assert answer["system_fingerprint"]
@@ -46,7 +46,7 @@ def test_a_chat_is_answered(client: Any) -> None:
 
 def test_a_stream_ends_with_usage_on_the_last_choice(client: Any) -> None:
     updates = list(client.complete(**GREEDY, stream=True))
-    assert ANSWER in "".join(update.choices[0].delta.content or "" for update in updates)
+    assert answers("".join(update.choices[0].delta.content or "" for update in updates))
     assert updates[-1].choices[0].finish_reason == "stop"
     assert updates[-1].usage.completion_tokens > 3
     assert all(update.usage is None for update in updates[:-1])
@@ -55,9 +55,9 @@ def test_a_stream_ends_with_usage_on_the_last_choice(client: Any) -> None:
 async def test_the_async_clients_work(application: Application) -> None:
     async with AsyncChatCompletionsClient(f"{application.url}/endpoints/chat", KEY) as client:
         answer: Any = await client.complete(**GREEDY)
-        assert ANSWER in answer.choices[0].message.content
+        assert answers(answer.choices[0].message.content)
         updates: Any = await client.complete(**GREEDY, stream=True)
-        assert ANSWER in "".join([update.choices[0].delta.content or "" async for update in updates])
+        assert answers("".join([update.choices[0].delta.content or "" async for update in updates]))
     async with AsyncEmbeddingsClient(f"{application.url}/endpoints/embed", KEY) as embeddings:
         assert len((await embeddings.embed(input=["hello"])).data) == 1
 
@@ -185,6 +185,7 @@ def test_info_lets_load_client_choose(application: Application) -> None:
         assert chat.get_model_info().model_provider_name == "vllm"
 
 
+@pytest.mark.alone
 def test_closing_a_stream_ends_the_engines_work(application: Application, client: Any) -> None:
     stream = client.complete(
         messages=MESSAGES,

@@ -26,7 +26,7 @@ from deployments.local import processes as leftovers
 from deployments.local.environment import TOKEN
 from tests.real.conftest import Application
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 HEADER = "azureml-model-deployment"
 BLUE, GREEN = "smollm2-blue", "smollm2-green"

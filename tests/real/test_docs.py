@@ -21,7 +21,7 @@ from tests.support.launcher import deliver
 from tests.support.project import ROOT
 from tests.support.servers import free_port
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 URL = "http://127.0.0.1:8000"
 """Where the pages have the application."""

@@ -16,7 +16,7 @@ from tests.real.conftest import Application, eventually
 from tests.support.launcher import command, deliver, environment
 from tests.support.project import ROOT
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 NAME = "trial"
 BLUE, GREEN = "smollm2-blue", "smollm2-green"
@@ -29,7 +29,7 @@ EXPERIMENT: dict[str, Any] = {
         {"metric": "tokens_per_second", "minimal_effect": 0.5},
         {"metric": "thumbs", "minimal_effect": 0.05},
     ],
-    "feedback": {"thumbs": {"type": "boolean", "window_s": 20}},
+    "feedback": {"thumbs": {"type": "boolean", "window_s": 8}},
 }
 SESSIONS = 80
 

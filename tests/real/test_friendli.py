@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from deployments.weights.cache import default_cache, prepare
 from tests.real.conftest import Application, eventually
-from tests.support.conversations import ANSWER, MESSAGES, QUESTION
+from tests.support.conversations import MESSAGES, QUESTION, answers
 
 pytestmark = pytest.mark.real
 
@@ -270,7 +270,7 @@ def test_drawn_beams_are_drawn_again_by_their_seed(application: Application, kin
 
 
 def test_beams_follow_the_sampling_fields(application: Application) -> None:
-    fields: dict[str, Any] = {"prompt": STORY, "max_tokens": 24, "num_beams": 4}
+    fields: dict[str, Any] = {"prompt": STORY, "max_tokens": 12, "num_beams": 4}
     (plain,) = answer(application, **fields)["choices"]
     (result,) = answer(application, **fields, no_repeat_ngram=2)["choices"]
     assert len(set(ngrams(result["tokens"], 2))) == len(ngrams(result["tokens"], 2))
@@ -327,6 +327,7 @@ def test_the_sdk_raises(friendli: Any) -> None:
     assert raised.value.status_code == 404
 
 
+@pytest.mark.alone
 def test_the_clients_time_is_a_429_and_ends_the_work(application: Application) -> None:
     long: dict[str, Any] = {"prompt": STORY, "max_tokens": 4000, "min_tokens": 4000}
     result = post(application, **long, timeout_microseconds=300_000)
@@ -355,7 +356,7 @@ def test_openais_clients_are_unaffected(application: Application) -> None:
 def test_the_sdk_chats(application: Application, friendli: Any) -> None:
     fields: dict[str, Any] = {"model": GREEN, "messages": MESSAGES, "temperature": 0, "max_tokens": 24, "retries": None}
     result = friendli.serverless.chat.complete(**fields)
-    assert ANSWER in result.choices[0].message.content
+    assert answers(result.choices[0].message.content)
     with friendli.dedicated.chat.complete(**fields, stream=True) as stream:
         chunks = [event.data for event in stream]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == result.choices[0].message.content

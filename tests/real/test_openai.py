@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.real.conftest import Application
-from tests.support.conversations import ANSWER, MESSAGES, QUESTION, TOOL
+from tests.support.conversations import MESSAGES, QUESTION, TOOL, answers
 
 pytestmark = pytest.mark.real
 
@@ -20,7 +20,7 @@ GREEDY: dict[str, Any] = {"model": "chat", "messages": MESSAGES, "temperature": 
 
 def test_a_chat_is_answered(application: Application) -> None:
     answer = application.sdk.chat.completions.create(**GREEDY)
-    assert ANSWER in answer.choices[0].message.content
+    assert answers(answer.choices[0].message.content)
     assert answer.choices[0].finish_reason == "stop"
     assert answer.model in ("smollm2-blue", "smollm2-green")
     assert answer.system_fingerprint.startswith(f"{answer.model}-vllm-")
@@ -28,6 +28,7 @@ def test_a_chat_is_answered(application: Application) -> None:
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
 
 
+@pytest.mark.alone  # blue computes in bfloat16: its words may change with what else is in its batch
 @pytest.mark.parametrize("deployment", ["smollm2-blue", "smollm2-green"])
 def test_the_streamed_answer_is_the_whole_one(application: Application, deployment: str) -> None:
     request = {**GREEDY, "model": deployment}
@@ -51,7 +52,7 @@ async def test_the_async_sdk_streams(application: Application) -> None:
     async with openai.AsyncOpenAI(base_url=f"{application.url}/v1", api_key="unused") as sdk:
         chat: Any = sdk.chat.completions
         stream = await chat.create(**GREEDY, stream=True)
-        assert ANSWER in "".join([c.choices[0].delta.content or "" async for c in stream])
+        assert answers("".join([c.choices[0].delta.content or "" async for c in stream]))
 
 
 def test_the_stream_on_the_wire_has_the_form_that_every_parser_reads(application: Application) -> None:
@@ -151,7 +152,7 @@ def test_several_greedy_choices_are_the_greedy_one(application: Application) -> 
 
 
 def test_a_stop_string_ends_the_answer_and_is_left_out(application: Application) -> None:
-    answer = application.sdk.chat.completions.create(**GREEDY, stop=["Blue"])
+    answer = application.sdk.chat.completions.create(**{**GREEDY, "model": "smollm2-green"}, stop=["Blue"])
     assert answer.choices[0].message.content.endswith("Red, ")
     assert answer.choices[0].finish_reason == "stop"
 
@@ -236,12 +237,12 @@ def test_responses_whole_and_streamed(application: Application) -> None:
     request = {"model": "chat", "input": QUESTION, "temperature": 0, "max_output_tokens": 24}
     answer = application.sdk.responses.create(**request)
     assert answer.status == "completed"
-    assert ANSWER in answer.output_text
+    assert answers(answer.output_text)
     assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens
     events = list(application.sdk.responses.create(**request, stream=True))
     assert events[0].type == "response.created"
     assert events[-1].type == "response.completed"
-    assert ANSWER in "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert answers("".join(event.delta for event in events if event.type == "response.output_text.delta"))
     cut = [*application.sdk.responses.create(**{**request, "max_output_tokens": 2}, stream=True)]
     (done,) = (event.item for event in cut if event.type == "response.output_item.done")
     assert cut[-1].type == "response.incomplete"
@@ -310,9 +311,9 @@ def test_anthropics_sdk_talks_to_it(application: Application) -> None:
     request = {"model": "chat", "max_tokens": 24, "messages": MESSAGES, "extra_body": {"temperature": 0}}
     with anthropic.Anthropic(base_url=application.url, api_key="unused", max_retries=0) as client:
         sdk: Any = client
-        assert ANSWER in sdk.messages.create(**request).content[0].text
+        assert answers(sdk.messages.create(**request).content[0].text)
         with sdk.messages.stream(**request) as stream:
-            assert ANSWER in "".join(stream.text_stream)
+            assert answers("".join(stream.text_stream))
         assert sdk.messages.count_tokens(model="chat", messages=MESSAGES).input_tokens > 5
         with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
             sdk.messages.create(**{**request, "max_tokens": 9_000})

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.real.conftest import Application, eventually
 from tests.support.launcher import deliver
 from tests.support.project import ROOT
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 HEADER = "azureml-model-deployment"
 SHORT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
@@ -57,9 +58,10 @@ def test_the_engine_that_was_named_did_the_work(application: Application) -> Non
 
 
 def test_the_split_of_real_traffic_is_ninety_to_ten(application: Application) -> None:
-    with httpx.Client(timeout=60) as client:
+    with httpx.Client(timeout=60) as client, ThreadPoolExecutor(4) as pool:
         url = f"{application.url}/v1/chat/completions"
-        seen = Counter(client.post(url, json=SHORT).headers[HEADER] for _ in range(200))
+        answers = pool.map(lambda _: client.post(url, json=SHORT), range(200))
+        seen = Counter(answer.headers[HEADER] for answer in answers)
     assert binomtest(seen["smollm2-green"], 200, 0.1).pvalue > 0.001
 
 

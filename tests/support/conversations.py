@@ -2,10 +2,14 @@
 
 from typing import Any
 
-# Both variants, bfloat16 and float32, answer it the same: its greedy tokens have no close rivals.
 QUESTION = "Name three primary colors."
-ANSWER = "Red, Blue, and Yellow"
 MESSAGES: Any = [{"role": "user", "content": QUESTION}]
+
+
+def answers(text: str) -> bool:
+    """Whether `text` answers the question. How it is worded may change with what else is in an engine's batch."""
+    return all(color in text for color in ("Red", "Blue", "Yellow"))
+
 
 TOOL: dict[str, Any] = {
     "type": "function",

@@ -6,8 +6,11 @@ from typing import Any
 import msgspec
 
 from app.config.experiments import Experiment
+from app.errors import ClientError
+from app.experiments.acting.decisions import Request
 from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
 from app.experiments.storage.journal import Entry
+from app.experiments.summary import Acting
 from tests.support.experiment_reports import NOW, SHIP, START
 
 GREEN_FLOAT32 = {
@@ -88,6 +91,9 @@ class FakeReader:
         self.time = NOW
         self.rows: dict[int, list[Mapping[str, Any]]] = {}
         self.journal: list[Entry] = []
+        self.doing: Acting | None = Acting(state="running", revision=3)
+        self.decided: list[Request] = []
+        self.refusal: ClientError | None = None
 
     def now(self) -> float:
         return self.time
@@ -97,6 +103,14 @@ class FakeReader:
 
     def analysis(self, name: str) -> FixedEvidence | None:
         return self.judged if name == "green-float32" else None
+
+    def acting(self, report: Report) -> Acting | None:
+        return self.doing
+
+    def decide(self, report: Report, request: Request) -> None:
+        self.decided.append(request)
+        if self.refusal is not None:
+            raise self.refusal
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         return self.rows.get(request, [])

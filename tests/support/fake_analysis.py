@@ -6,6 +6,7 @@ from typing import Any
 
 from app.config.experiments import Experiment
 from app.config.schema import Config
+from app.experiments.acting.facts import Interventions
 from app.experiments.columns import Columns, LateColumns, RowColumns, StartColumns, Tables
 from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report, SampleRatio
 from app.ledger.wire import FeedbackItem
@@ -22,6 +23,8 @@ class FakeAnalysis:
         self.restored: Mapping[str, Any] | None = None
         self.occurrences: list[Occurrence] = []
         self.largest = 0.0
+        self.alarmed = False
+        self.done = Interventions()
 
     def add_starts(self, starts: StartColumns) -> None:
         self._add(self.starts, starts)
@@ -37,6 +40,12 @@ class FakeAnalysis:
 
     def knows(self, scored: Sequence[tuple[int, int]]) -> Sequence[bool]:
         return [False] * len(scored)
+
+    def is_alarmed(self) -> bool:
+        return self.alarmed
+
+    def intervene(self, done: Interventions) -> None:
+        self.done = done
 
     def set_lost(self, rows: Mapping[str, int]) -> None:
         self.lost = dict(rows)

@@ -22,8 +22,9 @@ class FakeController:
     async def send(self, batch: bytes) -> bytes:
         if self.absent:
             raise Unavailable("no controller")
-        self.batches.append(decode_batch(batch))
-        number = self.batches[-1].number
+        if (decoded := decode_batch(batch)).number:
+            self.batches.append(decoded)
+        number = self.batches[-1].number if self.batches else 0
         return encode(Acknowledgement(number, number))
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:

@@ -22,6 +22,7 @@ from app.ledger.wire import (
     Row,
     Skip,
     Start,
+    Stop,
     decode_batch,
     encode,
 )
@@ -84,6 +85,8 @@ class SeenPair:
 class Keeper:
     """A `ControllerClient`. `durable` False: it never says that anything is.
 
+    `stops` is what it says to every batch; those with the number 0 are counted in `idle` and not kept.
+
     `failing`: it raises. `hanging`: it does not answer. `forgets`: it keeps the batch, and fails to say so.
     """
 
@@ -92,6 +95,8 @@ class Keeper:
     forgets: bool = False
     durable: bool = True
     calls: int = 0
+    idle: int = 0
+    stops: list[Stop] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
     batches: dict[tuple[str, int], Batch] = field(default_factory=dict)
 
@@ -101,12 +106,19 @@ class Keeper:
             await asyncio.sleep(3600)
         if self.failing:
             raise Unavailable("the controller is away")
-        self.raw.append(batch)
         decoded = decode_batch(batch)
+        if not decoded.number:
+            self.idle += 1
+            return self._acknowledgement(decoded.router)
+        self.raw.append(batch)
         self.batches[decoded.router, decoded.number] = decoded
         if self.forgets:
             raise ConnectionResetError
-        return encode(Acknowledgement(decoded.number, decoded.number if self.durable else 0))
+        return self._acknowledgement(decoded.router)
+
+    def _acknowledgement(self, router: str) -> bytes:
+        received = max((number for name, number in self.batches if name == router), default=0)
+        return encode(Acknowledgement(received, received if self.durable else 0, stops=self.stops))
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         raise Unavailable("this controller answers nothing")

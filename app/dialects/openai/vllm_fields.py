@@ -1,4 +1,7 @@
-"""The names of vLLM's own fields, which the router does not import: `tests/real/test_fields.py` compares them."""
+"""The names of vLLM's own fields, which the router does not import.
+
+`tests/engine/test_vllm_field_names.py` compares them.
+"""
 
 _ENGINE = frozenset(
     "add_special_tokens allowed_token_ids bad_words cache_salt ec_transfer_params echo frequency_penalty ignore_eos "

@@ -13,6 +13,7 @@ import numpy as np
 
 from app.config.experiments import Experiment
 from app.config.schema import Config
+from app.experiments.acting.facts import Interventions
 from app.experiments.analysis import watching
 from app.experiments.analysis.evidence.arms import Arms, Placed
 from app.experiments.analysis.evidence.arrays import Mask
@@ -63,6 +64,7 @@ class Analysis:
         self._feedback = PendingFeedback(experiment.feedback)
         self._comparing = self._comparisons()
         self._pace = pace or Pace(time.perf_counter)
+        self._done = Interventions()
         self._version = 0
         """Counts additions."""
         self._occurrences: list[Occurrence] = []
@@ -83,12 +85,18 @@ class Analysis:
             for treatment in range(1, len(names))
         ]
 
+    def intervene(self, done: Interventions) -> None:
+        """What has been done. To be said before exposures are added again, too."""
+        if done != self._done:
+            self._done = done
+            self._watched.intervene(done)
+
     # What routers tell.
 
     def add_starts(self, starts: StartColumns) -> None:
         """Draws of an arm, of any endpoint."""
         starts, placed = self._belonging(starts)
-        self._watched.add_starts(starts, placed, _analysed(starts))
+        self._watched.add_starts(starts, placed, _random(starts), _analysed(starts))
 
     def add_rows(self, rows: RowColumns) -> None:
         """Requests that have ended, of any endpoint."""
@@ -130,6 +138,10 @@ class Analysis:
         if placed.belongs.all():
             return columns, placed
         return columns.take(placed.belongs), placed.take(placed.belongs)
+
+    def is_alarmed(self) -> bool:
+        """Whether a guardrail has an alarm that `tick` has still to raise."""
+        return any(watch.is_new_alarm() for watch in self._watched.guardrails)
 
     # What follows from it.
 

@@ -50,12 +50,15 @@ def reported(
         at=now,
         started_at=watched.arms.since,
         decision=_decision(experiment, decisions, watched),
+        decisions=decisions,
         headline="",
         details=[],
         next="",
         weights=_weights(experiment, config, watched.arms),
         units=dict(zip(names, watched.sample_ratio.units, strict=True)),
         requests=dict(zip(names, collected.requests.tolist(), strict=True)),
+        treated=watched.treated.total,
+        step_units=watched.treated.step_units,
         served=watched.traffic.served,
         forced=watched.traffic.forced,
         carried=watched.traffic.carried,
@@ -94,7 +97,7 @@ def _decisions(
         columns = [it.column for it in comparing if it.measure.role == "primary" and it.treatment == number]
         decisions[treatment] = decision_of(
             [it for it in primary if it.treatment == treatment],
-            alarmed=any(rail.alarmed_at is not None for rail in rails),
+            acted=any(rail.alarmed_at is not None and rail.acts for rail in rails),
             invalid=any(watched.invalidates(column, number) for column in columns),
             long_enough=long_enough,
         )

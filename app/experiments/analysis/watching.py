@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from app.config.experiments import Experiment
+from app.experiments.acting.facts import Interventions
 from app.experiments.analysis.alarms import Alarms
 from app.experiments.analysis.evidence.arms import Arms, Placed
 from app.experiments.analysis.evidence.arrays import Mask
@@ -14,6 +15,7 @@ from app.experiments.analysis.watch.guardrails import Guardrails, GuardrailWatch
 from app.experiments.analysis.watch.rare_events import RareEvents
 from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
 from app.experiments.analysis.watch.traffic import Traffic
+from app.experiments.analysis.watch.treated import TreatedWatch
 from app.experiments.columns import LateColumns, RowColumns, StartColumns, Tables
 from app.experiments.report import Alarm, Occurrence
 
@@ -33,6 +35,7 @@ class Watched:
             for column, measure in enumerate(measures)
             for treatment in range(1, len(arms.names))
         ]
+        self._experiment = experiment
         self._arms = arms
         self._measures = measures
         self.traffic = Traffic(arms.names, tables)
@@ -42,6 +45,7 @@ class Watched:
         self.rare = {
             (c, t): RareEvents(t) for c, measure, t in pairs if measure.kind == "proportion" and not measure.feedback
         }
+        self.treated = TreatedWatch(experiment)
         self.alarms = Alarms()
 
     @property
@@ -49,15 +53,34 @@ class Watched:
         """The experiment's."""
         return self._arms
 
-    def add_starts(self, starts: StartColumns, placed: Placed, analysed: Mask) -> None:
+    def intervene(self, done: Interventions) -> None:
+        """What has been done since. Guardrails that are armed anew forget what they counted, and their alarms."""
+        if done.armed_since != self.guardrails.since:
+            self.guardrails = Guardrails(self._experiment, done.armed_since)
+            self._forget_alarms()
+        self.treated.count_since(done.since)
+
+    def _forget_alarms(self) -> None:
+        """Of guardrails, from before they were armed."""
+        since = self.guardrails.since
+        for watch in self.guardrails:
+            raised = self.alarms.raised_at(f"guardrail {watch.key}")
+            if raised is not None and since is not None and raised <= since:
+                self.alarms.drop(f"guardrail {watch.key}")
+        self._mark()
+
+    def add_starts(self, starts: StartColumns, placed: Placed, random: Mask, analysed: Mask) -> None:
         """Starts that belong to the experiment."""
+        self.treated.add_starts(starts.take(random), placed.take(random))
         self.traffic.add_starts(starts, placed)
         self.sample_ratio.add(starts.unit[analysed], starts.at[analysed], starts.plan[analysed], placed.arm[analysed])
 
     def add_rows(self, rows: RowColumns, placed: Placed, random: Mask) -> None:
         """Rows that belong to the experiment."""
         self.traffic.add_rows(rows, placed)
-        self.guardrails.add_rows(rows.take(random), placed.take(random), self._arms)
+        rows, placed = rows.take(random), placed.take(random)
+        self.treated.add_rows(rows, placed)
+        self.guardrails.add_rows(rows, placed, self._arms)
 
     def add_late(self, late: LateColumns, placed: Placed, random: Mask) -> None:
         """Late records that belong to the experiment."""
@@ -154,7 +177,7 @@ class Watched:
     def restore(self, alarms: Mapping[str, Any]) -> None:
         """Continues from the `state` of `alarms`."""
         self.alarms.restore(dict(alarms))
-        self._mark()
+        self._forget_alarms()
 
     def _mark(self) -> None:
         """Tells those who watch that their alarm is raised."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from app.experiments.false_verdict_runs import Runs
 from app.experiments.rendering import words
+from app.experiments.rendering.acting_document import standing
 from app.experiments.rendering.document import Block, Heading, Paragraph, Table
 from app.experiments.report import Comparison, HistoryPoint, Planned
 from app.experiments.summary import Summary
@@ -18,7 +19,7 @@ def list_document(summaries: Sequence[Summary]) -> Iterator[Block]:
         [
             it.experiment,
             it.endpoint,
-            it.state if it.mode == "ab" else f"{it.state} A/A test",
+            _state(it),
             " / ".join(f"{it.weights[arm]} %" for arm in (it.control, *it.treatments) if arm in it.weights)
             or words.MISSING,
             " / ".join(words.count(it.units[arm]) for arm in (it.control, *it.treatments) if arm in it.units)
@@ -29,6 +30,12 @@ def list_document(summaries: Sequence[Summary]) -> Iterator[Block]:
     ]
     yield Table(["experiment", "endpoint", "state", "split", "units", "decision"], rows)
     yield Paragraph([line for it in summaries for line in (it.headline, it.next) if line])
+
+
+def _state(summary: Summary) -> str:
+    if summary.mode == "aa":
+        return f"{summary.state} A/A test"
+    return summary.state if summary.acting is None else standing(summary.acting)
 
 
 def history_document(name: str, comparison: Comparison, points: Sequence[HistoryPoint]) -> Iterator[Block]:

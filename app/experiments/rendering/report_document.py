@@ -4,15 +4,17 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from app.experiments.rendering import words
+from app.experiments.rendering.acting_document import Deed, acting_blocks
 from app.experiments.rendering.document import Block, Bullets, Heading, Paragraph, Table
 from app.experiments.report import Comparison, GuardrailStatus, Report, SampleRatio
+from app.experiments.summary import Acting
 
 _DETECTOR_ALARM = math.log(1e6)
 _SAMPLE_RATIO_ALARM = math.log(1000)
 
 
-def document(report: Report) -> Iterator[Block]:
-    """The whole report as blocks."""
+def document(report: Report, acting: Acting | None = None, deeds: Sequence[Deed] = ()) -> Iterator[Block]:
+    """The whole report as blocks. `acting`: what is being done, if anything is; `deeds`: what was."""
     yield Heading(report.headline, level=1)
     yield Paragraph([*report.details, *([report.next] if report.next else [])])
     if report.alarms:
@@ -21,7 +23,9 @@ def document(report: Report) -> Iterator[Block]:
     if report.warnings:
         yield Heading("Warnings")
         yield Bullets(report.warnings)
-    yield Paragraph([_standing(report)])
+    if acting is not None:
+        yield from acting_blocks(report, acting, deeds)
+    yield Paragraph([_standing(report, acting)])
     yield from _arms(report)
     for treatment in report.treatments:
         yield from _comparisons(report, treatment)
@@ -30,11 +34,12 @@ def document(report: Report) -> Iterator[Block]:
     yield from _served(report)
 
 
-def _standing(report: Report) -> str:
+def _standing(report: Report, acting: Acting | None) -> str:
     since = f"since {words.moment(report.started_at, report.at)}" if report.started_at is not None else "not started"
     kind = "A/A test" if report.mode == "aa" else "experiment"
     decision = words.DECISIONS[report.decision]
-    return f"Decision: {decision}. {report.state.capitalize()} {kind}, {since}; as of {words.moment(report.at)} UTC."
+    state = acting.state if acting is not None else report.state
+    return f"Decision: {decision}. {state.capitalize()} {kind}, {since}; as of {words.moment(report.at)} UTC."
 
 
 def _arms(report: Report) -> Iterator[Block]:
@@ -151,11 +156,13 @@ def _guardrails(report: Report) -> Iterator[Block]:
             *(words.count(it.events.get(arm, 0)) for arm in (report.control, it.treatment)),
             words.MISSING if it.detectable is None else f"{it.detectable:.1f} times",
             _evidence(max(it.ln_e / it.threshold, it.detector / _DETECTOR_ALARM)),
+            it.action,
             _guardrail_state(report, it),
         ]
         for it in report.guardrails
     ]
-    yield Table(["event", "limit", "control", "treatment", "visible", "evidence", "state"], rows, right=(2, 3, 4, 5))
+    header = ["event", "limit", "control", "treatment", "visible", "evidence", "on alarm", "state"]
+    yield Table(header, rows, right=(2, 3, 4, 5))
     yield Paragraph(
         [
             "Control and treatment: units with the event. Visible: the smallest ratio to control's rate that would "

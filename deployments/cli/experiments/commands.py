@@ -7,24 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from deployments.cli.errors import CommandError, ExitCode
+from deployments.cli.experiments.deciding import decide, watch
+from deployments.cli.experiments.options import AsJson, Format, Ledger, Metric, Name, Treatment
 from deployments.cli.options import Key, Url, router_client
 
 if TYPE_CHECKING:
     from deployments.cli.experiments.source import Source
 
 app = typer.Typer(help="Which deployment is better, and how sure that is.", rich_markup_mode=None)
-
-Format = Annotated[Literal["text", "markdown", "json"], typer.Option("--format", help="How it is printed.")]
-Ledger = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Read a ledger's directory (or s3://, gs://, abfs://), without a server."),
-]
-Name = Annotated[str, typer.Argument(metavar="EXPERIMENT", help="The experiment, as in the configuration.")]
-Metric = Annotated[
-    str | None, typer.Option(metavar="METRIC", help="As in the report: ttft, ttft.p95. Default: the first primary.")
-]
-Treatment = Annotated[str | None, typer.Option(metavar="NAME", help="Default: the first treatment.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
 @app.command("list")
@@ -160,6 +150,10 @@ def aa(
     _print(false_verdicts(_source(url, key, ledger), name, runs, form))
 
 
+app.command()(decide)
+app.command()(watch)
+
+
 @app.command()
 def explain(
     endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="The endpoint, as in the configuration.")],
@@ -267,6 +261,61 @@ def export(
     bounds = [moment(text, option) if text else None for text, option in ((since, "--since"), (until, "--until"))]
     rows = write(ledger, output, form, Part(name, endpoint, *bounds))
     typer.echo(f"{rows} exposures.", err=True)
+
+
+@app.command()
+def replay(
+    recording: Annotated[
+        str, typer.Argument(metavar="FILE_OR_DIRECTORY", help="A recording, or a ledger's directory that has some.")
+    ],
+    arms: Annotated[str, typer.Option(metavar="NAMES", help="Deployments of the endpoint, control first: blue,green.")],
+    endpoint: Annotated[str | None, typer.Option(metavar="NAME", help="Default: the recording's only one.")] = None,
+    speed: Annotated[float, typer.Option(min=0.001, max=1000.0, help="2 sends twice as fast as recorded.")] = 1.0,
+    requests: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Only the first so many. Default: all.")
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option(metavar="N", min=1, max=4096, help="Recorded requests under way at once, at most.")
+    ] = 256,
+    experiment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Take the metrics of this experiment of --config.")
+    ] = None,
+    config: Annotated[Path, typer.Option(metavar="FILE", help="Where --experiment is declared.")] = Path(
+        "serve_config.yaml"
+    ),
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Keep the replay's ledger in this new directory.")
+    ] = None,
+    form: Format = "text",
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Send recorded requests again, to every arm, and report as of an experiment.
+
+    Arrival times are kept. A request goes to all arms at the same moment, the first one drawn; it is one unit of the
+    report. Recordings without texts are replayed with made-up prompts of the same length. Without --experiment, the
+    report is about the time to the first token.
+
+    \b
+    Examples:
+      switchyard experiments replay .run/ledger --arms blue,green
+      switchyard experiments replay .run/ledger --arms blue,green --speed 4 --requests 2000
+      switchyard experiments replay monday.jsonl.gz --arms blue,green --experiment green-float32 --out replays/monday
+    """
+    from deployments.cli.experiments import replaying
+
+    wanted = replaying.Wanted(
+        recording=recording,
+        arms=replaying.arms_of(arms),
+        endpoint=endpoint,
+        requests=requests,
+        speed=speed,
+        concurrency=concurrency,
+        experiment=experiment,
+        config=config,
+        out=out,
+    )
+    _print(replaying.run(wanted, router_client(url, key), key, form))
 
 
 def _source(url: str | None, key: str | None, ledger: str | None = None, at: str | None = None) -> "Source":

@@ -46,13 +46,14 @@ def _good_direction(effect: Effect, better: Better) -> tuple[float, float]:
     return (-high, -low) if better == "lower" else (low, high)
 
 
-def decision_of(primary: Sequence[Comparison], *, alarmed: bool, invalid: bool, long_enough: bool) -> Decision:
+def decision_of(primary: Sequence[Comparison], *, acted: bool, invalid: bool, long_enough: bool) -> Decision:
     """Of one treatment, from its primary metrics.
 
-    `alarmed`: a guardrail did; `invalid`: something about the traffic makes a primary verdict invalid; `long_enough`:
-    the shortest duration before a promotion is over. An alarm comes first: what fails lacks values, too.
+    `acted`: a guardrail whose alarm does more than alert has one; `invalid`: something about the traffic makes a
+    primary verdict invalid; `long_enough`: the shortest duration before a promotion is over. Guardrails come first:
+    what fails lacks values, too.
     """
-    if alarmed:
+    if acted:
         return "do_not_ship"
     if invalid:
         return "invalid"

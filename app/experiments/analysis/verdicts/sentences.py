@@ -77,7 +77,7 @@ def headline(report: Report) -> str:
 
 
 def _conclusion(report: Report) -> str:
-    alarmed = [rail for rail in report.guardrails if rail.alarm]
+    alarmed = [rail for rail in report.guardrails if rail.alarm and rail.action != "alert"]
     if alarmed and report.mode == "ab":
         return f"{alarmed[0].treatment} exceeds the guardrail {alarmed[0].event}"
     if report.decision == "invalid":

@@ -7,6 +7,7 @@ keeps them.
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ MIN_UNITS = 3
 _DAY_S = 86400.0
 
 Arm = NDArray[np.int8]
+C = TypeVar("C", RowColumns, LateColumns)
 
 
 class GuardrailWatch:
@@ -68,6 +70,11 @@ class GuardrailWatch:
     def unhealthy(self) -> bool:
         """Control itself exceeds an absolute limit."""
         return self._trials is not None and self._trials.control_exceeds
+
+    @property
+    def acts(self) -> bool:
+        """Its alarm does more than alert."""
+        return self._action != "alert"
 
     def is_new_alarm(self) -> bool:
         """The evidence has reached a threshold, and there was no alarm before."""
@@ -123,7 +130,9 @@ class GuardrailWatch:
 class Guardrails:
     """All guardrails of an experiment, for all treatments."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, since: float | None = None) -> None:
+        """`since`: Unix seconds; earlier exposures do not count. None: all do."""
+        self.since = since
         treatments = range(1, len(experiment.arms))
         alpha = experiment.alpha_guardrails / max(1, len(experiment.guardrails) * len(treatments))
         acts = experiment.mode == "ab"
@@ -137,6 +146,8 @@ class Guardrails:
 
     def add_rows(self, rows: RowColumns, placed: Placed, arms: Arms) -> None:
         """Random exposures that belong to the experiment."""
+        if self.since is not None:
+            rows, placed = _later(rows, placed, self.since)
         for rail, watches in self._watches:
             hit = happened(rail.event, rows, limits_of(rail))
             applies = rows.stream if rail.event in STREAMS_ONLY else np.ones(len(rows), np.bool_)
@@ -144,9 +155,16 @@ class Guardrails:
 
     def add_late(self, late: LateColumns, placed: Placed, arms: Arms) -> None:
         """The same, of requests that still run. Those that do not have the event yet are no trials."""
+        if self.since is not None:
+            late, placed = _later(late, placed, self.since)
         for rail, watches in self._watches:
             hit = told_late(rail.event, late, limits_of(rail))
             _add(watches, hit, hit, late, placed, arms)
+
+
+def _later(columns: C, placed: Placed, since: float) -> tuple[C, Placed]:
+    which = columns.at >= since
+    return (columns, placed) if which.all() else (columns.take(which), placed.take(which))
 
 
 def _add(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from app.config.experiments import LedgerSettings
 from app.config.schema import Config, parse
@@ -13,7 +14,17 @@ from app.experiments.columns import RowColumns, Tables, router_hash
 from app.experiments.controller import Controller, InvalidBatch
 from app.experiments.storage import segments
 from app.experiments.storage.store import LocalStore
-from app.ledger.wire import VERSION, Acknowledgement, Batch, FeedbackItem, Lost, Plan, decode_acknowledgement, encode
+from app.ledger.wire import (
+    VERSION,
+    Acknowledgement,
+    Batch,
+    FeedbackItem,
+    Lost,
+    Pins,
+    Plan,
+    decode_acknowledgement,
+    encode,
+)
 from tests.support.exposures import batch, late, row, start
 from tests.support.fake_analysis import FakeAnalysis, same_run
 
@@ -83,7 +94,10 @@ class Desk:
         return LocalStore(self.directory / "ledger")
 
     def send(self, sent: Batch) -> Acknowledgement:
-        return decode_acknowledgement(self.controller.ingest(encode(sent)))
+        """The acknowledgement, without the controller's id."""
+        acknowledgement = decode_acknowledgement(self.controller.ingest(encode(sent)))
+        assert acknowledgement.controller
+        return replace(acknowledgement, controller="")
 
     def pass_time(self, seconds: float) -> None:
         """With the controller at work."""
@@ -142,6 +156,28 @@ def test_a_controller_that_starts_again_counts_everything_anew_and_asks_for_what
     assert desk.send(full(3)) == Acknowledgement(received=1, durable=1)
     assert desk.send(full(2)).received == 3
     assert desk.analysis.rows == {(A, seq): 1 for seq in (1, 2, 3)}
+
+
+def test_a_router_with_nothing_new_hears_and_leaves_nothing(desk: Desk) -> None:
+    desk.send(full(1))
+    idle = batch(0, starts=[start(2)], rows=[row(2)], oldest=1)
+    assert desk.send(idle) == Acknowledgement(received=1, durable=0)
+    desk.pass_time(61)
+    assert desk.send(idle) == Acknowledgement(received=1, durable=1)
+    desk.pass_time(61)
+    assert desk.rows_on_disk().seq.tolist() == [1]
+    assert desk.send(batch(0, oldest=2)) == Acknowledgement(received=1, durable=1)
+    assert desk.send(batch(0, router="router-b", oldest=4)) == Acknowledgement(received=3, durable=3)
+
+
+def test_pins_go_from_one_router_to_the_others(desk: Desk) -> None:
+    pinned = [Pins("chat", "blue", START + 60, [1, 2])]
+    assert desk.send(batch(0, pins=pinned, oldest=1)).pins == []
+    heard = desk.send(batch(0, router="router-b", oldest=1))
+    assert (heard.pins, heard.pins_end) == (pinned, 2)
+    assert desk.send(batch(0, router="router-b", oldest=1, pins_seen=2)).pins == []
+    desk.pass_time(61)
+    assert desk.send(batch(0, router="router-c", oldest=1)).pins == []
 
 
 def test_a_batch_that_was_dropped_is_not_waited_for(desk: Desk) -> None:

@@ -19,7 +19,7 @@ from app.experiments.host import ControllerHost, host_controller
 from app.experiments.storage import segments
 from app.experiments.storage.store import LocalStore
 from app.internal_api import APP_PREFIX, EXPERIMENTS
-from app.ledger.wire import Acknowledgement, decode_acknowledgement, encode
+from app.ledger.wire import decode_acknowledgement, encode
 from app.server.experiments_host import experiments_app
 from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment
@@ -49,6 +49,12 @@ def host(tmp_path: Path, config: Config | None) -> tuple[ControllerHost, Configu
     return host_controller(source, tmp_path), source
 
 
+def progress(acknowledgement: bytes) -> tuple[int, int]:
+    """Up to which batch everything is received, and durable."""
+    decoded = decode_acknowledgement(acknowledgement)
+    return decoded.received, decoded.durable
+
+
 def one_request(number: int = 1) -> bytes:
     return encode(batch(number, starts=[start(number)], rows=[row(number)], oldest=1))
 
@@ -56,7 +62,7 @@ def one_request(number: int = 1) -> bytes:
 async def test_what_a_router_sends_is_on_disk_when_the_host_has_stopped(tmp_path: Path) -> None:
     hosted, _ = host(tmp_path, configuration(starts_at=1.0))
     async with hosted:
-        assert decode_acknowledgement(await hosted.send(one_request())) == Acknowledgement(1, 0)
+        assert progress(await hosted.send(one_request())) == (1, 0)
         answer = await hosted.ask("GET", "/experiments", {}, b"")
         assert [it["experiment"] for it in json.loads(answer.body)["experiments"]] == ["trial"]
     store = LocalStore(tmp_path / ".run/ledger")
@@ -106,7 +112,7 @@ async def test_a_configuration_with_another_directory_gets_another_controller(tm
         assert first is not None
         first.wants_configuration = True
         await until(lambda: hosted._controller is not first)
-        assert decode_acknowledgement(await hosted.send(one_request(2))) == Acknowledgement(0, 0)
+        assert progress(await hosted.send(one_request(2))) == (0, 0)
     assert len(segments.committed(LocalStore(tmp_path / ".run/ledger"))) == 1
 
 
@@ -130,7 +136,7 @@ async def test_over_http_it_is_the_same_behind_the_internal_key(tmp_path: Path) 
     app = Starlette(routes=[Mount(f"{APP_PREFIX}{EXPERIMENTS}", guarded)], lifespan=inner.router.lifespan_context)
     with pool.host(app) as url:
         async with HttpController(RuntimeEnvironment(url, KEY)) as client:
-            assert decode_acknowledgement(await client.send(one_request())) == Acknowledgement(1, 0)
+            assert progress(await client.send(one_request())) == (1, 0)
             with pytest.raises(Broken, match="status 400"):
                 await client.send(b"nonsense")
             missing = await client.ask("GET", "/experiments/a b%2Fc", {"format": "text"}, b"")

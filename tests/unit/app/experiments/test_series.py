@@ -1,9 +1,12 @@
 from app.experiments.series import METRICS, series_of
+from app.experiments.summary import Acting
 from tests.support.experiment_reports import SHIP
 
+SECOND_STEP = Acting(state="running", revision=3, step=1, share=5, next_share=25)
 
-def values(name: str, /, **labels: str) -> list[float]:
-    return [it.value for it in series_of(SHIP) if it.metric == name and labels.items() <= it.labels.items()]
+
+def values(name: str, acting: Acting | None = SECOND_STEP, /, **labels: str) -> list[float]:
+    return [it.value for it in series_of(SHIP, acting) if it.metric == name and labels.items() <= it.labels.items()]
 
 
 def test_a_lift_has_three_bounds() -> None:
@@ -26,7 +29,23 @@ def test_units_guardrails_and_the_sample_ratio() -> None:
     assert values("switchyard_sample_ratio_ln_e") == [-2.1]
 
 
+def test_what_is_done_with_it() -> None:
+    states = [values("switchyard_experiment_state", state=it) for it in ("running", "paused", "stopped")]
+    assert states == [[1.0], [0.0], [0.0]]
+    assert values("switchyard_experiment_step") == [2.0]
+    assert values("switchyard_experiment_share") == [5.0]
+
+
+def test_below_the_first_step_and_without_a_ramp() -> None:
+    below = Acting(state="running", revision=0, next_share=1)
+    assert values("switchyard_experiment_step", below) == [0.0]
+    by_hand = Acting(state="paused", revision=1, share=50)
+    assert values("switchyard_experiment_step", by_hand) == []
+    assert values("switchyard_experiment_share", by_hand) == [50.0]
+    assert values("switchyard_experiment_state", None) == []
+
+
 def test_every_metric_has_a_help_and_no_two_samples_have_the_same_labels() -> None:
-    series = series_of(SHIP)
+    series = series_of(SHIP, SECOND_STEP)
     assert {it.metric for it in series} == METRICS.keys()
     assert len({(it.metric, *sorted(it.labels.items())) for it in series}) == len(series)

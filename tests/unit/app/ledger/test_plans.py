@@ -67,13 +67,13 @@ def test_every_process_agrees_on_the_id(seed: str) -> None:
 
 
 def test_what_is_recorded() -> None:
-    assert scopes(config(), {}) == {}
-    assert list(scopes(config({}), {})) == ["chat"]
-    assert list(scopes(config({"state": "paused"}), {})) == ["chat"]
-    assert list(scopes(config({"state": "draft"}), {})) == list(scopes(config({"state": "stopped"}), {})) == []
-    always = scopes(config(ledger="always"), {})
+    assert scopes(config(), {}, {}) == {}
+    assert list(scopes(config({}), {}, {})) == ["chat"]
+    assert list(scopes(config({"state": "paused"}), {}, {})) == ["chat"]
+    assert list(scopes(config({"state": "draft"}), {}, {})) == list(scopes(config({"state": "stopped"}), {}, {})) == []
+    always = scopes(config(ledger="always"), {}, {})
     assert (list(always), always["chat"].slow, always["chat"].unfinished) == (["chat"], (), ())
-    assert list(scopes(config(mirror={"deployment": "green", "percent": 5}), {})) == ["chat"]
+    assert list(scopes(config(mirror={"deployment": "green", "percent": 5}), {}, {})) == ["chat"]
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,20 @@ def test_what_is_recorded() -> None:
 def test_the_limits_are_those_of_the_guardrails(
     experiment: dict[str, Any], slow: tuple[float, ...], unfinished: tuple[float, ...]
 ) -> None:
-    scope = scopes(config(experiment), {"chat": 3.0})["chat"]
-    assert (scope.slow, scope.unfinished, scope.changed_at) == (slow, unfinished, 3.0)
+    scope = scopes(config(experiment), {"chat": 3.0}, {})["chat"]
+    assert (scope.slow, scope.unfinished, scope.carried_until) == (slow, unfinished, 3.0)
     whole, stream = scope.first_due
     assert whole == min(unfinished, default=NEVER)
     assert stream == min((*slow, *unfinished), default=NEVER)
+
+
+def test_a_stop_is_another_plan_with_the_weights_in_force_and_without_a_share_it_is_none() -> None:
+    chat = config().endpoints["chat"]
+    shares = dict(chat.traffic)
+    stopped, control = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
+    plan, with_stop = plan_of("chat", chat), plan_of("chat", chat, {stopped: control})
+    assert with_stop.id != plan.id
+    assert with_stop.id.partition("-")[0] == plan.id.partition("-")[0], "the generation stays"
+    assert with_stop.weights == {stopped: 0, control: 100}
+    done = chat.model_copy(update={"traffic": {stopped: 0, control: 100}})
+    assert plan_of("chat", done, {stopped: control}) == plan_of("chat", done)

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.ledger.hearing import Hearing
 from app.ledger.rows import Ending
 from app.ledger.sender import Sender
-from app.ledger.wire import Acknowledgement, Batch, Flag, Row, decode_batch, encode
+from app.ledger.wire import Acknowledgement, Batch, Flag, Row, Stop, decode_batch, encode
 from tests.unit.app.ledger.test_ledger import Recorder
 
 EVERY_S = 0.001
@@ -179,6 +180,74 @@ def test_a_batch_that_no_one_confirmed_is_sent_again_when_there_is_nothing_else(
 
     asyncio.run(asyncio.wait_for(run(), 30))
     assert len(controller.rows) == 1
+
+
+STOP = Stop("stop-1", "chat", "green", "blue")
+
+
+class Saying:
+    """A controller that has something to say, and keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.is_absent = False
+
+    async def send(self, data: bytes) -> bytes:
+        batch = decode_batch(data)
+        self.numbers.append(batch.number)
+        if self.is_absent:
+            raise ConnectionRefusedError
+        received = max(self.numbers)
+        return encode(Acknowledgement(received, received, stops=[STOP]))
+
+
+def rounds(recorder: Recorder, controller: Saying, wanted: Callable[[], bool], steps: Sequence[int]) -> list[float]:
+    """Rounds of a sender, in each of which so many requests have ended. Returns when stops were heard, by the number of
+    the round, which takes a second."""
+    now, heard = 0.0, []
+
+    async def run() -> None:
+        nonlocal now
+        hearing = Hearing(wanted, lambda stops: heard.append(now) if list(stops) == [STOP] else None)
+        one = sender(recorder, controller.send, Counts(), hearing=hearing, clock=lambda: now)
+        for rows in steps:
+            recorder.record(rows)
+            await one.round()
+            now += 1.0
+
+    asyncio.run(run())
+    return heard
+
+
+def test_a_router_with_nothing_to_report_asks_every_round_if_there_may_be_something_to_hear() -> None:
+    controller = Saying()
+    assert rounds(Recorder(), controller, lambda: True, [0, 0, 1, 0]) == [0.0, 1.0, 2.0, 3.0]
+    assert controller.numbers == [0, 0, 1, 0]
+    controller = Saying()
+    assert rounds(Recorder(), controller, lambda: False, [0, 0, 1, 0]) == [2.0], "heard with a batch of requests"
+    assert controller.numbers == [1]
+
+
+def test_an_absent_controller_is_left_alone_and_heard_when_it_is_back() -> None:
+    controller = Saying()
+    controller.is_absent = True
+    assert rounds(Recorder(), controller, lambda: True, [0] * 8) == []
+    assert controller.numbers == [0] * 4, "after 1, 2 and 4 seconds"
+    assert Recorder().ledger.idle().number == 0
+
+
+def test_a_batch_without_anything_says_what_the_router_still_keeps() -> None:
+    recorder = Recorder()
+    recorder.record()
+    recorder.ledger.seal()
+    recorder.record()
+    recorder.ledger.seal()
+    backlog = recorder.ledger.backlog
+    backlog.acknowledge(Acknowledgement(2, 1))
+    idle = decode_batch(recorder.ledger.encoded(recorder.ledger.idle()))
+    assert (idle.number, idle.oldest, idle.starts, idle.rows) == (0, 2, [], [])
+    backlog.acknowledge(Acknowledgement(2, 2))
+    assert decode_batch(recorder.ledger.encoded(recorder.ledger.idle())).oldest == 3
 
 
 class Moody(Controller):

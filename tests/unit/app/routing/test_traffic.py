@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 
 from app.config.schema import Config, Sticky, parse
 from app.errors import BadRequest, NotFound
-from app.routing.traffic import Assignment, assign, rendezvous, weighted
+from app.routing.traffic import Assignment, Decision, assign, rendezvous, weighted
 
 
 def config(**chat: Any) -> Config:
@@ -106,9 +106,10 @@ def test_a_sticky_key_wins_over_traffic() -> None:
     assert ask(sticky, key="k").reason == "sticky"
 
 
-def test_an_override_wins_over_the_sticky_key_and_the_header_over_both() -> None:
-    def override(endpoint: str, key: str) -> str | None:
-        return "red" if (endpoint, key) == ("chat", "ann") else None
+def test_an_endpoints_rules_win_over_the_sticky_key_and_the_header_over_both() -> None:
+    def decide(endpoint: str, key: str | None) -> Decision | None:
+        rules = (endpoint, key) == ("chat", "ann")
+        return Decision("red", "override", {"blue": 40, "green": 60, "red": 0}) if rules else None
 
     def asked(key: str | None, header: str | None = None) -> Assignment:
         return assign(
@@ -118,10 +119,10 @@ def test_an_override_wins_over_the_sticky_key_and_the_header_over_both() -> None
             header=header,
             sticky_key=lambda sticky: key,
             random=Random(1),
-            override=override,
+            decide=decide,
         )
 
-    assert asked("ann") == Assignment("chat", "red", "override", ["blue", "green"], "ann")
+    assert asked("ann") == Assignment("chat", "red", "override", ["green", "blue"], "ann")
     assert asked("ann", header="green") == Assignment("chat", "green", "header")
     assert asked("bob").reason == "sticky"
     assert asked(None).reason == "traffic"

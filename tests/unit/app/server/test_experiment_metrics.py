@@ -26,6 +26,9 @@ def config(state: str = "running") -> Config:
     )
 
 
+PLANS = {"chat": "0-11111111", "other": "3-22222222"}
+
+
 class Scraped:
     """Metrics that are scraped at a time."""
 
@@ -40,7 +43,7 @@ class Scraped:
         endpoints: Collection[str] | None = None,
         config: Config = config(),  # noqa: B008
     ) -> list[Any]:
-        told = (await self.metrics.expose(config, endpoints)).decode()
+        told = (await self.metrics.expose(config, PLANS, endpoints)).decode()
         families = text_string_to_metric_families(told)
         return [sample for family in families for sample in family.samples if sample.name == name]
 
@@ -93,10 +96,10 @@ async def test_without_a_running_experiment_nobody_is_asked(scraped: Scraped) ->
 async def test_the_plan_of_every_endpoint_is_shown(scraped: Scraped) -> None:
     plans = await scraped.samples("switchyard_plan_info")
     assert [(it.labels["endpoint"], it.value) for it in plans] == [("chat", 1.0), ("other", 1.0)]
-    assert all(it.labels["plan"].startswith("0-") for it in plans)
+    assert {it.labels["endpoint"]: it.labels["plan"] for it in plans} == PLANS
 
 
 async def test_without_a_controller_the_plans_remain() -> None:
-    told = (await ExperimentMetrics(None).expose(config(), None)).decode()
+    told = (await ExperimentMetrics(None).expose(config(), PLANS, None)).decode()
     assert "switchyard_plan_info" in told
     assert LIFT not in told

@@ -79,7 +79,10 @@ def test_the_response_rate_of_feedback_is_told() -> None:
 
 
 def test_a_quiet_guardrail_says_what_would_have_been_seen() -> None:
-    assert line(SHIP, "error").split()[-5:] == ["2.9", "times", "13", "%", "quiet"]
+    assert (
+        "| error | at most 1.5 times control's rate | 14 | 12 | 2.9 times | 13 % | rollback | quiet |"
+        in as_markdown(SHIP)
+    )
 
 
 def test_an_alarm_is_told_with_its_time_and_action() -> None:

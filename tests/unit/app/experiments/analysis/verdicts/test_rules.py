@@ -71,13 +71,13 @@ BETTER, SAME, OPEN = (
         ([BETTER, compared("undecided")], {}, "keep_going"),
         ([SAME, OPEN], {}, "keep_going"),
         ([BETTER, compared("worse", not_worse=True)], {}, "do_not_ship"),
-        ([BETTER], {"alarmed": True}, "do_not_ship"),
+        ([BETTER], {"acted": True}, "do_not_ship"),
         ([BETTER], {"long_enough": False}, "keep_going"),
         ([BETTER], {"invalid": True}, "invalid"),
         ([compared("worse")], {"invalid": True}, "invalid"),
-        ([BETTER], {"invalid": True, "alarmed": True}, "do_not_ship"),
+        ([BETTER], {"invalid": True, "acted": True}, "do_not_ship"),
     ],
 )
 def test_the_decision(primary: list[Comparison], facts: dict[str, bool], decision: Decision) -> None:
-    everything = {"alarmed": False, "invalid": False, "long_enough": True} | facts
+    everything = {"acted": False, "invalid": False, "long_enough": True} | facts
     assert decision_of(primary, **everything) == decision

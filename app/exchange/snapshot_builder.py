@@ -1,0 +1,84 @@
+"""Makes the router's snapshots, of the configuration and of the stops that are in force."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from app.access.caller import ConfigViews
+from app.config.experiment_checks import is_active
+from app.config.schema import Config, Endpoint
+from app.exchange.snapshot import Snapshot, Unstopped
+from app.ledger.ledger import Ledger
+from app.ledger.plans import Scope, plan_of
+from app.ledger.wire import Stop
+from app.routing.overrides import Overrides
+from app.routing.rules import Rules
+from app.routing.stops import NO_STOPS, stops_of
+from app.upstream.target import Target
+
+_Stops = Mapping[str, Mapping[str, str]]
+"""By endpoint: its stopped deployments, each with the one that gets its share."""
+
+
+class SnapshotBuilder:
+    """Keeps what the next snapshot is made of. `clock` returns Unix seconds."""
+
+    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.time) -> None:
+        self.stops: Sequence[Stop] = ()
+        """As the controller has said last. They stay when it does not answer."""
+        self._ledger, self._clock = ledger, clock
+        self._config: Config | None = None
+        self._targets: Mapping[str, Target] = {}
+        self._applied_at = 0
+
+    def configured(self, config: Config, targets: Mapping[str, Target]) -> Snapshot:
+        """The snapshot of a new configuration."""
+        self._config, self._targets, self._applied_at = config, targets, int(self._clock())
+        return self._built(config)
+
+    def stopped(self, stops: Sequence[Stop]) -> Snapshot | None:
+        """The snapshot with these stops; None if they change nothing, or before the first configuration."""
+        new = sorted(stops, key=lambda it: it.id)
+        if new == self.stops or self._config is None:
+            self.stops = new
+            return None
+        self.stops = new
+        return self._built(self._config)
+
+    def is_stopped(self, endpoint: str, deployment: str) -> bool:
+        """Whether the controller has stopped the deployment, in the endpoint's traffic or not."""
+        return any((it.endpoint, it.deployment) == (endpoint, deployment) for it in self.stops)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the controller may have something to say: there is an active experiment, or a stop to be lifted."""
+        return bool(self.stops) or (
+            self._config is not None and any(is_active(it) for it in self._config.experiments.values())
+        )
+
+    def _built(self, config: Config) -> Snapshot:
+        stops: _Stops = {
+            name: found
+            for name, endpoint in config.endpoints.items()
+            if (found := stops_of(name, endpoint.traffic, self.stops))
+        }
+        recorded = self._ledger.configure(config, stops, self._clock())
+        rules = {name: it for name in config.endpoints if (it := self._rules(name, config, stops.get(name, NO_STOPS)))}
+        plans = {name: plan_of(name, it, stops.get(name, NO_STOPS)).id for name, it in config.endpoints.items()}
+        unstopped = {name: _unstopped(name, config.endpoints[name], recorded.get(name)) for name in stops}
+        views = ConfigViews(config)
+        return Snapshot(config, self._targets, views, self._applied_at, recorded, plans, rules, unstopped, stops)
+
+    def _rules(self, name: str, config: Config, stops: Mapping[str, str]) -> Rules | None:
+        """What decides beside the weights, if anything does."""
+        endpoint = config.endpoints[name]
+        listed = endpoint.plan.overrides
+        if not listed and not stops:
+            return None
+        overrides = Overrides(listed, self._ledger.unit, self._clock) if listed else None
+        return Rules(endpoint.traffic, overrides=overrides, stops=stops)
+
+
+def _unstopped(name: str, endpoint: Endpoint, scope: Scope | None) -> Unstopped:
+    plan = plan_of(name, endpoint)
+    return Unstopped(plan.id, replace(scope, plan=plan) if scope is not None else None)

@@ -1,0 +1,200 @@
+"""What is being done with the experiments of a controller: their states, which the journal keeps, and what follows.
+
+Synchronous, in the controller's thread. A change of the traffic is due once the journal's directory has its intent; a
+stop, too, unless the directory fails or takes long: then traffic is taken away all the same, since a failing treatment
+hurts and a repeated stop does not.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from app.config.schema import Config
+from app.errors import Conflict, PreconditionFailed
+from app.experiments.acting.changes import Change
+from app.experiments.acting.decisions import Request, decided
+from app.experiments.acting.facts import Facts, Interventions
+from app.experiments.acting.machine import MAX_TURNS, Turn, next_turn
+from app.experiments.acting.state import State, states_of
+from app.experiments.acting.view import acting_of, next_sentence
+from app.experiments.plan_history import history
+from app.experiments.report import Report
+from app.experiments.runs import Run
+from app.experiments.storage.journal import Entry
+from app.experiments.summary import Acting
+from app.ledger.wire import Stop
+
+PATIENCE_S = 0.5
+"""How long a stop waits for the directory."""
+
+RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""After the first refusal of a change in a row, the second …"""
+
+
+@dataclass(slots=True)
+class _Course:
+    """What is known of one experiment besides its state."""
+
+    position: int = 0
+    """In the journal: of the state's entry."""
+    changed_at: float = 0.0
+    refusals: int = 0
+    retry_at: float = 0.0
+    trouble: str = ""
+
+
+class Journal:
+    """What actions need of the journal: `add` returns how many entries there are, of which `durable` are written."""
+
+    def __init__(
+        self, add: Callable[[Sequence[Entry]], int], durable: Callable[[], int], is_failing: Callable[[], bool]
+    ) -> None:
+        self.add, self.durable, self.is_failing = add, durable, is_failing
+
+
+class Actions:
+    """`can_move`: there is a control plane, so that traffic can be moved. Times are Unix seconds."""
+
+    def __init__(self, journal: Journal, *, can_move: bool) -> None:
+        self.settled = not can_move
+        """Every router has what is applied."""
+        self._journal, self._can_move = journal, can_move
+        self._states: dict[str, State] = {}
+        self._courses: dict[str, _Course] = {}
+
+    def restore(self, entries: Iterable[Entry]) -> None:
+        """Continues from the journal."""
+        for name, state in states_of(entries).items():
+            known = self._states.get(name)
+            if known is None or known.revision < state.revision:
+                self._states[name] = state
+
+    def interventions(self, run: Run) -> Interventions:
+        """What counting depends on."""
+        return self._state(run).interventions
+
+    def act(self, run: Run, config: Config, report: Report, now: float) -> bool:
+        """Takes every turn that is due. Whether there was any."""
+        facts, has_turned = self._facts(run, config, report), False
+        for _ in range(MAX_TURNS):
+            if (turn := next_turn(self._state(run), facts, now)) is None:
+                break
+            self._take(run.name, turn, now)
+            has_turned = True
+        return has_turned
+
+    def decide(self, run: Run, config: Config, report: Report, request: Request, now: float) -> None:
+        """Takes a person's decision. Raises Conflict if it makes no sense now, PreconditionFailed if it is stale."""
+        if run.stopped_at is not None:
+            raise Conflict("Its configuration says that the experiment is stopped: change it there")
+        state = self._state(run)
+        if request.revision is not None and request.revision != state.revision:
+            message = f"revision: the experiment is at {state.revision} now; look at it, then decide again"
+            raise PreconditionFailed(message, current={})
+        turn = decided(state, self._facts(run, config, report), request, now)
+        by = {"action": request.action, "reason": request.reason, "by": request.by}
+        self._take(run.name, turn, now, **by)
+
+    def stops(self, runs: Mapping[str, Run], now: float) -> list[Stop]:
+        """Those that routers are to apply."""
+        present = ((name, state) for name, state in self._states.items() if _is_of(state, runs.get(name)))
+        return [stop for name, state in present if self._may_stop(name, now) for stop in state.stops]
+
+    @property
+    def waits_for_directory(self) -> bool:
+        """Whether a stop or a change waits until its entry is written."""
+        return any(
+            (state.stops or state.intent is not None) and not self._is_durable(name)
+            for name, state in self._states.items()
+        )
+
+    @property
+    def waits_for_delivery(self) -> bool:
+        """Whether what comes next depends on what is applied, and how far it has come."""
+        return self._can_move and any(state.stops or state.intent is not None for state in self._states.values())
+
+    def changes(self, config: Config, runs: Mapping[str, Run], entries: Sequence[Entry], now: float) -> list[Change]:
+        """The changes of traffic that are due."""
+        return list(self._changes(config, runs, entries, now))
+
+    def tried(self, change: Change, refusal: str | None, now: float) -> None:
+        """A change was made (`refusal` is None), or is to be tried again."""
+        course = self._course(change.experiment)
+        if refusal is None:
+            course.refusals, course.retry_at, course.trouble = 0, now + RETRY_S[0], ""
+            return
+        pauses = RETRY_S[:2] if change.intent.kind == "rollback" else RETRY_S
+        course.retry_at = now + pauses[min(course.refusals, len(pauses) - 1)]
+        course.refusals += 1
+        course.trouble = refusal
+
+    def acting(self, run: Run, config: Config, report: Report, now: float) -> Acting | None:
+        """As summaries tell it."""
+        if report.mode == "aa" or run.stopped_at is not None:
+            return None
+        return acting_of(self._state(run), self._facts(run, config, report), now)
+
+    def next_sentence(self, run: Run, config: Config, report: Report, now: float) -> str:
+        """What happens next, for the report; what it says by itself if nothing acts."""
+        if report.mode == "aa" or run.stopped_at is not None:
+            return report.next
+        return next_sentence(self._state(run), self._facts(run, config, report), now)
+
+    def _changes(
+        self, config: Config, runs: Mapping[str, Run], entries: Sequence[Entry], now: float
+    ) -> Iterator[Change]:
+        for name, state in self._states.items():
+            section, run = config.experiments.get(name), runs.get(name)
+            if not self._can_move or state.intent is None or section is None or not _is_of(state, run):
+                continue
+            if now < self._course(name).retry_at:
+                continue
+            is_stop = state.intent.kind == "rollback"
+            if self._is_durable(name) or (is_stop and self._may_stop(name, now)):
+                generation = max((it.generation for it in history(entries, section.endpoint)), default=0)
+                yield Change(name, section, state.intent, generation)
+
+    def _take(self, name: str, turn: Turn, now: float, **detail: object) -> None:
+        course = self._course(name)
+        if turn.kind != "done":
+            course.refusals, course.retry_at = 0, 0.0
+        course.trouble = course.trouble if turn.state.intent is not None else ""
+        self._states[name] = turn.state
+        course.position = self._journal.add([turn.state.entry(name, turn.kind, now, turn.text, **detail)])
+        course.changed_at = now
+
+    def _may_stop(self, name: str, now: float) -> bool:
+        is_late = now >= self._course(name).changed_at + PATIENCE_S
+        return self._is_durable(name) or self._journal.is_failing() or is_late
+
+    def _is_durable(self, name: str) -> bool:
+        return self._journal.durable() >= self._course(name).position
+
+    def _state(self, run: Run) -> State:
+        known = self._states.get(run.name)
+        if known is None or known.started_at != run.started_at:
+            known = State(started_at=run.started_at, revision=known.revision if known is not None else 0)
+            self._states[run.name] = known
+        return known
+
+    def _course(self, name: str) -> _Course:
+        return self._courses.setdefault(name, _Course())
+
+    def _facts(self, run: Run, config: Config, report: Report) -> Facts:
+        section = config.experiments[run.name]
+        endpoint = config.endpoints[section.endpoint]
+        return Facts(
+            name=run.name,
+            experiment=section,
+            traffic=endpoint.traffic,
+            planned_by=endpoint.plan.by,
+            is_temporary=endpoint.plan.expires is not None,
+            can_move=self._can_move,
+            settled=self.settled,
+            report=report,
+            trouble=self._course(run.name).trouble,
+        )
+
+
+def _is_of(state: State, run: Run | None) -> bool:
+    """Whether a state is of a run that goes on: what was to be done with another one is over."""
+    return run is not None and run.stopped_at is None and run.started_at == state.started_at

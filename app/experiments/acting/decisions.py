@@ -1,0 +1,132 @@
+"""Decisions of people: what each does to an experiment, and when it makes no sense."""
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+
+import msgspec
+
+from app.config.plans import MAX_REASON
+from app.errors import Conflict
+from app.experiments.acting import shares
+from app.experiments.acting.facts import Facts
+from app.experiments.acting.machine import Turn, resumed, rolled_back, to_step, turned
+from app.experiments.acting.next_step import ALL, next_step
+from app.experiments.acting.state import Intent, State
+
+Action = Literal["promote", "advance", "pause", "resume", "rollback", "stop"]
+
+_ALONE = "there is no control plane: change the traffic in the router's configuration file, and start it again"
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A decision. `by` is the caller's name."""
+
+    action: Action
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_REASON)]
+    by: str
+    revision: int | None = None
+    """`Acting.revision` that the caller saw; None: whatever it is."""
+    treatment: str | None = None
+    """Which one `promote` means."""
+
+
+def decided(state: State, facts: Facts, request: Request, now: float) -> Turn:
+    """The turn that carries out a decision. Raises Conflict where it makes no sense; the message says what to do."""
+    if facts.experiment.mode == "aa":
+        raise Conflict("Mode aa routes nothing: there is nothing to decide")
+    if state.phase == "stopped":
+        raise Conflict(
+            f"The experiment is stopped ({state.text}). A new run begins when what it compares, or `starts_at`, "
+            "changes in the configuration; traffic is changed with the traffic API"
+        )
+    turn = _ACTIONS[request.action](state, facts, request, now)
+    return Turn(turn.state, "decision", f"{request.action}, by {request.by}: {request.reason}")
+
+
+def _promote(state: State, facts: Facts, request: Request, now: float) -> Turn:
+    treatments = facts.experiment.treatments
+    if request.treatment is None and len(treatments) > 1:
+        raise Conflict(f"There are several treatments: name the `treatment` to promote, {' or '.join(treatments)}")
+    if request.treatment is not None and request.treatment not in treatments:
+        raise Conflict(f"treatment: '{request.treatment}' is none of {', '.join(treatments)}")
+    _refuse_unless_movable(state, facts)
+    arms = shares.of_arms(facts.traffic, facts.experiment)
+    chosen = [request.treatment or treatments[0]]
+    after = shares.divided(shares.share_at(ALL, arms, facts.experiment), arms, facts.experiment, chosen)
+    intent = Intent(
+        id=state.revision + 1, kind="promote", before=arms, after=after, by=facts.author, reason=_words(request)
+    )
+    return turned(state, "decision", "", phase="running", cause="", text="", until=None, by=request.by, intent=intent)
+
+
+def _advance(state: State, facts: Facts, request: Request, now: float) -> Turn:
+    if facts.experiment.ramp is None:
+        raise Conflict("There is no `ramp` to advance: change the traffic with the traffic API, or promote")
+    if state.phase == "paused":
+        raise Conflict(f"The experiment is paused ({state.text}): resume it, then advance")
+    _refuse_unless_movable(state, facts)
+    if (step := next_step(state, facts, now)) is None:
+        raise Conflict("The ramp is at its last step: promote, or stop the experiment")
+    if step.decision:
+        raise Conflict(f"The last step waits for {step.decision}: `promote` takes it all the same")
+    turn = to_step(state, facts, step.weights, _words(request))
+    return Turn(msgspec.structs.replace(turn.state, by=request.by), turn.kind, turn.text)
+
+
+def _pause(state: State, facts: Facts, request: Request, now: float) -> Turn:
+    if state.phase == "paused":
+        raise Conflict(f"The experiment is paused already ({state.text})")
+    return _halted(state, "paused", request)
+
+
+def _resume(state: State, facts: Facts, request: Request, now: float) -> Turn:
+    if state.phase == "running":
+        raise Conflict("The experiment runs: there is nothing to resume")
+    if facts.experiment.state == "paused":
+        raise Conflict("Its configuration says `state: paused`: change it there")
+    if facts.can_move and (state.stops or state.intent is not None):
+        raise Conflict("The rollback is not complete yet, some routers may still have the plan before: resume later")
+    return resumed(state, now, "", request.by, "decision")
+
+
+def _roll_back(state: State, facts: Facts, request: Request, now: float) -> Turn:
+    arms = shares.of_arms(facts.traffic, facts.experiment)
+    stopped = {stop.deployment for stop in state.stops}
+    if all(not arms[name] or name in stopped for name in facts.experiment.treatments):
+        raise Conflict("No treatment has traffic: there is nothing to roll back")
+    text, names = _words(request), facts.experiment.treatments
+    return rolled_back(state, facts, now, names, text, phase="paused", cause="decision", by=request.by)
+
+
+def _stop(state: State, facts: Facts, request: Request, now: float) -> Turn:
+    return _halted(state, "stopped", request)
+
+
+def _halted(state: State, phase: str, request: Request) -> Turn:
+    """The traffic stays; a rollback that is under way goes on."""
+    intent = state.intent if state.intent is not None and state.intent.kind == "rollback" else None
+    changes = {"cause": "decision", "text": _words(request), "by": request.by, "until": None}
+    return turned(state, "decision", "", phase=phase, weights=None, intent=intent, **changes)
+
+
+def _refuse_unless_movable(state: State, facts: Facts) -> None:
+    if not facts.can_move:
+        raise Conflict(f"Traffic cannot be moved, {_ALONE}")
+    if state.stops:
+        raise Conflict("A rollback is under way: wait until it is complete")
+    if state.intent is not None:
+        raise Conflict("A change of the traffic is under way: wait until it is applied, or pause the experiment")
+
+
+def _words(request: Request) -> str:
+    return f"{request.action} by {request.by}: {request.reason}"
+
+
+_ACTIONS: dict[Action, Callable[[State, Facts, Request, float], Turn]] = {
+    "promote": _promote,
+    "advance": _advance,
+    "pause": _pause,
+    "resume": _resume,
+    "rollback": _roll_back,
+    "stop": _stop,
+}

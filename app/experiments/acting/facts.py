@@ -1,0 +1,115 @@
+"""What acting decides by: an experiment's evidence, and what is applied."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from app.config.experiments import Experiment
+from app.config.schema import Config
+from app.experiments.report import Report
+from app.experiments.summary import Cause
+
+SILENCING: dict[str, Cause] = {
+    "sample_ratio": "sample_ratio",
+    "rows_lost": "rows_lost",
+    "completeness": "completeness",
+}
+"""Kinds of alarms with which no evidence counts: a ramp holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An alarm of a guardrail, or a primary metric that is worse. `key` names it as long as it stays."""
+
+    key: str
+    treatment: str
+    action: str
+    text: str
+    at: float
+    """When it was found, in Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """At one moment."""
+
+    name: str
+    experiment: Experiment
+    traffic: Mapping[str, int]
+    """The endpoint's, as it is applied."""
+    planned_by: str | None
+    """Who made that plan."""
+    is_temporary: bool
+    """That plan ends by itself."""
+    can_move: bool
+    """There is a control plane."""
+    settled: bool
+    """Every router has what is applied."""
+    report: Report
+    trouble: str = ""
+    """Why the control plane has not made the change that is wanted."""
+
+    @property
+    def author(self) -> str:
+        """How plans name this experiment."""
+        return author_of(self.name)
+
+    @property
+    def alarms(self) -> list[Found]:
+        """Guardrails'."""
+        return [
+            Found(
+                f"{it.event} ({it.limit}) {it.treatment}",
+                it.treatment,
+                it.action,
+                f"{it.treatment} exceeds the guardrail {it.event}, {it.limit}",
+                it.alarmed_at if it.alarmed_at is not None else self.report.at,
+            )
+            for it in self.report.guardrails
+            if it.alarm
+        ]
+
+    @property
+    def worse(self) -> list[Found]:
+        """Primary metrics of treatments."""
+        return [
+            Found(
+                f"worse {it.metric} {it.treatment}",
+                it.treatment,
+                self.experiment.on_worse,
+                f"{it.treatment} is worse than {self.experiment.control} in {it.metric}",
+                it.since if it.since is not None else self.report.at,
+            )
+            for it in self.report.primary
+            if it.verdict == "worse"
+        ]
+
+    @property
+    def silenced(self) -> list[tuple[Cause, str]]:
+        """Why the evidence does not count, if it does not."""
+        return [(SILENCING[it.kind], it.text) for it in self.report.alarms if it.kind in SILENCING]
+
+    @property
+    def unhealthy(self) -> list[str]:
+        """Absolute limits that control itself exceeds."""
+        return [it.text for it in self.report.alarms if it.kind == "endpoint_unhealthy"]
+
+
+class Interventions(msgspec.Struct, frozen=True):
+    """What has been done, as far as counting depends on it. Times are Unix seconds."""
+
+    armed_since: float | None = None
+    """Guardrails count from then on."""
+    since: float = 0.0
+    """From when on units count for the next step."""
+
+
+def author_of(name: str) -> str:
+    """How plans name an experiment that made them."""
+    return f"experiment {name}"
+
+
+def traffic_of(config: Config, name: str) -> Mapping[str, int]:
+    """The traffic of an experiment's endpoint."""
+    return config.endpoints[config.experiments[name].endpoint].traffic

@@ -1,0 +1,342 @@
+"""What is to be done next with an experiment: a pure function of its state, the facts and the time.
+
+`next_turn` returns one turn, the state after it and the journal's entry; it is called until there is none. Nothing else
+is an effect: stops and the wanted change of the traffic are parts of the state, which the journal keeps, and whoever
+reads the state carries them out (`actions.py`). Doing so twice changes nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from app.experiments.acting import shares
+from app.experiments.acting.facts import Facts, Found
+from app.experiments.acting.next_step import next_step
+from app.experiments.acting.state import Intent, Phase, State
+from app.experiments.rendering import words
+from app.experiments.summary import Cause
+from app.ledger.wire import Stop
+
+MAX_TURNS = 20
+"""In a row, at one moment: far more than can be needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One step of the machine. `kind` and `text` are for the journal."""
+
+    state: State
+    kind: str
+    text: str
+
+
+def next_turn(state: State, facts: Facts, now: float) -> Turn | None:
+    """What happens next; None: nothing until the facts or the time are others. `now`: Unix seconds."""
+    if facts.experiment.mode == "aa":
+        return None
+    for rule in _RULES:
+        if (turn := rule(state, facts, now)) is not None:
+            return turn
+    return None
+
+
+def turned(state: State, kind: str, text: str, /, **changes: object) -> Turn:
+    """A turn to a state with these changes."""
+    return Turn(replace(state, revision=state.revision + 1, **changes), kind, text)
+
+
+def rolled_back(
+    state: State,
+    facts: Facts,
+    now: float,
+    treatments: Sequence[str],
+    text: str,
+    *,
+    phase: Phase,
+    cause: Cause,
+    until: float | None = None,
+    by: str | None = None,
+    seen: Sequence[str] = (),
+) -> Turn:
+    """Stops for treatments, and the wish for a plan that gives control what they have."""
+    revision, endpoint, control = state.revision + 1, facts.experiment.endpoint, facts.experiment.control
+    stopped = {stop.deployment: stop for stop in state.stops}
+    for name in treatments:
+        stopped.setdefault(name, Stop(f"{facts.name}/{name}/{revision}", endpoint, name, control))
+    intent = _rollback(revision, facts, list(stopped), text) if facts.can_move else None
+    return turned(
+        state,
+        "stop",
+        text,
+        phase=phase,
+        cause=cause,
+        text=text,
+        by=by,
+        until=until,
+        weights=None,
+        intent=intent,
+        stops=list(stopped.values()),
+        out=list(dict.fromkeys([*state.out, *treatments])),
+        seen=list(dict.fromkeys([*state.seen, *seen])),
+    )
+
+
+def resumed(state: State, now: float, text: str, by: str | None = None, kind: str = "resumed") -> Turn:
+    """It runs from where the traffic is now. Guardrails that have acted begin anew, so that they can act again."""
+    has_acted = bool(state.out) or state.cause == "alarm"
+    return turned(
+        state,
+        kind,
+        text,
+        phase="running",
+        cause="",
+        text=text,
+        by=by,
+        until=None,
+        weights=None,
+        intent=None,
+        stops=[],
+        out=[],
+        armed_since=now if has_acted else state.armed_since,
+        seen=[key for key in state.seen if key.startswith("worse ")],
+    )
+
+
+def live_alarms(state: State, facts: Facts) -> list[Found]:
+    """Guardrails' alarms since they were armed."""
+    return [it for it in facts.alarms if state.armed_since is None or it.at > state.armed_since]
+
+
+def _rollback(revision: int, facts: Facts, treatments: list[str], reason: str) -> Intent:
+    return Intent(id=revision, kind="rollback", treatments=treatments, by=facts.author, reason=reason)
+
+
+# The rules, in the order of their weight.
+
+
+def _stops(state: State, facts: Facts, now: float) -> Turn | None:
+    """A stop is lifted when a plan that says the same has reached every router. Until then nobody gives it traffic."""
+    if not state.stops or not facts.can_move or (state.intent is not None and state.intent.kind == "rollback"):
+        return None
+    names = [stop.deployment for stop in state.stops]
+    if _have_nothing(names, facts):
+        if not facts.settled:
+            return None
+        text = f"Every router has the plan without {_listed(names)}"
+        return turned(state, "stop_lifted", text, stops=[])
+    text = f"{_listed(names)} was given traffic before the rollback was complete"
+    return turned(state, "intent", text, intent=_rollback(state.revision + 1, facts, names, state.text or text))
+
+
+def _harm(state: State, facts: Facts, now: float) -> Turn | None:
+    if state.phase == "stopped":
+        return None
+    had, ends = facts.report.treated, facts.experiment.ends
+    budgets = [
+        ("units", had.units, ends.units),
+        ("errors", had.errors, ends.errors),
+        ("tokens", had.tokens, ends.tokens),
+    ]
+    for what, count, budget in budgets:
+        if budget is not None and count >= budget:
+            text = f"Treatments have had {words.count(count)} {what}: the budget, {words.count(budget)}, is used up"
+            names = facts.experiment.treatments
+            return rolled_back(state, facts, now, names, text, phase="stopped", cause="harm")
+    return None
+
+
+def _broken(state: State, facts: Facts, now: float) -> Turn | None:
+    if state.phase == "stopped":
+        return None
+    found = [it for it in live_alarms(state, facts) if it.action == "rollback" and it.treatment not in state.out]
+    if not found:
+        return None
+    ramp = facts.experiment.ramp
+    until = now + ramp.freeze_s if ramp is not None and facts.can_move else None
+    return _taken_back(state, facts, now, found, "alarm", until)
+
+
+def _worse(state: State, facts: Facts, now: float) -> Turn | None:
+    """A verdict stays, so this pause has no end of its own."""
+    if state.phase == "stopped":
+        return None
+    found = [
+        it
+        for it in facts.worse
+        if it.action == "rollback" and it.treatment not in state.out and it.key not in state.seen
+    ]
+    return _taken_back(state, facts, now, found, "worse", None) if found else None
+
+
+def _taken_back(
+    state: State, facts: Facts, now: float, found: Sequence[Found], cause: Cause, until: float | None
+) -> Turn:
+    treatments, keys = list(dict.fromkeys(it.treatment for it in found)), [it.key for it in found]
+    text = "; ".join(it.text for it in found)
+    return rolled_back(state, facts, now, treatments, text, phase="paused", cause=cause, until=until, seen=keys)
+
+
+def _ended(state: State, facts: Facts, now: float) -> Turn | None:
+    after_s = facts.experiment.ends.after_s
+    if state.phase == "stopped" or after_s is None or now < state.started_at + after_s:
+        return None
+    text = f"It has run for {words.duration(after_s)}, as long as it was to"
+    return _halted(state, "stopped", "stopped", "ended", text)
+
+
+def _as_the_file_says(state: State, facts: Facts, now: float) -> Turn | None:
+    if facts.experiment.state == "paused" and state.phase == "running":
+        return _halted(state, "paused", "paused", "file", "Its configuration says `state: paused`")
+    if facts.experiment.state == "running" and state.phase == "paused" and state.cause == "file":
+        return resumed(state, now, "Its configuration says `state: running`")
+    return None
+
+
+def _paused(state: State, facts: Facts, now: float) -> Turn | None:
+    if state.phase != "running":
+        return None
+    cases: tuple[tuple[Cause, list[Found]], ...] = (("alarm", live_alarms(state, facts)), ("worse", facts.worse))
+    for cause, candidates in cases:
+        found = [it for it in candidates if it.action == "pause" and it.key not in state.seen]
+        if found:
+            text = "; ".join(it.text for it in found)
+            return _halted(state, "paused", "paused", cause, text, seen=[*state.seen, *(it.key for it in found)])
+    return None
+
+
+def _halted(state: State, kind: str, phase: Phase, cause: Cause, text: str, **changes: object) -> Turn:
+    """The traffic stays as it is; only a rollback that is under way goes on."""
+    intent = state.intent if state.intent is not None and state.intent.kind == "rollback" else None
+    return turned(
+        state,
+        kind,
+        text,
+        phase=phase,
+        cause=cause,
+        text=text,
+        by=None,
+        until=None,
+        weights=None,
+        intent=intent,
+        **changes,
+    )
+
+
+def _applied(state: State, facts: Facts, now: float) -> Turn | None:
+    """An intent that is known to be applied is done, whoever did it. One that cannot be is given up."""
+    if (intent := state.intent) is None:
+        return None
+    arms = shares.of_arms(facts.traffic, facts.experiment)
+    if intent.kind == "rollback":
+        if not _have_nothing(intent.treatments, facts):
+            return None
+        return turned(state, "done", f"{_listed(intent.treatments)} has no traffic", intent=None)
+    if arms == intent.after:
+        text = f"{_shares(arms, facts)}: {intent.reason}"
+        if intent.kind == "promote":
+            changes = {"phase": "stopped", "cause": "promoted", "text": intent.reason, "until": None, "weights": None}
+            return turned(state, "stopped", text, intent=None, **changes)
+        return turned(state, "done", text, intent=None, weights=arms, since=now)
+    return None if arms == intent.before else _changed_by_others(state, facts, arms, now)
+
+
+def _changed(state: State, facts: Facts, now: float) -> Turn | None:
+    """While a ramp runs, nobody else moves its arms; who does, takes over."""
+    arms = shares.of_arms(facts.traffic, facts.experiment)
+    if state.phase != "running" or state.weights is None or state.intent is not None or arms == state.weights:
+        return None
+    return _changed_by_others(state, facts, arms, now)
+
+
+def _changed_by_others(state: State, facts: Facts, arms: dict[str, int], now: float) -> Turn:
+    if facts.planned_by == facts.author:
+        if shares.treated(arms, facts.experiment):
+            text = f"{_shares(arms, facts)}: another controller of experiments did that"
+            return turned(state, "done", text, intent=None, weights=arms, since=now)
+        # It rolled back. Its alarm is in the evidence here, too, or will be.
+        ramp = facts.experiment.ramp
+        until = now + ramp.freeze_s if ramp is not None else None
+        text = "Another controller of experiments rolled back"
+        turn = _halted(state, "paused", "paused", "alarm", text)
+        return Turn(replace(turn.state, out=list(facts.experiment.treatments), until=until), turn.kind, text)
+    who = facts.planned_by or "a deployment of the configuration"
+    text = f"{_shares(arms, facts)}: changed by {who}, not by this experiment"
+    return _halted(state, "paused", "paused", "superseded", text)
+
+
+def _fed_again(state: State, facts: Facts, now: float) -> Turn | None:
+    """Somebody gave a treatment traffic that was rolled back: guardrails watch it again."""
+    if state.phase != "paused" or state.stops or state.intent is not None:
+        return None
+    fed = [name for name in state.out if facts.traffic.get(name, 0) > 0]
+    if not fed:
+        return None
+    text = f"{_listed(fed)} was given traffic again by {facts.planned_by or 'a deployment of the configuration'}"
+    turn = _halted(state, "paused", "paused", "superseded", text)
+    seen = [key for key in state.seen if key.startswith("worse ")]
+    out = [name for name in state.out if name not in fed]
+    return Turn(replace(turn.state, out=out, armed_since=now, seen=seen), turn.kind, text)
+
+
+def _thawed(state: State, facts: Facts, now: float) -> Turn | None:
+    is_over = state.phase == "paused" and state.until is not None and now >= state.until
+    if not is_over or state.stops or state.intent is not None or facts.experiment.state != "running":
+        return None
+    return resumed(state, now, "The pause after the rollback is over: the ramp begins again")
+
+
+def _begun(state: State, facts: Facts, now: float) -> Turn | None:
+    if facts.experiment.ramp is None or state.phase != "running" or state.weights is not None:
+        return None
+    if now < state.started_at or state.intent is not None:
+        return None
+    arms = shares.of_arms(facts.traffic, facts.experiment)
+    return turned(
+        state, "ramp", f"The ramp begins where the traffic is: {_shares(arms, facts)}", weights=arms, since=now
+    )
+
+
+def _stepped(state: State, facts: Facts, now: float) -> Turn | None:
+    if facts.experiment.ramp is None or not facts.can_move or state.weights is None or state.intent is not None:
+        return None
+    if state.phase != "running" or (step := next_step(state, facts, now)) is None or step.waits_for:
+        return None
+    return to_step(state, facts, step.weights, f"step to {step.share} %")
+
+
+def to_step(state: State, facts: Facts, after: dict[str, int], reason: str) -> Turn:
+    """The wish for other weights of the arms."""
+    before = shares.of_arms(facts.traffic, facts.experiment)
+    intent = Intent(id=state.revision + 1, kind="step", before=before, after=after, by=facts.author, reason=reason)
+    return turned(state, "intent", f"{_shares(before, facts)}; {reason}", intent=intent)
+
+
+_RULES: tuple[Callable[[State, Facts, float], Turn | None], ...] = (
+    _harm,
+    _broken,
+    _worse,
+    _ended,
+    _applied,
+    _stops,
+    _as_the_file_says,
+    _paused,
+    _changed,
+    _fed_again,
+    _thawed,
+    _begun,
+    _stepped,
+)
+
+
+def _have_nothing(names: Sequence[str], facts: Facts) -> bool:
+    """For good: what a temporary plan took away comes back."""
+    return not facts.is_temporary and all(not facts.traffic.get(name, 0) for name in names)
+
+
+def _shares(arms: dict[str, int], facts: Facts) -> str:
+    return ", ".join(f"{name} {arms[name]} %" for name in facts.experiment.treatments)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names)

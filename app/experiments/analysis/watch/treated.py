@@ -1,0 +1,72 @@
+"""What treatments have had: units since the step of a ramp began, and since the start what `ends` limits."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from app.config.experiments import Experiment
+from app.experiments.analysis.evidence.arms import Placed
+from app.experiments.analysis.evidence.arrays import Hashes
+from app.experiments.analysis.evidence.hash_index import HashIndex
+from app.experiments.analysis.evidence.outcomes import Limits, happened
+from app.experiments.columns import RowColumns, StartColumns
+from app.experiments.report import Treated
+
+
+class DistinctUnits:
+    """Counts units up to a limit: more are not needed, and not kept."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._units = HashIndex()
+
+    def add(self, units: Hashes) -> None:
+        """Any units, in any order."""
+        if len(self._units) < self._limit:
+            self._units.add(np.unique(units))
+
+    def __len__(self) -> int:
+        return min(len(self._units), self._limit)
+
+
+class TreatedWatch:
+    """Of one experiment. Exposures whose arm was drawn count, carried ones among them."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._treatments = experiment.treatments
+        self._min_units = experiment.ramp.min_units if experiment.ramp is not None else 0
+        self._units = DistinctUnits(experiment.ends.units or 0)
+        self._errors = self._tokens = 0
+        self._since = 0.0
+        self._at_step = self._nobody()
+
+    def count_since(self, since: float) -> None:
+        """A step began at a Unix time. Exposures from before do not count for the next one."""
+        if since != self._since:
+            self._since, self._at_step = since, self._nobody()
+
+    def _nobody(self) -> Sequence[DistinctUnits]:
+        return [DistinctUnits(self._min_units) for _ in self._treatments]
+
+    def add_starts(self, starts: StartColumns, placed: Placed) -> None:
+        """Random ones."""
+        self._units.add(starts.unit[placed.arm > 0])
+        present = starts.at >= self._since
+        for number, units in enumerate(self._at_step, 1):
+            units.add(starts.unit[present & (placed.arm == number)])
+
+    def add_rows(self, rows: RowColumns, placed: Placed) -> None:
+        """Random ones."""
+        treated = placed.arm > 0
+        self._errors += int((treated & happened("error", rows, Limits())).sum())
+        self._tokens += int(np.nansum(rows.prompt_tokens[treated]) + np.nansum(rows.completion_tokens[treated]))
+
+    @property
+    def total(self) -> Treated:
+        """Since the start."""
+        return Treated(units=len(self._units), errors=self._errors, tokens=self._tokens)
+
+    @property
+    def step_units(self) -> dict[str, int]:
+        """Of each treatment."""
+        return {name: len(units) for name, units in zip(self._treatments, self._at_step, strict=True)}

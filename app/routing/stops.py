@@ -1,0 +1,49 @@
+"""Stops: a deployment that gets no more traffic of an endpoint, whose share another one gets. Pure functions.
+
+A stop only takes traffic away, so that it may be applied early, late or twice. Whose key drew the stopped deployment
+goes to its control; no other key moves.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+NO_STOPS: Mapping[str, str] = {}
+
+
+class Stop(Protocol):
+    """What is read of `ledger.wire.Stop`."""
+
+    @property
+    def endpoint(self) -> str: ...
+    @property
+    def deployment(self) -> str: ...
+    @property
+    def control(self) -> str: ...
+
+
+def stops_of(endpoint: str, traffic: Mapping[str, int], stops: Iterable[Stop]) -> Mapping[str, str]:
+    """The endpoint's stopped deployments, each with the one that gets its share.
+
+    A stop whose deployment or control is not in the traffic is none, and neither is one that leads to a deployment that
+    is stopped, too.
+    """
+    found = {
+        it.deployment: it.control
+        for it in stops
+        if it.endpoint == endpoint and it.deployment in traffic and it.control in traffic
+    }
+    return {deployment: control for deployment, control in found.items() if control not in found}
+
+
+def with_share(traffic: Mapping[str, int], stops: Mapping[str, str]) -> Mapping[str, str]:
+    """Those of `stops` that change something: their deployment has a share."""
+    return {deployment: control for deployment, control in stops.items() if traffic.get(deployment, 0) > 0}
+
+
+def effective(traffic: Mapping[str, int], stops: Mapping[str, str]) -> dict[str, int]:
+    """The percentages that are in force."""
+    weights = dict(traffic)
+    for deployment, control in with_share(traffic, stops).items():
+        weights[control] = weights.get(control, 0) + weights[deployment]
+        weights[deployment] = 0
+    return weights

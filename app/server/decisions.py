@@ -1,0 +1,88 @@
+"""Decisions of managers about an experiment: `If-Match` names the state that they saw."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.requests import Request as HTTPRequest
+
+from app.config.plans import MAX_REASON
+from app.dialects.base import Reply
+from app.dialects.json_body import dump, json_object
+from app.dialects.validation import validated
+from app.errors import BadRequest, Conflict, PreconditionFailed, PreconditionRequired, SwitchyardError
+from app.experiments.summary import Summary
+from app.ledger.controller_client import ControllerClient
+from app.server.api_operation import openai_words
+from app.server.controller_answers import ask
+
+Action = Literal["promote", "advance", "pause", "resume", "rollback", "stop"]
+
+
+class DecisionRequest(BaseModel):
+    """What is to be done with an experiment, and why."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    action: Action = Field(
+        description="`promote`: a treatment gets all the traffic that the holdout leaves, and the experiment ends. "
+        "`advance`: the ramp's next step, now. `pause`: no step until somebody resumes. `resume`: it goes on. "
+        "`rollback`: control gets the treatments' traffic, and the ramp pauses. `stop`: the experiment ends, the "
+        "traffic stays."
+    )
+    reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)] = Field(description="Why, for the journal.")
+    treatment: str | None = Field(
+        default=None, description="Which treatment `promote` means; needed if there are several."
+    )
+
+
+def etag(content: bytes) -> dict[str, str]:
+    """The ETag of a Summary in JSON, as headers: none if nothing acts on the experiment."""
+    acting = msgspec.json.decode(content, type=Summary).acting
+    return {"etag": f'"{acting.revision}"'} if acting is not None else {}
+
+
+async def decide(
+    controller: ControllerClient | None, name: str, if_match: str | None, body: bytes, caller: str
+) -> bytes:
+    """Has the controller carry out what `body` says; returns the experiment's Summary after it, in JSON.
+
+    Raises BadRequest, PreconditionRequired, PreconditionFailed with the present Summary, Conflict, and Unavailable.
+    """
+    given = validated(DecisionRequest, json_object(body), lambda it: BadRequest(it.message, param=it.path))
+    if if_match is None:
+        raise PreconditionRequired(
+            "If-Match: missing; send the ETag of the experiment that you saw, so that nobody's decision is lost",
+            param="If-Match",
+        )
+    path = f"/experiments/{name}"
+    present = (await ask(controller, "GET", path)).body
+    acting = msgspec.json.decode(present, type=Summary).acting
+    if acting is None:
+        raise Conflict(f"Nothing acts on '{name}': it is an A/A test, or its state is draft or stopped", param="name")
+    if if_match.strip() != "*" and f'"{acting.revision}"' not in [tag.strip() for tag in if_match.split(",")]:
+        raise stale(json.loads(present))
+    decision = {**given.model_dump(exclude_none=True), "by": caller, "revision": acting.revision}
+    try:
+        return (await ask(controller, "POST", f"{path}/decision", body=dump(decision))).body
+    except PreconditionFailed as error:  # between the question and the decision, something else was done
+        raise stale(error.current) from None
+
+
+def stale(present: Mapping[str, Any]) -> PreconditionFailed:
+    """The decision was made for another state than the `present` Summary."""
+    message = "If-Match: the experiment has gone on since; look at it, then repeat the request with its ETag"
+    return PreconditionFailed(message, current=present)
+
+
+def error_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:
+    """OpenAI's form; beside it the experiment's present state, if the request was made for another one."""
+    reply = openai_words(error, request, request_id)
+    if isinstance(error, PreconditionFailed):
+        present = dump(error.current)
+        body = dump({**json.loads(reply.body), "current": error.current})
+        return replace(reply, body=body, headers={**reply.headers, **etag(present)})
+    return reply

@@ -1,0 +1,1 @@
+"""The journal's events for those who listen: one question a second to the controller, whoever and however many."""

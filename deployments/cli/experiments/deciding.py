@@ -1,0 +1,93 @@
+"""`switchyard experiments decide` and `watch`. Imports are inside the commands, so that `--help` is instant."""
+
+import json
+from typing import Annotated, Literal
+
+import typer
+
+from deployments.cli.errors import CommandError
+from deployments.cli.experiments.options import AsJson, Name
+from deployments.cli.options import Key, Url, router_client
+
+
+def decide(
+    name: Name,
+    action: Annotated[
+        Literal["promote", "advance", "pause", "resume", "rollback", "stop"],
+        typer.Argument(metavar="ACTION", help="promote, advance, pause, resume, rollback or stop."),
+    ],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why, for the journal.")],
+    treatment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which one to promote, if there are several.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Decide about an experiment, as a manager.
+
+    Shows what holds and what the decision does, and asks. If somebody else was faster, nothing is done.
+
+    \b
+    Actions:
+      promote   a treatment gets all the traffic that the holdout leaves, and it is over
+      advance   the ramp's next step, without waiting for it
+      pause     no step is taken until somebody resumes; the traffic stays
+      resume    it goes on
+      rollback  control gets the treatments' traffic at once, and the ramp pauses
+      stop      nothing acts on it any more; the traffic stays
+
+    \b
+    Examples:
+      switchyard experiments decide green-float32 pause --reason "users complain"
+      switchyard experiments decide green-float32 promote --reason "faster, as good" --yes
+    """
+    from deployments.cli.experiments import decisions
+
+    client = router_client(url, key)
+    summary = decisions.seen(client, name)
+    typer.echo(decisions.described(summary), err=True)
+    typer.echo(f"{action}: {decisions.consequence(summary, action, treatment)}", err=True)
+    if not (yes or _confirmed()):
+        raise CommandError("Nothing is decided. Without a terminal: add --yes")
+    typer.echo(decisions.described(decisions.decide(client, summary, action, reason, treatment)))
+
+
+def watch(
+    name: Annotated[
+        str | None, typer.Argument(metavar="EXPERIMENT", help="Only this one, and its endpoint's plans. Default: all.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="First what happened since a date, a time (UTC), Unix seconds.")
+    ] = None,
+    as_json: AsJson = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Follow what happens: verdicts, alarms, stops, steps, decisions, plans. Until Ctrl-C.
+
+    \b
+    Examples:
+      switchyard experiments watch
+      switchyard experiments watch green-float32 --since 2026-11-12
+    """
+    from deployments.cli.experiments.following import follow, is_about, line_of
+    from deployments.cli.experiments.source import path_of
+    from deployments.cli.experiments.times import moment
+
+    client = router_client(url, key)
+    endpoint = json.loads(client.ask("GET", path_of(name)))["endpoint"] if name is not None else ""
+    begin = str(moment(since, "--since")) if since is not None else None
+    try:
+        for event in follow(client, begin, lambda text: typer.echo(text, err=True)):
+            if name is None or is_about(event, name, endpoint):
+                typer.echo(json.dumps(event) if as_json else line_of(event))
+    except KeyboardInterrupt:
+        return
+
+
+def _confirmed() -> bool:
+    try:
+        return typer.confirm("Do it?", err=True)
+    except typer.Abort:  # there is nobody to ask
+        return False

@@ -1,0 +1,63 @@
+"""Decisions about an experiment: what holds, what a decision will do, and the decision itself."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from deployments.cli.errors import CommandError
+from deployments.cli.experiments.source import path_of
+from deployments.cli.router_client import RouterClient
+
+ACTIONS = ("promote", "advance", "pause", "resume", "rollback", "stop")
+
+Summary = Mapping[str, Any]
+"""As `GET /api/experiments/{name}` answers it."""
+
+
+def seen(client: RouterClient, name: str) -> Summary:
+    """The experiment as it is. Raises CommandError, also if nothing acts on it."""
+    summary: Summary = json.loads(client.ask("GET", path_of(name)))
+    if summary["acting"] is None:
+        raise CommandError(f"Nothing acts on '{name}': it is an A/A test, or its state is {summary['state']}")
+    return summary
+
+
+def described(summary: Summary) -> str:
+    """What holds, a line each."""
+    acting = summary["acting"]
+    lines = [summary["headline"], f"Now: {acting['state']}, {_share(summary)}.", summary["next"]]
+    return "\n".join(line for line in lines if line)
+
+
+def consequence(summary: Summary, action: str, treatment: str | None) -> str:
+    """What the decision will do, in a sentence. It is refused if it makes no sense."""
+    control, treatments, next_share = summary["control"], summary["treatments"], summary["acting"]["next_share"]
+    share = f"{next_share} %" if next_share is not None else "the next step's share"
+    get = "gets" if len(treatments) == 1 else "get"
+    chosen = treatment or " or ".join(treatments)
+    return {
+        "promote": f"{chosen} gets all the traffic that the holdout leaves, and the experiment is over.",
+        "advance": f"{_names(treatments)} {get} {share} of the traffic, without waiting.",
+        "pause": "No step is taken until somebody resumes. The traffic stays as it is, and guardrails stay on.",
+        "resume": "It goes on. A ramp whose treatment has no traffic begins at its first step.",
+        "rollback": f"{control} gets the traffic of {_names(treatments)} at once, and the ramp pauses.",
+        "stop": "Nothing acts on it any more, for good. The traffic stays as it is.",
+    }[action]
+
+
+def decide(client: RouterClient, summary: Summary, action: str, reason: str, treatment: str | None) -> Summary:
+    """Makes the decision if the experiment is still as it was `seen`. Raises CommandError."""
+    body = {"action": action, "reason": reason} | ({"treatment": treatment} if treatment is not None else {})
+    path = path_of(summary["experiment"], "/decision")
+    made: Summary = json.loads(client.ask("POST", path, body=body, tag=str(summary["acting"]["revision"])))
+    return made
+
+
+def _share(summary: Summary) -> str:
+    treatments, acting = summary["treatments"], summary["acting"]
+    step = f" (step {acting['step'] + 1})" if acting["step"] is not None else ""
+    return f"{_names(treatments)} {'has' if len(treatments) == 1 else 'have'} {acting['share']} % of the traffic{step}"
+
+
+def _names(treatments: list[str]) -> str:
+    return " and ".join(treatments)

@@ -1,0 +1,20 @@
+"""Who may use something that several processes share: many at once, or one alone, in the order in which they ask."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def turn(directory: Path, *, alone: bool) -> Iterator[None]:
+    """Waits for its turn, which lasts while the block runs.
+
+    Whoever waits holds the gate, so that nobody who came later enters before: one who wants to be alone would else wait
+    for a moment in which nobody is inside.
+    """
+    with (directory / "gate").open("w") as gate, (directory / "room").open("w") as room:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        yield

@@ -1,0 +1,57 @@
+"""A stop takes traffic from its deployment and gives it to control, and does nothing else."""
+
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.routing.stops import effective, stops_of, with_share
+
+
+class Stopped(NamedTuple):
+    deployment: str
+    control: str = "blue"
+    endpoint: str = "chat"
+
+
+TRAFFIC = {"blue": 30, "green": 60, "red": 10, "idle": 0}
+
+
+def test_a_stopped_deployments_share_is_controls() -> None:
+    stops = stops_of("chat", TRAFFIC, [Stopped("green")])
+    assert stops == {"green": "blue"}
+    assert effective(TRAFFIC, stops) == {"blue": 90, "green": 0, "red": 10, "idle": 0}
+    both = stops_of("chat", TRAFFIC, [Stopped("green"), Stopped("red")])
+    assert effective(TRAFFIC, both) == {"blue": 100, "green": 0, "red": 0, "idle": 0}
+    assert effective(TRAFFIC, {"green": "idle"})["idle"] == 60, "a control without a share of its own"
+
+
+def test_a_stop_of_what_is_not_there_is_none() -> None:
+    nothing = [Stopped("gone"), Stopped("green", "gone"), Stopped("green", endpoint="other"), Stopped("red", "red")]
+    assert stops_of("chat", TRAFFIC, nothing) == {}
+    assert stops_of("chat", TRAFFIC, [Stopped("green"), Stopped("red", "green")]) == {"green": "blue"}
+
+
+def test_a_stop_of_what_has_no_share_changes_nothing() -> None:
+    stops = stops_of("chat", TRAFFIC, [Stopped("idle")])
+    assert stops == {"idle": "blue"}
+    assert with_share(TRAFFIC, stops) == {}
+    assert effective(TRAFFIC, stops) == TRAFFIC
+
+
+names = st.sampled_from("abcdef")
+
+
+@given(
+    st.dictionaries(names, st.integers(0, 100), min_size=1),
+    st.lists(st.builds(Stopped, names, names, st.sampled_from(["chat", "other"])), max_size=6),
+)
+def test_stops_take_away_and_no_percent_is_lost(traffic: dict[str, int], stops: list[Stopped]) -> None:
+    found = stops_of("chat", traffic, stops)
+    weights = effective(traffic, found)
+    assert sum(weights.values()) == sum(traffic.values())
+    assert all(weights[deployment] == 0 for deployment in found)
+    grown = {name for name in traffic if weights[name] > traffic[name]}
+    assert grown <= set(found.values()), "nobody but a control gets more"
+    assert effective(weights, found) == weights, "applied twice"
+    assert stops_of("chat", traffic, [*stops, *stops]) == found

@@ -1,0 +1,243 @@
+"""The stream of events as clients read it."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.experiments.storage.journal import Entry
+from app.server.events import api
+from app.server.events.api import EventsApi
+from app.server.events.feed import MAX_WAITING, EventFeed
+from app.sse import Decoder
+from tests.support.experiments_rig import Rig, refusal
+
+START = Entry(999.0, "controller_started", writer="w")
+PLAN = {"endpoint": "embed", "generation": 1, "plan": "1-0", "weights": {"mini": 100}, "since": 1.0}
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    rig = Rig(tmp_path)
+    assert rig.controller is not None
+    rig.controller.reader.journal += [
+        START,
+        Entry(1000.0, "alarm", "green-float32", {"text": "errors"}, "w"),
+        Entry(1001.0, "plan", None, PLAN, "w"),
+        Entry(1002.0, "verdict", "green-float32", {"text": "ttft", "verdict": "better"}, "w"),
+    ]
+    return rig
+
+
+def events(body: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Id, kind and data of each event."""
+    for block in body.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+        if "data" in fields:
+            yield fields["id"], fields["event"], json.loads(fields["data"])
+
+
+def test_a_stream_has_what_the_caller_may_see(rig: Rig) -> None:
+    seen = {}
+    for key in ("boss", "chat team", "embed team"):
+        answer = rig.get("/api/events", key, since="999.5")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-cache"
+        seen[key] = [data["text"] for _, _, data in events(answer.text)]
+    plan = "Plan 1, with a file: mini 100 %"
+    assert seen == {"boss": ["errors", plan, "ttft"], "chat team": ["errors", "ttft"], "embed team": [plan]}
+
+
+def test_a_client_that_comes_back_gets_the_rest_once(rig: Rig) -> None:
+    first = [*events(rig.get("/api/events", since="0").text)]
+    assert [kind for _, kind, _ in first] == ["controller", "alarm", "plan", "verdict"]
+    for number, (id, _, _) in enumerate(first):
+        headers = {"authorization": f"Bearer {rig.keys['boss'][0]}", "last-event-id": id}
+        rest = rig.client.get("/api/events", headers=headers, params={"since": "0"})
+        assert [*events(rest.text)] == first[number + 1 :]
+
+
+def test_many_missed_events_come_in_pages(rig: Rig) -> None:
+    assert rig.controller is not None
+    rig.controller.reader.journal += [
+        Entry(2000.0 + number, "alarm", "green-float32", {"text": str(number)}, "w") for number in range(1234)
+    ]
+    found = events(rig.get("/api/events", since="1999").text)
+    assert [data["text"] for _, _, data in found] == [str(number) for number in range(1234)]
+
+
+def test_what_cannot_be_listened_to(rig: Rig) -> None:
+    assert refusal(rig.get("/api/events", ""))[0] == 401
+    assert refusal(rig.get("/api/events", since="yesterday"))[::2] == (400, "since")
+    assert refusal(rig.get("/api/events", kind="alarm"))[::2] == (400, "kind")
+    rig.controller = None
+    status, message, _ = refusal(rig.get("/api/events"))
+    assert (status, "add the application" in message) == (503, True)
+
+
+async def _a_round() -> None:
+    await asyncio.sleep(0)
+
+
+class Connection:
+    """One client on the ASGI application, which reads when the test says so."""
+
+    def __init__(self, app: Any, key: str, query: bytes = b"") -> None:
+        self.chunks: list[str] = []
+        self.is_gone, self.can_send = asyncio.Event(), asyncio.Event()
+        self.can_send.set()
+        self.ended = False
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/api/events",
+            "raw_path": b"/api/events",
+            "query_string": query,
+            "headers": [(b"authorization", f"Bearer {key}".encode())],
+            "path_params": {},
+        }
+        self.task = asyncio.create_task(app(scope, self._receive, self._send))
+
+    async def _receive(self) -> Mapping[str, Any]:
+        await self.is_gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        await self.can_send.wait()
+        if message["type"] == "http.response.body":
+            self.chunks.append(message["body"].decode())
+            self.ended = not message.get("more_body", False)
+
+    @property
+    def texts(self) -> list[str]:
+        return [data["text"] for _, _, data in events("".join(self.chunks))]
+
+    async def until(self, text: str, *, comments: int = 0) -> None:
+        """Waits until an event says `text`, or until so many comments do."""
+        async with asyncio.timeout(10):
+            while not (text in self.texts if not comments else "".join(self.chunks).count(text) >= comments):
+                await _a_round()
+
+
+class Live:
+    """The route on a feed whose rounds take no time."""
+
+    def __init__(self, rig: Rig, **timing: float) -> None:
+        self.rig = rig
+
+        async def no_time(seconds: float) -> None:
+            await asyncio.sleep(0)
+
+        self.feed = EventFeed(rig.controller, sleep=no_time, clock=lambda: 1002.5)
+        self.api = EventsApi(lambda: rig.views, rig.telemetry, rig.access, self.feed, **timing)
+        (self.route,) = self.api.routes()
+
+    def connect(self, key: str = "boss", query: bytes = b"") -> Connection:
+        handle: Callable[..., Awaitable[None]] = self.route.app  # type: ignore[attr-defined]
+        return Connection(handle, self.rig.keys[key][0], query)
+
+    def happens(self, text: str) -> None:
+        assert self.rig.controller is not None
+        journal = self.rig.controller.reader.journal
+        journal.append(Entry(journal[-1].at + 1, "alarm", "green-float32", {"text": text}, "w"))
+
+
+async def test_what_happens_is_sent_as_it_happens(rig: Rig) -> None:
+    live = Live(rig, stream_s=1e9)
+    client = live.connect()
+    await client.until("id: 1002.0", comments=1)  # the mark: where it begins
+    for text in ("first", "second"):
+        live.happens(text)
+        await client.until(text)
+    assert client.texts == ["first", "second"]
+    client.is_gone.set()
+    await client.task
+    assert rig.controller is not None
+    asked = len(rig.controller.asked)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(rig.controller.asked) == asked, "nobody listens any more"
+
+
+async def test_what_was_missed_comes_first_and_nothing_twice(rig: Rig) -> None:
+    live = Live(rig, stream_s=1e9)
+    client = live.connect(query=b"since=1001.5")
+    live.happens("meanwhile")
+    await client.until("meanwhile")
+    live.happens("then")
+    await client.until("then")
+    assert client.texts == ["ttft", "meanwhile", "then"]
+    client.is_gone.set()
+    await client.task
+
+
+async def test_a_quiet_stream_has_comments_and_so_has_one_whose_events_are_for_others(rig: Rig) -> None:
+    live = Live(rig, stream_s=1e9, heartbeat_s=0.01)
+    client = live.connect("embed team")
+    for number in range(3):
+        await client.until(": nothing new", comments=number + 1)
+        live.happens("for others")
+    assert client.texts == []
+    client.is_gone.set()
+    await client.task
+
+
+async def test_a_controller_that_is_away_is_a_comment_and_the_stream_goes_on(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert rig.controller is not None
+    monkeypatch.setattr(api, "RETRY_S", 0.0)
+    rig.controller.absent = True
+    live = Live(rig, stream_s=1e9)
+    new, back = live.connect(), live.connect(query=b"since=1001.5")
+    for client in (new, back):
+        await client.until("does not answer", comments=1)
+    live.happens("at last")
+    rig.controller.absent = False
+    live.happens("later")
+    for client in (new, back):
+        await client.until("later")
+    assert back.texts == ["ttft", "at last", "later"]
+    for client in (new, back):
+        client.is_gone.set()
+        await client.task
+
+
+async def test_a_client_that_does_not_read_is_let_go(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "SEND_S", 0.05)
+    live = Live(rig, stream_s=1e9)
+    client = live.connect()
+    await client.until("id: 1002.0", comments=1)
+    client.can_send.clear()
+    live.happens("never read")
+    await client.task
+    assert not client.ended, "an unfinished response makes the server break the connection"
+    assert client.texts == []
+
+
+async def test_a_client_that_falls_behind_ends_after_what_waits(rig: Rig) -> None:
+    live = Live(rig, stream_s=1e9)
+    client = live.connect()
+    await client.until("id: 1002.0", comments=1)
+    client.can_send.clear()
+    for number in range(2 * MAX_WAITING):
+        live.happens(str(number))
+    (listener,) = live.feed._listeners
+    async with asyncio.timeout(10):
+        while not listener.is_lagging:
+            await _a_round()
+    client.can_send.set()
+    await client.task
+    assert client.ended
+    assert client.texts == [str(number) for number in range(len(client.texts))]
+    assert MAX_WAITING <= len(client.texts) < 2 * MAX_WAITING
+
+
+def test_the_stream_is_in_the_format_that_decoders_read(rig: Rig) -> None:
+    decoder = Decoder()
+    found = [*decoder.feed(rig.get("/api/events", since="0").content)]
+    assert [it.type for it in found] == ["controller", "alarm", "plan", "verdict"]

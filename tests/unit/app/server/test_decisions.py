@@ -1,0 +1,117 @@
+"""Decisions over HTTP: by managers, about the state that they saw."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.errors import Unavailable
+from tests.support.deciding_controller import DecidingController
+from tests.support.experiments_rig import Rig, refusal
+
+EXPERIMENT = "/api/experiments/green-float32"
+DECISION = f"{EXPERIMENT}/decision"
+PAUSE = {"action": "pause", "reason": "looks odd"}
+
+
+@pytest.fixture
+def controller() -> DecidingController:
+    return DecidingController()
+
+
+@pytest.fixture
+def rig(tmp_path: Path, controller: DecidingController) -> Rig:
+    rig = Rig(tmp_path)
+    rig.controller = controller
+    return rig
+
+
+def decide(rig: Rig, body: Any = PAUSE, tag: str | None = '"7"', key: str = "boss") -> Any:
+    headers = {"authorization": f"Bearer {rig.keys[key][0]}"} | ({"if-match": tag} if tag is not None else {})
+    return rig.client.post(DECISION, json=body, headers=headers)
+
+
+def test_a_manager_decides_about_the_state_that_was_seen(rig: Rig, controller: DecidingController) -> None:
+    seen = rig.get(EXPERIMENT)
+    assert seen.headers["etag"] == '"7"'
+    assert seen.json()["acting"]["next_share"] == 25
+    made = decide(rig, {"action": "promote", "reason": "good", "treatment": "smollm2-green"}, seen.headers["etag"])
+    assert (made.status_code, made.headers["etag"]) == (200, '"8"')
+    assert made.json()["acting"]["by"] == "boss"
+    wanted = {"action": "promote", "reason": "good", "treatment": "smollm2-green", "by": "boss", "revision": 7}
+    assert controller.decisions == [wanted]
+
+
+@pytest.mark.parametrize("tag", ["*", '"6", "7"', ' "7" '])
+def test_tags_that_name_the_present_state(rig: Rig, controller: DecidingController, tag: str) -> None:
+    assert decide(rig, tag=tag).status_code == 200
+    assert controller.decisions[0]["revision"] == 7
+
+
+@pytest.mark.parametrize("tag", ['"6"', "7", '"17"', '"7', ""])
+def test_another_state_is_refused_with_the_present_one(rig: Rig, controller: DecidingController, tag: str) -> None:
+    stale = decide(rig, tag=tag)
+    assert stale.status_code == 412
+    assert stale.headers["etag"] == '"7"'
+    content = stale.json()
+    assert content["current"]["acting"]["revision"] == 7
+    assert content["error"]["param"] == "If-Match"
+    assert controller.decisions == []
+
+
+def test_without_a_tag_nothing_is_decided(rig: Rig, controller: DecidingController) -> None:
+    assert refusal(decide(rig, tag=None))[::2] == (428, "If-Match")
+    assert controller.decisions == []
+
+
+def test_who_is_overtaken_hears_the_state_that_is_present_then(rig: Rig, controller: DecidingController) -> None:
+    controller.overtaken = True
+    stale = decide(rig)
+    assert (stale.status_code, stale.headers["etag"]) == (412, '"8"')
+    assert stale.json()["current"]["acting"]["state"] == "paused"
+
+
+def test_only_managers_decide(rig: Rig, controller: DecidingController) -> None:
+    assert refusal(decide(rig, key="chat team"))[0] == 403
+    assert refusal(decide(rig, key="embed team"))[0] == 403
+    assert controller.decisions == []
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"action": "destroy", "reason": "why not"}, "action"),
+        ({"action": "pause"}, "reason"),
+        ({"action": "pause", "reason": ""}, "reason"),
+        ({"action": "pause", "reason": "x" * 501}, "reason"),
+        ({"action": "pause", "reason": "x", "by": "somebody else"}, "by"),
+        ([], None),
+    ],
+)
+def test_a_wrong_body_names_its_field(rig: Rig, controller: DecidingController, body: Any, param: str | None) -> None:
+    assert refusal(decide(rig, body))[::2] == (400, param)
+    assert controller.decisions == []
+
+
+def test_what_makes_no_sense_now_is_a_conflict_in_the_controllers_words(
+    rig: Rig, controller: DecidingController
+) -> None:
+    controller.refuse("The experiment runs: there is nothing to resume")
+    assert refusal(decide(rig))[:2] == (409, "The experiment runs: there is nothing to resume")
+
+
+def test_nothing_acts_on_a_draft_and_so_there_is_nothing_to_decide(rig: Rig, controller: DecidingController) -> None:
+    controller.acting = None
+    assert "etag" not in rig.get(EXPERIMENT).headers
+    status, message, _ = refusal(decide(rig, tag="*"))
+    assert (status, "it is an A/A test" in message) == (409, True)
+
+
+def test_without_the_controller_nothing_is_decided(rig: Rig, controller: DecidingController) -> None:
+    controller.absent = True
+    assert refusal(decide(rig))[0] == Unavailable.status
+
+
+def test_words_have_no_tag(rig: Rig) -> None:
+    for form in ("text", "markdown"):
+        assert "etag" not in rig.get(EXPERIMENT, format=form).headers

@@ -1,0 +1,95 @@
+"""Following a server's events: streams end, routers come and go, and no event is missed or told twice."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from deployments.cli.errors import CommandError, ExitCode
+from deployments.cli.experiments.following import RETRY_S, follow, frames, is_about, line_of
+
+AWAY = CommandError("it cannot be reached", ExitCode.UNREACHABLE)
+
+
+class Streams:
+    """A server that sends these streams, one after the other; an error ends one, or stands for one."""
+
+    def __init__(self, *streams: list[str | CommandError]) -> None:
+        self._streams = iter(streams)
+        self.asked: list[str | None] = []
+
+    def lines(self, path: str, last_event: str | None) -> Iterator[str]:
+        self.asked.append(last_event)
+        for line in next(self._streams):
+            if isinstance(line, CommandError):
+                raise line
+            yield from line.split("\n")
+
+
+def event(number: int) -> str:
+    return f'id: {number}\nevent: alarm\ndata: {{"n": {number}}}\n'
+
+
+def followed(streams: Streams, count: int, since: str | None = None) -> tuple[list[int], list[str], list[float]]:
+    said: list[str] = []
+    slept: list[float] = []
+    found = follow(streams, since, said.append, slept.append)  # type: ignore[arg-type]
+    return [it["n"] for it in islice(found, count)], said, slept
+
+
+def test_the_next_stream_goes_on_after_the_last_event() -> None:
+    streams = Streams([": hello\n", event(1), event(2)], ["id: 5\n", ": nothing new\n"], [event(6)])
+    assert followed(streams, 3, since="0") == ([1, 2, 6], [], [])
+    assert streams.asked == ["0", "2", "5"]
+
+
+def test_an_event_that_is_cut_off_comes_again() -> None:
+    streams = Streams([event(1), "id: 2", "event: alarm", AWAY], [event(2)])
+    assert followed(streams, 2)[0] == [1, 2]
+    assert streams.asked == [None, "1"]
+
+
+def test_a_server_that_is_away_for_a_while_is_said_once() -> None:
+    streams = Streams([event(1), AWAY], [AWAY], [AWAY], [event(2)])
+    assert followed(streams, 2) == ([1, 2], ["it cannot be reached; trying again"], [RETRY_S] * 3)
+
+
+def test_a_controller_that_is_away_is_said_once_for_each_time() -> None:
+    away = ": the controller does not answer\n"
+    streams = Streams([away, away, event(1), away], [away, event(2)])
+    assert followed(streams, 2)[:2] == ([1, 2], ["the controller does not answer"] * 2)
+
+
+@pytest.mark.parametrize(
+    "streams", [[[AWAY]], [[event(1)], [CommandError("no access", ExitCode.DENIED)]]], ids=["first", "refused"]
+)
+def test_what_will_not_change_ends_it(streams: Any) -> None:
+    with pytest.raises(CommandError):
+        followed(Streams(*streams), 2)
+
+
+def test_frames_without_data_are_no_events() -> None:
+    found = list(frames(["retry: 1000", ": hello", "", "id: 4", "", 'data: {"n": 1}', "id: 5", "", "data: half"]))
+    assert [(it.id, it.data, it.comment) for it in found] == [("", "", "hello"), ("4", "", ""), ("5", '{"n": 1}', "")]
+
+
+@pytest.mark.parametrize(
+    ("about", "is_it"),
+    [
+        ({"experiment": "exp", "endpoint": "chat"}, True),
+        ({"endpoint": "chat"}, True),
+        ({}, True),
+        ({"experiment": "other", "endpoint": "chat"}, False),
+        ({"endpoint": "other"}, False),
+    ],
+)
+def test_what_an_event_is_about(about: dict[str, str], is_it: bool) -> None:
+    assert is_about(about, "exp", "chat") is is_it
+
+
+def test_a_line() -> None:
+    told = {"at": 1762956300.5, "text": "green is better"}
+    assert line_of({**told, "experiment": "exp", "endpoint": "chat"}) == "2025-11-12 14:05:00  exp: green is better"
+    assert line_of({**told, "endpoint": "chat"}) == "2025-11-12 14:05:00  chat: green is better"
+    assert line_of(told) == "2025-11-12 14:05:00  green is better"
