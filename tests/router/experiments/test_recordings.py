@@ -114,6 +114,16 @@ async def test_requests_do_not_notice_a_controller_that_is_away(live: LiveRig) -
     assert await counted(live, "recorded") == 10
 
 
+async def test_requests_do_not_notice_a_directory_that_fails(live: LiveRig) -> None:
+    live.chat_endpoint(record={})
+    folder = live.controller.directory / "recordings"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("no folder")
+    assert unexplained(await ask_all(live.url, users(5, each=2))) == []
+    folder.unlink()
+    assert len(await recorded(live, 10)) == 10
+
+
 def replay(live: LiveRig, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """The exit code, stdout and stderr of a replay of what was recorded."""
     directory = str(live.controller.directory)
