@@ -27,6 +27,7 @@ from app.errors import BadRequest, Unavailable
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
 from app.exchange.forward import Forwarder
+from app.exchange.mirroring import mirrored, to_mirror
 from app.exchange.recording import drawn, ended
 from app.exchange.request import check_constraints, check_headers, check_length, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter, Send
@@ -37,6 +38,7 @@ from app.exchange.written_requests import ended as written
 from app.ledger.conversation import SESSION_HEADER, conversation_key
 from app.ledger.exposure import Exposure
 from app.ledger.recordings.recorder import PendingRequest
+from app.mirror.original import Original
 from app.routing.content_filter import check_content
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign
 from app.telemetry.access_log import Record
@@ -59,6 +61,7 @@ async def handle(
     record = Record(dialect.name, route.operation, request.id)
     writer = ResponseWriter(send, record)
     exposure: Exposure | None = None
+    original: Original | None = None
     pending: PendingRequest | None = None
     try:
         async with errors_rendered(writer, lambda error: dialect.render_error(error, route.operation, request)):
@@ -90,12 +93,16 @@ async def handle(
                 async with _reserved(state, snapshot, caller, call, assignment, writer):
                     size = len(request.body)
                     exposure = drawn(state.ledger, snapshot, caller, call, assignment, record, size)
+                    original = to_mirror(state, snapshot, assignment, exposure, size)
                     pending = arrived(state.recorder, snapshot, call, assignment, record, size)
-                    await Forwarder(state, snapshot, call, writer, exposure, deadline, size).forward(assignment)
+                    forwarder = Forwarder(state, snapshot, call, writer, exposure, deadline, size, original)
+                    await forwarder.forward(assignment)
     finally:
         state.telemetry.finish(record)
         if exposure is not None:
             ended(state.ledger, exposure, record)
+        if original is not None and snapshot is not None:
+            mirrored(state, snapshot, call, original, writer)
         if pending is not None and state.recorder is not None:
             written(state.recorder, pending, record)
 

@@ -45,6 +45,10 @@ class SnapshotBuilder:
         self.stops = new
         return self._built(self._config)
 
+    def is_stopped(self, endpoint: str, deployment: str) -> bool:
+        """Whether the controller has stopped the deployment, in the endpoint's traffic or not."""
+        return any((it.endpoint, it.deployment) == (endpoint, deployment) for it in self.stops)
+
     @property
     def is_watched(self) -> bool:
         """Whether the controller may have something to say: there is an active experiment, or a stop to be lifted."""

@@ -9,6 +9,7 @@ from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.snapshot import Calls, Snapshot
 from app.ledger.ledger import Ledger
 from app.ledger.recordings.recorder import Recorder
+from app.mirror.mirrors import Mirrors
 from app.routing.admission import AdmissionQueue
 from app.routing.recent_keys import RecentKeys
 from app.routing.retry_budget import RetryBudget
@@ -25,6 +26,7 @@ class RouterState:
     health: DeploymentHealth
     random: Random
     ledger: Ledger
+    mirrors: Mirrors
     snapshot: Snapshot | None = None
     recorder: Recorder | None = None
     """Writes requests down, to be replayed."""

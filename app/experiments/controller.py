@@ -130,12 +130,11 @@ class Controller:
                     self._judge(now)
             self._keeper.waiting.hold(Taken(batch.router, batch.number, exposures, now))
         router.hear(batch, now)
-        self._pins.take(batch.router, batch.pins, now)
         if self._actions.waits_for_directory:
             self._write(now)
+        self._pins.take(batch.router, batch.pins, now)
         pins, end = self._pins.after(batch.pins_seen, batch.router)
-        stops = self._actions.stops(self._runs, now)
-        had = self._keeper.waiting.acknowledge(batch.router)
+        had, stops = self._keeper.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
         return encode(replace(had, controller=self._pins.id, stops=stops, pins=pins, pins_end=end))
 
     def tick(self) -> None:
@@ -239,12 +238,12 @@ class Controller:
     def _act(self, now: float) -> None:
         """Does with every experiment what follows from its evidence, and tells its analysis what was done."""
         assert self._config is not None
-        self._act_at = now + ACT_S
+        self._act_at, has_acted = now + ACT_S, False
         for judged in self._judged.values():
             if judged.run.stopped_at is None:
-                self._actions.act(judged.run, self._config, judged.analysis.report(now), now)
+                has_acted |= self._actions.act(judged.run, self._config, judged.analysis.report(now), now)
                 judged.analysis.intervene(self._actions.interventions(judged.run))
-        if self._actions.waits_for_directory:
+        if has_acted:
             self._write(now)
 
     def _recover(self) -> None:

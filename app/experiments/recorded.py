@@ -149,10 +149,11 @@ def _lost(contents: Contents, at: float | None) -> dict[tuple[str, str], int]:
 
 def _until(exposures: Exposures, at: float) -> Exposures:
     """What a controller had been told by the Unix time `at`, give or take a router's second."""
-    starts, rows, late, feedback = exposures
+    starts, rows, late, feedback, pairs = exposures
     return Exposures(
         starts.take(starts.at <= at),
         rows.take(rows.at + rows.duration_s <= at),
         late.take(late.at + late.above_s <= at),
         feedback.take(feedback.at <= at),
+        pairs.take(pairs.at <= at),
     )

@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from app.config.schema import Config
 from app.engine.promised_output import is_kept
@@ -17,7 +18,7 @@ from app.ledger.open_batch import Arm, OpenBatch
 from app.ledger.plans import Scope, plan_of, scopes
 from app.ledger.rows import Ending, row_of
 from app.ledger.units import Hashes, request_hash
-from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Reason, Sealed, Start, encode_sealed
+from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Reason, Sealed, Start, encode_sealed
 
 MOST_ENTRIES = 4096
 """Of one batch: starts, rows and the rest, but for the last few."""
@@ -147,6 +148,27 @@ class Ledger:
             self._record(exposure, ending._replace(invalid=is_invalid))
         self._seal_if_full()
 
+    def unit_of(self, exposure: Exposure) -> int:
+        """The hash of the exposure's unit, before its start is recorded."""
+        assert self.hashes is not None, "there is a scope"
+        key = exposure.arrival.key
+        return self.hashes.unit(key if key is not None else f"\0{self.router}:{exposure.seq}")
+
+    def identity_of(self, exposure: Exposure) -> Identity:
+        """Who the request is, without its words."""
+        if exposure.identity is None:
+            self.catch_up()
+        assert exposure.identity is not None, "every start is recorded"
+        return exposure.identity
+
+    def pair(self, exposure: Exposure, primary: str, shadow: str, values: Mapping[str, Any]) -> None:
+        """Records what became of a mirrored request. `values` are the other fields of `wire.Pair`."""
+        identity, batch = self.identity_of(exposure), self._open
+        plan = batch.plan(exposure.scope.plan)
+        names = batch.names[primary], batch.names[shadow]
+        batch.pairs.add(Pair(exposure.seq, identity.at, identity.unit, plan, *names, **values))
+        self._seal_if_full()
+
     def feedback(self, items: Sequence[FeedbackItem]) -> None:
         """Records scores of answers."""
         for item in items:
@@ -205,7 +227,7 @@ class Ledger:
     def _identity(self, exposure: Exposure) -> Identity:
         assert self.hashes is not None, "there is a scope"
         arrival, carried_until = exposure.arrival, exposure.scope.carried_until
-        reason, key = _REASONS[arrival.reason], arrival.key
+        reason = _REASONS[arrival.reason]
         turn, at = turns(arrival.task, arrival.body), self._epoch + arrival.started
         flags = Flag.FORCED.value if reason in _FORCED else 0
         if turn and carried_until is not None and at < carried_until:
@@ -213,7 +235,7 @@ class Ledger:
         facts = (
             at,
             request_hash(arrival.request_id),
-            self.hashes.unit(key if key is not None else f"\0{self.router}:{exposure.seq}"),
+            self.unit_of(exposure),
             self.hashes.caller(arrival.caller),
             reason,
             turn if turn < _MAX_U16 else _MAX_U16,

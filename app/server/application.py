@@ -45,6 +45,7 @@ from app.ledger.recordings.sender import Sender as RecordingSender
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Stop
+from app.mirror.mirrors import Mirrors
 from app.routing.circuit_breaker import Breakers
 from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
@@ -111,13 +112,16 @@ class Router:
             if controller is not None
             else None
         )
+        mirrors = Mirrors(Upstream(), ledger, telemetry, is_stopped=self._snapshots.is_stopped)
         recorder = Recorder(ledger.unit, partial(getrandbits, 64), enabled=recordings is not None)
         self._recordings = (
             RecordingSender(recorder, recordings.record, telemetry, every_s=send_every_s, file_s=recording_file_s)
             if recordings is not None
             else None
         )
-        self.state = RouterState(self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger)
+        self.state = RouterState(
+            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, mirrors
+        )
         self.state.recorder = self._recorder = recorder
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
@@ -192,6 +196,7 @@ class Router:
             self._upstream,
             controller,
             sending,
+            self.state.mirrors.running(),
             recording,
             self._access.running(),
             monitor_event_loop(self.state.telemetry),

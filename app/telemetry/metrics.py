@@ -143,6 +143,19 @@ class Telemetry:
             multiprocess_mode="livemax",
         )
         self._stopped: set[tuple[str, str]] = set()
+        self.mirrored_requests = Counter(
+            "switchyard_mirrored_requests",
+            "Requests drawn for a mirror, by what became of their copy",
+            ("endpoint", "deployment", "outcome"),
+            registry=registry,
+        )
+        self.mirror_waiting = Gauge(
+            "switchyard_mirror_waiting",
+            "Copies that wait for one of the shadow's slots",
+            ("endpoint", "deployment"),
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self.loop_lag = Gauge(
             "switchyard_event_loop_lag_seconds",
             "By how much a timer of one second was late, the last time",
@@ -193,6 +206,14 @@ class Telemetry:
         for arm in self._stopped | stopped:
             self.stops.labels(*arm).set(int(arm in stopped))
         self._stopped = stopped
+
+    def mirrored(self, endpoint: str, deployment: str, outcome: str) -> None:
+        """Counts a request that was drawn for a mirror."""
+        self.mirrored_requests.labels(endpoint, deployment, outcome).inc()
+
+    def mirror_queued(self, endpoint: str, deployment: str, waiting: int) -> None:
+        """So many copies wait."""
+        self.mirror_waiting.labels(endpoint, deployment).set(waiting)
 
     def finish(self, record: Record) -> None:
         """Counts a finished request and writes its access log line."""

@@ -4,11 +4,14 @@ import asyncio
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from app.config.experiments import Experiment
 from app.config.schema import Config
-from app.errors import Unavailable
+from app.control_plane import ControlPlane, Delivery
+from app.errors import Unavailable, UpstreamError
+from app.experiments.acting.changes import Change, carry_out
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.answers import Answers
 from app.experiments.columns import Tables
@@ -26,10 +29,12 @@ class LiveController:
     """A `ControllerClient` that hosts a `Controller` on `base`/<the configuration's ledger.url>.
 
     `absent`: it cannot be reached. `ahead_s`: how far its clock is ahead of the routers', for what takes minutes.
+    `control`: the control plane where experiments move traffic, and that says what is applied; None: they cannot. What
+    the host does every second, it does with every batch: routers send one each second, empty ones among them.
     """
 
-    def __init__(self, base: Path) -> None:
-        self.base = base
+    def __init__(self, base: Path, control: ControlPlane | None = None) -> None:
+        self.base, self.control = base, control
         self.absent = False
         self.ahead_s = 0.0
         self._lock = threading.Lock()
@@ -42,19 +47,33 @@ class LiveController:
         assert self._config is not None
         return self.base / self._config.ledger.url
 
-    def configure(self, config: Config) -> None:
+    def configure(self, config: Config, *, settled: bool = True) -> None:
         """Starts it with the first configuration, later delivers a new one."""
         with self._lock:
             self._config = config
             if self._controller is None:
                 self._start()
-            self._running.configure(config)
+            self._running.configure(config, settled=settled)
 
     async def send(self, batch: bytes) -> bytes:
-        return await asyncio.to_thread(self._ingest, batch)
+        answer = await asyncio.to_thread(self._ingest, batch)
+        await self.move()
+        return answer
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         return await asyncio.to_thread(self._answer, method, path, query, body)
+
+    async def move(self) -> None:
+        """Makes the changes of traffic that experiments want, then reads what is applied."""
+        if self.control is None:
+            return
+        for change in await asyncio.to_thread(self._changes):
+            refusal = await carry_out(self.control, change, self._now())
+            await asyncio.to_thread(self._changed, change, refusal)
+        with suppress(UpstreamError):
+            applied = await self.control.applied()
+            if (config := applied.parsed()) is not None:
+                await asyncio.to_thread(self.configure, config, settled=applied.delivery is Delivery.SETTLED)
 
     async def record(self, recording: bytes) -> None:
         """A `RecordingClient`, too."""
@@ -88,7 +107,12 @@ class LiveController:
     def _start(self) -> None:
         assert self._config is not None
         self._controller = Controller(
-            self._config.ledger, base=self.base, analysis_factory=_analysis, same_run=same_run, clock=self._now
+            self._config.ledger,
+            base=self.base,
+            analysis_factory=_analysis,
+            same_run=same_run,
+            can_move=self.control is not None,
+            clock=self._now,
         )
         self._answers = Answers(self._controller)
 
@@ -102,6 +126,15 @@ class LiveController:
             answer = self._running.ingest(batch)
             self._running.tick()
             return answer
+
+    def _changes(self) -> list[Change]:
+        with self._lock:
+            self._running.tick()
+            return self._running.changes()
+
+    def _changed(self, change: Change, refusal: str | None) -> None:
+        with self._lock:
+            self._running.changed(change, refusal)
 
     def _record(self, recording: bytes) -> None:
         if self.absent:

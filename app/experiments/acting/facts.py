@@ -103,8 +103,6 @@ class Interventions(msgspec.Struct, frozen=True):
     """Guardrails count from then on."""
     since: float = 0.0
     """From when on units count for the next step."""
-    windows: tuple[tuple[float, float | None], ...] = ()
-    """When a stop was in force: arms were not drawn as the plan says."""
 
 
 def author_of(name: str) -> str:

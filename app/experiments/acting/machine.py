@@ -65,7 +65,6 @@ def rolled_back(
     for name in treatments:
         stopped.setdefault(name, Stop(f"{facts.name}/{name}/{revision}", endpoint, name, control))
     intent = _rollback(revision, facts, list(stopped), text) if facts.can_move else None
-    is_open = bool(state.windows) and state.windows[-1][1] is None
     return turned(
         state,
         "stop",
@@ -80,7 +79,6 @@ def rolled_back(
         stops=list(stopped.values()),
         out=list(dict.fromkeys([*state.out, *treatments])),
         seen=list(dict.fromkeys([*state.seen, *seen])),
-        windows=state.windows if is_open else [*state.windows, (now, None)],
     )
 
 
@@ -102,13 +100,7 @@ def resumed(state: State, now: float, text: str, by: str | None = None, kind: st
         out=[],
         armed_since=now if has_acted else state.armed_since,
         seen=[key for key in state.seen if key.startswith("worse ")],
-        windows=closed(state.windows, now),
     )
-
-
-def closed(windows: list[tuple[float, float | None]], now: float) -> list[tuple[float, float | None]]:
-    """The windows, none of them open."""
-    return [(begin, now if end is None else end) for begin, end in windows]
 
 
 def live_alarms(state: State, facts: Facts) -> list[Found]:
@@ -132,7 +124,7 @@ def _stops(state: State, facts: Facts, now: float) -> Turn | None:
         if not facts.settled:
             return None
         text = f"Every router has the plan without {_listed(names)}"
-        return turned(state, "stop_lifted", text, stops=[], windows=closed(state.windows, now))
+        return turned(state, "stop_lifted", text, stops=[])
     text = f"{_listed(names)} was given traffic before the rollback was complete"
     return turned(state, "intent", text, intent=_rollback(state.revision + 1, facts, names, state.text or text))
 

@@ -56,13 +56,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """Guardrails count from then on; None: from the start."""
     seen: list[str] = []
     """Alarms and verdicts that have paused it before."""
-    windows: list[tuple[float, float | None]] = []
-    """When stops were in force: the split was not the plan's."""
 
     @property
     def interventions(self) -> Interventions:
         """What counting depends on."""
-        return Interventions(self.armed_since, self.since, tuple(self.windows))
+        return Interventions(self.armed_since, self.since)
 
     def entry(self, name: str, kind: str, at: float, text: str, **detail: Any) -> Entry:
         """For the journal."""

@@ -53,11 +53,9 @@ def next_sentence(state: State, facts: Facts, now: float) -> str:
 
 
 def _waits(state: State, facts: Facts, step: NextStep | None) -> list[str]:
-    if state.phase != "running" or step is None:
-        return []
     if state.intent is not None:
         return [f"the control plane: {facts.trouble}" if facts.trouble else "the control plane"]
-    return list(step.waits_for)
+    return list(step.waits_for) if state.phase == "running" and step is not None else []
 
 
 def _held(facts: Facts) -> tuple[Cause, str]:

@@ -34,9 +34,6 @@ from app.ledger.wire import FeedbackItem, Flag
 QUANTILES_EVERY_S = 60.0
 """Quantiles read all of their values."""
 
-STOPS_SPREAD_S = 10.0
-"""By which routers' clocks may be off, and a stop late, with room: it hides nothing, since both arms are left out."""
-
 AnyColumns = StartColumns | RowColumns | LateColumns
 C = TypeVar("C", StartColumns, RowColumns, LateColumns)
 
@@ -99,7 +96,7 @@ class Analysis:
     def add_starts(self, starts: StartColumns) -> None:
         """Draws of an arm, of any endpoint."""
         starts, placed = self._belonging(starts)
-        self._watched.add_starts(starts, placed, _random(starts), self._analysed(starts))
+        self._watched.add_starts(starts, placed, _random(starts), _analysed(starts))
 
     def add_rows(self, rows: RowColumns) -> None:
         """Requests that have ended, of any endpoint."""
@@ -107,7 +104,7 @@ class Analysis:
         if not len(rows):
             return
         self._watched.add_rows(rows, placed, _random(rows))
-        analysed = self._analysed(rows)
+        analysed = _analysed(rows)
         if not analysed.any():
             return
         rows, placed = rows.take(analysed), placed.take(analysed)
@@ -135,14 +132,6 @@ class Analysis:
         if experiment.mode == "aa":  # labels share what control lost
             rows = dict.fromkeys(experiment.arms, rows.get(experiment.control, 0) // len(experiment.arms))
         self._watched.traffic.set_lost(rows)
-
-    def _analysed(self, columns: AnyColumns) -> Mask:
-        """Exposures that are compared: none that came while a stop gave one arm's share to the other."""
-        compared = (columns.flags & (Flag.FORCED | Flag.CARRIED)) == 0
-        for begin, end in self._done.windows:
-            end = np.inf if end is None else end + STOPS_SPREAD_S
-            compared &= (columns.at < begin - STOPS_SPREAD_S) | (columns.at > end)
-        return np.asarray(compared)
 
     def _belonging(self, columns: C) -> tuple[C, Placed]:
         placed = self._arms.place(columns)
@@ -273,6 +262,11 @@ class Analysis:
 def _random(columns: AnyColumns) -> Mask:
     """Exposures whose arm was drawn: guardrails count them."""
     return np.asarray((columns.flags & Flag.FORCED) == 0)
+
+
+def _analysed(columns: AnyColumns) -> Mask:
+    """Exposures that are compared."""
+    return np.asarray((columns.flags & (Flag.FORCED | Flag.CARRIED)) == 0)
 
 
 def same_run(old: Experiment, new: Experiment) -> bool:
