@@ -33,8 +33,7 @@ from app.exchange.request import check_constraints, check_headers, check_length,
 from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
-from app.exchange.written_requests import arrived
-from app.exchange.written_requests import ended as written
+from app.exchange.written_requests import answered, arrived
 from app.ledger.conversation import SESSION_HEADER, conversation_key
 from app.ledger.exposure import Exposure
 from app.ledger.recordings.recorder import PendingRequest
@@ -104,7 +103,7 @@ async def handle(
         if original is not None and snapshot is not None:
             mirrored(state, snapshot, call, original, writer)
         if pending is not None and state.recorder is not None:
-            written(state.recorder, pending, record)
+            answered(state.recorder, pending, record)
 
 
 def _request(scope: Mapping[str, Any], headers: Mapping[str, str], *, configured_at: int) -> Request:
