@@ -289,12 +289,14 @@ def replay(
     concurrency: Annotated[
         int, typer.Option(metavar="N", min=1, max=4096, help="Recorded requests under way at once, at most.")
     ] = 256,
-    experiment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Take the metrics of this experiment of --config.")
+    experiment: Annotated[str | None, typer.Option(metavar="NAME", help="Take the metrics of this experiment.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where --experiment is declared. Default: the ledger of the recording, then serve_config.yaml.",
+        ),
     ] = None,
-    config: Annotated[Path, typer.Option(metavar="FILE", help="Where --experiment is declared.")] = Path(
-        "serve_config.yaml"
-    ),
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Keep the replay's ledger in this new directory.")
     ] = None,
