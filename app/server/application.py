@@ -40,8 +40,7 @@ from app.ledger.controller_client import ControllerClient, RecordingClient
 from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
 from app.ledger.recordings.recorder import Recorder
-from app.ledger.recordings.sender import FILE_S
-from app.ledger.recordings.sender import Sender as RecordingSender
+from app.ledger.recordings.sender import FILE_S, RecordingSender
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Stop
