@@ -57,6 +57,7 @@ from app.server.events.feed import EventFeed
 from app.server.experiment_metrics import ExperimentMetrics
 from app.server.experiments_api import ExperimentsApi
 from app.server.http10 import HTTP10
+from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
 from app.server.traffic.api import TrafficApi
 from app.telemetry import tgi_exposition as tgi_metrics
@@ -134,6 +135,7 @@ class Router:
         self._traffic = TrafficApi(
             self._views, telemetry, self._access, control, controller, self.state.recent_keys, ledger.unit
         )
+        self._mirror = MirrorApi(self._views, telemetry, self._access, controller)
         self._experiment_metrics = ExperimentMetrics(controller)
         endpoints = route_apps(self._exchange)
         starlette = Starlette(
@@ -143,6 +145,7 @@ class Router:
                 *self._experiments.routes(),
                 *self._events.routes(),
                 *self._traffic.routes(),
+                *self._mirror.routes(),
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
@@ -263,7 +266,7 @@ class Router:
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]
         experiments = [*self._experiments.operations(), *self._events.operations()]
-        apis = [*self._management.operations(), *experiments, *self._traffic.operations()]
+        apis = [*self._management.operations(), *experiments, *self._traffic.operations(), *self._mirror.operations()]
         return dump(document([*operations(DIALECTS), *apis, *own]))
 
     async def _openapi(self, request: HTTPRequest) -> Response:
