@@ -5,7 +5,7 @@ Seven layers. A module imports from its own layer's packages as listed and from 
 
     1  errors  sse  internal_api                            words that everything shares
     2  config  engine                                       what the YAML may say; vLLM's formats as pure functions
-    3  control_plane  ledger  limits  routing  telemetry  upstream
+    3  control_plane  ledger  limits  mirror  routing  telemetry  upstream
                                                             what one request needs besides its dialect
     4  access  dialects  experiments                        who is calling; each provider's wire format; verdicts
     5  exchange                                             one request's journey: start at `exchange/handler.py`

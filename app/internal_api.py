@@ -14,6 +14,9 @@ EXPERIMENTS = "experiments"
 BATCHES_PATH = "/batches"
 """`POST`, below the experiments' application: a router's batch of exposures. Both ways `MESSAGE_PACK`."""
 
+RECORDINGS_PATH = "/recordings"
+"""`POST`, below the experiments' application: a file of recorded requests, as `MESSAGE_PACK`. 204: it is written."""
+
 API_PATH = "/api"
 """Below the experiments' application: questions, as `app.experiments.answers` answers them."""
 

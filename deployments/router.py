@@ -53,10 +53,12 @@ class RouterDeployment:
             loopback=os.environ.get(LOOPBACK_VARIABLE) == "1",
             several_routers=_has_siblings(replica._deployment_config),
         )
+        controller = HttpController(environment)
         self._router = Router(
             environment,
             control=ServeControl(replica.app_name, replica.deployment),
-            controller=HttpController(environment),
+            controller=controller,
+            recordings=controller,
         )
         self._configured = False
 

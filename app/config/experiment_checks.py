@@ -6,12 +6,15 @@ Problems refuse a configuration; warnings are printed by `switchyard check`. Bot
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from app.config.experiments import STATISTICS, Experiment, Metric, Statistic
+from app.config.experiments import STATISTICS, Experiment, Metric, Ramp, Statistic
 
 _OF_STREAMS = frozenset({"ttft", "itl", "itl_max", "tokens_per_second", "goodput", "slow", "stalled"})
 """Metrics that have values for streamed answers only; embeddings are never streamed."""
 
 _EMBEDDINGS = "embeddings"
+
+ALL = 100
+"""The step of a ramp that is a promotion."""
 
 
 class Endpoint(Protocol):
@@ -63,10 +66,12 @@ def experiment_warnings(experiments: Mapping[str, Experiment], endpoints: Mappin
         if not is_active(experiment):
             continue
         path = f"experiments.{name}"
+        warnings += _acting_warnings(path, experiment, endpoint)
         if endpoint.sticky is None and list(endpoint.tasks) != [_EMBEDDINGS]:
+            moved = ", with every step of the ramp, too" if experiment.ramp is not None else ""
             warnings.append(
                 f"{path}: '{experiment.endpoint}' has no `sticky`, so that the unit is the request, and a chat's turns "
-                "will change model; add `sticky: {by: conversation}` to the endpoint"
+                f"will change model{moved}; add `sticky: {{by: conversation}}` to the endpoint"
             )
         routed = experiment.arms if experiment.mode == "ab" else (experiment.control,)
         for arm in routed:
@@ -76,6 +81,50 @@ def experiment_warnings(experiments: Mapping[str, Experiment], endpoints: Mappin
                     "raise its share, or set `state: draft`"
                 )
     return warnings
+
+
+def _acting_warnings(path: str, experiment: Experiment, endpoint: Endpoint) -> Iterator[str]:
+    """What is to be done with the evidence, and cannot be, or not as it reads."""
+    if experiment.mode == "aa":
+        if any(it.action != "alert" for it in experiment.guardrails if "guardrails" in experiment.model_fields_set):
+            yield f"{path}.guardrails: mode aa routes nothing, so that an alarm is only shown; use `action: alert`"
+    elif experiment.ramp is not None:
+        yield from _ramp_warnings(path, experiment, experiment.ramp, endpoint)
+
+
+def _ramp_warnings(path: str, experiment: Experiment, ramp: Ramp, endpoint: Endpoint) -> Iterator[str]:
+    arms = sum(endpoint.traffic[arm] for arm in experiment.arms)
+    treated = arms - endpoint.traffic[experiment.control]
+    if passed := [step for step in ramp.steps if step < treated]:
+        yield (
+            f"{path}.ramp.steps: '{experiment.endpoint}' begins with {treated} % on the treatments, so that there are "
+            f"no steps to {_listed(passed)} %; lower their `traffic` to {ramp.steps[0]} % or less"
+        )
+    most = arms - experiment.holdout
+    same = [step for step in ramp.steps if step >= most]
+    if len(same) > 1:
+        yield (
+            f"{path}.ramp.steps: treatments get at most {most} % ({arms} % of the traffic is the arms', `holdout` is "
+            f"{experiment.holdout}), so that the steps to {_listed(same)} % are the same; keep one of them"
+        )
+    longest = experiment.ends.after_s
+    if longest is None:
+        return
+    shortest = ramp.hold_s * (len(ramp.steps) - 1)
+    if shortest >= longest:
+        yield (
+            f"{path}.ramp.hold_s: the steps take {shortest:g} s at least, and `ends.after_s` ends the experiment after "
+            f"{longest:g} s; shorten `hold_s` or raise `ends.after_s`"
+        )
+    elif ramp.steps[-1] == ALL and experiment.min_duration_s >= longest:
+        yield (
+            f"{path}.min_duration_s: all traffic waits for {experiment.min_duration_s:g} s, and `ends.after_s` ends "
+            f"the experiment after {longest:g} s; raise `ends.after_s`"
+        )
+
+
+def _listed(steps: Sequence[int]) -> str:
+    return ", ".join(str(step) for step in steps)
 
 
 def _one_per_endpoint(experiments: Mapping[str, Experiment]) -> Iterator[str]:

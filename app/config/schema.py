@@ -20,6 +20,7 @@ from app.config.base import Section as _Model
 from app.config.experiment_checks import experiment_problems
 from app.config.experiments import Experiment, LedgerSettings
 from app.config.mirror import Mirror, Recording
+from app.config.mirror_checks import mirror_problems
 from app.config.plans import Override, PlanSettings
 from app.internal_api import APP_PREFIX
 
@@ -219,6 +220,7 @@ class Config(_Model):
             *self._default_problems(),
             *self._access_problems(),
             *experiment_problems(self.experiments, self.endpoints, self.deployments),
+            *mirror_problems(self.endpoints),
         ]
         if problems:
             raise ConfigError(problems)
@@ -237,6 +239,8 @@ class Config(_Model):
             for listed in (*endpoint.traffic, *(endpoint.fallback or ())):
                 where = f"{path}.traffic" if listed in endpoint.traffic else f"{path}.fallback"
                 problems += self._cannot_serve(where, listed, endpoint.tasks)
+            if endpoint.mirror is not None:
+                problems += self._cannot_serve(f"{path}.mirror.deployment", endpoint.mirror.deployment, endpoint.tasks)
             problems += _outside(f"{path}.plan.overrides", endpoint.plan.overrides, endpoint.traffic)
             if (expires := endpoint.plan.expires) is not None:
                 for listed in expires.weights:

@@ -91,8 +91,10 @@ def _experiments_problems(config: Config, prefixes: Mapping[str, object]) -> lis
         return [f"applications.{EXPERIMENTS}.route_prefix: must be {expected} for the router to find it"]
     declare = f"declare it, with route_prefix {expected} and import_path deployments.experiments:build"
     missing = f"no application is named '{EXPERIMENTS}', which keeps what routers record; {declare}"
-    always = [f"endpoints.{name}.ledger" for name, it in config.endpoints.items() if it.ledger == "always"]
-    return [f"{where}: {missing}" for where in (["experiments"] if config.experiments else always[:1])]
+    recorded = [f"endpoints.{name}.ledger" for name, it in config.endpoints.items() if it.ledger == "always"]
+    recorded += [f"endpoints.{name}.mirror" for name, it in config.endpoints.items() if it.mirror is not None]
+    recorded += [f"endpoints.{name}.record" for name, it in config.endpoints.items() if it.record is not None]
+    return [f"{where}: {missing}" for where in (["experiments"] if config.experiments else recorded[:1])]
 
 
 def check_file(path: Path) -> list[str]:

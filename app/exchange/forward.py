@@ -43,6 +43,7 @@ from app.exchange.response import ResponseWriter
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.ledger.exposure import Exposure
+from app.mirror.original import Original
 from app.routing.traffic import Assignment
 from app.telemetry.logs import event, where
 from app.upstream.client import OnHead
@@ -63,8 +64,8 @@ _MAX_ROLE_BYTES = 64 * 1024
 class Forwarder:
     """Forwards one parsed request: calls a deployment, retries once, writes the answer or relays the stream.
 
-    `exposure` is told what happens, if the endpoint is recorded. `deadline` is in the event loop's time, `size` is the
-    request body's in bytes.
+    `exposure` hears what happens, if the endpoint is recorded, and `original`, if the request is mirrored. `deadline`
+    is in the event loop's time, `size` is the request body's in bytes.
     """
 
     state: RouterState
@@ -74,6 +75,7 @@ class Forwarder:
     exposure: Exposure | None
     deadline: float
     size: int
+    original: Original | None = None
 
     async def forward(self, assignment: Assignment) -> None:
         """Calls the deployment, and another one if it fails before the first byte."""
@@ -173,6 +175,8 @@ class Forwarder:
                 self.writer.record.max_tokens = max_tokens(request.body)
                 if self.exposure is not None:
                     self.exposure.sent(request.path, request.body)
+                if self.original is not None:
+                    self.original.sent(request.path, request.body)
                 if self.call.translation.stream:
                     chunks = await connection.enter_async_context(self._open(target, request))
                     if constrained_field(request.body) is not None:
@@ -203,6 +207,8 @@ class Forwarder:
         in_thread = self.call.translation.needs_model and self.size > _LONG_BODY
         step = await asyncio.to_thread(_first_step, flow) if in_thread else _first_step(flow)
         while not isinstance(step, EngineRequest | Reply):
+            if self.original is not None:
+                self.original.looked_up()
             answers = await self._lookup(target, step)
             with self._malformed_answers():
                 step = _next_step(flow, [from_json(answer) for answer in answers])
@@ -226,6 +232,8 @@ class Forwarder:
                 answer = await self._post(target, request, self._on_head)
         received_at = time.perf_counter()
         record.usage = find_usage(answer)
+        if self.original is not None:
+            self.original.chunk(answer)
         if self.exposure is not None:
             self.exposure.answer(answer)
         serving = replace(serving, total_s=received_at - record.started, engine_s=received_at - sent_at)
@@ -279,12 +287,14 @@ class Forwarder:
         )
 
     async def _relay(self, chunks: AsyncIterator[bytes], stream: Stream, names: DeploymentNames) -> None:
-        clock, exposure = asyncio.get_running_loop().time, self.exposure
+        clock, exposure, original = asyncio.get_running_loop().time, self.exposure, self.original
         in_order = False
         try:
             with self._malformed_answers():
                 async with IdleTimeout(self.snapshot.config.timeouts.idle_s, self.deadline) as idle:
                     async for chunk in chunks:
+                        if original is not None:
+                            original.chunk(chunk)
                         if data := stream.feed(chunk):
                             await self.writer.send_chunk(names.in_events(data))
                         idle.last = now = clock()

@@ -8,7 +8,10 @@ from app.access.guard import Access
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.snapshot import Calls, Snapshot
 from app.ledger.ledger import Ledger
+from app.ledger.recordings.recorder import Recorder
+from app.mirror.mirrors import Mirrors
 from app.routing.admission import AdmissionQueue
+from app.routing.pinned_conversations import PinnedConversations
 from app.routing.recent_keys import RecentKeys
 from app.routing.retry_budget import RetryBudget
 from app.telemetry.metrics import Telemetry
@@ -24,7 +27,11 @@ class RouterState:
     health: DeploymentHealth
     random: Random
     ledger: Ledger
+    pins: PinnedConversations
+    mirrors: Mirrors
     snapshot: Snapshot | None = None
+    recorder: Recorder | None = None
+    """Writes requests down, to be replayed."""
     recent_keys: RecentKeys = field(default_factory=RecentKeys)
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
     queues: defaultdict[str, AdmissionQueue] = field(default_factory=lambda: defaultdict(AdmissionQueue))

@@ -14,6 +14,7 @@ from app.config.experiments import Experiment
 from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed
 from app.experiments.acting.decisions import Request
 from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
+from app.experiments.feed.entries import deeds
 from app.experiments.feed.page import page
 from app.experiments.plan_history import history
 from app.experiments.questions import choice, decision, number, whole_number
@@ -31,6 +32,9 @@ Query = Mapping[str, str]
 JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
 FORMATS = ("json", "markdown", "text")
 MAX_RUNS = 10_000
+DEEDS = 10
+"""How many of the last things that were done with an experiment its report lists."""
+
 REPORT_S = 1.0
 """How long a report is told again."""
 
@@ -146,7 +150,7 @@ class Answers:
                 param="at",
             )
         report = self._report_of(name, self._judged(name))
-        return _formatted(report, form, lambda: document(report))
+        return _formatted(report, form, lambda: self._document(report))
 
     def _history(self, name: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
@@ -199,11 +203,15 @@ class Answers:
         found: list[Series] = []
         for name in self._reader.experiments():
             if (judged := self._reader.analysis(name)) is not None:
-                found += series_of(self._report_of(name, judged))
+                report = self._report_of(name, judged)
+                found += series_of(report, self._reader.acting(report))
         return Answer(200, _json(found))
 
     def _journal(self, query: Query, body: bytes) -> Answer:
         return Answer(200, _json(page(self._reader.entries(), self._reader.experiments(), query)))
+
+    def _document(self, report: Report) -> Iterable[Block]:
+        return document(report, self._reader.acting(report), deeds(self._reader.entries(), report.experiment, DEEDS))
 
     def _experiment(self, name: str) -> Experiment:
         declared = self._reader.experiments()

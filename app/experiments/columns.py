@@ -1,5 +1,5 @@
-"""Batches as columns: equally long numpy arrays, one for each field of `app.ledger.wire.Start`, `Row`, `Late`
-and `FeedbackItem`.
+"""Batches as columns: equally long numpy arrays, one for each field of `app.ledger.wire.Start`, `Row`, `Late`,
+`FeedbackItem` and `Pair`.
 
 Names and plans are interned over the whole life of a controller (`Tables`), so that columns of different batches and
 segments share their codes. Values that may be missing are floats with NaN. A count above its column's range is stored
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from app.ledger.wire import Batch, FeedbackItem, Late, Plan, Row, Start
+from app.ledger.wire import Batch, FeedbackItem, Late, Pair, Plan, Row, Start
 
 U8 = npt.NDArray[np.uint8]
 U16 = npt.NDArray[np.uint16]
@@ -27,17 +27,20 @@ Bool = npt.NDArray[np.bool_]
 
 DTYPES: dict[str, type[np.generic]] = {
     **dict.fromkeys(("router", "seq", "request", "answer", "unit", "caller"), np.uint64),
-    **dict.fromkeys(("plan", "assigned", "served", "dialect", "task", "metric"), np.int32),
+    **dict.fromkeys(("plan", "assigned", "served", "dialect", "task", "metric", "primary", "shadow"), np.int32),
     **dict.fromkeys(("at", "above_s", "value", "max_tokens", "prompt_tokens", "completion_tokens"), np.float64),
-    **dict.fromkeys(("ttft_s", "duration_s", "itl_mean_s", "itl_max_s"), np.float32),
+    **dict.fromkeys(("ttft_s", "duration_s", "itl_mean_s", "itl_max_s", "tokens_per_s", "cosine"), np.float32),
+    **dict.fromkeys(("equal", "equal_words", "same_finish", "same_tools", "length_ratio"), np.float32),
+    **dict.fromkeys(("valid", "primary_valid", "visible", "primary_visible"), np.float32),
+    "tokens": np.float64,
     **dict.fromkeys(("batch", "prompt_bytes"), np.uint32),
     **dict.fromkeys(("status", "turn", "in_flight", "flags"), np.uint16),
-    **dict.fromkeys(("kind", "reason", "error", "attempts", "finish"), np.uint8),
+    **dict.fromkeys(("kind", "reason", "error", "attempts", "finish", "primary_finish", "skipped"), np.uint8),
     **dict.fromkeys(("stream", "cold"), np.bool_),
 }
 """A column of one name has one type, whatever it is a column of."""
 
-NAMES = ("assigned", "served", "dialect", "task", "metric")
+NAMES = ("assigned", "served", "dialect", "task", "metric", "primary", "shadow")
 """The columns that hold codes into `Tables.names`; `plan` holds codes into `Tables.plans`."""
 
 
@@ -171,6 +174,36 @@ class FeedbackColumns(Columns):
         return [FeedbackItem(*values) for values in columns]
 
 
+@dataclass(frozen=True, slots=True)
+class PairColumns(Columns):
+    """`Pair` records."""
+
+    seq: U64
+    unit: U64
+    plan: I32
+    primary: I32
+    shadow: I32
+    status: U16
+    error: U8
+    tokens: F64
+    equal: F32
+    equal_words: F32
+    length_ratio: F32
+    same_finish: F32
+    valid: F32
+    same_tools: F32
+    cosine: F32
+    ttft_s: F32
+    duration_s: F32
+    tokens_per_s: F32
+    primary_valid: F32
+    finish: U8
+    primary_finish: U8
+    visible: F32
+    primary_visible: F32
+    skipped: U8
+
+
 class Exposures(NamedTuple):
     """Everything that one batch, or one segment, tells of requests."""
 
@@ -178,6 +211,7 @@ class Exposures(NamedTuple):
     rows: RowColumns
     late: LateColumns
     feedback: FeedbackColumns
+    pairs: PairColumns
 
     @classmethod
     def concat(cls, parts: Sequence["Exposures"]) -> "Exposures":
@@ -187,6 +221,7 @@ class Exposures(NamedTuple):
             RowColumns.concat([part.rows for part in parts]),
             LateColumns.concat([part.late for part in parts]),
             FeedbackColumns.concat([part.feedback for part in parts]),
+            PairColumns.concat([part.pairs for part in parts]),
         )
 
     @property
@@ -214,6 +249,7 @@ def from_batch(batch: Batch, tables: Tables) -> Exposures:
             RowColumns(**_arrays(batch.rows, Row._fields, names, plans, source)),
             LateColumns(**_arrays(batch.late, Late._fields, names, plans, source)),
             FeedbackColumns(**_feedback(batch.feedback, tables), **_source(source, len(batch.feedback))),
+            PairColumns(**_arrays(batch.pairs, Pair._fields, names, plans, source)),
         )
     except OverflowError as error:
         raise ValueError(f"a value is out of range: {error}") from error

@@ -9,6 +9,7 @@ that stay.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
 from app.experiments.pins import PinExchange
 from app.experiments.plain import exposures_of
 from app.experiments.plan_history import new_plans
+from app.experiments.recordings.keeping import RecordingKeeper
 from app.experiments.report import Report
 from app.experiments.routers import clock_warnings, total_lost
 from app.experiments.runs import Run, SameRun, next_run, runs_of
@@ -72,6 +74,8 @@ class Controller:
         """A batch named a plan that was not known: the configuration may have changed."""
         self._new_analysis, self._same_run, self.now = analysis_factory, same_run, clock
         self._keeper = Keeper(ledger, base, self.tables, clock(), submit=submit, open_store=open_store)
+        self.recordings = RecordingKeeper(partial(open_store, ledger.url, base))
+        """Of requests; in any thread."""
         self._journal = Journal(self._keeper.journal, lambda: self._keeper.durable, self._is_failing)
         self._actions = Actions(self._journal, can_move=can_move)
         self._act_at = 0.0
@@ -126,12 +130,11 @@ class Controller:
             if any(judged.analysis.is_alarmed() for judged in self._judged.values()):
                 self._judge(now)
         router.hear(batch, now)
-        self._pins.take(batch.router, batch.pins, now)
         if self._actions.waits_for_directory:
             self._write(now)
+        self._pins.take(batch.router, batch.pins, now)
         pins, end = self._pins.after(batch.pins_seen, batch.router)
-        stops = self._actions.stops(self._runs, now)
-        had = self._keeper.waiting.acknowledge(batch.router)
+        had, stops = self._keeper.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
         return encode(replace(had, controller=self._pins.id, stops=stops, pins=pins, pins_end=end))
 
     def tick(self) -> None:

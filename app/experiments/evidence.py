@@ -77,7 +77,7 @@ class Judged:
 
     def count(self, exposures: Exposures, tables: Tables) -> None:
         """Adds what belongs to the run; the analysis leaves out other endpoints and what was before it."""
-        starts, rows, late, feedback = exposures
+        starts, rows, late, feedback, _ = exposures
         if len(starts):
             self.analysis.add_starts(_within(starts, self.run.covers(starts.at)))
         if len(rows):

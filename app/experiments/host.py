@@ -93,6 +93,14 @@ class ControllerHost:
         first configuration."""
         return await self._in_thread(partial(self._present().ingest, batch))
 
+    async def record(self, recording: bytes) -> None:
+        """Takes an encoded `RecordingFile`, which is written when this returns.
+
+        Raises InvalidRecording, StoreError, and Unavailable before the first configuration.
+        """
+        work = partial(self._present().recordings.keep, recording)
+        await asyncio.get_running_loop().run_in_executor(self._writer, work)
+
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         """The controller's answer; a refusal is one, too. Raises Unavailable before the first configuration."""
         self._present()

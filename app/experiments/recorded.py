@@ -11,7 +11,7 @@ from typing import Any
 
 from app.config.base import ConfigError
 from app.config.experiments import Experiment
-from app.config.schema import TASKS, Config, parse
+from app.config.schema import Config
 from app.errors import BadRequest, Conflict
 from app.experiments.acting.decisions import Request
 from app.experiments.acting.state import states_of
@@ -21,11 +21,15 @@ from app.experiments.plain import exposures_of
 from app.experiments.report import Report
 from app.experiments.routers import total_lost
 from app.experiments.runs import Run, runs_of
+from app.experiments.stand_in import evenly, stand_in
 from app.experiments.storage import reading
 from app.experiments.storage.journal import Entry
 from app.experiments.storage.reading import Contents
 from app.experiments.storage.store import Missing, open_store
 from app.experiments.waiting import Waiting
+
+REPLAYED = "replayed"
+"""In the journal of a replay: what its report has to say of it, as `notes`."""
 
 
 class RecordedLedger:
@@ -109,43 +113,30 @@ class RecordedLedger:
         return analysis
 
     def _warnings(self) -> list[str]:
+        notes = [note for entry in self._entries if entry.kind == REPLAYED for note in entry.detail.get("notes", ())]
         if self._at is None:
-            return []
-        return ["Computed now, from what had been recorded by then: verdicts have the time of this one look."]
+            return notes
+        return [*notes, "Computed now, from what had been recorded by then: verdicts have the time of this one look."]
 
     def _config_of(self, run: Run) -> Config:
         """A configuration of this one experiment, as far as its analysis needs it."""
         experiment = _section(run)
-        names = dict.fromkeys([*(experiment.arms if experiment.mode == "ab" else [experiment.control])])
-        traffic = self._settings["traffic"].get(experiment.endpoint) or _evenly(list(names))
-        prices = self._settings["prices"]
-        deployments = {
-            # `url` and `space_id` stand for what the analysis does not need.
-            name: {"url": "http://recorded", "model": name, "tasks": list(TASKS), "space_id": "recorded"}
-            | ({"price": prices[name]} if name in prices else {})
-            for name in {**traffic, **names}
-        }
-        sticky = json.loads(run.unit) if run.unit else None
-        plain = {
-            "endpoints": {experiment.endpoint: {"tasks": ["chat"], "traffic": traffic, "sticky": sticky}},
-            "deployments": deployments,
-            "experiments": {run.name: experiment},
-            **({"timeouts": {"total_s": self._settings["total_s"]}} if "total_s" in self._settings else {}),
-        }
+        names = experiment.arms if experiment.mode == "ab" else (experiment.control,)
         try:
-            return parse(plain)
+            return stand_in(
+                run.name,
+                experiment,
+                traffic=self._settings["traffic"].get(experiment.endpoint) or evenly(list(dict.fromkeys(names))),
+                sticky=json.loads(run.unit) if run.unit else None,
+                prices=self._settings["prices"],
+                total_s=self._settings.get("total_s"),
+            )
         except ConfigError as error:
             raise BadRequest(f"The journal does not say enough of '{run.name}' to judge it: {error}") from None
 
 
 def _section(run: Run) -> Experiment:
     return run.experiment if run.stopped_at is None else run.experiment.model_copy(update={"state": "stopped"})
-
-
-def _evenly(names: Sequence[str]) -> dict[str, int]:
-    shares = dict.fromkeys(names, 100 // len(names))
-    shares[names[0]] += 100 - sum(shares.values())
-    return shares
 
 
 def _lost(contents: Contents, at: float | None) -> dict[tuple[str, str], int]:
@@ -158,10 +149,11 @@ def _lost(contents: Contents, at: float | None) -> dict[tuple[str, str], int]:
 
 def _until(exposures: Exposures, at: float) -> Exposures:
     """What a controller had been told by the Unix time `at`, give or take a router's second."""
-    starts, rows, late, feedback = exposures
+    starts, rows, late, feedback, pairs = exposures
     return Exposures(
         starts.take(starts.at <= at),
         rows.take(rows.at + rows.duration_s <= at),
         late.take(late.at + late.above_s <= at),
         feedback.take(feedback.at <= at),
+        pairs.take(pairs.at <= at),
     )

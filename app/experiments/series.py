@@ -34,7 +34,7 @@ class Series(msgspec.Struct, frozen=True):
     value: float
 
 
-def series_of(report: Report, acting: Acting | None = None) -> list[Series]:
+def series_of(report: Report, acting: Acting | None) -> list[Series]:
     """The samples of one experiment; none for what has no value yet."""
     common = {"endpoint": report.endpoint, "experiment": report.experiment}
     return [

@@ -25,3 +25,11 @@ class ControllerClient(Protocol):
 
         Who may ask what is the router's to check, before.
         """
+
+
+class RecordingClient(Protocol):
+    """The same seam for recordings of requests."""
+
+    async def record(self, recording: bytes) -> None:
+        """Hands over an encoded `RecordingFile`; it is written for good when this returns. Raises whatever went
+        wrong."""

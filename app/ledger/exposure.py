@@ -39,6 +39,12 @@ _FAILURES: tuple[tuple[type[SwitchyardError], Failure], ...] = (
 )
 """The most specific first."""
 
+
+def failure_of(error: SwitchyardError) -> Failure:
+    """What an error says of the deployment; NONE for a client's."""
+    return next((failure for kind, failure in _FAILURES if isinstance(error, kind)), Failure.NONE)
+
+
 _FINISHES: Mapping[str, Finish] = {
     **dict.fromkeys(("stop", "end_turn", "stop_sequence"), Finish.STOP),
     **dict.fromkeys(("length", "max_tokens", "max_output_tokens"), Finish.LENGTH),
@@ -198,7 +204,7 @@ class Exposure:
     def failed(self, name: str, error: SwitchyardError) -> None:
         """An attempt at deployment `name` failed. Only the assigned one's failure counts, its first."""
         if name == self.arrival.assigned and self.failure is Failure.NONE:
-            self.failure = next((failure for kind, failure in _FAILURES if isinstance(error, kind)), Failure.NONE)
+            self.failure = failure_of(error)
 
     def diverted(self) -> None:
         """The assigned deployment was not called, since its circuit breaker is open."""

@@ -4,7 +4,7 @@ from collections import Counter
 
 import msgspec
 
-from app.ledger.wire import FeedbackItem, Late, Plan, Row, Sealed, Start, encoder
+from app.ledger.wire import FeedbackItem, Late, Pair, Plan, Row, Sealed, Start, encoder
 
 Arm = tuple[str, str]
 """An endpoint and the assigned deployment."""
@@ -27,7 +27,7 @@ class _Entries:
         self.count = 0
         self._encoded = bytearray()
 
-    def add(self, entry: Start | Row | Late | FeedbackItem) -> None:
+    def add(self, entry: Start | Row | Late | FeedbackItem | Pair) -> None:
         self.count += 1
         encoder.encode_into(entry, self._encoded, -1)
 
@@ -43,13 +43,18 @@ class OpenBatch:
 
     def __init__(self) -> None:
         self.names = _Names()
-        self.starts, self.rows, self.late, self.feedback = _Entries(), _Entries(), _Entries(), _Entries()
+        self.starts, self.rows, self.late = _Entries(), _Entries(), _Entries()
+        self.feedback, self.pairs = _Entries(), _Entries()
         self.arms: Counter[Arm] = Counter()
         self._plans: dict[str, int] = {}
         self._plan_list: list[Plan] = []
 
     def __len__(self) -> int:
-        return self.starts.count + self.rows.count + self.late.count + self.feedback.count
+        return sum(entries.count for entries in self._parts)
+
+    @property
+    def _parts(self) -> tuple[_Entries, ...]:
+        return self.starts, self.rows, self.late, self.feedback, self.pairs
 
     def plan(self, plan: Plan) -> int:
         """The index of a plan. Its id is that of one endpoint: the endpoint's name is part of what is hashed."""
@@ -61,5 +66,4 @@ class OpenBatch:
     def sealed(self, number: int) -> Sealed:
         """As it is kept and sent."""
         names, plans = msgspec.Raw(encoder.encode(list(self.names))), msgspec.Raw(encoder.encode(self._plan_list))
-        arrays = (entries.array() for entries in (self.starts, self.rows, self.late, self.feedback))
-        return Sealed(number, names, plans, *arrays)
+        return Sealed(number, names, plans, *(entries.array() for entries in self._parts))

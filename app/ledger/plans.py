@@ -33,7 +33,8 @@ def content_of(endpoint: Endpoint) -> dict[str, Any]:
     """What a plan says, whichever generation it is, as plain data."""
     plan = endpoint.plan.model_dump(mode="json", include={"overrides", "expires"}, exclude_defaults=True)
     sticky = endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None
-    return {"sticky": sticky, "weights": dict(endpoint.traffic), **plan}
+    mirror = {"mirror": endpoint.mirror.model_dump(mode="json")} if endpoint.mirror is not None else {}
+    return {"sticky": sticky, "weights": dict(endpoint.traffic), **mirror, **plan}
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
@@ -66,14 +67,14 @@ class Scope:
 def scopes(
     config: Config, carried_until: Mapping[str, float], stops: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Scope]:
-    """By endpoint: those with an active experiment, and those with `ledger: always`. So are the arguments."""
+    """By endpoint: with an active experiment or a mirror, and with `ledger: always`. So are the arguments."""
     active = {it.endpoint: it for it in config.experiments.values() if is_active(it)}
     return {
         name: Scope(
             plan_of(name, endpoint, stops.get(name, NO_STOPS)), *_limits(active.get(name)), carried_until.get(name)
         )
         for name, endpoint in config.endpoints.items()
-        if name in active or endpoint.ledger == "always"
+        if name in active or endpoint.mirror is not None or endpoint.ledger == "always"
     }
 
 

@@ -146,6 +146,31 @@ class Late(NamedTuple):
     flags: int
 
 
+class Skip(IntEnum):
+    """Why a request that was drawn to be mirrored was not copied; NONE: it was."""
+
+    NONE = 0
+    BUDGET = 1
+    """`tokens_per_minute` is spent."""
+    QUEUE_FULL = 2
+    """Too many copies wait, or they take too much memory."""
+    REQUEST_TOO_LARGE = 3
+    ANSWER_TOO_LARGE = 4
+    SEVERAL_REQUESTS = 5
+    """The operation takes more than one call of the engine."""
+    BOUND_TO_MODEL = 6
+    """The engine's request was made for the primary's model: it holds tokens."""
+    PRIMARY_FAILED = 7
+    """It failed, or its client left before the end: there is nothing to compare with."""
+    CARRIED = 8
+    """Its conversation may have begun under other weights."""
+    STOPPED = 9
+    """The experiment's controller has stopped the shadow."""
+    BREAKER_OPEN = 10
+    """The shadow has failed several times in a row."""
+    SHUTDOWN = 11
+
+
 class Plan(msgspec.Struct, frozen=True):
     """One version of an endpoint's weights. `id` is ``<generation>-<8 hex digits>`` of the canonical content."""
 
@@ -157,7 +182,8 @@ class Plan(msgspec.Struct, frozen=True):
 class Pair(NamedTuple):
     """A mirrored request: what the shadow did beside the primary. Indexes as in `Row`; None where there is no value.
 
-    Differences are shadow minus primary, in seconds or tokens per second. Comparisons are 1 (as wanted) or 0.
+    Differences are shadow minus primary, in seconds or tokens per second, both counted from the call of the engine.
+    Comparisons are 1 (as wanted) or 0.
     """
 
     seq: int
@@ -165,31 +191,40 @@ class Pair(NamedTuple):
     at: float
     unit: int
     plan: int
-    endpoint: int
     primary: int
+    """The deployment that answered."""
     shadow: int
-    status: int
-    """The shadow's HTTP status; 0 without an answer."""
-    error: int
+    status: int = 0
+    """The shadow's HTTP status, as the router would have passed it on; 0 without an answer."""
+    error: int = 0
     """A `Failure` of the shadow."""
-    tokens: int | None
+    tokens: int | None = None
     """That the shadow's call cost."""
-    equal: int | None
-    equal_words: int | None
+    equal: int | None = None
+    """The same texts and tool calls."""
+    equal_words: int | None = None
     """Equal but for white space."""
-    length_ratio: float | None
+    length_ratio: float | None = None
     """Characters of the shadow's answer by those of the primary's."""
-    same_finish: int | None
-    valid: int | None
-    """Whether the shadow kept what the request demands of the form; None: it demands nothing, or the primary did not
-    keep it."""
-    same_tools: int | None
-    """Tool calls with the same names and arguments."""
-    cosine: float | None
-    """Mean over the embeddings."""
-    ttft_s: float | None
-    duration_s: float | None
-    tokens_per_s: float | None
+    same_finish: int | None = None
+    valid: int | None = None
+    """Whether the shadow kept what the request demands of the form; None: it demands nothing."""
+    same_tools: int | None = None
+    """Tool calls with the same names and arguments; None: neither has any."""
+    cosine: float | None = None
+    """Mean over the embeddings; None, too, where they have another number of dimensions."""
+    ttft_s: float | None = None
+    duration_s: float | None = None
+    tokens_per_s: float | None = None
+    primary_valid: int | None = None
+    finish: int = 0
+    """A `Finish` of the shadow."""
+    primary_finish: int = 0
+    visible: int | None = None
+    """The shadow's answer has text other than white space, or a tool call."""
+    primary_visible: int | None = None
+    skipped: int = 0
+    """A `Skip`. Other than 0, nothing was sent, and nothing is said of the shadow."""
 
 
 class FeedbackItem(msgspec.Struct, frozen=True):
@@ -269,11 +304,12 @@ class Sealed(msgspec.Struct, frozen=True):
     rows: msgspec.Raw
     late: msgspec.Raw
     feedback: msgspec.Raw
+    pairs: msgspec.Raw
 
     @property
     def size(self) -> int:
         """In bytes, nearly what is sent."""
-        parts = (self.names, self.plans, self.starts, self.rows, self.late, self.feedback)
+        parts = (self.names, self.plans, self.starts, self.rows, self.late, self.feedback, self.pairs)
         return 128 + sum(map(len, parts))
 
 
@@ -291,7 +327,10 @@ class _SealedBatch(msgspec.Struct, frozen=True):
     rows: msgspec.Raw
     late: msgspec.Raw
     feedback: msgspec.Raw
+    pairs: msgspec.Raw
     lost: list[Lost]
+    pins: list[Pins]
+    pins_seen: int
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
@@ -324,7 +363,16 @@ def encode(message: Batch | Acknowledgement) -> bytes:
     return encoder.encode(message)
 
 
-def encode_sealed(batch: Sealed, *, router: str, oldest: int, sent_at: float, lost: list[Lost]) -> bytes:
+def encode_sealed(
+    batch: Sealed,
+    *,
+    router: str,
+    oldest: int,
+    sent_at: float,
+    lost: list[Lost],
+    pins: list[Pins] = [],  # noqa: B006  it is not changed
+    pins_seen: int = 0,
+) -> bytes:
     """The same bytes as of a `Batch` with these fields."""
     sealed = _SealedBatch(
         VERSION,
@@ -338,7 +386,10 @@ def encode_sealed(batch: Sealed, *, router: str, oldest: int, sent_at: float, lo
         batch.rows,
         batch.late,
         batch.feedback,
+        batch.pairs,
         lost,
+        pins,
+        pins_seen,
     )
     return encoder.encode(sealed)
 

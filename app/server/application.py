@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cached_property, partial
-from random import Random
+from random import Random, getrandbits
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -36,13 +36,18 @@ from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.snapshot_builder import SnapshotBuilder
 from app.exchange.state import RouterState
-from app.ledger.controller_client import ControllerClient
+from app.ledger.controller_client import ControllerClient, RecordingClient
 from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
+from app.ledger.recordings.recorder import Recorder
+from app.ledger.recordings.sender import FILE_S
+from app.ledger.recordings.sender import Sender as RecordingSender
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Stop
+from app.mirror.mirrors import Mirrors
 from app.routing.circuit_breaker import Breakers
+from app.routing.pinned_conversations import PinnedConversations
 from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.cors import LiveCORS
@@ -79,12 +84,14 @@ class Router:
         random: Random | None = None,
         control: ControlPlane | None = None,
         controller: ControllerClient | None = None,
+        recordings: RecordingClient | None = None,
         access_timing: AccessTiming = DEFAULT_TIMING,
         send_every_s: float = EVERY_S,
+        recording_file_s: float = FILE_S,
     ) -> None:
         """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
-        runs.
+        runs. `recordings` keeps recordings of requests, in files of `recording_file_s` seconds.
         """
         self._environment, self._controller = environment, controller
         self._upstream = Upstream()
@@ -99,14 +106,25 @@ class Router:
         ledger = Ledger(
             partial(unit_secret, environment.internal_key, environment.ledger_base), enabled=controller is not None
         )
-        self._snapshots = SnapshotBuilder(ledger)
-        hearing = Hearing(lambda: self._snapshots.is_watched, self._stop)
+        pins = PinnedConversations(telemetry.pin_missed)
+        self._snapshots = SnapshotBuilder(ledger, pins)
+        hearing = Hearing(pins, lambda: self._snapshots.is_watched, self._stop, telemetry.pinned)
         self._sender = (
             Sender(ledger, controller.send, telemetry, every_s=send_every_s, hearing=hearing)
             if controller is not None
             else None
         )
-        self.state = RouterState(self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger)
+        mirrors = Mirrors(Upstream(), ledger, telemetry, is_stopped=self._snapshots.is_stopped)
+        recorder = Recorder(ledger.unit, partial(getrandbits, 64), enabled=recordings is not None)
+        self._recordings = (
+            RecordingSender(recorder, recordings.record, telemetry, every_s=send_every_s, file_s=recording_file_s)
+            if recordings is not None
+            else None
+        )
+        self.state = RouterState(
+            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, pins, mirrors
+        )
+        self.state.recorder = self._recorder = recorder
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
         self._experiments = ExperimentsApi(
@@ -144,6 +162,7 @@ class Router:
             new = config if isinstance(config, Config) else parse(config)
             reachable = targets(new, self._environment)
             self._access.reconfigure(new)
+            self._recorder.configure(new)
             self.state.recent_keys.configure(new.endpoints)
             self._serve(self._snapshots.configured(new, reachable))
         except ConfigError:
@@ -174,10 +193,13 @@ class Router:
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         controller = self._controller if isinstance(self._controller, AbstractAsyncContextManager) else nullcontext()
         sending = self._sender.running() if self._sender is not None else nullcontext()
+        recording = self._recordings.running() if self._recordings is not None else nullcontext()
         async with (
             self._upstream,
             controller,
             sending,
+            self.state.mirrors.running(),
+            recording,
             self._access.running(),
             monitor_event_loop(self.state.telemetry),
         ):

@@ -28,9 +28,10 @@ class DecisionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     action: Action = Field(
-        description="`promote`: a treatment gets all traffic. `advance`: the ramp's next step, now. `pause`, `resume`: "
-        "the ramp. `rollback`: control gets all traffic, and the ramp pauses. `stop`: the experiment ends, traffic "
-        "stays as it is."
+        description="`promote`: a treatment gets all the traffic that the holdout leaves, and the experiment ends. "
+        "`advance`: the ramp's next step, now. `pause`: no step until somebody resumes. `resume`: it goes on. "
+        "`rollback`: control gets the treatments' traffic, and the ramp pauses. `stop`: the experiment ends, the "
+        "traffic stays."
     )
     reason: Annotated[str, Field(min_length=1, max_length=MAX_REASON)] = Field(description="Why, for the journal.")
     treatment: str | None = Field(

@@ -1,6 +1,7 @@
 """The controller of experiments over HTTP, for routers in other processes. Its host puts the internal key before it.
 
 POST /batches               an encoded batch; the answer is an acknowledgement, both MessagePack
+POST /recordings            an encoded file of recorded requests; 204 once it is written
 GET, POST /api/<path>       a question, answered as `app.experiments.answers` does
 GET /health                 it is alive
 """
@@ -16,7 +17,9 @@ from starlette.routing import Route
 from app.errors import SwitchyardError
 from app.experiments.controller import InvalidBatch
 from app.experiments.host import ControllerHost
-from app.internal_api import API_PATH, BATCHES_PATH, CONTROLLER_HEADER, MESSAGE_PACK
+from app.experiments.recordings.keeping import InvalidRecording
+from app.experiments.storage.store import StoreError
+from app.internal_api import API_PATH, BATCHES_PATH, CONTROLLER_HEADER, MESSAGE_PACK, RECORDINGS_PATH
 
 _OURS = {CONTROLLER_HEADER: "1"}
 
@@ -32,6 +35,10 @@ def experiments_app(host: ControllerHost) -> Starlette:
     async def batches(request: Request) -> Response:
         return Response(await host.send(await request.body()), 200, _OURS, MESSAGE_PACK)
 
+    async def recordings(request: Request) -> Response:
+        await host.record(await request.body())
+        return Response(status_code=204, headers=_OURS)
+
     async def api(request: Request) -> Response:
         path = "/" + request.path_params["path"]
         answer = await host.ask(request.method, path, dict(request.query_params), await request.body())
@@ -43,16 +50,31 @@ def experiments_app(host: ControllerHost) -> Starlette:
     return Starlette(
         routes=[
             Route(BATCHES_PATH, batches, methods=["POST"]),
+            Route(RECORDINGS_PATH, recordings, methods=["POST"]),
             Route(API_PATH + "/{path:path}", api, methods=["GET", "POST"]),
             Route("/health", health, methods=["GET"]),
         ],
-        exception_handlers={InvalidBatch: _invalid, SwitchyardError: _failed},
+        exception_handlers={
+            InvalidBatch: _invalid,
+            InvalidRecording: _invalid_recording,
+            StoreError: _not_written,
+            SwitchyardError: _failed,
+        },
         lifespan=lifespan,
     )
 
 
 async def _invalid(request: Request, raised: Exception) -> Response:
     return JSONResponse({"message": f"This is no batch: {raised}", "param": None}, 400, _OURS)
+
+
+async def _invalid_recording(request: Request, raised: Exception) -> Response:
+    return JSONResponse({"message": f"This is no recording: {raised}", "param": None}, 400, _OURS)
+
+
+async def _not_written(request: Request, raised: Exception) -> Response:
+    message = f"The ledger's directory cannot be written: {raised}"
+    return JSONResponse({"message": message, "param": None}, 503, _OURS)
 
 
 async def _failed(request: Request, raised: Exception) -> Response:

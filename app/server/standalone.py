@@ -2,16 +2,19 @@
 
 import gc
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from app.config.schema import Config
 from app.config.serve_file import load
 from app.config.urls import is_loopback
-from app.ledger.controller_client import ControllerClient
 from app.server.application import Router
 from app.telemetry.logs import log_to_stderr
 from app.upstream.target import RuntimeEnvironment
+
+if TYPE_CHECKING:
+    from app.experiments.host import ControllerHost
 
 
 def run(config: Path, host: str, port: int, serve_url: str) -> None:
@@ -22,7 +25,8 @@ def run(config: Path, host: str, port: int, serve_url: str) -> None:
     loaded = load(config)
     log_to_stderr()
     environment = RuntimeEnvironment.from_environment(serve_url, loopback=is_loopback(host))
-    router = Router(environment, controller=_controller(loaded, environment.ledger_base))
+    controller = _controller(loaded, environment.ledger_base)
+    router = Router(environment, controller=controller, recordings=controller)
     router.reconfigure(loaded)
     # What is here now stays: no collection needs to look at it again. Ray Serve does the same in its replicas.
     gc.collect()
@@ -30,9 +34,10 @@ def run(config: Path, host: str, port: int, serve_url: str) -> None:
     uvicorn.run(router.app, host=host, port=port, log_level="warning", access_log=False)
 
 
-def _controller(config: Config, ledger_base: Path) -> ControllerClient | None:
+def _controller(config: Config, ledger_base: Path) -> "ControllerHost | None":
     """The controller of experiments in this process; None if nothing is recorded."""
-    if not config.experiments and all(endpoint.ledger != "always" for endpoint in config.endpoints.values()):
+    recorded = (it for it in config.endpoints.values() if it.ledger == "always" or it.record is not None)
+    if not config.experiments and not any(recorded):
         return None
     # Imported here: a router without experiments needs neither numpy nor pyarrow.
     from app.experiments.host import host_controller

@@ -129,6 +129,12 @@ class Telemetry:
             registry=registry,
             buckets=_FIRST_TOKEN,
         )
+        self.recorded_requests = Counter(
+            "switchyard_recorded_requests",
+            "Requests written down for a replay, by what became of them: recorded, without_text, lost",
+            ("endpoint", "outcome"),
+            registry=registry,
+        )
         self.stops = Gauge(
             "switchyard_stops",
             "1 while a deployment gets no traffic of an endpoint because of a stop",
@@ -137,6 +143,33 @@ class Telemetry:
             multiprocess_mode="livemax",
         )
         self._stopped: set[tuple[str, str]] = set()
+        self.pins = Gauge(
+            "switchyard_pins",
+            "Conversations that keep the deployment on which they began after a change of traffic",
+            ("endpoint",),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._pinned: set[str] = set()
+        self.pin_misses = Counter(
+            "switchyard_pin_misses",
+            "Requests of running conversations that did not get their deployment after a change of traffic, by cause",
+            ("endpoint", "cause"),
+            registry=registry,
+        )
+        self.mirrored_requests = Counter(
+            "switchyard_mirrored_requests",
+            "Requests drawn for a mirror, by what became of their copy",
+            ("endpoint", "deployment", "outcome"),
+            registry=registry,
+        )
+        self.mirror_waiting = Gauge(
+            "switchyard_mirror_waiting",
+            "Copies that wait for one of the shadow's slots",
+            ("endpoint", "deployment"),
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
         self.loop_lag = Gauge(
             "switchyard_event_loop_lag_seconds",
             "By how much a timer of one second was late, the last time",
@@ -173,6 +206,10 @@ class Telemetry:
         """The bytes of exposures that wait."""
         self.ledger_buffer.set(size)
 
+    def requests_recorded(self, endpoint: str, outcome: str, requests: int) -> None:
+        """Counts requests written down: ``recorded``, ``without_text`` (though it was wanted), or ``lost``."""
+        self.recorded_requests.labels(endpoint, outcome).inc(requests)
+
     def batch_sent(self, seconds: float) -> None:
         """A batch of exposures was acknowledged."""
         self.ledger_batch.observe(seconds)
@@ -183,6 +220,25 @@ class Telemetry:
         for arm in self._stopped | stopped:
             self.stops.labels(*arm).set(int(arm in stopped))
         self._stopped = stopped
+
+    def pinned(self, sizes: Mapping[str, int]) -> None:
+        """How many conversations are pinned, by endpoint."""
+        for endpoint in self._pinned | sizes.keys():
+            self.pins.labels(endpoint).set(sizes.get(endpoint, 0))
+        self._pinned = set(sizes)
+
+    def pin_missed(self, endpoint: str, cause: str) -> None:
+        """Counts a running conversation that changed its deployment: that was ``stopped``, ``gone`` or ``failing``, or
+        the pin came ``late``."""
+        self.pin_misses.labels(endpoint, cause).inc()
+
+    def mirrored(self, endpoint: str, deployment: str, outcome: str) -> None:
+        """Counts a request that was drawn for a mirror."""
+        self.mirrored_requests.labels(endpoint, deployment, outcome).inc()
+
+    def mirror_queued(self, endpoint: str, deployment: str, waiting: int) -> None:
+        """So many copies wait."""
+        self.mirror_waiting.labels(endpoint, deployment).set(waiting)
 
     def finish(self, record: Record) -> None:
         """Counts a finished request and writes its access log line."""

@@ -28,8 +28,8 @@ OnHead = Callable[[Mapping[str, str]], None]
 class Upstream:
     """The connections to deployments. One per process; an async context manager that opens and closes them.
 
-    Each call POSTs a body with the target's own model name. It raises Rejected if the deployment rejects the request
-    and UpstreamError if it fails, both before the first byte of a response.
+    Each call POSTs a body with the target's own model name; bytes are sent as they are. It raises Rejected if the
+    deployment rejects the request and UpstreamError if it fails, both before the first byte of a response.
     """
 
     def __init__(self, *, model_fresh_s: float = FRESH_S, model_max_wait_s: float = MAX_WAIT_S) -> None:
@@ -86,7 +86,7 @@ class Upstream:
         self,
         target: Target,
         path: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, Any] | bytes,
         *,
         request_id: str,
         timeouts: Timeouts,
@@ -119,10 +119,10 @@ class Upstream:
             response.close()
 
     async def _post(
-        self, target: Target, path: str, body: Mapping[str, Any], request_id: str, timeouts: Timeouts
+        self, target: Target, path: str, body: Mapping[str, Any] | bytes, request_id: str, timeouts: Timeouts
     ) -> aiohttp.ClientResponse:
         headers = {**target.headers, "content-type": "application/json", "x-request-id": request_id}
-        data = to_json({**body, "model": target.model})
+        data = body if isinstance(body, bytes) else encoded(body, target)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s)
         return await self._session.post(target.url + path, data=data, headers=headers, timeout=limits)
 
@@ -151,6 +151,11 @@ class Upstream:
                 return response.status < 500 and response.status not in (401, 403)
         except (aiohttp.ClientError, TimeoutError):
             return False
+
+
+def encoded(body: Mapping[str, Any], target: Target) -> bytes:
+    """The body as it is sent to the target."""
+    return to_json({**body, "model": target.model})
 
 
 async def _chunks(response: aiohttp.ClientResponse, first: bytes, target: Target) -> AsyncIterator[bytes]:

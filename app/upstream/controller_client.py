@@ -16,11 +16,13 @@ from app.internal_api import (
     EXPERIMENTS,
     INTERNAL_KEY_HEADER,
     MESSAGE_PACK,
+    RECORDINGS_PATH,
 )
 from app.ledger.controller_client import Answer
 from app.upstream.target import RuntimeEnvironment
 
 BATCH_TIMEOUT_S = 2.0
+RECORDING_TIMEOUT_S = 10.0
 QUESTION_TIMEOUT_S = 30.0
 """A report of millions of requests may take a moment."""
 
@@ -28,7 +30,7 @@ _UNAVAILABLE = "The controller of experiments is not available"
 
 
 class HttpController:
-    """A `ControllerClient`, and an async context manager that opens and closes its connections."""
+    """A `ControllerClient`, a `RecordingClient`, and an async context manager: it opens and closes its connections."""
 
     def __init__(self, environment: RuntimeEnvironment) -> None:
         self._url = f"{environment.serve_url.rstrip('/')}{APP_PREFIX}{EXPERIMENTS}"
@@ -59,6 +61,16 @@ class HttpController:
             if response.status >= 500:
                 raise Unavailable(_UNAVAILABLE)
             raise Broken(f"The controller of experiments refused a batch with status {response.status}: {body[:500]!r}")
+
+    async def record(self, recording: bytes) -> None:
+        """Raises Unavailable, TimedOut, and Broken if the controller refuses the recording."""
+        headers = {"content-type": MESSAGE_PACK}
+        url = self._url + RECORDINGS_PATH
+        async with self._asked("POST", url, RECORDING_TIMEOUT_S, recording, headers) as response:
+            if response.status >= 500:
+                raise Unavailable(_UNAVAILABLE)
+            if response.status >= 400:
+                raise Broken(f"The controller of experiments refused a recording with status {response.status}")
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         """Raises Unavailable and TimedOut."""

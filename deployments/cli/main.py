@@ -116,15 +116,18 @@ def serve(config: ConfigFile = DEFAULT_CONFIG, port: Port = 8000) -> None:
 def deploy(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Apply a changed configuration, live.
 
-    Traffic moves without a restart. An invalid file changes nothing.
+    Traffic moves without a restart. An invalid file changes nothing. The file's split wins over the one that a ramp has
+    reached, and pauses it; a warning says so before.
 
     \b
     Examples:
       switchyard deploy
       switchyard deploy my_config.yaml
     """
+    from deployments.cli.superseding import superseding_warnings
     from deployments.local import launcher
 
+    _warn(superseding_warnings(config))
     launcher.deploy(config)
     typer.echo("Applied: traffic follows within seconds; replicas whose `args` changed are replaced one by one.")
 
@@ -148,7 +151,8 @@ def stop() -> None:
 def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Validate a configuration without starting anything.
 
-    Prints one line for each problem, with the fix. Warnings do not change the exit code.
+    Prints one line for each problem, with the fix. Warnings do not change the exit code. They also say what the file
+    would undo of the ramps that run from this directory.
 
     \b
     Examples:
@@ -157,15 +161,27 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """
     from app.config.base import ConfigError
     from app.config.experiment_checks import experiment_warnings
+    from app.config.mirror_checks import mirror_warnings
     from app.config.serve_file import load
+    from deployments.cli.superseding import superseding_warnings
 
     try:
         loaded = load(config)
     except ConfigError as error:
         raise CommandError("\n".join(error.problems)) from None
-    for warning in experiment_warnings(loaded.experiments, loaded.endpoints):
-        typer.echo(f"warning: {warning}", err=True)
+    _warn(
+        [
+            *experiment_warnings(loaded.experiments, loaded.endpoints),
+            *mirror_warnings(loaded.endpoints, loaded.deployments),
+            *superseding_warnings(config),
+        ]
+    )
     typer.echo(f"{config}: OK")
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        typer.echo(f"warning: {warning}", err=True)
 
 
 @app.command()

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from app.access.guard import AccessTiming
-from app.ledger.controller_client import ControllerClient
+from app.ledger.controller_client import ControllerClient, RecordingClient
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.certificates import self_signed_certificate
@@ -30,6 +30,7 @@ class Rig:
         engines_url: str,
         access_timing: AccessTiming,
         controller: ControllerClient | None = None,
+        recordings: RecordingClient | None = None,
     ) -> None:
         """`controller`: instead of `keeper`."""
         self.blue, self.green, self.mini = engines["blue"], engines["green"], engines["mini"]
@@ -49,8 +50,10 @@ class Rig:
             RuntimeEnvironment(internal_key="internal"),
             random=Random(7),
             controller=controller or self.keeper,
+            recordings=recordings,
             access_timing=access_timing,
             send_every_s=0.02,
+            recording_file_s=0.1,
         )
         self.router.reconfigure(self.config)
         self.url = ""

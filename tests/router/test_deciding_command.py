@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import typer
 
 from app.experiments.storage.journal import Entry
 from app.server.application import Router
@@ -76,7 +77,7 @@ def test_a_treatment_can_be_named(running: Deciding) -> None:
 def test_without_a_yes_nothing_is_decided(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody is there
     code, out, told = running.decide("stop")
-    assert (code, out) == (ExitCode.WRONG, "")
+    assert (code, out.strip()) == (ExitCode.WRONG, "")
     assert told.endswith("Nothing is decided. Without a terminal: add --yes\n")
     for answer, decided in ((False, 0), (True, 1)):
         monkeypatch.setattr(deciding, "_confirmed", lambda answer=answer: answer)
@@ -92,8 +93,9 @@ def test_somebody_else_was_faster(running: Deciding) -> None:
 
 
 def test_what_cannot_be_decided(running: Deciding) -> None:
-    running.controller.refusal = "The experiment runs: there is nothing to resume"
-    assert running.decide("resume", "--yes")[::2] == (ExitCode.WRONG, told_last(running, "resume"))
+    running.controller.refuse("The experiment runs: there is nothing to resume")
+    code, out, told = running.decide("resume", "--yes")
+    assert (code, out, told.splitlines()[-1]) == (1, "", "The experiment runs: there is nothing to resume")
     assert running.switchyard("decide", "red", "stop", "--reason", "x")[0] == ExitCode.WRONG
     assert running.switchyard("decide", NAME, "explode", "--reason", "x")[0] == ExitCode.USAGE
     assert running.switchyard("decide", NAME, "stop")[0] == ExitCode.USAGE
@@ -101,14 +103,6 @@ def test_what_cannot_be_decided(running: Deciding) -> None:
     assert "Nothing acts on" in running.decide("stop", "--yes")[2]
     running.controller.absent = True
     assert running.decide("stop", "--yes")[0] == ExitCode.UNREACHABLE
-    assert running.controller.decisions == []
-
-
-def told_last(running: Deciding, action: str) -> str:
-    """What stands on stderr for a decision that is refused, in every run the same."""
-    told = running.decide(action, "--yes")[2]
-    assert told.endswith(f"{running.controller.refusal}\n")
-    return told
 
 
 class Interrupting(list[str]):
@@ -136,7 +130,7 @@ def test_what_happens_is_followed_until_ctrl_c(running: Deciding, monkeypatch: p
     plan = {"endpoint": "elsewhere", "generation": 2, "weights": {"blue": 100}}
     happened(running, 1762956302.0, "plan", None, **plan)
     printed = Interrupting(3)
-    monkeypatch.setattr(deciding.typer, "echo", printed.print)
+    monkeypatch.setattr(typer, "echo", printed.print)
     later = threading.Timer(0.2, happened, (running, 1762956303.0, "verdict", NAME), {"text": "green is better"})
     later.start()
     assert main(["experiments", "watch", NAME, "--since", "2025-11-12", "--url", running.url]) == 0
@@ -151,7 +145,7 @@ def test_what_happens_is_followed_until_ctrl_c(running: Deciding, monkeypatch: p
 def test_events_as_json(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
     happened(running, 1762956301.0, "alarm", NAME, text="Too many errors.", kind="guardrail")
     printed = Interrupting(1)
-    monkeypatch.setattr(deciding.typer, "echo", printed.print)
+    monkeypatch.setattr(typer, "echo", printed.print)
     assert main(["experiments", "watch", "--since", "0", "--json", "--url", running.url]) == 0
     assert json.loads(printed[0]) == {
         "at": 1762956301.0,

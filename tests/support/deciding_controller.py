@@ -1,44 +1,60 @@
 """A controller in memory on whose experiment something acts: it takes every decision that is not stale."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from app.experiments.summary import Acting, Summary
+from app.errors import Conflict, PreconditionFailed
+from app.experiments.acting.decisions import Request
+from app.experiments.answers import Answers
+from app.experiments.report import Report
+from app.experiments.summary import Acting
 from app.ledger.controller_client import Answer
+from tests.support.experiment_reader import FakeReader
 from tests.support.fake_controller import FakeController
 
 
+class DecidingReader(FakeReader):
+    """Its `doing` changes with each decision."""
+
+    def decide(self, report: Report, request: Request) -> None:
+        assert self.doing is not None
+        if request.revision != self.doing.revision:
+            raise PreconditionFailed(f"revision: the experiment is at {self.doing.revision} now", current={})
+        super().decide(report, request)
+        self.doing = msgspec.structs.replace(self.doing, revision=self.doing.revision + 1, by=request.by)
+
+
 class DecidingController(FakeController):
-    """`acting` is what is told of `green-float32`, `decisions` what came. `overtaken`: somebody decides before each."""
+    """`overtaken`: somebody else decides before each decision. `refusal`: why none makes sense."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.acting: Acting | None = Acting(state="running", revision=7, step=1, share=5, next_share=25)
-        self.decisions: list[dict[str, Any]] = []
+        self.reader = DecidingReader()
+        self.answers = Answers(self.reader)
+        self.acting = Acting(state="running", revision=7, step=1, share=5, next_share=25)
         self.overtaken = False
-        self.refusal = ""
+
+    @property
+    def acting(self) -> Acting | None:
+        """What is done with `green-float32`."""
+        return self.reader.doing
+
+    @acting.setter
+    def acting(self, acting: Acting | None) -> None:
+        self.reader.doing = acting
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """What came and was taken."""
+        return [{name: it for name, it in msgspec.to_builtins(made).items() if it} for made in self.reader.decided]
+
+    def refuse(self, message: str) -> None:
+        """No decision makes sense."""
+        self.reader.refusal = Conflict(message)
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
-        if method == "POST" and path == "/experiments/green-float32/decision" and not self.absent:
-            self.asked.append(f"{method} {path}")
-            return await self._decided(json.loads(body))
-        answer = await super().ask(method, path, query, body)
-        if path == "/experiments/green-float32" and answer.media_type == "application/json":
-            summary = msgspec.json.decode(answer.body, type=Summary)
-            return Answer(200, msgspec.json.encode(msgspec.structs.replace(summary, acting=self.acting)))
-        return answer
-
-    async def _decided(self, decision: dict[str, Any]) -> Answer:
-        assert self.acting is not None
-        if self.overtaken:
+        if method == "POST" and self.overtaken and self.acting is not None:
             self.acting = msgspec.structs.replace(self.acting, revision=self.acting.revision + 1, state="paused")
-        if decision["revision"] != self.acting.revision:
-            return Answer(412, (await self.ask("GET", "/experiments/green-float32", {}, b"")).body)
-        if self.refusal:
-            return Answer(409, json.dumps({"message": self.refusal, "param": None}).encode())
-        self.decisions.append(decision)
-        self.acting = msgspec.structs.replace(self.acting, revision=self.acting.revision + 1, by=decision["by"])
-        return await self.ask("GET", "/experiments/green-float32", {}, b"")
+        return await super().ask(method, path, query, body)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from app.experiments.columns import Exposures, LateColumns, RowColumns, StartColumns, Tables, from_batch
-from tests.support.exposures import NAMES, batch, late, row, start
+from app.experiments.columns import Exposures, LateColumns, PairColumns, RowColumns, StartColumns, Tables, from_batch
+from tests.support.exposures import NAMES, batch, late, pair, row, start
 
 Fields = dict[str, Any]
 
@@ -32,6 +32,10 @@ class Recorder:
     def late(self, *fields: Fields, **batch_fields: Any) -> LateColumns:
         """One late record for each."""
         return self._columns(late=[late(self._next(), **it) for it in fields], **batch_fields).late
+
+    def pairs(self, *fields: Fields, **batch_fields: Any) -> PairColumns:
+        """One mirrored request for each."""
+        return self._columns(pairs=[pair(self._next(), **it) for it in fields], **batch_fields).pairs
 
     def _columns(self, **fields: Any) -> Exposures:
         return from_batch(batch(**fields), self.tables)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.ledger.wire import VERSION, Batch, Late, Plan, Row, Start
+from app.ledger.wire import VERSION, Batch, Late, Pair, Plan, Row, Start
 
 PLAN = Plan("chat", "0-aaaaaaaa", {"blue": 50, "green": 50})
 NAMES = ["blue", "green", "openai", "chat"]
@@ -56,6 +56,36 @@ def late(seq: int, **fields: Any) -> Late:
     return base._replace(**fields)
 
 
+def pair(seq: int, **fields: Any) -> Pair:
+    """A copy of a request that blue (index 0) answered, for green: it said the same, 10 ms later."""
+    base = Pair(
+        seq=seq,
+        at=1000.0 + seq,
+        unit=seq % 5,
+        plan=0,
+        primary=0,
+        shadow=1,
+        status=200,
+        error=0,
+        tokens=50,
+        equal=1,
+        equal_words=1,
+        length_ratio=1.0,
+        same_finish=1,
+        valid=None,
+        same_tools=None,
+        cosine=None,
+        ttft_s=0.0078125,
+        duration_s=0.015625,
+        tokens_per_s=-0.5,
+        finish=1,
+        primary_finish=1,
+        visible=1,
+        primary_visible=1,
+    )
+    return base._replace(**fields)
+
+
 def batch(number: int = 1, router: str = "router-a", **fields: Any) -> Batch:
     """A batch of `router`, empty but for `fields`."""
     values: dict[str, Any] = {
@@ -71,5 +101,6 @@ def batch(number: int = 1, router: str = "router-a", **fields: Any) -> Batch:
         "late": [],
         "feedback": [],
         "lost": [],
+        "pairs": [],
     }
     return Batch(**(values | fields))

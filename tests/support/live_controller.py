@@ -75,6 +75,10 @@ class LiveController:
             if (config := applied.parsed()) is not None:
                 await asyncio.to_thread(self.configure, config, settled=applied.delivery is Delivery.SETTLED)
 
+    async def record(self, recording: bytes) -> None:
+        """A `RecordingClient`, too."""
+        await asyncio.to_thread(self._record, recording)
+
     def advance(self, seconds: float) -> None:
         """Lets time pass for the controller alone: what waits for that long happens now."""
         with self._lock:
@@ -131,6 +135,12 @@ class LiveController:
     def _changed(self, change: Change, refusal: str | None) -> None:
         with self._lock:
             self._running.changed(change, refusal)
+
+    def _record(self, recording: bytes) -> None:
+        if self.absent:
+            raise Unavailable("The controller of experiments cannot be reached")
+        with self._lock:
+            self._running.recordings.keep(recording)
 
     def _answer(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         if self.absent:

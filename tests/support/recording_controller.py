@@ -17,8 +17,10 @@ from app.ledger.wire import (
     Flag,
     Late,
     LateKind,
+    Pair,
     Reason,
     Row,
+    Skip,
     Start,
     Stop,
     decode_batch,
@@ -59,6 +61,24 @@ class Seen:
     @property
     def kind(self) -> LateKind:
         return LateKind(self.item.kind)
+
+
+@dataclass(frozen=True)
+class SeenPair:
+    """A pair with its names in place of indexes; `item` has the rest."""
+
+    item: Pair
+    endpoint: str
+    primary: str
+    shadow: str
+
+    @property
+    def error(self) -> Failure:
+        return Failure(self.item.error)
+
+    @property
+    def skipped(self) -> Skip:
+        return Skip(self.item.skipped)
 
 
 @dataclass
@@ -120,6 +140,18 @@ class Keeper:
         return [it for batch in self._in_order for it in batch.feedback]
 
     @property
+    def pairs(self) -> list[SeenPair]:
+        return [_pair(batch, it) for batch in self._in_order for it in batch.pairs]
+
+    def wait_for_pairs(self, count: int) -> list[SeenPair]:
+        """The pairs, once there are so many."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while len(self.pairs) < count:
+            assert time.monotonic() < deadline, self.pairs
+            time.sleep(0.005)
+        return self.pairs
+
+    @property
     def _in_order(self) -> list[Batch]:
         return [self.batches[key] for key in sorted(list(self.batches))]
 
@@ -143,6 +175,10 @@ class Keeper:
 def _seen(batch: Batch, item: Start | Late) -> Seen:
     plan = batch.plans[item.plan]
     return Seen(item, plan.endpoint, plan.id, batch.names[item.assigned])
+
+
+def _pair(batch: Batch, item: Pair) -> SeenPair:
+    return SeenPair(item, batch.plans[item.plan].endpoint, batch.names[item.primary], batch.names[item.shadow])
 
 
 def _row(batch: Batch, item: Row) -> Seen:

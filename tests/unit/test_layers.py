@@ -14,7 +14,7 @@ from tests.support.project import ROOT
 LAYERS = [
     {"app.errors", "app.sse", "app.internal_api"},
     {"app.config", "app.engine"},
-    {"app.control_plane", "app.ledger", "app.limits", "app.routing", "app.telemetry", "app.upstream"},
+    {"app.control_plane", "app.ledger", "app.limits", "app.mirror", "app.routing", "app.telemetry", "app.upstream"},
     {"app.access", "app.dialects", "app.experiments"},
     {"app.exchange"},
     {"app.server"},

@@ -1,11 +1,13 @@
 """An entry of the journal as an event: times, names and numbers, and a sentence. No hash of a unit or a caller."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import msgspec
 
+from app.experiments.acting.state import KINDS
 from app.experiments.feed.wire import Event
 from app.experiments.rendering import words
 from app.experiments.storage.journal import Entry
@@ -40,6 +42,12 @@ def event_of(entry: Entry, endpoint_of: Callable[[str], str | None]) -> Event | 
         **{name: value for name, value in members(entry.detail).items() if value is not None},
     }
     return Event(id=id_of(entry), kind=kind, endpoint=endpoint, data=data)
+
+
+def deeds(entries: Sequence[Entry], experiment: str, most: int) -> list[tuple[float, str]]:
+    """When something was done with an experiment (Unix seconds), and what: the last ones, the latest last."""
+    found = (it for it in reversed(entries) if it.experiment == experiment and it.kind in KINDS)
+    return [(it.at, _own_text(it.detail)) for it in islice(found, most)][::-1]
 
 
 def _own_text(detail: Detail) -> str:
@@ -79,8 +87,6 @@ def _named(*names: str) -> Callable[[Detail], dict[str, Any]]:
     return lambda detail: {name: detail.get(name) for name in names}
 
 
-_ACTED = ("ramp", "intent", "done", "stop", "stop_lifted", "paused", "resumed", "stopped", "decision")
-
 _FORMS: Mapping[str, tuple[str, Callable[[Detail], Mapping[str, Any]], Callable[[Detail], str]]] = {
     "verdict": ("verdict", _named("metric", "treatment", "verdict", "role"), _own_text),
     "alarm": ("alarm", _named("kind", "metric"), _own_text),
@@ -88,6 +94,6 @@ _FORMS: Mapping[str, tuple[str, Callable[[Detail], Mapping[str, Any]], Callable[
     "run_begun": ("run", _named("started_at"), _begun),
     "run_state": ("run", _named("state"), _run_state),
     "controller_started": ("controller", _named(), lambda detail: "The controller of experiments started"),
-    **{kind: (kind, _acted, _own_text) for kind in _ACTED},
+    **{kind: (kind, _acted, _own_text) for kind in KINDS},
 }
 """By the entry's kind: the event's, the members that it passes on, and its sentence. Other entries are no events."""

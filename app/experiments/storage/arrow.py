@@ -16,7 +16,7 @@ from app.ledger.wire import Plan
 
 C = TypeVar("C", bound=Columns)
 
-COUNTS = ("max_tokens", "prompt_tokens", "completion_tokens")
+COUNTS = ("max_tokens", "prompt_tokens", "completion_tokens", "tokens")
 """Floats with NaN in memory, unsigned integers or null in files."""
 
 _PLAN: tuple[tuple[str, Callable[[Plan], str]], ...] = (

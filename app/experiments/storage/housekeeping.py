@@ -1,5 +1,6 @@
 """Keeps the directory tidy: merges past hours, deletes what is too old and what failures left behind."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -12,11 +13,16 @@ from app.experiments.storage.reading import UNREADABLE
 from app.experiments.storage.segments import EXPOSURES, KINDS, Footer, Segment
 from app.experiments.storage.store import TEMPORARY, Store
 
+RECORDINGS = "recordings"
+"""The folder of recorded requests, which are as old as exposures may become."""
+
 MERGED_RECORDS = 500_000
 """What a merged segment holds at most, in records, so that merging needs little memory."""
 
 ABANDONED_S = 3600.0
 """After this long, a part without its commit or a temporary file is what a crash left."""
+
+_DAY = re.compile(RECORDINGS + r"/date=(\d{4}-\d\d-\d\d)/")
 
 
 def due(footers: Mapping[Segment, Footer], now: float) -> list[Segment]:
@@ -70,9 +76,14 @@ def merge(store: Store, sources: Sequence[Segment], target: Segment) -> Footer |
 
 
 def tidy(store: Store, *, now: float, retention_days: int) -> None:
-    """Deletes segments older than the retention, and what crashes left behind. Raises StoreError."""
+    """Deletes segments and recordings older than the retention, and what crashes left behind. Raises StoreError."""
     oldest = (datetime.fromtimestamp(now, UTC) - timedelta(days=retention_days)).strftime("%Y-%m-%d")
     commits: set[Segment] = set()
+    for file in store.list(RECORDINGS):
+        day = _DAY.match(file.path)
+        is_abandoned = file.path.endswith(TEMPORARY) and file.modified_at < now - ABANDONED_S
+        if is_abandoned or (day is not None and day[1] < oldest):
+            store.delete(file.path)
     for kind in KINDS:  # commits first: what is left of a segment without one counts for nothing
         for file in store.list(kind):
             segment = segments.segment_at(file.path)

@@ -1,7 +1,7 @@
 """Segments: what the controller took from routers in about a minute, as Parquet files that it writes together.
 
     exposures/date=2026-11-12/<writer>-<n>.parquet      rows; always there, written last: it commits the others
-    starts/…  late/…  feedback/…                        same date and name, if there are any; nothing without the first
+    starts/…  late/…  feedback/…  pairs/…               same date and name, if there are any; nothing without the first
 
 `date` is the day (UTC) on which the segment was written. The footer of the first file says which batches the segment
 holds, so that a controller that starts again knows what it need not take twice; every record names its router (a hash)
@@ -26,6 +26,7 @@ from app.experiments.columns import (
     Exposures,
     FeedbackColumns,
     LateColumns,
+    PairColumns,
     RowColumns,
     StartColumns,
     Tables,
@@ -37,11 +38,12 @@ from app.experiments.storage.store import Damaged, Store
 from app.ledger.wire import Lost
 
 EXPOSURES = "exposures"
-KINDS = (EXPOSURES, "starts", "late", "feedback")
+KINDS = (EXPOSURES, "starts", "late", "feedback", "pairs")
 
 _FOOTER = b"switchyard"
 _NONE = Numbers()
-_FEW_VALUES = [*NAMES, "endpoint", "plan", "weights", "router", "batch", "flags", "status", "reason", "finish"]
+_ENUMS = ("flags", "status", "reason", "finish", "primary_finish", "skipped")
+_FEW_VALUES = [*NAMES, "endpoint", "plan", "weights", "router", "batch", *_ENUMS]
 _PATH = re.compile(r"[a-z]+/date=(\d{4}-\d\d-\d\d)/([^/]+)\.parquet")
 
 
@@ -104,6 +106,7 @@ def write(store: Store, segment: Segment, exposures: Exposures, tables: Tables, 
         "starts": exposures.starts,
         "late": exposures.late,
         "feedback": exposures.feedback,
+        "pairs": exposures.pairs,
         EXPOSURES: exposures.rows,
     }
     records = {kind: len(columns) for kind, columns in parts.items()}
@@ -131,8 +134,8 @@ def read(store: Store, segment: Segment, tables: Tables) -> tuple[Footer, Exposu
     def part(kind: str, columns: type[C]) -> C:
         return _read(store, segment, kind, columns, tables)[1] if footer.records.get(kind) else columns.empty()
 
-    starts, late, feedback = part("starts", StartColumns), part("late", LateColumns), part("feedback", FeedbackColumns)
-    return footer, Exposures(starts, rows, late, feedback)
+    starts, late = part("starts", StartColumns), part("late", LateColumns)
+    return footer, Exposures(starts, rows, late, part("feedback", FeedbackColumns), part("pairs", PairColumns))
 
 
 def fresh(exposures: Exposures, known: Mapping[int, Numbers], *, of: Mapping[int, Numbers] | None = None) -> Exposures:

@@ -263,6 +263,61 @@ def export(
     typer.echo(f"{rows} exposures.", err=True)
 
 
+@app.command()
+def replay(
+    recording: Annotated[
+        str, typer.Argument(metavar="FILE_OR_DIRECTORY", help="A recording, or a ledger's directory that has some.")
+    ],
+    arms: Annotated[str, typer.Option(metavar="NAMES", help="Deployments of the endpoint, control first: blue,green.")],
+    endpoint: Annotated[str | None, typer.Option(metavar="NAME", help="Default: the recording's only one.")] = None,
+    speed: Annotated[float, typer.Option(min=0.001, max=1000.0, help="2 sends twice as fast as recorded.")] = 1.0,
+    requests: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Only the first so many. Default: all.")
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option(metavar="N", min=1, max=4096, help="Recorded requests under way at once, at most.")
+    ] = 256,
+    experiment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Take the metrics of this experiment of --config.")
+    ] = None,
+    config: Annotated[Path, typer.Option(metavar="FILE", help="Where --experiment is declared.")] = Path(
+        "serve_config.yaml"
+    ),
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Keep the replay's ledger in this new directory.")
+    ] = None,
+    form: Format = "text",
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Send recorded requests again, to every arm, and report as of an experiment.
+
+    Arrival times are kept. A request goes to all arms at the same moment, the first one drawn; it is one unit of the
+    report. Recordings without texts are replayed with made-up prompts of the same length. Without --experiment, the
+    report is about the time to the first token.
+
+    \b
+    Examples:
+      switchyard experiments replay .run/ledger --arms blue,green
+      switchyard experiments replay .run/ledger --arms blue,green --speed 4 --requests 2000
+      switchyard experiments replay monday.jsonl.gz --arms blue,green --experiment green-float32 --out replays/monday
+    """
+    from deployments.cli.experiments import replaying
+
+    wanted = replaying.Wanted(
+        recording=recording,
+        arms=replaying.arms_of(arms),
+        endpoint=endpoint,
+        requests=requests,
+        speed=speed,
+        concurrency=concurrency,
+        experiment=experiment,
+        config=config,
+        out=out,
+    )
+    _print(replaying.run(wanted, router_client(url, key), key, form))
+
+
 def _source(url: str | None, key: str | None, ledger: str | None = None, at: str | None = None) -> "Source":
     """The ledger's directory, if there is one, else the server."""
     from deployments.cli.experiments.source import Server

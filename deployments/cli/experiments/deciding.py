@@ -30,7 +30,7 @@ def decide(
 
     \b
     Actions:
-      promote   a treatment gets all the traffic that the holdout leaves
+      promote   a treatment gets all the traffic that the holdout leaves, and it is over
       advance   the ramp's next step, without waiting for it
       pause     no step is taken until somebody resumes; the traffic stays
       resume    it goes on

@@ -33,11 +33,11 @@ def consequence(summary: Summary, action: str, treatment: str | None) -> str:
     """What the decision will do, in a sentence. It is refused if it makes no sense."""
     control, treatments, next_share = summary["control"], summary["treatments"], summary["acting"]["next_share"]
     share = f"{next_share} %" if next_share is not None else "the next step's share"
+    get = "gets" if len(treatments) == 1 else "get"
+    chosen = treatment or " or ".join(treatments)
     return {
-        "promote": f"{treatment or ' or '.join(treatments)} gets all the traffic that the holdout leaves.",
-        "advance": f"{_names(treatments)} get {share} of the traffic, without waiting."
-        if len(treatments) > 1
-        else f"{treatments[0]} gets {share} of the traffic, without waiting.",
+        "promote": f"{chosen} gets all the traffic that the holdout leaves, and the experiment is over.",
+        "advance": f"{_names(treatments)} {get} {share} of the traffic, without waiting.",
         "pause": "No step is taken until somebody resumes. The traffic stays as it is, and guardrails stay on.",
         "resume": "It goes on. A ramp whose treatment has no traffic begins at its first step.",
         "rollback": f"{control} gets the traffic of {_names(treatments)} at once, and the ramp pauses.",

@@ -32,7 +32,7 @@ class LiveRig(Rig):
         self.controller = LiveController(base)
         self.headers: dict[str, str] = {}
         """What `report` sends: a key, where one is needed."""
-        super().__init__(engines, url, timing, self.controller)
+        super().__init__(engines, url, timing, self.controller, self.controller)
         self.change(
             ledger={"url": "ledger"},
             endpoints={

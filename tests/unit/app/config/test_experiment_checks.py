@@ -211,6 +211,53 @@ def test_an_endpoint_without_sticky_and_an_arm_without_traffic_are_warned_of() -
     assert warnings(parse(with_experiments(idle, first={**FOUR_LINES, "state": "draft"}))) == []
 
 
+def ramped(green: int, **more: Any) -> list[str]:
+    base = changed("endpoints.chat.traffic", {"blue": 100 - green, "green": green})
+    return warnings(parse(with_experiments(base, first={**FOUR_LINES, "ramp": {}, **more})))
+
+
+def test_a_ramp_that_begins_above_its_first_steps() -> None:
+    assert ramped(1) == []
+    (warning,) = ramped(25)
+    assert warning == (
+        "experiments.first.ramp.steps: 'chat' begins with 25 % on the treatments, so that there are no steps to 1, 5 "
+        "%; lower their `traffic` to 1 % or less"
+    )
+
+
+def test_steps_that_the_holdout_makes_the_same() -> None:
+    assert ramped(0, holdout=10) == []
+    (warning,) = ramped(0, holdout=10, ramp={"steps": [5, 50, 90, 95, 100]})
+    assert warning.startswith("experiments.first.ramp.steps: treatments get at most 90 % (100 % of the traffic is ")
+    assert "the steps to 90, 95, 100 % are the same" in warning
+    (warning,) = ramped(0, holdout=60)
+    assert "the steps to 50, 100 % are the same" in warning
+
+
+def test_a_ramp_that_outlasts_its_experiment() -> None:
+    day = 86400
+    assert ramped(0, ends={"after_s": None}, min_duration_s=30 * day) == []
+    (warning,) = ramped(0, ramp={"hold_s": 4 * day})
+    assert warning.startswith("experiments.first.ramp.hold_s: the steps take 1.3824e+06 s at least")
+    (warning,) = ramped(0, min_duration_s=14 * day)
+    assert warning.startswith("experiments.first.min_duration_s: all traffic waits for 1.2096e+06 s")
+    assert ramped(0, min_duration_s=14 * day, ramp={"steps": [5, 50]}) == []
+
+
+def test_a_ramp_without_sticky_changes_the_model_of_chats_with_every_step() -> None:
+    loose = changed("endpoints.chat.sticky", None)
+    (warning,) = warnings(parse(with_experiments(loose, first={**FOUR_LINES, "ramp": {"steps": [50, 100]}})))
+    assert "will change model, with every step of the ramp, too; add `sticky:" in warning
+
+
+def test_nothing_rolls_back_in_mode_aa() -> None:
+    rig = {**FOUR_LINES, "treatments": ["label"], "mode": "aa"}
+    assert warnings(parse(with_experiments(first=rig))) == []
+    guarded = {**rig, "guardrails": [{"event": "error", "action": "rollback"}]}
+    (warning,) = warnings(parse(with_experiments(first=guarded)))
+    assert warning.startswith("experiments.first.guardrails: mode aa routes nothing")
+
+
 def serve_file(config: dict[str, Any], *more: dict[str, Any]) -> dict[str, Any]:
     router = {"name": "router", "route_prefix": "/", "deployments": [{"name": "Router", "user_config": config}]}
     models = [{"name": name, "route_prefix": f"/deployments/{name}"} for name in config["deployments"]]

@@ -7,16 +7,30 @@ import pytest
 
 from app.experiments.columns import DTYPES, Exposures, RowColumns, StartColumns, Tables, from_batch, router_hash
 from app.ledger.wire import FeedbackItem, Plan, decode_batch, encode
-from tests.support.exposures import NAMES, PLAN, batch, late, row, start
+from tests.support.exposures import NAMES, PLAN, batch, late, pair, row, start
 
 
 def test_every_field_of_a_record_is_a_column() -> None:
     item = FeedbackItem(1000.0, 10_001, 7, "thumbs", 1.0)
     tables = Tables()
     found = from_batch(
-        batch(3, starts=[start(1)], rows=[row(1), row(2, served=-1)], late=[late(9)], feedback=[item]), tables
+        batch(
+            3,
+            starts=[start(1)],
+            rows=[row(1), row(2, served=-1)],
+            late=[late(9)],
+            feedback=[item],
+            pairs=[pair(1, skipped=3)],
+        ),
+        tables,
     )
-    for record, columns in ((start(1), found.starts), (row(1), found.rows), (late(9), found.late)):
+    records = (
+        (start(1), found.starts),
+        (row(1), found.rows),
+        (late(9), found.late),
+        (pair(1, skipped=3), found.pairs),
+    )
+    for record, columns in records:
         for name, value in record._asdict().items():
             column = getattr(columns, name)[0]
             assert math.isnan(column) if value is None else column == value, name
@@ -27,7 +41,7 @@ def test_every_field_of_a_record_is_a_column() -> None:
         }
     assert found.rows.served.tolist() == [0, -1]
     assert found.feedback.items(tables) == [item]
-    assert found.size == 5
+    assert found.size == 6
 
 
 def test_what_came_over_the_wire_is_the_same_as_what_was_recorded() -> None:

@@ -25,6 +25,7 @@ from app.ledger.wire import (
     decode_batch,
     encode_sealed,
 )
+from tests.support.exposures import pair
 
 PROMPTLY = {"guardrails": [{"event": "slow", "ttft_above_s": 1}, {"event": "unfinished", "unfinished_above_s": 2}]}
 SAID = b'{"id":"c","choices":[{"message":{"content":"%b"},"finish_reason":"stop"}]}'
@@ -93,13 +94,15 @@ def test_a_sealed_batch_is_the_batch() -> None:
     row = Row(1, 2.5, 3, 0, 2**64 - 1, 6, 0, 1, -1, 0, 2, 3, True, 200, 0, 1, 10, None, 5, None, 0.5, 1.0, None, None,
               1, 0, 0, False, 8)  # fmt: skip
     parts: Any = (["a", "b"], [plan], [Start(1, 2.5, 3, 0, 1, 0, 0)], [row], [Late(0, 1.0, 1, 2.5, 3, 0, 1, 0)],
-                  [FeedbackItem(1.0, 2, 3, "thumbs", 1.0)])  # fmt: skip
-    names, plans, starts, rows, late, feedback = parts
-    whole = Batch(VERSION, "r", 7, 5, 1.5, names, plans, starts, rows, late, feedback, [])
+                  [FeedbackItem(1.0, 2, 3, "thumbs", 1.0)], [pair(1, cosine=0.5)])  # fmt: skip
+    names, plans, starts, rows, late, feedback, pairs = parts
+    whole = Batch(VERSION, "r", 7, 5, 1.5, names, plans, starts, rows, late, feedback, [], pairs)
     batch = OpenBatch()
     assert [batch.names[name] for name in ("a", "b", "a")] == [0, 1, 0]
     assert [batch.plan(plan), batch.plan(plan)] == [0, 0]
-    for entries, group in zip((batch.starts, batch.rows, batch.late, batch.feedback), parts[2:], strict=True):
+    for entries, group in zip(
+        (batch.starts, batch.rows, batch.late, batch.feedback, batch.pairs), parts[2:], strict=True
+    ):
         for entry in group:
             entries.add(entry)
     sealed = encode_sealed(batch.sealed(7), router="r", oldest=5, sent_at=1.5, lost=[])

@@ -38,7 +38,8 @@ def test_a_plan_is_the_same_everywhere_and_changes_with_whatever_decides_who_is_
     others |= {plan_id(plan={"overrides": [override]}), plan_id(plan={"overrides": [{**override, "until": 2e9}]})}
     lasting = {"at": 2e9, "generation": 0, "weights": {"blue": 100}}
     others |= {plan_id(plan={"expires": lasting}), plan_id(plan={"expires": {**lasting, "at": 3e9}})}
-    assert len(others | {plan_id()}) == 9
+    others |= {plan_id(mirror={"deployment": "green", "percent": percent}) for percent in (5, 10)}
+    assert len(others | {plan_id()}) == 11
     same = plan_id(plan={"by": "alice", "reason": "more green", "since": 1e9, "generation": 0})
     assert same == plan_id(plan={}) == plan_id()
     for number in (0, 7):
@@ -72,6 +73,7 @@ def test_what_is_recorded() -> None:
     assert list(scopes(config({"state": "draft"}), {}, {})) == list(scopes(config({"state": "stopped"}), {}, {})) == []
     always = scopes(config(ledger="always"), {}, {})
     assert (list(always), always["chat"].slow, always["chat"].unfinished) == (["chat"], (), ())
+    assert list(scopes(config(mirror={"deployment": "green", "percent": 5}), {}, {})) == ["chat"]
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ def test_a_wrong_body_names_its_field(rig: Rig, controller: DecidingController, 
 def test_what_makes_no_sense_now_is_a_conflict_in_the_controllers_words(
     rig: Rig, controller: DecidingController
 ) -> None:
-    controller.refusal = "The experiment runs: there is nothing to resume"
-    assert refusal(decide(rig))[:2] == (409, controller.refusal)
+    controller.refuse("The experiment runs: there is nothing to resume")
+    assert refusal(decide(rig))[:2] == (409, "The experiment runs: there is nothing to resume")
 
 
 def test_nothing_acts_on_a_draft_and_so_there_is_nothing_to_decide(rig: Rig, controller: DecidingController) -> None:

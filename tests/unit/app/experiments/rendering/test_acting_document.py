@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 from app.experiments.rendering import markdown, text
@@ -89,6 +88,6 @@ def test_the_report_has_it_before_the_tables() -> None:
 
 
 def test_the_list_has_the_state_that_acting_gives_it() -> None:
-    summary = msgspec.structs.replace(summary_of(SHIP), acting=acting(state="paused", until=NOW))
+    summary = summary_of(SHIP, acting(state="paused", until=NOW))
     row = text.render(list_document([summary])).splitlines()[1]
     assert "paused until 13 Nov 2025 16:20" in row

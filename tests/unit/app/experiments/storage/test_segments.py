@@ -13,7 +13,7 @@ from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import Footer, RouterState, Segment
 from app.experiments.storage.store import Damaged, LocalStore, Missing
 from app.ledger.wire import FeedbackItem, Lost, Plan
-from tests.support.exposures import PLAN, batch, late, row, start
+from tests.support.exposures import PLAN, batch, late, pair, row, start
 
 SEGMENT = Segment("2026-11-12", "w-000001")
 OTHER = Plan("chat", "0-bbbbbbbb", {"blue": 90, "green": 10})
@@ -43,6 +43,7 @@ def exposures(tables: Tables, number: int = 1) -> Exposures:
             ],
             late=[late(seq)],
             feedback=[FeedbackItem(1000.5, 2**63 + seq, 7, "thumbs", -1.5)],
+            pairs=[pair(seq, valid=0, tokens=None), pair(seq + 1, skipped=1, status=0)],
         ),
         tables,
     )
@@ -63,7 +64,7 @@ def test_a_segment_comes_back_as_it_was_written(store: LocalStore) -> None:
     found, read = segments.read(store, SEGMENT, tables)
     assert same(read, written)
     assert read.feedback.items(tables)[0] == FeedbackItem(1000.5, 2**63 + 10, 7, "thumbs", -1.5)
-    assert found.records == {"exposures": 6, "starts": 6, "late": 3, "feedback": 3}
+    assert found.records == {"exposures": 6, "starts": 6, "late": 3, "feedback": 3, "pairs": 6}
     assert found == segments.read_footer(store, SEGMENT)
     assert found.routers["router-a"].lost == [Lost("chat", "blue", 5)]
 
@@ -97,7 +98,7 @@ def test_an_empty_segment_is_one_file(store: LocalStore) -> None:
     nothing = Exposures.concat([])
     segments.write(store, SEGMENT, nothing, Tables(), footer())
     assert same(segments.read(store, SEGMENT, Tables())[1], nothing)
-    assert [store.list(kind) != [] for kind in segments.KINDS] == [True, False, False, False]
+    assert [store.list(kind) != [] for kind in segments.KINDS] == [True, False, False, False, False]
 
 
 def test_parts_without_their_commit_do_not_count_and_are_deleted_after_an_hour(store: LocalStore) -> None:
@@ -112,7 +113,7 @@ def test_parts_without_their_commit_do_not_count_and_are_deleted_after_an_hour(s
     housekeeping.tidy(store, now=now + 3000, retention_days=3650)
     assert store.list("starts") != []
     housekeeping.tidy(store, now=now + 4000, retention_days=3650)
-    assert [store.list(kind) for kind in segments.KINDS] == [[], [], [], []]
+    assert [store.list(kind) for kind in segments.KINDS] == [[], [], [], [], []]
 
 
 def test_a_file_that_is_no_segment_is_left_out_and_left_alone(store: LocalStore) -> None:
@@ -139,7 +140,7 @@ def test_merging_holds_every_batch_once(store: LocalStore) -> None:
     assert (merged.batches, merged.merged) == ({"router-a": [[1, 3], [5, 5]]}, True)
     (found,) = reading.history(store, 0.0, Tables(), {})
     assert sorted(found.rows.batch.tolist()) == [1, 1, 2, 2, 3, 3, 5, 5]
-    assert [len(store.list(kind)) for kind in segments.KINDS] == [1, 1, 1, 1]
+    assert [len(store.list(kind)) for kind in segments.KINDS] == [1, 1, 1, 1, 1]
 
 
 def test_a_merged_segment_beside_its_sources_changes_nothing(store: LocalStore) -> None:

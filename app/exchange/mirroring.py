@@ -1,0 +1,48 @@
+"""What mirrors hear of a request: that its arm was drawn, and its end."""
+
+from functools import partial
+
+from app.dialects.base import Call, EngineRequest
+from app.engine.stream_collector import StreamCollector
+from app.exchange.response import ResponseWriter
+from app.exchange.snapshot import Snapshot
+from app.exchange.state import RouterState
+from app.ledger.exposure import Exposure
+from app.mirror.mirrors import Served
+from app.mirror.original import Original
+from app.routing.traffic import Assignment
+
+_CHOSEN = ("header", "model", "override")
+
+
+def to_mirror(
+    state: RouterState, snapshot: Snapshot, assignment: Assignment, exposure: Exposure | None, size: int
+) -> Original | None:
+    """What is to hear of the request, if it is to be mirrored. `size`: its body's, in bytes."""
+    if exposure is None or assignment.reason in _CHOSEN:
+        return None
+    name = assignment.endpoint
+    if (endpoint := snapshot.config.endpoints.get(name)) is None or (mirror := endpoint.mirror) is None:
+        return None
+    return state.mirrors.draw(name, mirror, exposure, size)
+
+
+def mirrored(state: RouterState, snapshot: Snapshot, call: Call, original: Original, writer: ResponseWriter) -> None:
+    """The response is over: a copy goes to the shadow, if there is something to compare it with."""
+    record = writer.record
+    served = Served(
+        deployment=original.exposure.served,
+        complete=writer.finished and writer.failure is None and record.status == 200 and not record.error,
+        bound=call.translation.needs_model,
+        target=snapshot.targets[original.mirror.deployment],
+        timeouts=snapshot.config.timeouts,
+        new_collector=partial(_collector, call, original),
+        usage=record.usage,
+    )
+    state.mirrors.ended(original, served)
+
+
+def _collector(call: Call, original: Original) -> StreamCollector | None:
+    if call.translation.stream:
+        return None
+    return call.translation.collector(EngineRequest(original.path, original.body))

@@ -1,0 +1,1 @@
+"""Recordings of requests in the ledger's directory."""

@@ -1,0 +1,54 @@
+"""When each request of a replay is sent, and to which arm first."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from app.experiments.replay.requests import Replayed
+
+LATE_S = 1.0
+"""A request that is sent so much later than it should is told of."""
+
+
+@dataclass(slots=True)
+class Punctuality:
+    """How well the arrival times were kept."""
+
+    late: int = 0
+    most_s: float = 0.0
+
+
+def offsets(requests: Sequence[Replayed], speed: float) -> list[float]:
+    """Seconds after the first request, at `speed` times the recorded pace."""
+    return [(it.recorded.at - requests[0].recorded.at) / speed for it in requests]
+
+
+def order(arms: Sequence[str], weights: Sequence[int], random: Random) -> list[str]:
+    """The arms in the order in which they get a request. The first is drawn by the weights, so that the split of first
+    requests is what the test of the split expects."""
+    first = random.choices(arms, weights)[0]
+    others = [arm for arm in arms if arm != first]
+    random.shuffle(others)
+    return [first, *others]
+
+
+async def due(
+    requests: Sequence[Replayed],
+    speed: float,
+    slots: asyncio.Semaphore,
+    punctuality: Punctuality,
+    *,
+    clock: Callable[[], float],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncIterator[tuple[int, Replayed]]:
+    """Each request with its number, once it is time for it and a slot is free, which the caller gives back."""
+    began = clock()
+    for number, (offset, request) in enumerate(zip(offsets(requests, speed), requests, strict=True)):
+        if (pause := began + offset - clock()) > 0:
+            await sleep(pause)
+        await slots.acquire()
+        if (behind := clock() - began - offset) > LATE_S:
+            punctuality.late += 1
+            punctuality.most_s = max(punctuality.most_s, behind)
+        yield number, request

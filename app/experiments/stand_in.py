@@ -1,0 +1,43 @@
+"""A configuration of one experiment alone, where the real one is not at hand: as much of it as an analysis needs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.config.experiments import Experiment
+from app.config.schema import TASKS, Config, parse
+
+
+def stand_in(
+    name: str,
+    experiment: Experiment,
+    *,
+    traffic: Mapping[str, int],
+    sticky: Mapping[str, Any] | None,
+    prices: Mapping[str, Any] | None = None,
+    ledger: str | None = None,
+    total_s: float | None = None,
+) -> Config:
+    """`prices` by deployment, `ledger`: a directory, `total_s`: the timeout of requests. Raises ConfigError."""
+    arms = experiment.arms if experiment.mode == "ab" else (experiment.control,)
+    deployments = {
+        # `url` and `space_id` stand for what the analysis does not need.
+        it: {"url": "http://recorded", "model": it, "tasks": list(TASKS), "space_id": "recorded"}
+        | ({"price": prices[it]} if prices and it in prices else {})
+        for it in {**traffic, **dict.fromkeys(arms)}
+    }
+    return parse(
+        {
+            "endpoints": {experiment.endpoint: {"tasks": ["chat"], "traffic": dict(traffic), "sticky": sticky}},
+            "deployments": deployments,
+            "experiments": {name: experiment},
+            **({"ledger": {"url": ledger}} if ledger is not None else {}),
+            **({"timeouts": {"total_s": total_s}} if total_s is not None else {}),
+        }
+    )
+
+
+def evenly(names: Sequence[str]) -> dict[str, int]:
+    """The same share for each, in percent; the first has what is left over."""
+    shares = dict.fromkeys(names, 100 // len(names))
+    shares[names[0]] += 100 - sum(shares.values())
+    return shares

@@ -1,0 +1,1 @@
+"""Requests written down to be replayed: a router's side. Nothing here is awaited by a request."""

@@ -1,0 +1,167 @@
+"""What a router writes down of requests: which of them, and their lines. `sender.Sender` hands them to the controller.
+
+Synchronous. `begin` and `end` run on the event loop and only append to a list, `lines` runs in a thread.
+"""
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from app.config.mirror import Recording
+from app.config.schema import Config
+from app.engine.usage import Usage
+from app.ledger.conversation import turns
+from app.ledger.recordings.facts import parameters
+from app.ledger.recordings.redaction import anonymous
+from app.ledger.recordings.wire import RecordedRequest, encoder
+
+MOST_PENDING = 4096
+MOST_PENDING_BYTES = 32 * 1024 * 1024
+"""Requests that wait for their line, and the bodies of those whose text is recorded."""
+
+MOST_TEXT_BYTES = 256 * 1024
+"""The text of a larger request is left out."""
+
+Outcome = Literal["recorded", "without_text", "lost"]
+Redact = Callable[[Mapping[str, Any], Sequence[str]], dict[str, Any] | None]
+"""`redactor.Redactor.redacted`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is recorded of an endpoint: its settings, and which units' hashes are below `limit` of 2**64."""
+
+    endpoint: str
+    settings: Recording
+    limit: int
+
+
+@dataclass(slots=True)
+class PendingRequest:
+    """A request whose line is to be written. `body` is the request in vLLM's fields."""
+
+    scope: Scope
+    at: float
+    plan: str
+    dialect: str
+    task: str
+    stream: bool
+    unit: int
+    prompt_bytes: int
+    body: Mapping[str, Any]
+    status: int = 0
+    usage: Usage | None = None
+    max_tokens: object = None
+    """What the engine was allowed to write."""
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A line as it is sent, and what became of its request."""
+
+    endpoint: str
+    outcome: Outcome
+    line: bytes
+
+
+class Recorder:
+    """`unit_of` returns the hash of a sticky key, `draw` 64 random bits. `enabled` False: nobody takes recordings."""
+
+    def __init__(
+        self,
+        unit_of: Callable[[str], int],
+        draw: Callable[[], int],
+        *,
+        enabled: bool,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.lost: Counter[str] = Counter()
+        """Requests that were dropped because too many waited, by endpoint."""
+        self._unit_of, self._draw, self._enabled, self._clock = unit_of, draw, enabled, clock
+        self._scopes: Mapping[str, Scope] = {}
+        self._pending: list[PendingRequest] = []
+        self._size = 0
+
+    def configure(self, config: Config) -> None:
+        """Records what `config` says, from the next request on."""
+        found = {name: endpoint.record for name, endpoint in config.endpoints.items() if self._enabled}
+        self._scopes = {
+            name: Scope(name, settings, round(settings.percent / 100 * 2**64))
+            for name, settings in found.items()
+            if settings is not None
+        }
+
+    def scope(self, endpoint: str) -> Scope | None:
+        """What is recorded of an endpoint; None if nothing is."""
+        return self._scopes.get(endpoint)
+
+    def unit(self, scope: Scope, key: str | None) -> int | None:
+        """The hash of the unit with this sticky key, or of a request that has none; None if it is not recorded."""
+        unit = self._unit_of(key) if key is not None else self._draw()
+        return unit if _place(unit) < scope.limit else None
+
+    def end(self, request: PendingRequest) -> None:
+        """The request is over: its line is written later."""
+        size = request.prompt_bytes if request.scope.settings.text == "full" else 0
+        if len(self._pending) >= MOST_PENDING or self._size + size > MOST_PENDING_BYTES:
+            self.lost[request.scope.endpoint] += 1
+            return
+        self._pending.append(request)
+        self._size += size
+
+    def take(self) -> list[PendingRequest]:
+        """The requests that wait."""
+        pending, self._pending, self._size = self._pending, [], 0
+        return pending
+
+    def now(self, age_s: float) -> float:
+        """Unix seconds of `age_s` ago."""
+        return self._clock() - age_s
+
+
+def line_of(request: PendingRequest, redact: Redact) -> Line:
+    """The request's line. May take as long as `redact`."""
+    settings, body = request.scope.settings, request.body
+    text: dict[str, Any] | None = None
+    outcome: Outcome = "recorded"
+    if settings.text == "full":
+        text = _text(request, redact)
+        outcome = "recorded" if text is not None else "without_text"
+    usage = request.usage
+    recorded = RecordedRequest(
+        at=request.at,
+        endpoint=request.scope.endpoint,
+        plan=request.plan,
+        dialect=request.dialect,
+        task=request.task,
+        stream=request.stream,
+        unit=f"{request.unit:016x}",
+        turn=turns(request.task, body),
+        status=request.status,
+        prompt_bytes=request.prompt_bytes,
+        prompt_tokens=usage.prompt_tokens if usage is not None else None,
+        completion_tokens=usage.completion_tokens if usage is not None else None,
+        parameters=parameters(request.task, {"max_tokens": request.max_tokens, **body}),
+        body=text,
+    )
+    try:
+        line = encoder.encode(recorded)
+    except (ValueError, TypeError, RecursionError):  # half of a surrogate pair is no text
+        line, outcome = encoder.encode(msgspec.structs.replace(recorded, body=None)), "without_text"
+    return Line(request.scope.endpoint, outcome, line)
+
+
+def _text(request: PendingRequest, redact: Redact) -> dict[str, Any] | None:
+    if request.prompt_bytes > MOST_TEXT_BYTES:
+        return None
+    body, patterns = anonymous(request.body), request.scope.settings.redact
+    return redact(body, patterns) if patterns else body
+
+
+def _place(unit: int) -> int:
+    """Where a unit lies among all: apart from the hash that draws its arm."""
+    return int.from_bytes(hashlib.blake2b(unit.to_bytes(8), person=b"recordings", digest_size=8).digest())

@@ -1,0 +1,85 @@
+"""Takes out of a request's body what names its caller, and what matches the patterns of `redact`. Pure.
+
+A pattern may take exponential time, and Python's `re` holds the interpreter's lock meanwhile: with patterns, call this
+in the process of `redaction_worker` only.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+REDACTED = "[redacted]"
+
+CALLERS = frozenset(
+    "user safety_identifier prompt_cache_key prompt_cache_retention metadata session_id request_id cache_salt".split()
+)
+"""Fields that name the caller or hold its own records: they are never written down."""
+
+_DEEPEST = 100
+"""JSON that is nested deeper is left out: it is no request that a model would answer."""
+
+
+class NotRedactable(Exception):
+    """The body holds text in a form in which patterns cannot find anything."""
+
+
+def anonymous(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body without the fields that name its caller."""
+    return {name: value for name, value in body.items() if name not in CALLERS}
+
+
+def redacted(body: Mapping[str, Any], patterns: Sequence[str]) -> dict[str, Any]:
+    """The body with `[redacted]` for every match of a pattern in a string, the names of members included.
+
+    Below the first level, a number that matches becomes the string `[redacted]`, too. Raises NotRedactable for prompts
+    that are token ids or embeddings, and for JSON that is nested too deep.
+    """
+    if not patterns:
+        return dict(body)
+    if "prompt_embeds" in body or any(_holds_token_ids(body.get(name)) for name in ("prompt", "input")):
+        raise NotRedactable
+    compiled = [re.compile(pattern) for pattern in patterns]
+    return _members(
+        (_text(name, compiled), value if _is_number(value) else _value(value, compiled, 1))
+        for name, value in body.items()
+    )
+
+
+def _holds_token_ids(value: Any) -> bool:
+    return isinstance(value, list) and any(_is_number(it) or _holds_token_ids(it) for it in value)
+
+
+def _value(value: Any, patterns: Sequence[re.Pattern[str]], depth: int) -> Any:
+    if depth > _DEEPEST:
+        raise NotRedactable
+    if isinstance(value, str):
+        return _text(value, patterns)
+    if isinstance(value, list):
+        return [_value(part, patterns, depth + 1) for part in value]
+    if isinstance(value, dict):
+        return _members((_text(name, patterns), _value(part, patterns, depth + 1)) for name, part in value.items())
+    if _is_number(value) and any(pattern.search(str(value)) for pattern in patterns):
+        return REDACTED
+    return value
+
+
+def _members(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; names that have become the same are told apart by a number."""
+    found: dict[str, Any] = {}
+    for name, value in members:
+        unique, count = name, 1
+        while unique in found:
+            count += 1
+            unique = f"{name} {count}"
+        found[unique] = value
+    return found
+
+
+def _text(text: str, patterns: Sequence[re.Pattern[str]]) -> str:
+    for pattern in patterns:
+        text = pattern.sub(REDACTED, text)
+    return text
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

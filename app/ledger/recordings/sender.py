@@ -1,0 +1,186 @@
+"""Hands what is recorded to the controller, in files of about a minute. Nobody waits for it.
+
+A file is kept until the controller has written it. Beyond the bound the oldest file is dropped, and its requests are
+counted as lost.
+"""
+
+import asyncio
+import gzip
+import logging
+import os
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple, Protocol
+
+from app.errors import Broken
+from app.ledger.recordings.recorder import Line, PendingRequest, Recorder, Redact, line_of
+from app.ledger.recordings.redactor import Redactor
+from app.ledger.recordings.wire import VERSION, RecordingFile, encode_file
+from app.telemetry.logs import event, where
+
+EVERY_S = 1.0
+FILE_S = 60.0
+FILE_BYTES = 4 * 1024 * 1024
+"""A file ends when its first line has waited so long, or when it has so many bytes."""
+
+MOST_WAITING_BYTES = 16 * 1024 * 1024
+"""Of compressed files that the controller does not have."""
+
+TIMEOUT_S = 10.0
+FLUSH_S = 5.0
+"""How long the end of the process may wait for the last file."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
+_log = logging.getLogger("switchyard")
+
+Send = Callable[[bytes], Awaitable[None]]
+"""Hands over an encoded `RecordingFile`; returns once it is written for good. Raises Broken if the file is refused for
+good, and whatever else went wrong."""
+
+
+class RecordingObserver(Protocol):
+    """Counts what happens here: `telemetry.metrics.Telemetry`."""
+
+    def requests_recorded(self, endpoint: str, outcome: str, requests: int) -> None: ...
+
+
+class _Waiting(NamedTuple):
+    message: bytes
+    requests: Mapping[tuple[str, str], int]
+    """By endpoint and outcome."""
+
+
+class Sender:
+    """One file is under way at a time. A controller that fails is left alone for 1, 2, 4 … 30 seconds."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        send: Send,
+        observer: RecordingObserver,
+        *,
+        every_s: float = EVERY_S,
+        file_s: float = FILE_S,
+        most_waiting_bytes: int = MOST_WAITING_BYTES,
+        redact: Redact | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._recorder, self._send, self._observer = recorder, send, observer
+        self._every_s, self._file_s, self._clock = every_s, file_s, clock
+        self._most_waiting_bytes = most_waiting_bytes
+        self._redactor = Redactor()
+        self._redact = redact or self._redactor.redacted
+        self._router = os.urandom(8).hex()
+        self._number = 0
+        self._ended: list[PendingRequest] = []
+        self._lines: list[Line] = []
+        self._begun_at = 0.0
+        self._waiting: deque[_Waiting] = deque()
+        self._pause_s = 0.0
+        self._not_before = clock()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Sends while the block runs, and what is left at its end."""
+        stopping = asyncio.Event()
+        task = asyncio.create_task(self._run(stopping))
+        try:
+            yield
+        finally:
+            stopping.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_S):
+                    await task
+                    await self.round(flush=True)
+            self._lose_all()
+            self._redactor.close()
+
+    async def _run(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), self._every_s)
+            try:
+                await self.round()
+            except Exception as error:  # noqa: BLE001  a bug in one round must not end the recording
+                _log.error("Recordings could not be sent", extra=event("recording_failed", traceback=where(error)))
+
+    async def round(self, *, flush: bool = False) -> None:
+        """Writes the lines of what has ended, ends the file if it is time, sends what waits.
+
+        `flush`: ends the file in any case, and tries the controller even if it has failed just now.
+        """
+        await self._write_lines()
+        is_full = sum(len(it.line) for it in self._lines) >= FILE_BYTES
+        if self._lines and (flush or is_full or self._clock() - self._begun_at >= self._file_s):
+            await self._end_file()
+        if flush or self._clock() >= self._not_before:
+            await self._send_all()
+
+    async def _write_lines(self) -> None:
+        self._ended += self._recorder.take()
+        if self._ended:
+            if not self._lines:
+                self._begun_at = self._clock()
+            self._lines += await asyncio.to_thread(self._lines_of, list(self._ended))
+            self._ended.clear()
+        lost, self._recorder.lost = self._recorder.lost, Counter()
+        for endpoint, requests in lost.items():
+            self._observer.requests_recorded(endpoint, "lost", requests)
+
+    def _lines_of(self, pending: list[PendingRequest]) -> list[Line]:
+        return [line_of(request, self._redact) for request in pending]
+
+    async def _end_file(self) -> None:
+        lines = self._lines
+        self._number += 1
+        text = b"\n".join(it.line for it in lines) + b"\n"
+        file = RecordingFile(
+            version=VERSION,
+            router=self._router,
+            number=self._number,
+            written_at=time.time(),
+            lines=await asyncio.to_thread(gzip.compress, text, 6),
+        )
+        self._waiting.append(_Waiting(encode_file(file), Counter((it.endpoint, it.outcome) for it in lines)))
+        self._lines = []
+        while sum(len(it.message) for it in self._waiting) > self._most_waiting_bytes:
+            self._lose(self._waiting.popleft())
+
+    async def _send_all(self) -> None:
+        while self._waiting:
+            file = self._waiting[0]
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self._send(file.message)
+            except asyncio.CancelledError:
+                raise
+            except Broken as error:  # it would refuse it again
+                _log.error("The controller refused a recording", extra=event("recording_refused", error=str(error)))
+                self._lose(self._waiting.popleft())
+                continue
+            except Exception as error:  # noqa: BLE001  whatever goes wrong there, nothing may go wrong here
+                if self._pause_s == 0.0:
+                    unsent = event("recording_not_sent", error=type(error).__name__)
+                    _log.warning("The controller does not take recordings; they wait here", extra=unsent)
+                self._pause_s = min(self._pause_s * 2 or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+                self._not_before = self._clock() + self._pause_s
+                return
+            self._pause_s = 0.0
+            self._waiting.popleft()
+            for (endpoint, outcome), requests in file.requests.items():
+                self._observer.requests_recorded(endpoint, outcome, requests)
+
+    def _lose(self, file: _Waiting) -> None:
+        for (endpoint, _), requests in file.requests.items():
+            self._observer.requests_recorded(endpoint, "lost", requests)
+
+    def _lose_all(self) -> None:
+        """The process ends: what could not be handed over is lost with it."""
+        for file in self._waiting:
+            self._lose(file)
+        for it in self._lines:
+            self._observer.requests_recorded(it.endpoint, "lost", 1)
+        for request in (*self._ended, *self._recorder.take()):
+            self._observer.requests_recorded(request.scope.endpoint, "lost", 1)

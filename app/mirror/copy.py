@@ -1,0 +1,193 @@
+"""One copy for a shadow: the call, and the comparison with the primary's answer."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from app.config.schema import Timeouts
+from app.engine.errors import ENDED_EARLY
+from app.engine.promised_output import promised
+from app.engine.stream_collector import StreamCollector
+from app.engine.usage import Usage, find_usage
+from app.errors import (
+    Broken,
+    Incomplete,
+    Rejected,
+    SwitchyardError,
+    TimedOut,
+    Unavailable,
+    Unreachable,
+)
+from app.ledger.exposure import Exposure, failure_of
+from app.ledger.wire import Failure, Finish
+from app.limits.token_estimate import estimate
+from app.mirror.comparison import Answered, Values, compare, compare_vectors
+from app.mirror.kept import Kept, Room
+from app.mirror.original import Original
+from app.upstream.client import Upstream
+from app.upstream.target import Target
+
+MOST_BYTES = 2 * 1024 * 1024
+"""Of a shadow's answer; a longer one is broken off."""
+
+_MOST_VECTOR_BYTES = 256 * 1024
+"""Of an answer with vectors, so much is kept. It may be `_GROWTH` times as long as the primary's, and `MOST_BYTES`."""
+
+_GROWTH = 4
+_BYTES_PER_TOKEN = 4
+_EVENT_BYTES = 200
+"""Of a stream, for each token."""
+
+_EMBEDDINGS = "/v1/embeddings"
+_TOO_LONG = "The shadow's answer is too long"
+FAILED_LATE = "The shadow failed in the middle of its answer"
+
+NewCollector = Callable[[], StreamCollector | None]
+"""What collects a whole answer from a stream; None if the engine sends it whole."""
+
+
+class Shadowed(NamedTuple):
+    """What the shadow did. Without an `error` it answered."""
+
+    watch: Exposure
+    """What was seen, as of the primary."""
+    kept: Kept
+    duration_s: float
+    error: SwitchyardError | None
+
+    @property
+    def usage(self) -> Usage | None:
+        """As the engine counted it."""
+        return find_usage(self.kept.tail)
+
+
+@dataclass(slots=True)
+class Copy:
+    """What is kept of a request until its copy is compared. `body` is what is sent, but for a collected answer."""
+
+    original: Original
+    primary: str
+    target: Target
+    timeouts: Timeouts
+    body: bytes
+    new_collector: NewCollector
+    usage: Usage | None
+    """Of the primary's answer."""
+
+    @property
+    def has_vectors(self) -> bool:
+        """The answer is of numbers, not of words."""
+        return self.original.path == _EMBEDDINGS
+
+    def estimated_tokens(self) -> float:
+        """What the shadow's call will cost, if it answers as the primary did."""
+        if self.usage is not None:
+            return self.usage.prompt_tokens + self.usage.completion_tokens
+        original = self.original
+        per_token = _EVENT_BYTES if original.is_stream else _BYTES_PER_TOKEN
+        answer = 0 if self.has_vectors else original.kept.total / per_token
+        return estimate(original.body) + answer
+
+    async def send(self, upstream: Upstream, room: Room, request_id: str) -> Shadowed:
+        """Calls the shadow. Raises nothing but CancelledError."""
+        loop, original = asyncio.get_running_loop(), self.original
+        arrival = original.exposure.arrival._replace(started=time.perf_counter())
+        watch = Exposure(original.exposure.scope, arrival, 0, 0)
+        watch.sent(original.path, {})
+        longest = MOST_BYTES + (_GROWTH * original.kept.total if self.has_vectors else 0)
+        kept = Kept(_MOST_VECTOR_BYTES if self.has_vectors else MOST_BYTES, room)
+        began = last = loop.time()
+        deadline = began + self.timeouts.total_s
+        error: SwitchyardError | None = None
+        try:
+            async with asyncio.timeout_at(deadline) as limit:
+                opened = upstream.stream(
+                    self.target, original.path, self.body, request_id=request_id, timeouts=self.timeouts
+                )
+                async with opened as chunks:
+                    async for chunk in chunks:
+                        last = loop.time()
+                        kept.add(chunk)
+                        if original.is_stream:
+                            watch.chunk(last, chunk)
+                        if kept.total > longest:
+                            raise Incomplete(_TOO_LONG)
+                        limit.reschedule(min(deadline, last + self.timeouts.idle_s))
+        except TimeoutError:
+            error = TimedOut("The shadow did not respond in time")
+        except SwitchyardError as raised:
+            error = raised
+        if original.is_stream:
+            watch.stream_ended(arrival.assigned, last, in_order=error is None)
+            watch.conclude()
+        return Shadowed(watch, kept, last - began, error)
+
+    def compare(self, shadowed: Shadowed) -> Values:
+        """The fields of the pair. Pure; for long answers in a thread. An answer that is none becomes a failure."""
+        try:
+            answer = self._answer(shadowed)
+        except SwitchyardError as error:
+            return failed(error)
+        primary, shadow = self._primary(), self._shadow(shadowed, answer)
+        if self.has_vectors:
+            compared = compare_vectors(primary, shadow)
+        else:
+            if shadow.finish is Finish.NONE and primary.finish is not Finish.NONE:
+                return failed(Incomplete(ENDED_EARLY), status=200)
+            compared = compare(primary, shadow, promised(self.original.body))
+        return {"status": 200, "error": Failure.NONE.value, **compared}
+
+    def _answer(self, shadowed: Shadowed) -> bytes:
+        """The shadow's answer, collected if the primary's was. Raises what went wrong."""
+        if shadowed.error is not None:
+            raise shadowed.error
+        answer, watch = bytes(shadowed.kept.head), shadowed.watch
+        if self.original.is_stream:
+            if watch.is_broken:
+                raise Broken(FAILED_LATE)
+            return answer
+        if (collector := self.new_collector()) is not None:
+            collector.feed(answer)
+            answer = collector.complete()
+        elif not shadowed.kept.tail.rstrip().endswith(b"}"):
+            raise Incomplete(ENDED_EARLY)
+        watch.answer(answer)
+        return answer
+
+    def _primary(self) -> Answered:
+        original, seen = self.original, self.original.exposure
+        answer, rate = bytes(original.kept.head), _rate(seen, self.usage)
+        return Answered(
+            answer, original.is_stream, seen.finish, seen.is_visible, original.ttft_s, original.duration_s, rate
+        )
+
+    def _shadow(self, shadowed: Shadowed, answer: bytes) -> Answered:
+        seen, rate = shadowed.watch, _rate(shadowed.watch, shadowed.usage)
+        ttft_s, stream = seen.first_token, self.original.is_stream
+        return Answered(answer, stream, seen.finish, seen.is_visible, ttft_s, shadowed.duration_s, rate)
+
+
+def failed(error: SwitchyardError, *, status: int | None = None) -> Values:
+    """The fields of a pair whose shadow did not answer. `status` is the error's own by default."""
+    failure = failure_of(error)
+    if status is None:
+        status = 0 if isinstance(error, Unreachable | TimedOut | Incomplete) else error.status
+    return {"status": status, "error": (failure if failure is not Failure.NONE else Failure.OTHER).value}
+
+
+def cost_of(shadowed: Shadowed) -> float | None:
+    """The tokens of a call that has ended, as far as they are known."""
+    if (usage := shadowed.usage) is not None:
+        return usage.prompt_tokens + usage.completion_tokens
+    # Nothing was generated.
+    return 0.0 if isinstance(shadowed.error, Unavailable | Rejected) else None
+
+
+def _rate(watch: Exposure, usage: Usage | None) -> float | None:
+    """Tokens per second of a stream, after its first one."""
+    if watch.first_token is None:
+        return None
+    between = watch.itl_mean(usage.completion_tokens if usage is not None else None)
+    return 1 / between if between else None

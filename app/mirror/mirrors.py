@@ -1,0 +1,299 @@
+"""The queues of copies: what is drawn, what is skipped and why, and what is sent when.
+
+Everything but `_run` is synchronous and never raises: it runs at the end of clients' requests.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from app.config.mirror import Mirror
+from app.config.schema import Timeouts
+from app.engine.usage import Usage
+from app.errors import UpstreamError
+from app.ledger.exposure import Exposure
+from app.ledger.ledger import Ledger
+from app.ledger.wire import Failure, Flag, Skip
+from app.mirror.budget import Charge, TokenBudget
+from app.mirror.copy import Copy, NewCollector, Shadowed, cost_of
+from app.mirror.kept import Room
+from app.mirror.original import Original
+from app.mirror.sampling import is_drawn
+from app.routing.circuit_breaker import Breaker, Fault
+from app.telemetry.logs import event, where
+from app.upstream.client import Upstream, encoded
+from app.upstream.target import Target
+
+MOST_WAITING = 64
+"""Copies that wait for one of a shadow's slots."""
+
+BODY_BYTES, MOST_BODY_BYTES = 16 * 1024 * 1024, 256 * 1024
+"""Of the requests that wait or run, in all and each."""
+
+ANSWER_BYTES = 32 * 1024 * 1024
+"""Of all answers that are kept, primaries' and shadows'."""
+
+_AT_ONCE_BYTES = 16 * 1024
+"""Answers are compared in place up to this size: it takes less than a millisecond."""
+
+_PROMPTS = ("prompt", "input")
+_log = logging.getLogger("switchyard")
+
+IsStopped = Callable[[str, str], bool]
+"""Whether a deployment of an endpoint is stopped (`wire.Stop`)."""
+
+
+class MirrorObserver(Protocol):
+    """Counts what happens here: `telemetry.metrics.Telemetry`."""
+
+    def mirrored(self, endpoint: str, deployment: str, outcome: str) -> None: ...
+    def mirror_queued(self, endpoint: str, deployment: str, waiting: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """How a request that was drawn has ended. `deployment` answered; `complete`: the client has the whole answer.
+
+    `target` and `timeouts` are of the shadow; `bound`: the engine's request was made for the primary's model.
+    """
+
+    deployment: str
+    complete: bool
+    bound: bool
+    target: Target
+    timeouts: Timeouts
+    new_collector: NewCollector
+    usage: Usage | None
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The copies for one shadow of one endpoint."""
+
+    endpoint: str
+    deployment: str
+    running: int = 0
+    waiting: deque[tuple[Copy, Charge]] = field(default_factory=deque)
+    budget: TokenBudget = field(default_factory=TokenBudget)
+    breaker: Breaker = field(default_factory=Breaker)
+
+
+class _Skipped(Exception):
+    """The request is not copied."""
+
+    def __init__(self, reason: Skip) -> None:
+        self.reason = reason
+
+
+class Mirrors:
+    """All mirrors of a router process. `clock` is monotonic, in seconds."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        ledger: Ledger,
+        observer: MirrorObserver,
+        *,
+        is_stopped: IsStopped,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`upstream`: connections of the mirrors' own."""
+        self._upstream, self._ledger, self._observer = upstream, ledger, observer
+        self._is_stopped, self._clock = is_stopped, clock
+        self._bodies, self._answers = Room(BODY_BYTES), Room(ANSWER_BYTES)
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._thread: ThreadPoolExecutor | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Sends copies while the block runs. What waits or runs at its end is dropped: nobody waits for it."""
+        async with self._upstream:
+            thread = self._thread = ThreadPoolExecutor(1, "mirror")
+            try:
+                yield
+            finally:
+                self._thread = None
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(*self._tasks, return_exceptions=True)
+                for lane in self._lanes.values():
+                    while lane.waiting:
+                        self._drop(lane, *lane.waiting.popleft(), Skip.SHUTDOWN)
+                thread.shutdown(wait=False, cancel_futures=True)
+
+    def draw(self, endpoint: str, mirror: Mirror, exposure: Exposure, size: int) -> Original | None:
+        """Whether the request is mirrored; if so, what is to be told of it. `size`: its body's, in bytes."""
+        if not is_drawn(self._ledger.unit_of(exposure), endpoint, mirror.percent):
+            return None
+        return Original(endpoint, mirror, exposure, size, self._answers)
+
+    def ended(self, original: Original, served: Served) -> None:
+        """The client has been served, and its exposure has ended: copies the request, or counts why not."""
+        shadow = original.mirror.deployment
+        try:
+            if served.deployment == shadow:  # it would be compared with itself
+                original.kept.forget()
+                return
+            try:
+                self._enqueue(original, served)
+            except _Skipped as skipped:
+                original.kept.forget()
+                self._skip(original, served.deployment, skipped.reason)
+        except Exception as error:  # noqa: BLE001  a bug here must not reach the request
+            _report(error)
+
+    def _enqueue(self, original: Original, served: Served) -> None:
+        """Raises _Skipped."""
+        lane = self._lane(original)
+        original.exposure.conclude()
+        self._check(original, served)
+        self._check_shadow(original, lane)
+        if not original.kept.has_room or len(lane.waiting) >= MOST_WAITING:
+            raise _Skipped(Skip.QUEUE_FULL)
+        body = self._body(original, served)
+        primary = served.deployment or original.exposure.arrival.assigned
+        copy = Copy(original, primary, served.target, served.timeouts, body, served.new_collector, served.usage)
+        if not self._bodies.take(len(body)):
+            raise _Skipped(Skip.QUEUE_FULL)
+        limit = original.mirror.tokens_per_minute
+        if (charge := lane.budget.take(copy.estimated_tokens(), limit, self._clock())) is None:
+            self._bodies.give_back(len(body))
+            raise _Skipped(Skip.BUDGET)
+        lane.waiting.append((copy, charge))
+        self._start(lane)
+
+    def _check(self, original: Original, served: Served) -> None:
+        """Whether the request can be copied at all."""
+        if self._thread is None:
+            raise _Skipped(Skip.SHUTDOWN)
+        if not served.complete or not served.deployment:
+            raise _Skipped(Skip.PRIMARY_FAILED)
+        if original.takes_several or not original.path:
+            raise _Skipped(Skip.SEVERAL_REQUESTS)
+        if served.bound or any(_has_tokens(original.body.get(name)) for name in _PROMPTS):
+            raise _Skipped(Skip.BOUND_TO_MODEL)
+        if self._ledger.identity_of(original.exposure).flags & Flag.CARRIED:
+            raise _Skipped(Skip.CARRIED)
+
+    def _check_shadow(self, original: Original, lane: _Lane) -> None:
+        if self._is_stopped(original.endpoint, original.mirror.deployment):
+            raise _Skipped(Skip.STOPPED)
+        if lane.breaker.is_open and not lane.breaker.wants_check(self._clock()):
+            raise _Skipped(Skip.BREAKER_OPEN)
+
+    def _body(self, original: Original, served: Served) -> bytes:
+        if original.size > MOST_BODY_BYTES:
+            raise _Skipped(Skip.REQUEST_TOO_LARGE)
+        collector = served.new_collector()
+        body = encoded(collector.request if collector is not None else original.body, served.target)
+        if len(body) > MOST_BODY_BYTES:
+            raise _Skipped(Skip.REQUEST_TOO_LARGE)
+        return body
+
+    def _start(self, lane: _Lane) -> None:
+        """Sends what waits, as far as there are slots."""
+        while lane.waiting and lane.running < lane.waiting[0][0].original.mirror.max_concurrent:
+            copy, charge = lane.waiting.popleft()
+            try:
+                self._check_shadow(copy.original, lane)
+            except _Skipped as skipped:
+                self._drop(lane, copy, charge, skipped.reason)
+                continue
+            lane.running += 1
+            lane.breaker.checking = is_trial = lane.breaker.is_open
+            task = asyncio.create_task(self._run(lane, copy, charge, is_trial=is_trial))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        self._observer.mirror_queued(lane.endpoint, lane.deployment, len(lane.waiting))
+
+    async def _run(self, lane: _Lane, copy: Copy, charge: Charge, *, is_trial: bool) -> None:
+        """One copy, from the call to its numbers."""
+        original, shadowed = copy.original, None
+        try:
+            request_id = f"{original.exposure.arrival.request_id}-{os.urandom(4).hex()}"
+            shadowed = await copy.send(self._upstream, self._answers, request_id)
+            lane.budget.settle(charge, cost_of(shadowed), self._clock())
+            self._judge(lane, shadowed, is_trial=is_trial)
+            if not shadowed.kept.has_room:
+                self._skip(original, copy.primary, Skip.QUEUE_FULL)
+            else:
+                self._record(copy, await self._compared(copy, shadowed), shadowed)
+        except asyncio.CancelledError:
+            self._skip(original, copy.primary, Skip.SHUTDOWN)
+            raise
+        except Exception as error:  # noqa: BLE001  a bug with one copy must not end the others
+            _report(error)
+            self._count(original, "failed")
+        finally:
+            lane.running -= 1
+            lane.breaker.checking &= not is_trial
+            self._forget(copy)
+            if shadowed is not None:
+                shadowed.kept.forget()
+            if self._thread is not None:
+                self._start(lane)
+
+    async def _compared(self, copy: Copy, shadowed: Shadowed) -> Mapping[str, Any]:
+        if len(copy.original.kept.head) + len(shadowed.kept.head) <= _AT_ONCE_BYTES:
+            return copy.compare(shadowed)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, copy.compare, shadowed)
+
+    def _judge(self, lane: _Lane, shadowed: Shadowed, *, is_trial: bool) -> None:
+        """Whether the shadow's breaker opens or closes. No client meets it: every fault is believed."""
+        error, now, breaker = shadowed.error, self._clock(), lane.breaker
+        faulty = isinstance(error, UpstreamError) and error.is_fault
+        if is_trial:
+            breaker.checked(not faulty, now)
+        elif faulty:
+            breaker.failed(Fault.CONNECTION, now)
+        else:
+            breaker.succeeded()
+
+    def _record(self, copy: Copy, values: Mapping[str, Any], shadowed: Shadowed) -> None:
+        usage = shadowed.usage
+        tokens = usage.prompt_tokens + usage.completion_tokens if usage is not None else None
+        pair = {"tokens": tokens, **values}
+        self._ledger.pair(copy.original.exposure, copy.primary, copy.original.mirror.deployment, pair)
+        self._count(copy.original, "failed" if values["error"] != Failure.NONE else "compared")
+
+    def _drop(self, lane: _Lane, copy: Copy, charge: Charge, reason: Skip) -> None:
+        lane.budget.settle(charge, 0.0, self._clock())
+        self._skip(copy.original, copy.primary, reason)
+        self._forget(copy)
+
+    def _forget(self, copy: Copy) -> None:
+        self._bodies.give_back(len(copy.body))
+        copy.original.kept.forget()
+
+    def _skip(self, original: Original, primary: str, reason: Skip) -> None:
+        primary = primary or original.exposure.arrival.assigned
+        self._ledger.pair(original.exposure, primary, original.mirror.deployment, {"skipped": reason.value})
+        self._count(original, f"skipped_{reason.name.lower()}")
+
+    def _count(self, original: Original, outcome: str) -> None:
+        self._observer.mirrored(original.endpoint, original.mirror.deployment, outcome)
+
+    def _lane(self, original: Original) -> _Lane:
+        key = original.endpoint, original.mirror.deployment
+        if (lane := self._lanes.get(key)) is None:
+            lane = self._lanes[key] = _Lane(*key)
+        return lane
+
+
+def _has_tokens(prompt: object) -> bool:
+    """Whether a prompt, or the first of several, is of token ids: another model may mean others by them."""
+    while isinstance(prompt, list) and prompt:
+        prompt = prompt[0]
+    return isinstance(prompt, int)
+
+
+def _report(error: Exception) -> None:
+    _log.error("A request could not be mirrored", extra=event("mirror_failed", traceback=where(error)))

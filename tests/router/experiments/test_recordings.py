@@ -1,0 +1,249 @@
+"""Live traffic is written down, nothing of it that should not be, and a replay says what the live experiment said."""
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from app.access.api_keys import create
+from app.access.key_file import append
+from app.experiments.recordings.reading import UnreadableRecording, read
+from app.experiments.report import Report
+from app.ledger.recordings.wire import RecordedRequest
+from deployments.cli.main import main
+from tests.router.experiments.conftest import LiveRig
+from tests.router.experiments.test_privacy import ANSWER, PROMPT, SESSION, USER, marked, tells
+from tests.router.experiments.test_verdicts import CHAT, after, users
+from tests.support.fake_engine import refuse
+from tests.support.load import Lane, ask_all, lanes, unexplained
+
+_PATIENCE_S = 60.0
+PHONE = "555-0123"
+
+
+async def recorded(live: LiveRig, count: int) -> Sequence[RecordedRequest]:
+    """The recording, once it has so many requests."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            found = await asyncio.to_thread(read, str(live.controller.directory), Path("/"))
+        except UnreadableRecording:
+            found = []
+        if len(found) >= count:
+            return found
+        assert time.monotonic() < deadline, len(found)
+        await asyncio.sleep(0.05)
+
+
+def files(directory: Path) -> str:
+    """Every file of the recordings, decompressed."""
+    import gzip
+
+    return "".join(gzip.decompress(path.read_bytes()).decode() for path in sorted(directory.glob("recordings/*/*.gz")))
+
+
+async def counted(live: LiveRig, outcome: str) -> float:
+    async with httpx.AsyncClient(base_url=live.url) as http:
+        text = (await http.get("/metrics")).text
+    line = f'switchyard_recorded_requests_total{{endpoint="chat",outcome="{outcome}"}} '
+    return sum(float(it.removeprefix(line)) for it in text.splitlines() if it.startswith(line))
+
+
+async def test_every_dialects_requests_are_recorded_without_text_name_or_key(live: LiveRig, tmp_path: Path) -> None:
+    key, record = create("marker-caller")
+    append(tmp_path / "keys.yaml", record.line)
+    live.change(access={"keys_file": str(tmp_path / "keys.yaml")})
+    live.chat_endpoint(record={})
+    for engine in (live.blue, live.green):
+        engine.answer = tells(ANSWER, engine)
+    requests = [it for lane in lanes(tokens=50) for it in marked(lane, key)]
+    outcomes = await ask_all(live.url, requests)
+    answered = [it for it in outcomes if it.status == 200]
+    found = await recorded(live, len(answered))
+    text = files(live.controller.directory)
+    for marker in (PROMPT, ANSWER, USER, SESSION, key, "marker"):
+        assert marker not in text, marker
+    assert {it.dialect for it in found} == {lane.name for lane in lanes()}
+    assert {it.stream for it in found} == {True, False}
+    assert all(it.body is None and it.prompt_bytes > 0 and it.parameters["max_tokens"] == 50 for it in found)
+    assert any(it.prompt_tokens for it in found)
+
+
+def chats(count: int, text: str) -> list[Lane]:
+    body = {**CHAT.body, "messages": [{"role": "user", "content": text}], "user": USER}
+    return [replace(CHAT, body=body, headers={"x-user": f"{USER}-{number}"}) for number in range(count)]
+
+
+async def test_full_recordings_hold_what_was_asked_without_what_is_redacted(live: LiveRig) -> None:
+    live.chat_endpoint(record={"text": "full", "redact": [r"\d{3}-\d{4}", "marker-name"]})
+    await ask_all(live.url, chats(3, f"Call {PHONE}, says marker-name."))
+    found = await recorded(live, 3)
+    bodies = [it.body for it in found]
+    assert [body and body["messages"] for body in bodies] == [
+        [{"role": "user", "content": "Call [redacted], says [redacted]."}]
+    ] * 3
+    for marker in (PHONE, "marker-name", USER, "x-user"):
+        assert marker not in files(live.controller.directory)
+
+
+async def test_a_request_that_names_a_deployment_is_not_recorded_nor_one_of_another_endpoint(live: LiveRig) -> None:
+    live.chat_endpoint(record={})
+    await ask_all(live.url, [replace(CHAT, headers={"azureml-model-deployment": "green"})] * 3)
+    await ask_all(live.url, [replace(CHAT, body={**CHAT.body, "model": "blue"})] * 3)
+    await ask_all(live.url, users(2, each=1))
+    assert len(await recorded(live, 2)) == 2
+    live.chat_endpoint(record=None)
+    await ask_all(live.url, users(2, each=1))
+    await live.report_of(4)
+    assert len(await recorded(live, 2)) == 2
+
+
+async def test_requests_do_not_notice_a_controller_that_is_away(live: LiveRig) -> None:
+    live.chat_endpoint(record={})
+    live.controller.absent = True
+    assert unexplained(await ask_all(live.url, users(5, each=2))) == []
+    live.controller.absent = False
+    assert len(await recorded(live, 10)) == 10
+    assert await counted(live, "recorded") == 10
+
+
+def replay(live: LiveRig, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """The exit code, stdout and stderr of a replay of what was recorded."""
+    directory = str(live.controller.directory)
+    command = ["experiments", "replay", directory, "--arms", "blue,green", "--url", live.url, "--speed", "1000"]
+    code = main([*command, *arguments])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+@pytest.mark.parametrize("text", ["none", "full"])
+async def test_a_replay_says_what_the_live_experiment_said(
+    live: LiveRig, text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    live.blue.answer, live.green.answer = after(0.01), after(0.06)
+    live.chat_endpoint(record={"text": text})
+    outcomes = await ask_all(live.url, users(80, each=3), at_once=16)
+    told = await live.report_of(len(outcomes))
+    assert (told.primary[0].metric, told.primary[0].verdict, told.decision) == ("ttft", "worse", "do_not_ship")
+    await recorded(live, len(outcomes))
+    seen = len(live.blue.requests), len(live.green.requests)
+    out = str(tmp_path / "replay")
+    arguments = ("--concurrency", "16", "--format", "json", "--out", out)
+    code, printed, error = await asyncio.to_thread(replay, live, capsys, *arguments)
+    assert (code, error) == (0, "")
+    report = msgspec.json.decode(printed, type=Report)
+    assert (report.primary[0].metric, report.primary[0].verdict) == ("ttft", "worse")
+    assert report.decision == told.decision
+    assert report.headline == "replay on chat: green is worse than blue."
+    assert report.requests == {"blue": len(outcomes), "green": len(outcomes)}, "every arm gets every request"
+    assert sum(report.units.values()) == len(outcomes), "one unit per pair"
+    assert report.alarms == []
+    assert report.served == {"blue": {"blue": len(outcomes)}, "green": {"green": len(outcomes)}}
+    notes = [it for it in report.warnings if "made up" in it]
+    assert bool(notes) == (text == "none")
+    for engine, before in ((live.blue, seen[0]), (live.green, seen[1])):
+        sent = engine.requests[before:]
+        assert len(sent) == len(outcomes)
+        if text == "full":
+            assert {json.dumps(it["messages"]) for it in sent} == {json.dumps(CHAT.body["messages"])}
+    assert await asyncio.to_thread(main, ["experiments", "report", "replay", "--ledger", out, "--check"]) == 2
+    capsys.readouterr()
+    await live.report(lambda it: sum(it.forced.values()) >= 2 * len(outcomes))
+    assert len(await recorded(live, len(outcomes))) == len(outcomes), "a replay is not recorded again"
+
+
+async def test_a_replay_finds_the_arm_that_fails(live: LiveRig, capsys: pytest.CaptureFixture[str]) -> None:
+    live.chat_endpoint(record={})
+    await ask_all(live.url, users(60, each=1))
+    await recorded(live, 60)
+    live.green.answer = refuse(500, "broken", kind="InternalServerError")
+    code, printed, error = await asyncio.to_thread(replay, live, capsys, "--format", "json")
+    assert (code, error) == (0, "")
+    report = msgspec.json.decode(printed, type=Report)
+    (errors,) = [it for it in report.guardrails if it.event == "error"]
+    assert errors.events == {"blue": 0, "green": 60}
+    assert errors.alarm
+    assert report.decision == "do_not_ship" or report.decision == "invalid"
+
+
+async def test_all_dialects_recordings_can_be_replayed_with_and_without_their_texts(
+    live: LiveRig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text in ("full", "none"):
+        live.chat_endpoint(record={"text": text})
+        await ask_all(live.url, [it for it in lanes() for _ in range(3)])
+    found = await recorded(live, 6 * len(lanes()))
+    assert sum(it.body is not None for it in found) == 3 * len(lanes())
+    code, printed, error = await asyncio.to_thread(replay, live, capsys, "--format", "json")
+    assert (code, error) == (0, "")
+    report = msgspec.json.decode(printed, type=Report)
+    assert [it for it in report.warnings if "refused" in it] == []
+    assert report.served == {"blue": {"blue": len(found)}, "green": {"green": len(found)}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        pytest.param(["--arms", "blue"], 2, "--arms 'blue': name two deployments or more", id="one arm"),
+        pytest.param(["--arms", "blue,red"], 1, "The server refuses the replay: No deployment 'red'", id="no such arm"),
+        pytest.param(["--endpoint", "embed"], 1, "no requests of 'embed'; it has chat", id="no such endpoint"),
+        pytest.param(["--out", "."], 2, "is not empty; name a new directory", id="a directory with something"),
+        pytest.param(["--url", "http://127.0.0.1:1"], 3, "cannot be reached", id="no server"),
+        pytest.param(["--experiment", "first"], 1, "serve_config.yaml", id="no configuration"),
+    ],
+)
+async def test_what_is_wrong_is_told_in_a_line_with_the_fix(
+    live: LiveRig,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    code: int,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "something").touch()
+    live.chat_endpoint(record={})
+    await ask_all(live.url, users(2, each=1))
+    await recorded(live, 2)
+    found, out, error = await asyncio.to_thread(replay, live, capsys, *arguments)
+    assert (found, out) == (code, "")
+    assert says in error
+    assert error.count("\n") == 1
+
+
+async def test_a_directory_without_recordings_is_told(live: LiveRig, capsys: pytest.CaptureFixture[str]) -> None:
+    await ask_all(live.url, users(2, each=1))
+    found, out, error = await asyncio.to_thread(replay, live, capsys)
+    assert (found, out) == (1, "")
+    assert "holds no recorded requests; an endpoint with `record` has some" in error
+
+
+async def test_the_metrics_of_an_experiment_of_the_configuration_judge_the_replay(
+    live: LiveRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    live.chat_endpoint(record={})
+    await ask_all(live.url, users(40, each=1))
+    await recorded(live, 40)
+    live.experiment(
+        primary=[{"metric": "duration", "minimal_effect": 0.1}],
+        secondary=[{"metric": "ttft", "minimal_effect": 0.1}, {"metric": "thumbs", "minimal_effect": 0.1}],
+        feedback={"thumbs": {"type": "boolean"}},
+    )
+    config: dict[str, Any] = live.config
+    file = tmp_path / "config.yaml"
+    file.write_text(json.dumps(config))
+    arguments = ("--experiment", "first", "--config", str(file), "--format", "json")
+    code, printed, error = await asyncio.to_thread(replay, live, capsys, *arguments)
+    assert (code, error) == (0, "")
+    report = msgspec.json.decode(printed, type=Report)
+    assert report.experiment == "first"
+    assert [it.metric for it in report.primary] == ["duration"]
+    assert [it.metric for it in report.secondary] == ["ttft"]

@@ -1,0 +1,182 @@
+"""Which requests are written down, and what their lines hold."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.config.schema import parse
+from app.engine.usage import Usage
+from app.ledger.recordings.facts import parameters
+from app.ledger.recordings.recorder import MOST_PENDING, MOST_TEXT_BYTES, PendingRequest, Recorder, line_of
+from app.ledger.recordings.redaction import NotRedactable, redacted
+from app.ledger.recordings.wire import RecordedRequest, decode_line
+from app.ledger.units import Hashes
+
+MARKER = "marker"
+
+
+def recorder(*, enabled: bool = True, **record: Any) -> Recorder:
+    found = Recorder(Hashes(b"secret").unit, iter(range(10**6)).__next__, enabled=enabled, clock=lambda: 1000.0)
+    found.configure(
+        parse(
+            {
+                "endpoints": {
+                    "chat": {"tasks": ["chat"], "traffic": {"blue": 100}, "record": record},
+                    "other": {"tasks": ["chat"], "traffic": {"blue": 100}},
+                },
+                "deployments": {"blue": {"app": "blue", "model": "m"}},
+            }
+        )
+    )
+    return found
+
+
+def pending(of: Recorder, body: Mapping[str, Any], *, task: str = "chat", size: int = 100) -> PendingRequest:
+    scope = of.scope("chat")
+    assert scope is not None
+    unit = of.unit(scope, "ada")
+    assert unit is not None
+    return PendingRequest(scope, 1.5, "0-abc", "openai", task, True, unit, size, body, 200, Usage(7, 3))
+
+
+def recorded(body: Mapping[str, Any], *, size: int = 100, **record: Any) -> tuple[str, RecordedRequest]:
+    line = line_of(pending(recorder(**record), body, size=size), redacted)
+    assert MARKER.encode() not in line.line or record["text"] == "full"
+    return line.outcome, decode_line(line.line)
+
+
+def test_only_endpoints_with_record_are_recorded() -> None:
+    assert recorder().scope("chat") is not None
+    assert recorder().scope("other") is None
+    assert recorder(enabled=False).scope("chat") is None
+
+
+def test_a_percentage_takes_whole_units_and_about_as_many_as_it_says() -> None:
+    it = recorder(percent=20)
+    scope = it.scope("chat")
+    assert scope is not None
+    units = [it.unit(scope, f"user-{number}") for number in range(5000)]
+    assert units == [it.unit(scope, f"user-{number}") for number in range(5000)]
+    assert 850 < sum(unit is not None for unit in units) < 1150
+    assert 850 < sum(it.unit(scope, None) is not None for _ in range(5000)) < 1150
+    everybody = recorder(percent=100)
+    scope = everybody.scope("chat")
+    assert scope is not None
+    assert all(everybody.unit(scope, f"user-{number}") is not None for number in range(5000))
+
+
+def test_a_line_holds_sizes_and_numbers() -> None:
+    body = {
+        "model": "chat",
+        "messages": [
+            {"role": "user", "content": MARKER},
+            {"role": "assistant", "content": MARKER},
+            {"role": "user", "content": MARKER},
+        ],
+        "user": MARKER,
+        "max_completion_tokens": 64,
+        "temperature": 0.5,
+        "stop": [MARKER, MARKER],
+        "tools": [{"function": {"name": MARKER}}],
+        "n": 2,
+        "logprobs": True,
+        "top_p": 10**400,
+    }
+    outcome, line = recorded(body)
+    assert outcome == "recorded"
+    assert line.body is None
+    assert (line.at, line.endpoint, line.plan, line.dialect, line.task) == (1.5, "chat", "0-abc", "openai", "chat")
+    assert (line.stream, line.turn, line.status) == (True, 1, 200)
+    assert (line.prompt_bytes, line.prompt_tokens, line.completion_tokens) == (100, 7, 3)
+    assert line.parameters == {"max_tokens": 64, "temperature": 0.5, "n": 2, "stop": 2, "tools": 1}
+    assert line.unit == f"{Hashes(b'secret').unit('ada'):016x}"
+
+
+json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.just(MARKER),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.just(MARKER) | st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+fields = st.sampled_from(
+    [
+        "messages",
+        "prompt",
+        "input",
+        "stop",
+        "tools",
+        "n",
+        "max_tokens",
+        "temperature",
+        "system",
+        "user",
+        "top_k",
+        MARKER,
+    ]
+)
+
+
+@given(st.dictionaries(fields, json, max_size=8), st.sampled_from(["chat", "completions", "embeddings", "responses"]))
+def test_without_text_no_line_holds_any_whatever_the_body_is(body: dict[str, Any], task: str) -> None:
+    line = line_of(pending(recorder(), body, task=task), redacted)
+    assert line.outcome == "recorded"
+    assert MARKER.encode() not in line.line
+    assert all(type(value) in (int, float) for value in parameters(task, body).values())
+
+
+def redacted_or_none(body: Mapping[str, Any], patterns: Sequence[str]) -> dict[str, Any] | None:
+    try:
+        return redacted(body, patterns)
+    except NotRedactable:
+        return None
+
+
+@given(st.dictionaries(fields, json, max_size=8))
+def test_with_text_what_a_pattern_matches_is_gone_from_every_line(body: dict[str, Any]) -> None:
+    line = line_of(pending(recorder(text="full", redact=[MARKER]), body), redacted_or_none)
+    assert MARKER.encode() not in line.line
+
+
+def test_with_text_the_body_is_kept_without_its_caller() -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "user": MARKER}
+    outcome, line = recorded(body, text="full")
+    assert (outcome, line.body) == ("recorded", {"messages": [{"role": "user", "content": "hi"}]})
+
+
+@pytest.mark.parametrize(
+    ("body", "size"),
+    [
+        pytest.param({"prompt": "hi"}, MOST_TEXT_BYTES + 1, id="too long"),
+        pytest.param({"prompt": "\ud800"}, 10, id="half of a surrogate pair"),
+    ],
+)
+def test_text_that_cannot_be_kept_is_left_out_and_counted(body: Mapping[str, Any], size: int) -> None:
+    outcome, line = recorded(body, size=size, text="full")
+    assert (outcome, line.body, line.prompt_bytes) == ("without_text", None, size)
+
+
+def test_requests_that_have_no_room_are_counted() -> None:
+    it = recorder()
+    for _ in range(MOST_PENDING + 3):
+        it.end(pending(it, {}))
+    assert it.lost == {"chat": 3}
+    assert len(it.take()) == MOST_PENDING
+    it.end(pending(it, {}))
+    assert len(it.take()) == 1
+
+
+def test_the_bodies_that_wait_are_bounded() -> None:
+    it = recorder(text="full")
+    for _ in range(5):
+        it.end(pending(it, {}, size=10 * 1024 * 1024))
+    assert (len(it.take()), it.lost) == (3, {"chat": 2})
+
+
+def test_a_batch_is_recorded_as_the_number_of_its_prompts() -> None:
+    assert parameters("completions", {"prompt": ["a", "b"]}) == {"inputs": 2}
+    assert parameters("completions", {"prompt": [1, 2]}) == {}
+    assert parameters("embeddings", {"input": [[1, 2], [3]]}) == {"inputs": 2}
