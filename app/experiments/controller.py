@@ -133,12 +133,11 @@ class Controller:
             if any(judged.analysis.is_alarmed() for judged in self._judged.values()):
                 self._judge(now)
         router.hear(batch, now)
-        self._pins.take(batch.router, batch.pins, now)
         if self._actions.waits_for_directory:
             self._write(now)
+        self._pins.take(batch.router, batch.pins, now)
         pins, end = self._pins.after(batch.pins_seen, batch.router)
-        stops = self._actions.stops(self._runs, now)
-        had = self._keeper.waiting.acknowledge(batch.router)
+        had, stops = self._keeper.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
         return encode(replace(had, controller=self._pins.id, stops=stops, pins=pins, pins_end=end))
 
     def tick(self) -> None:
