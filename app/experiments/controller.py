@@ -126,9 +126,9 @@ class Controller:
             if batch.number not in router.counted:
                 router.counted.add(batch.number)
                 self._count(exposures)
-                if any(judged.analysis.is_alarmed() for judged in self._judged.values()):
-                    self._judge(now)
             self._keeper.waiting.hold(Taken(batch.router, batch.number, exposures, now))
+            if any(judged.analysis.is_alarmed() for judged in self._judged.values()):
+                self._judge(now)
         router.hear(batch, now)
         self._pins.take(batch.router, batch.pins, now)
         if self._actions.waits_for_directory:
