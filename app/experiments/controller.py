@@ -35,7 +35,7 @@ from app.experiments.runs import Run, SameRun, next_run, runs_of
 from app.experiments.storage.journal import Entry
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import StoreError, open_store
-from app.experiments.summary import Acting
+from app.experiments.summary import Acting, Foreseen
 from app.experiments.waiting import Taken
 from app.ledger.wire import VERSION, decode_batch, encode
 
@@ -186,6 +186,11 @@ class Controller:
         self._actions.decide(run, self._config, report, request, now)
         self._act(now)
         self._write(now)
+
+    def foresee(self, report: Report, request: Request) -> Foreseen:
+        """What a decision would do. Raises what `decide` raises."""
+        assert self._config is not None
+        return self._actions.foresee(self._runs[report.experiment], self._config, report, request, self.now())
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last.

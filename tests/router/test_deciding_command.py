@@ -64,6 +64,7 @@ def test_a_decision_shows_what_holds_and_what_it_does(running: Deciding) -> None
     assert code == 0
     assert "Now: running, smollm2-green has 5 % of the traffic (step 2).\n" in told
     assert "advance: smollm2-green gets 25 % of the traffic, without waiting.\n" in told
+    assert "  smollm2-blue  95 % → 75 %\n  smollm2-green  5 % → 25 %\n" in told
     assert "Now: running" in out
     (decision,) = running.controller.decisions
     assert decision == {"action": "advance", "reason": "as agreed", "by": decision["by"], "revision": 7}
