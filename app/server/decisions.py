@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,12 +14,11 @@ from app.dialects.base import Reply
 from app.dialects.json_body import dump, json_object
 from app.dialects.validation import validated
 from app.errors import BadRequest, Conflict, PreconditionFailed, PreconditionRequired, SwitchyardError
+from app.experiments.acting.decisions import Action
 from app.experiments.summary import Acting, Foreseen, Summary
 from app.ledger.controller_client import ControllerClient
 from app.server.api_operation import openai_words
 from app.server.controller_answers import ask
-
-Action = Literal["promote", "advance", "pause", "resume", "rollback", "stop"]
 
 
 class DecisionRequest(BaseModel):

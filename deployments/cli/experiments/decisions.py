@@ -8,8 +8,6 @@ from deployments.cli.errors import CommandError
 from deployments.cli.experiments.source import path_of
 from deployments.cli.router_client import RouterClient
 
-ACTIONS = ("promote", "advance", "pause", "resume", "rollback", "stop")
-
 Summary = Mapping[str, Any]
 """As `GET /api/experiments/{name}` answers it."""
 
