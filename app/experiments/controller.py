@@ -129,15 +129,16 @@ class Controller:
             if batch.number not in router.counted:
                 router.counted.add(batch.number)
                 self._count(exposures)
-                if any(judged.analysis.is_alarmed() for judged in self._judged.values()):
-                    self._judge(now)
             self._keeper.waiting.hold(Taken(batch.router, batch.number, exposures, now))
+            if any(judged.analysis.is_alarmed() for judged in self._judged.values()):
+                self._judge(now)
         router.hear(batch, now)
+        self._pins.take(batch.router, batch.pins, now)
         if self._actions.waits_for_directory:
             self._write(now)
-        self._pins.take(batch.router, batch.pins, now)
         pins, end = self._pins.after(batch.pins_seen, batch.router)
-        had, stops = self._keeper.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
+        stops = self._actions.stops(self._runs, now)
+        had = self._keeper.waiting.acknowledge(batch.router)
         return encode(replace(had, controller=self._pins.id, stops=stops, pins=pins, pins_end=end))
 
     def tick(self) -> None:
@@ -187,6 +188,7 @@ class Controller:
         now, run = self.now(), self._runs[report.experiment]
         self._actions.decide(run, self._config, report, request, now)
         self._act(now)
+        self._write(now)
 
     def shadow(self, endpoint: str) -> ShadowReport | None:
         """What is known of an endpoint's shadow; None if it has no mirror."""

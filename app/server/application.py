@@ -47,6 +47,7 @@ from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Stop
 from app.mirror.mirrors import Mirrors
 from app.routing.circuit_breaker import Breakers
+from app.routing.pinned_conversations import PinnedConversations
 from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.cors import LiveCORS
@@ -106,8 +107,9 @@ class Router:
         ledger = Ledger(
             partial(unit_secret, environment.internal_key, environment.ledger_base), enabled=controller is not None
         )
-        self._snapshots = SnapshotBuilder(ledger)
-        hearing = Hearing(lambda: self._snapshots.is_watched, self._stop)
+        pins = PinnedConversations(telemetry.pin_missed)
+        self._snapshots = SnapshotBuilder(ledger, pins)
+        hearing = Hearing(pins, lambda: self._snapshots.is_watched, self._stop, telemetry.pinned)
         self._sender = (
             Sender(ledger, controller.send, telemetry, every_s=send_every_s, hearing=hearing)
             if controller is not None
@@ -121,7 +123,7 @@ class Router:
             else None
         )
         self.state = RouterState(
-            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, mirrors
+            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, pins, mirrors
         )
         self.state.recorder = self._recorder = recorder
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})

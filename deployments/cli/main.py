@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -180,7 +180,7 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     typer.echo(f"{config}: OK")
 
 
-def _warn(warnings: Sequence[str]) -> None:
+def _warn(warnings: Iterable[str]) -> None:
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
 
