@@ -7,7 +7,7 @@ through `reconfigure`.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cached_property, partial
 from random import Random, getrandbits
@@ -88,10 +88,12 @@ class Router:
         access_timing: AccessTiming = DEFAULT_TIMING,
         send_every_s: float = EVERY_S,
         recording_file_s: float = FILE_S,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
         runs. `recordings` keeps recordings of requests, in files of `recording_file_s` seconds.
+        `clock`: Unix seconds, of what is recorded.
         """
         self._environment, self._controller = environment, controller
         self._upstream = Upstream()
@@ -104,10 +106,12 @@ class Router:
         )
         self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
         ledger = Ledger(
-            partial(unit_secret, environment.internal_key, environment.ledger_base), enabled=controller is not None
+            partial(unit_secret, environment.internal_key, environment.ledger_base),
+            enabled=controller is not None,
+            clock=clock,
         )
         pins = PinnedConversations(telemetry.pin_missed)
-        self._snapshots = SnapshotBuilder(ledger, pins)
+        self._snapshots = SnapshotBuilder(ledger, pins, clock)
         hearing = Hearing(pins, lambda: self._snapshots.is_watched, self._stop, telemetry.pinned)
         self._sender = (
             Sender(ledger, controller.send, telemetry, every_s=send_every_s, hearing=hearing)
