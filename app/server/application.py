@@ -46,6 +46,7 @@ from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Stop
 from app.mirror.mirrors import Mirrors
+from app.pages import console
 from app.routing.circuit_breaker import Breakers
 from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
@@ -138,6 +139,7 @@ class Router:
             routes=[
                 *self._operations(),
                 Path("/docs/{file}", api_page.file, methods=["GET"]),
+                Path("/ui/static/{file:path}", console.file, methods=["GET"]),
                 *self._experiments.routes(),
                 *self._events.routes(),
                 *self._traffic.routes(),
@@ -214,6 +216,7 @@ class Router:
             Path("/metrics", self._metrics, methods=["GET"]),
             Path("/openapi.json", self._openapi, methods=["GET"]),
             Path("/docs", api_page.page, methods=["GET"], name="docs"),
+            Path("/ui", console.page, methods=["GET"], name="console"),
             Path("/tgi/metrics", self._tgi_metrics, methods=["GET"]),
             Path("/tgi/{endpoint}/metrics", self._tgi_metrics, methods=["GET"]),
         ]

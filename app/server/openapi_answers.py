@@ -149,7 +149,7 @@ def answers(dialect: str, operation: str) -> dict[str, Schema]:
     """What the operation answers with status 200: media type to schema. Raises KeyError on an unknown one."""
     if (dialect, operation) in _TEXTS:
         return {TEXT: _TEXT}
-    if (dialect, operation) == ("switchyard", "docs"):
+    if (dialect, operation) in {("switchyard", "docs"), ("switchyard", "console")}:
         return {"text/html": _TEXT}
     if (dialect, operation) in _STREAM_ONLY:
         return {EVENTS: _EVENTS}
