@@ -46,9 +46,8 @@ from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Stop
 from app.mirror.mirrors import Mirrors
-from app.pages import console
+from app.pages import api_page, console
 from app.routing.circuit_breaker import Breakers
-from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
@@ -58,6 +57,7 @@ from app.server.experiment_metrics import ExperimentMetrics
 from app.server.experiments_api import ExperimentsApi
 from app.server.http10 import HTTP10
 from app.server.openapi import Operation, document, operations
+from app.server.overview.api import Health, OverviewApi
 from app.server.traffic.api import TrafficApi
 from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
@@ -133,6 +133,18 @@ class Router:
         self._traffic = TrafficApi(
             self._views, telemetry, self._access, control, controller, self.state.recent_keys, ledger.unit
         )
+        self._overview = OverviewApi(
+            self._views,
+            telemetry,
+            self._access,
+            control,
+            controller,
+            Health(
+                self._deployments.open,
+                lambda: {name: queue.waiting for name, queue in self.state.queues.items()},
+                lambda: self.state.snapshot.stops if self.state.snapshot is not None else {},
+            ),
+        )
         self._experiment_metrics = ExperimentMetrics(controller)
         endpoints = route_apps(self._exchange)
         starlette = Starlette(
@@ -143,6 +155,7 @@ class Router:
                 *self._experiments.routes(),
                 *self._events.routes(),
                 *self._traffic.routes(),
+                *self._overview.routes(),
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
@@ -201,6 +214,7 @@ class Router:
             self.state.mirrors.running(),
             recording,
             self._access.running(),
+            self._overview.running(),
             monitor_event_loop(self.state.telemetry),
         ):
             yield
@@ -264,7 +278,8 @@ class Router:
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]
         experiments = [*self._experiments.operations(), *self._events.operations()]
-        apis = [*self._management.operations(), *experiments, *self._traffic.operations()]
+        traffic = [*self._traffic.operations(), *self._overview.operations()]
+        apis = [*self._management.operations(), *experiments, *traffic]
         return dump(document([*operations(DIALECTS), *apis, *own]))
 
     async def _openapi(self, request: HTTPRequest) -> Response:

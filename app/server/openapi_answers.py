@@ -111,6 +111,8 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "list_experiments": _object(experiments=_list(_SUMMARY)),
         "get_experiment": _SUMMARY,
         "decide": _SUMMARY,
+        "check_experiment": _object(problems=_list(_TEXT), warnings=_list(_TEXT), yaml=_ANY_TEXT),
+        "overview": _object(at=_NUMBER, window_s=_NUMBER, endpoints=_list(_object(endpoint=_TEXT, deployments=_LIST))),
         "report": _object(**_SUMMARY["properties"], primary=_LIST, secondary=_LIST, guardrails=_LIST, alarms=_LIST),
         "history": _object(experiment=_TEXT, metric=_TEXT, treatment=_TEXT, points=_LIST),
         "planner": _object(metric=_TEXT, effect=_NUMBER, power=_NUMBER, units=_COUNT, units_so_far=_COUNT),
