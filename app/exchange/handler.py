@@ -35,11 +35,12 @@ from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.exchange.written_requests import arrived
 from app.exchange.written_requests import ended as written
-from app.ledger.conversation import SESSION_HEADER, conversation_key
+from app.ledger.conversation import CONVERSATIONS, SESSION_HEADER, conversation_key, is_running
 from app.ledger.exposure import Exposure
 from app.ledger.recordings.recorder import PendingRequest
 from app.mirror.original import Original
 from app.routing.content_filter import check_content
+from app.routing.rules import NO_CONVERSATION, Turn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign
 from app.telemetry.access_log import Record
 
@@ -147,18 +148,43 @@ def _route(
         header=headers.get(DEPLOYMENT_HEADER) or call.deployment,
         sticky_key=lambda sticky: _sticky_key(sticky, caller, call, headers),
         random=state.random,
-        decide=partial(_decided, state, snapshot) if snapshot.rules else None,
+        decide=partial(_decided, state, snapshot, caller, call, headers) if snapshot.rules else None,
     )
     if assignment.key is not None:
         state.recent_keys.saw(assignment.endpoint, assignment.key)
     return assignment
 
 
-def _decided(state: RouterState, snapshot: Snapshot, endpoint: str, key: str | None) -> Decision | None:
+def _decided(
+    state: RouterState,
+    snapshot: Snapshot,
+    caller: Caller,
+    call: Call,
+    headers: Mapping[str, str],
+    endpoint: str,
+    key: str | None,
+) -> Decision | None:
     """What the endpoint's rules say, if it has some."""
     if (rules := snapshot.rules.get(endpoint)) is None:
         return None
-    return rules.decide(key, state.random, lambda name: state.health.is_open(name, snapshot))
+
+    def is_open(deployment: str) -> bool:
+        return state.health.is_open(deployment, snapshot)
+
+    return rules.decide(key, state.random, is_open, lambda: _turn(state, caller, call, headers))
+
+
+def _turn(state: RouterState, caller: Caller, call: Call, headers: Mapping[str, str]) -> Turn:
+    """The conversation of a request, whatever the endpoint is sticky by."""
+    if call.task not in CONVERSATIONS:
+        return NO_CONVERSATION
+    if session := headers.get(SESSION_HEADER):
+        key: str | None = f"session:{session}"
+    else:
+        key = conversation_key(caller.name, call.task, call.body)
+    if key is None:
+        return NO_CONVERSATION
+    return Turn(is_running(call.task, call.body), state.ledger.conversation(caller.id, key))
 
 
 def _sticky_key(sticky: Sticky, caller: Caller, call: Call, headers: Mapping[str, str]) -> str | None:

@@ -73,7 +73,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """None in mode `aa`, and for experiments without evidence."""
 
 
-def summary_of(report: Report, acting: Acting | None) -> Summary:
+def summary_of(report: Report, acting: Acting | None = None) -> Summary:
     """The line of a running experiment."""
     plans = report.sample_ratio.plans
     return Summary(

@@ -48,6 +48,7 @@ from app.ledger.wire import Stop
 from app.mirror.mirrors import Mirrors
 from app.pages import api_page, console
 from app.routing.circuit_breaker import Breakers
+from app.routing.pinned_conversations import PinnedConversations
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
@@ -56,6 +57,7 @@ from app.server.events.feed import EventFeed
 from app.server.experiment_metrics import ExperimentMetrics
 from app.server.experiments_api import ExperimentsApi
 from app.server.http10 import HTTP10
+from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
 from app.server.overview.api import Health, OverviewApi
 from app.server.traffic.api import TrafficApi
@@ -106,8 +108,9 @@ class Router:
         ledger = Ledger(
             partial(unit_secret, environment.internal_key, environment.ledger_base), enabled=controller is not None
         )
-        self._snapshots = SnapshotBuilder(ledger)
-        hearing = Hearing(lambda: self._snapshots.is_watched, self._stop)
+        pins = PinnedConversations(telemetry.pin_missed)
+        self._snapshots = SnapshotBuilder(ledger, pins)
+        hearing = Hearing(pins, lambda: self._snapshots.is_watched, self._stop, telemetry.pinned)
         self._sender = (
             Sender(ledger, controller.send, telemetry, every_s=send_every_s, hearing=hearing)
             if controller is not None
@@ -121,7 +124,7 @@ class Router:
             else None
         )
         self.state = RouterState(
-            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, mirrors
+            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, pins, mirrors
         )
         self.state.recorder = self._recorder = recorder
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
@@ -145,6 +148,7 @@ class Router:
                 lambda: self.state.snapshot.stops if self.state.snapshot is not None else {},
             ),
         )
+        self._mirror = MirrorApi(self._views, telemetry, self._access, controller)
         self._experiment_metrics = ExperimentMetrics(controller)
         endpoints = route_apps(self._exchange)
         starlette = Starlette(
@@ -156,6 +160,7 @@ class Router:
                 *self._events.routes(),
                 *self._traffic.routes(),
                 *self._overview.routes(),
+                *self._mirror.routes(),
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
@@ -280,6 +285,7 @@ class Router:
         experiments = [*self._experiments.operations(), *self._events.operations()]
         traffic = [*self._traffic.operations(), *self._overview.operations()]
         apis = [*self._management.operations(), *experiments, *traffic]
+        apis = [*self._management.operations(), *experiments, *self._traffic.operations(), *self._mirror.operations()]
         return dump(document([*operations(DIALECTS), *apis, *own]))
 
     async def _openapi(self, request: HTTPRequest) -> Response:

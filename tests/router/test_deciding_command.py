@@ -167,4 +167,4 @@ def test_the_list_has_the_state(running: Deciding) -> None:
     assert acting is not None
     running.controller.acting = msgspec.structs.replace(acting, state="paused", stopped=["green"])
     out = running.switchyard("list")[1]
-    assert "paused, no traffic for green" in " ".join(out.split())
+    assert "paused at 5 %, no traffic for green" in " ".join(out.split())

@@ -70,6 +70,15 @@ async def test_what_a_router_sends_is_on_disk_when_the_host_has_stopped(tmp_path
     assert segments.read(store, segment, Tables())[1].rows.seq.tolist() == [1]
 
 
+async def test_an_experiment_that_was_delivered_just_now_is_known_to_whoever_asks(tmp_path: Path) -> None:
+    bare = configuration().model_copy(update={"experiments": {}})
+    hosted, source = host(tmp_path, bare)
+    async with hosted:
+        assert (await hosted.ask("GET", "/experiments/trial", {}, b"")).status == 404
+        source.config = configuration()
+        assert (await hosted.ask("GET", "/experiments/trial", {}, b"")).status == 200
+
+
 async def test_before_the_first_configuration_it_takes_nothing(tmp_path: Path) -> None:
     hosted, source = host(tmp_path, None)
     source.is_absent = True
