@@ -283,9 +283,8 @@ class Router:
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]
         experiments = [*self._experiments.operations(), *self._events.operations()]
-        traffic = [*self._traffic.operations(), *self._overview.operations()]
+        traffic = [*self._traffic.operations(), *self._mirror.operations(), *self._overview.operations()]
         apis = [*self._management.operations(), *experiments, *traffic]
-        apis = [*self._management.operations(), *experiments, *self._traffic.operations(), *self._mirror.operations()]
         return dump(document([*operations(DIALECTS), *apis, *own]))
 
     async def _openapi(self, request: HTTPRequest) -> Response:
