@@ -45,9 +45,9 @@ from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Stop
 from app.mirror.mirrors import Mirrors
+from app.pages import api_page, console
 from app.routing.circuit_breaker import Breakers
 from app.routing.pinned_conversations import PinnedConversations
-from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
@@ -58,6 +58,7 @@ from app.server.experiments_api import ExperimentsApi
 from app.server.http10 import HTTP10
 from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
+from app.server.overview.api import Health, OverviewApi
 from app.server.traffic.api import TrafficApi
 from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
@@ -144,6 +145,18 @@ class Router:
         self._traffic = TrafficApi(
             self._views, telemetry, self._access, control, controller, self.state.recent_keys, ledger.unit
         )
+        self._overview = OverviewApi(
+            self._views,
+            telemetry,
+            self._access,
+            control,
+            controller,
+            Health(
+                self._deployments.open,
+                lambda: {name: queue.waiting for name, queue in self.state.queues.items()},
+                lambda: self.state.snapshot.stops if self.state.snapshot is not None else {},
+            ),
+        )
         self._mirror = MirrorApi(self._views, telemetry, self._access, controller)
         self._experiment_metrics = ExperimentMetrics(controller)
         endpoints = route_apps(self._exchange)
@@ -151,9 +164,11 @@ class Router:
             routes=[
                 *self._operations(),
                 Path("/docs/{file}", api_page.file, methods=["GET"]),
+                Path("/ui/static/{file:path}", console.file, methods=["GET"]),
                 *self._experiments.routes(),
                 *self._events.routes(),
                 *self._traffic.routes(),
+                *self._overview.routes(),
                 *self._mirror.routes(),
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
@@ -213,6 +228,7 @@ class Router:
             self.state.mirrors.running(),
             recording,
             self._access.running(),
+            self._overview.running(),
             monitor_event_loop(self.state.telemetry),
         ):
             yield
@@ -228,6 +244,7 @@ class Router:
             Path("/metrics", self._metrics, methods=["GET"]),
             Path("/openapi.json", self._openapi, methods=["GET"]),
             Path("/docs", api_page.page, methods=["GET"], name="docs"),
+            Path("/ui", console.page, methods=["GET"], name="console"),
             Path("/tgi/metrics", self._tgi_metrics, methods=["GET"]),
             Path("/tgi/{endpoint}/metrics", self._tgi_metrics, methods=["GET"]),
         ]
@@ -275,7 +292,8 @@ class Router:
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]
         experiments = [*self._experiments.operations(), *self._events.operations()]
-        apis = [*self._management.operations(), *experiments, *self._traffic.operations(), *self._mirror.operations()]
+        traffic = [*self._traffic.operations(), *self._mirror.operations(), *self._overview.operations()]
+        apis = [*self._management.operations(), *experiments, *traffic]
         return dump(document([*operations(DIALECTS), *apis, *own]))
 
     async def _openapi(self, request: HTTPRequest) -> Response:

@@ -111,6 +111,8 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "list_experiments": _object(experiments=_list(_SUMMARY)),
         "get_experiment": _SUMMARY,
         "decide": {"anyOf": [_SUMMARY, _object(revision=_COUNT, before=_OBJECT, after=_OBJECT, moves=_OBJECT)]},
+        "check_experiment": _object(problems=_list(_TEXT), warnings=_list(_TEXT), yaml=_ANY_TEXT),
+        "overview": _object(at=_NUMBER, window_s=_NUMBER, endpoints=_list(_object(endpoint=_TEXT, deployments=_LIST))),
         "report": _object(**_SUMMARY["properties"], primary=_LIST, secondary=_LIST, guardrails=_LIST, alarms=_LIST),
         "history": _object(experiment=_TEXT, metric=_TEXT, treatment=_TEXT, points=_LIST),
         "planner": _object(metric=_TEXT, effect=_NUMBER, power=_NUMBER, units=_COUNT, units_so_far=_COUNT),
@@ -152,7 +154,7 @@ def answers(dialect: str, operation: str) -> dict[str, Schema]:
     """What the operation answers with status 200: media type to schema. Raises KeyError on an unknown one."""
     if (dialect, operation) in _TEXTS:
         return {TEXT: _TEXT}
-    if (dialect, operation) == ("switchyard", "docs"):
+    if (dialect, operation) in {("switchyard", "docs"), ("switchyard", "console")}:
         return {"text/html": _TEXT}
     if (dialect, operation) in _STREAM_ONLY:
         return {EVENTS: _EVENTS}

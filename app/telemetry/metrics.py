@@ -272,6 +272,10 @@ class Telemetry:
             child = self._children[key] = metric.labels(*labels)
         return child
 
+    def children(self) -> list[tuple[Any, tuple[str, ...], Any]]:
+        """Every metric of requests with the labels that it has had, and what counts for them."""
+        return [(metric, labels, child) for (metric, labels), child in self._children.items()]
+
     def expose(self, endpoints: Collection[str] | None = None) -> bytes:
         """The metrics in Prometheus' text format, or those of some endpoints."""
         source = self._source()
