@@ -50,6 +50,7 @@ from app.pages import console
 from app.routing.circuit_breaker import Breakers
 from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
+from app.server.callers.api import CallersApi
 from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
 from app.server.events.api import EventsApi
@@ -133,6 +134,7 @@ class Router:
         self._traffic = TrafficApi(
             self._views, telemetry, self._access, control, controller, self.state.recent_keys, ledger.unit
         )
+        self._callers = CallersApi(self._views, telemetry, self._access)
         self._experiment_metrics = ExperimentMetrics(controller)
         endpoints = route_apps(self._exchange)
         starlette = Starlette(
@@ -143,6 +145,7 @@ class Router:
                 *self._experiments.routes(),
                 *self._events.routes(),
                 *self._traffic.routes(),
+                *self._callers.routes(),
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
@@ -264,7 +267,7 @@ class Router:
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]
         experiments = [*self._experiments.operations(), *self._events.operations()]
-        apis = [*self._management.operations(), *experiments, *self._traffic.operations()]
+        apis = [*self._management.operations(), *experiments, *self._traffic.operations(), *self._callers.operations()]
         return dump(document([*operations(DIALECTS), *apis, *own]))
 
     async def _openapi(self, request: HTTPRequest) -> Response:
