@@ -128,7 +128,13 @@ class Router:
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
         self._experiments = ExperimentsApi(
-            self._views, self._deployments.open, telemetry, self._access, controller, ledger
+            self._views,
+            self._deployments.open,
+            telemetry,
+            self._access,
+            controller,
+            ledger,
+            self.state.recent_keys,
         )
         self._events = EventsApi(self._views, telemetry, self._access, EventFeed(controller))
         self._traffic = TrafficApi(
