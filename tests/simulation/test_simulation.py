@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation import (
     alarms,
+    delays,
     false_positives,
     feedback,
     plans,
@@ -148,3 +149,14 @@ def test_without_a_loss_the_sample_ratio_is_quiet(executor: Executor, weight: fl
 def test_feedback_counts_only_once_it_has_matured(executor: Executor) -> None:
     assert feedback.false_verdicts(executor, matured=True, count=200) <= 0.05
     assert feedback.false_verdicts(executor, matured=False, count=100) >= 0.3
+
+
+@pytest.mark.parametrize("ill", delays.ILL, ids=lambda ill: ill.name)
+def test_the_real_controller_stops_a_bad_treatment_about_as_soon(executor: Executor, ill: delays.Ill) -> None:
+    """A few ramps only: what the table says is known to a factor."""
+    found = delays.delays(executor, ill, 4)
+    assert found.stopped == 1
+    if ill.design is not None:
+        assert ill.design / 3 <= found.median <= 3 * ill.design
+    documented = delays.documented()[ill.name]
+    assert documented / 3 <= found.median <= 3 * documented
