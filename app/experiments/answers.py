@@ -24,6 +24,8 @@ from app.experiments.rendering.document import Block
 from app.experiments.rendering.report_document import document
 from app.experiments.report import Comparison, FalseVerdicts, HistoryPoint, Planned, Report
 from app.experiments.series import Series, series_of
+from app.experiments.shadows.document import document as shadow_document
+from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.journal import Entry
 from app.experiments.summary import Acting, Foreseen, Summary, summary_of, summary_without_evidence
 from app.ledger.controller_client import Answer
@@ -83,6 +85,12 @@ class Reader(Protocol):
     def entries(self) -> Sequence[Entry]:
         """The journal."""
 
+    def mirrored(self) -> Sequence[str]:
+        """The endpoints with a mirror."""
+
+    def shadow(self, endpoint: str) -> ShadowReport | None:
+        """What is known of an endpoint's shadow; None if it has no mirror."""
+
 
 class Answers:
     """Answers questions; keeps the A/A runs that are under way."""
@@ -101,6 +109,7 @@ class Answers:
             ("GET", re.compile("/experiments/([^/]+)/aa"), self._runs_so_far),
             ("POST", re.compile("/experiments/([^/]+)/aa"), self._start_runs),
             ("GET", re.compile("/endpoints/([^/]+)/plans"), self._plans),
+            ("GET", re.compile("/endpoints/([^/]+)/mirror"), self._mirror),
             ("GET", re.compile("/requests/([0-9a-f]{16})"), self._exposures),
             ("POST", re.compile("/feedback/pending"), self._pending),
             ("GET", re.compile("/series"), self._series),
@@ -194,6 +203,14 @@ class Answers:
 
     def _plans(self, endpoint: str, query: Query, body: bytes) -> Answer:
         return Answer(200, _json({"plans": history(self._reader.entries(), endpoint)}))
+
+    def _mirror(self, endpoint: str, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        if (report := self._reader.shadow(endpoint)) is None:
+            raise NotFound(
+                f"The endpoint '{endpoint}' has no mirror; declare one in the configuration", param="endpoint"
+            )
+        return _formatted(report, form, lambda: shadow_document(report))
 
     def _exposures(self, request: str, query: Query, body: bytes) -> Answer:
         return Answer(200, _json({"exposures": list(self._reader.exposures(int(request, 16)))}))

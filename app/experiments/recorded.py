@@ -95,6 +95,13 @@ class RecordedLedger:
         found = reading.find(self._store, request)
         return exposures_of(*found) if found is not None else []
 
+    def mirrored(self) -> Sequence[str]:
+        """Shadows are for a running server."""
+        return ()
+
+    def shadow(self, endpoint: str) -> None:
+        """As `mirrored`."""
+
     def entries(self) -> Sequence[Entry]:
         """The journal."""
         return self._entries

@@ -22,7 +22,7 @@ from app.ledger.exposure import Exposure
 from app.ledger.ledger import Ledger
 from app.ledger.wire import Failure, Flag, Skip
 from app.mirror.budget import Charge, TokenBudget
-from app.mirror.copy import Copy, NewCollector, Shadowed, cost_of
+from app.mirror.copy import Copy, NewCollector, Shadowed, cost_of, has_vectors
 from app.mirror.kept import Room
 from app.mirror.original import Original
 from app.mirror.sampling import is_drawn
@@ -156,6 +156,8 @@ class Mirrors:
         original.exposure.conclude()
         self._check(original, served)
         self._check_shadow(original, lane)
+        if not original.kept.is_whole and original.kept.has_room and not has_vectors(original.path):
+            raise _Skipped(Skip.ANSWER_TOO_LARGE)
         if not original.kept.has_room or len(lane.waiting) >= MOST_WAITING:
             raise _Skipped(Skip.QUEUE_FULL)
         body = self._body(original, served)
@@ -174,7 +176,7 @@ class Mirrors:
         """Whether the request can be copied at all."""
         if self._thread is None:
             raise _Skipped(Skip.SHUTDOWN)
-        if not served.complete or not served.deployment:
+        if not served.complete or not served.deployment or original.exposure.is_broken:
             raise _Skipped(Skip.PRIMARY_FAILED)
         if original.takes_several or not original.path:
             raise _Skipped(Skip.SEVERAL_REQUESTS)

@@ -40,13 +40,13 @@ from app.ledger.controller_client import ControllerClient, RecordingClient
 from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
 from app.ledger.recordings.recorder import Recorder
-from app.ledger.recordings.sender import FILE_S
-from app.ledger.recordings.sender import Sender as RecordingSender
+from app.ledger.recordings.sender import FILE_S, RecordingSender
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Stop
 from app.mirror.mirrors import Mirrors
 from app.routing.circuit_breaker import Breakers
+from app.routing.pinned_conversations import PinnedConversations
 from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.cors import LiveCORS
@@ -56,6 +56,7 @@ from app.server.events.feed import EventFeed
 from app.server.experiment_metrics import ExperimentMetrics
 from app.server.experiments_api import ExperimentsApi
 from app.server.http10 import HTTP10
+from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
 from app.server.traffic.api import TrafficApi
 from app.telemetry import tgi_exposition as tgi_metrics
@@ -105,8 +106,9 @@ class Router:
         ledger = Ledger(
             partial(unit_secret, environment.internal_key, environment.ledger_base), enabled=controller is not None
         )
-        self._snapshots = SnapshotBuilder(ledger)
-        hearing = Hearing(lambda: self._snapshots.is_watched, self._stop)
+        pins = PinnedConversations(telemetry.pin_missed)
+        self._snapshots = SnapshotBuilder(ledger, pins)
+        hearing = Hearing(pins, lambda: self._snapshots.is_watched, self._stop, telemetry.pinned)
         self._sender = (
             Sender(ledger, controller.send, telemetry, every_s=send_every_s, hearing=hearing)
             if controller is not None
@@ -120,7 +122,7 @@ class Router:
             else None
         )
         self.state = RouterState(
-            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, mirrors
+            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, pins, mirrors
         )
         self.state.recorder = self._recorder = recorder
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
@@ -138,6 +140,7 @@ class Router:
         self._traffic = TrafficApi(
             self._views, telemetry, self._access, control, controller, self.state.recent_keys, ledger.unit
         )
+        self._mirror = MirrorApi(self._views, telemetry, self._access, controller)
         self._experiment_metrics = ExperimentMetrics(controller)
         endpoints = route_apps(self._exchange)
         starlette = Starlette(
@@ -147,6 +150,7 @@ class Router:
                 *self._experiments.routes(),
                 *self._events.routes(),
                 *self._traffic.routes(),
+                *self._mirror.routes(),
                 *self._management.routes(),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
@@ -267,7 +271,7 @@ class Router:
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]
         experiments = [*self._experiments.operations(), *self._events.operations()]
-        apis = [*self._management.operations(), *experiments, *self._traffic.operations()]
+        apis = [*self._management.operations(), *experiments, *self._traffic.operations(), *self._mirror.operations()]
         return dump(document([*operations(DIALECTS), *apis, *own]))
 
     async def _openapi(self, request: HTTPRequest) -> Response:

@@ -122,6 +122,9 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "get_traffic": _PLAN,
         "put_traffic": {"anyOf": [_PLAN, _object(before=_OBJECT, after=_OBJECT, moves=_OBJECT, overrides=_OBJECT)]},
         "roll_back_traffic": _PLAN,
+        "mirror": _object(
+            endpoint=_TEXT, shadow=_TEXT, copies=_COUNT, skipped=_OBJECT, primaries=_LIST, headline=_TEXT
+        ),
         "traffic_history": _object(endpoint=_TEXT, plans=_LIST),
         "health": _object(status=_TEXT),
         "ready": _object(status=_TEXT),
@@ -138,7 +141,7 @@ _TEXTS = frozenset(
         ("tgi", "health"),
     }
 )
-_ALSO_WORDS = frozenset({"list_experiments", "get_experiment", "report", "history", "planner", "aa_runs"})
+_ALSO_WORDS = frozenset({"list_experiments", "get_experiment", "report", "history", "planner", "aa_runs", "mirror"})
 """Operations that answer as Markdown or text, too, if the request asks for it."""
 
 _STREAM_ONLY = frozenset({("tgi", "generate_stream"), ("switchyard", "events")})

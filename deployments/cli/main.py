@@ -12,6 +12,7 @@ import typer
 from deployments.cli import demo
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.experiments import commands as experiments
+from deployments.cli.mirror_command import mirror
 from deployments.cli.options import Key, Url, router_client
 from deployments.cli.traffic_command import traffic
 
@@ -228,6 +229,7 @@ def status(
 
 
 app.command()(traffic)
+app.command()(mirror)
 
 
 @app.command()

@@ -9,6 +9,7 @@ from app.config.experiments import Experiment
 from app.errors import ClientError
 from app.experiments.acting.decisions import Request
 from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
+from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.journal import Entry
 from app.experiments.summary import Acting, Foreseen
 from tests.support.experiment_reports import NOW, SHIP, START
@@ -91,6 +92,7 @@ class FakeReader:
         self.time = NOW
         self.rows: dict[int, list[Mapping[str, Any]]] = {}
         self.journal: list[Entry] = []
+        self.shadows: dict[str, ShadowReport] = {}
         self.doing: Acting | None = Acting(state="running", revision=3)
         self.decided: list[Request] = []
         self.refusal: ClientError | None = None
@@ -124,3 +126,9 @@ class FakeReader:
 
     def entries(self) -> Sequence[Entry]:
         return self.journal
+
+    def mirrored(self) -> Sequence[str]:
+        return list(self.shadows)
+
+    def shadow(self, endpoint: str) -> ShadowReport | None:
+        return self.shadows.get(endpoint)

@@ -229,7 +229,7 @@ class Crashes(RuleBasedStateMachine):
         """Nothing fails any more, and there is one controller."""
         self.control.failure = None
         for it in self.running[1:]:
-            it.changes = it.outcomes = []
+            it.changes, it.outcomes = [], []
         del self.running[1:]
         (it,) = self.running
         for _ in range(60):

@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from app.config.schema import parse
 from app.engine.usage import Usage
 from app.ledger.recordings.facts import parameters
-from app.ledger.recordings.recorder import MOST_PENDING, MOST_TEXT_BYTES, PendingRequest, Recorder, line_of
+from app.ledger.recordings.recorder import (
+    MOST_PENDING,
+    MOST_PENDING_BYTES,
+    MOST_TEXT_BYTES,
+    PendingRequest,
+    Recorder,
+    line_of,
+)
 from app.ledger.recordings.redaction import NotRedactable, redacted
 from app.ledger.recordings.wire import RecordedRequest, decode_line
 from app.ledger.units import Hashes
@@ -42,8 +49,15 @@ def pending(of: Recorder, body: Mapping[str, Any], *, task: str = "chat", size: 
     return PendingRequest(scope, 1.5, "0-abc", "openai", task, True, unit, size, body, 200, Usage(7, 3))
 
 
+def ended(of: Recorder, body: Mapping[str, Any], *, task: str = "chat", size: int = 100) -> PendingRequest:
+    """The same, once it is over."""
+    of.end(pending(of, body, task=task, size=size))
+    (found,) = of.take()
+    return found
+
+
 def recorded(body: Mapping[str, Any], *, size: int = 100, **record: Any) -> tuple[str, RecordedRequest]:
-    line = line_of(pending(recorder(**record), body, size=size), redacted)
+    line = line_of(ended(recorder(**record), body, size=size), redacted)
     assert MARKER.encode() not in line.line or record["text"] == "full"
     return line.outcome, decode_line(line.line)
 
@@ -122,7 +136,7 @@ fields = st.sampled_from(
 
 @given(st.dictionaries(fields, json, max_size=8), st.sampled_from(["chat", "completions", "embeddings", "responses"]))
 def test_without_text_no_line_holds_any_whatever_the_body_is(body: dict[str, Any], task: str) -> None:
-    line = line_of(pending(recorder(), body, task=task), redacted)
+    line = line_of(ended(recorder(), body, task=task), redacted)
     assert line.outcome == "recorded"
     assert MARKER.encode() not in line.line
     assert all(type(value) in (int, float) for value in parameters(task, body).values())
@@ -137,7 +151,7 @@ def redacted_or_none(body: Mapping[str, Any], patterns: Sequence[str]) -> dict[s
 
 @given(st.dictionaries(fields, json, max_size=8))
 def test_with_text_what_a_pattern_matches_is_gone_from_every_line(body: dict[str, Any]) -> None:
-    line = line_of(pending(recorder(text="full", redact=[MARKER]), body), redacted_or_none)
+    line = line_of(ended(recorder(text="full", redact=[MARKER]), body), redacted_or_none)
     assert MARKER.encode() not in line.line
 
 
@@ -170,10 +184,18 @@ def test_requests_that_have_no_room_are_counted() -> None:
 
 
 def test_the_bodies_that_wait_are_bounded() -> None:
-    it = recorder(text="full")
-    for _ in range(5):
-        it.end(pending(it, {}, size=10 * 1024 * 1024))
-    assert (len(it.take()), it.lost) == (3, {"chat": 2})
+    it, each = recorder(text="full"), MOST_TEXT_BYTES
+    room = MOST_PENDING_BYTES // each
+    for _ in range(room + 2):
+        it.end(pending(it, {}, size=each))
+    assert it.lost == {"chat": 2}
+    assert len(it.take()) == room
+
+
+def test_a_body_that_nothing_needs_does_not_wait() -> None:
+    assert ended(recorder(), {"prompt": "hi"}).body is None
+    assert ended(recorder(text="full"), {"prompt": "hi"}, size=MOST_TEXT_BYTES + 1).body is None
+    assert ended(recorder(text="full"), {"prompt": "hi"}).body is not None
 
 
 def test_a_batch_is_recorded_as_the_number_of_its_prompts() -> None:
