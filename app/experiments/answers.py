@@ -26,6 +26,7 @@ from app.experiments.report import Comparison, FalseVerdicts, HistoryPoint, Plan
 from app.experiments.series import Series, series_of
 from app.experiments.shadows.document import document as shadow_document
 from app.experiments.shadows.report import ShadowReport
+from app.experiments.shadows.series import shadow_series
 from app.experiments.storage.journal import Entry
 from app.experiments.summary import Acting, Foreseen, Summary, summary_of, summary_without_evidence
 from app.ledger.controller_client import Answer
@@ -99,6 +100,7 @@ class Answers:
         self._reader = reader
         self._runs = FalseVerdictRuns()
         self._reports: dict[str, Report] = {}
+        self._shadows: dict[str, ShadowReport] = {}
         self._routes: Sequence[tuple[str, re.Pattern[str], Callable[..., Answer]]] = [
             ("GET", re.compile("/experiments"), self._list),
             ("GET", re.compile("/experiments/([^/]+)"), self._summary),
@@ -206,7 +208,7 @@ class Answers:
 
     def _mirror(self, endpoint: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
-        if (report := self._reader.shadow(endpoint)) is None:
+        if (report := self._shadow_of(endpoint)) is None:
             raise NotFound(
                 f"The endpoint '{endpoint}' has no mirror; declare one in the configuration", param="endpoint"
             )
@@ -228,6 +230,9 @@ class Answers:
             if (judged := self._reader.analysis(name)) is not None:
                 report = self._report_of(name, judged)
                 found += series_of(report, self._reader.acting(report))
+        for endpoint in self._reader.mirrored():
+            if (shadow := self._shadow_of(endpoint)) is not None:
+                found += shadow_series(shadow)
         return Answer(200, _json(found))
 
     def _journal(self, query: Query, body: bytes) -> Answer:
@@ -260,6 +265,15 @@ class Answers:
         if last is None or not 0 <= now - last.at < REPORT_S:
             last = self._reports[name] = judged.report(now)
         return last
+
+    def _shadow_of(self, endpoint: str) -> ShadowReport | None:
+        """As `_report_of`."""
+        now, last = self._reader.now(), self._shadows.get(endpoint)
+        if last is not None and 0 <= now - last.at < REPORT_S and endpoint in self._reader.mirrored():
+            return last
+        if (report := self._reader.shadow(endpoint)) is not None:
+            self._shadows[endpoint] = report
+        return report
 
 
 def _comparison(report: Report, query: Query) -> Comparison:

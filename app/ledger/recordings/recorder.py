@@ -96,6 +96,8 @@ class Recorder:
             for name, settings in found.items()
             if settings is not None
         }
+        if self._scopes:
+            self._unit_of("")  # reads the secret now, not with the first request
 
     def scope(self, endpoint: str) -> RecordedEndpoint | None:
         """What is recorded of an endpoint; None if nothing is."""

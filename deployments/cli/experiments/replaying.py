@@ -10,10 +10,10 @@ from typing import Any
 
 from app.config.base import ConfigError
 from app.config.experiments import Experiment
+from app.config.schema import TASKS
 from app.config.serve_file import load
 from app.experiments.recordings.reading import UnreadableRecording, read
 from app.experiments.replay.client import ReplayRefused
-from app.experiments.replay.requests import replayed
 from app.experiments.replay.runner import Replay
 from app.experiments.replay.section import NAME, NothingToCompare, config_of, section_of
 from app.experiments.runs import runs_of
@@ -67,7 +67,7 @@ def run(wanted: Wanted, router: RouterClient, key: str | None, form: str) -> byt
             replay = Replay(
                 name=name,
                 config=config_of(name, section, directory, prices=prices, total_s=TOTAL_S),
-                requests=[replayed(it) for it in chosen],
+                requests=chosen,
                 url=router.url,
                 key=key,
                 speed=wanted.speed,
@@ -78,7 +78,7 @@ def run(wanted: Wanted, router: RouterClient, key: str | None, form: str) -> byt
             pass  # the report tells of what has been answered
         except ReplayRefused as error:
             raise _refused(error) from None
-        except (StoreError, ConfigError, ValueError) as error:
+        except (StoreError, ConfigError) as error:
             raise CommandError(f"The replay cannot be made: {error}") from None
         return open_directory(directory, at=None).ask("GET", path_of(name, "/report"), {"format": form})
 
@@ -94,6 +94,8 @@ def _chosen(wanted: Wanted) -> list[RecordedRequest]:
     chosen = [it for it in found if it.endpoint == (wanted.endpoint or endpoints[0])]
     if not chosen:
         raise CommandError(f"The recording has no requests of '{wanted.endpoint}'; it has {', '.join(endpoints)}")
+    if unknown := {it.task for it in chosen} - set(TASKS):
+        raise CommandError(f"The recording has requests of '{min(unknown)}', which this version cannot replay")
     return chosen[: wanted.requests]
 
 

@@ -14,7 +14,6 @@ import pytest
 from app.access.api_keys import create
 from app.access.key_file import append
 from app.experiments.recordings.reading import UnreadableRecording, read
-from app.experiments.replay.requests import replayed
 from app.experiments.replay.runner import Replay
 from app.experiments.replay.section import config_of, section_of
 from app.experiments.report import Report
@@ -268,9 +267,9 @@ async def test_the_metrics_of_an_experiment_judge_the_replay(
 async def test_an_interrupted_replay_can_be_reported(live: LiveRig, tmp_path: Path) -> None:
     live.chat_endpoint(record={})
     await ask_all(live.url, users(40, each=1))
-    requests = [replayed(it) for it in await recorded(live, 40)]
+    requests = await recorded(live, 40)
     live.blue.answer = live.green.answer = after(0.02)
-    experiment = section_of(["blue", "green"], [it.recorded for it in requests], None)
+    experiment = section_of(["blue", "green"], requests, None)
     out = str(tmp_path / "out")
     running = Replay(
         name="replay",

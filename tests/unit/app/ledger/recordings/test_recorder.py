@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.config.schema import parse
+from app.config.schema import Config, parse
 from app.engine.usage import Usage
 from app.ledger.recordings.facts import parameters
 from app.ledger.recordings.recorder import (
@@ -25,19 +25,22 @@ from app.ledger.units import Hashes
 MARKER = "marker"
 
 
+def configuration(record: Mapping[str, Any] | None) -> Config:
+    """Two endpoints, one with this section."""
+    return parse(
+        {
+            "endpoints": {
+                "chat": {"tasks": ["chat"], "traffic": {"blue": 100}, "record": record},
+                "other": {"tasks": ["chat"], "traffic": {"blue": 100}},
+            },
+            "deployments": {"blue": {"app": "blue", "model": "m"}},
+        }
+    )
+
+
 def recorder(*, enabled: bool = True, **record: Any) -> Recorder:
     found = Recorder(Hashes(b"secret").unit, iter(range(10**6)).__next__, enabled=enabled, clock=lambda: 1000.0)
-    found.configure(
-        parse(
-            {
-                "endpoints": {
-                    "chat": {"tasks": ["chat"], "traffic": {"blue": 100}, "record": record},
-                    "other": {"tasks": ["chat"], "traffic": {"blue": 100}},
-                },
-                "deployments": {"blue": {"app": "blue", "model": "m"}},
-            }
-        )
-    )
+    found.configure(configuration(record))
     return found
 
 
@@ -66,6 +69,20 @@ def test_only_endpoints_with_record_are_recorded() -> None:
     assert recorder().scope("chat") is not None
     assert recorder().scope("other") is None
     assert recorder(enabled=False).scope("chat") is None
+
+
+def test_the_secret_is_read_before_the_first_request() -> None:
+    keys: list[str] = []
+
+    def unit_of(key: str) -> int:
+        keys.append(key)
+        return 1
+
+    it = Recorder(unit_of, lambda: 0, enabled=True)
+    it.configure(configuration(None))
+    assert keys == []
+    it.configure(configuration({}))
+    assert keys == [""]
 
 
 def test_a_percentage_takes_whole_units_and_about_as_many_as_it_says() -> None:
