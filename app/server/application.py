@@ -128,12 +128,13 @@ class Router:
         self.state.recorder = self._recorder = recorder
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
+        beside = self._snapshots.beside_the_weights
         self._experiments = ExperimentsApi(
-            self._views, self._deployments.open, telemetry, self._access, controller, ledger
+            self._views, self._deployments.open, telemetry, self._access, controller, ledger, beside
         )
         self._events = EventsApi(self._views, telemetry, self._access, EventFeed(controller))
         self._traffic = TrafficApi(
-            self._views, telemetry, self._access, control, controller, self.state.recent_keys, ledger.unit
+            self._views, telemetry, self._access, control, controller, self.state.recent_keys, ledger.unit, beside
         )
         self._mirror = MirrorApi(self._views, telemetry, self._access, controller)
         self._experiment_metrics = ExperimentMetrics(controller)

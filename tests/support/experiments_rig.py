@@ -12,6 +12,7 @@ from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.access.key_file import append
 from app.config.schema import parse
+from app.exchange.snapshot_builder import BesideTheWeights
 from app.ledger.units import Hashes
 from app.ledger.wire import FeedbackItem
 from app.server.events.api import EventsApi
@@ -83,7 +84,13 @@ class Rig:
     @property
     def client(self) -> TestClient:
         api = ExperimentsApi(
-            lambda: self.views, lambda: [GREEN], self.telemetry, self.access, self.controller, self.ledger
+            lambda: self.views,
+            lambda: [GREEN],
+            self.telemetry,
+            self.access,
+            self.controller,
+            self.ledger,
+            lambda endpoint: BesideTheWeights(),
         )
         feed = EventFeed(self.controller)
         events = EventsApi(lambda: self.views, self.telemetry, self.access, feed, stream_s=self.stream_s)
