@@ -40,8 +40,7 @@ from app.ledger.controller_client import ControllerClient, RecordingClient
 from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
 from app.ledger.recordings.recorder import Recorder
-from app.ledger.recordings.sender import FILE_S
-from app.ledger.recordings.sender import Sender as RecordingSender
+from app.ledger.recordings.sender import FILE_S, RecordingSender
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Stop
@@ -130,7 +129,14 @@ class Router:
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
         beside = self._snapshots.beside_the_weights
         self._experiments = ExperimentsApi(
-            self._views, self._deployments.open, telemetry, self._access, controller, ledger, beside
+            self._views,
+            self._deployments.open,
+            telemetry,
+            self._access,
+            controller,
+            ledger,
+            self.state.recent_keys,
+            beside,
         )
         self._events = EventsApi(self._views, telemetry, self._access, EventFeed(controller))
         self._traffic = TrafficApi(

@@ -15,6 +15,7 @@ from app.config.schema import parse
 from app.exchange.snapshot_builder import BesideTheWeights
 from app.ledger.units import Hashes
 from app.ledger.wire import FeedbackItem
+from app.routing.recent_keys import RecentKeys
 from app.server.events.api import EventsApi
 from app.server.events.feed import EventFeed
 from app.server.experiments_api import ExperimentsApi
@@ -65,6 +66,7 @@ class Rig:
         }
         self.controller: FakeController | None = FakeController()
         self.ledger = Notebook()
+        self.recent_keys = RecentKeys()
         self.telemetry = Telemetry()
         self.access = Access(self.telemetry, loopback=True, several_routers=False)
         self.views: ConfigViews | None = None
@@ -90,6 +92,7 @@ class Rig:
             self.access,
             self.controller,
             self.ledger,
+            self.recent_keys,
             lambda endpoint: BesideTheWeights(),
         )
         feed = EventFeed(self.controller)

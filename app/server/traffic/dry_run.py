@@ -8,6 +8,7 @@ from app.config.schema import Endpoint
 from app.exchange.snapshot_builder import BesideTheWeights
 from app.routing.moves import Choice, Moved, choice, made_up_keys, moved
 from app.routing.overrides import Overrides
+from app.routing.stops import NO_STOPS
 from app.server.traffic.document import plan_view
 
 
@@ -25,15 +26,10 @@ def dry_run(
     Takes about 0.2 s of CPU: for a thread. `recent_keys` are those that this router saw; `unit` hashes one; `now` is
     what decides on this router beside the weights.
     """
-    stops = now.stops
-    made_up = moved(
-        made_up_keys(), choice(before.traffic, stops=stops), choice(after.traffic, stops=_kept(stops, after))
-    )
-    recent = moved(recent_keys, _choice(before, unit, stops), _choice(after, unit, _kept(stops, after)))
     return {
         "before": plan_view(name, before, with_units=True),
         "after": plan_view(name, after, with_units=True),
-        "moves": {"made_up_keys": _view(made_up), "recent_keys": _view(recent)},
+        "moves": moves(before, after, recent_keys, unit, now.stops),
         "overrides": _overrides(before, after),
         "stops": [
             {
@@ -42,7 +38,7 @@ def dry_run(
                 "before": before.traffic.get(it, 0),
                 "after": after.traffic.get(it, 0),
             }
-            for it, control in stops.items()
+            for it, control in now.stops.items()
             if before.traffic.get(it, 0) != after.traffic.get(it, 0)
         ],
         "pins": [
@@ -53,8 +49,19 @@ def dry_run(
     }
 
 
-def _kept(stops: Mapping[str, str], endpoint: Endpoint) -> Mapping[str, str]:
-    return {it: control for it, control in stops.items() if {it, control} <= endpoint.traffic.keys()}
+def moves(
+    before: Endpoint,
+    after: Endpoint,
+    recent_keys: Sequence[str],
+    unit: Callable[[str], int],
+    stops: Mapping[str, str] = NO_STOPS,
+) -> dict[str, Any]:
+    """The share of keys that would move, for each pair of deployments: of made-up keys, and of `recent_keys`. `stops`:
+    the endpoint's stopped deployments, each with the one that gets its share."""
+    still = {it: control for it, control in stops.items() if {it, control} <= after.traffic.keys()}
+    made_up = moved(made_up_keys(), choice(before.traffic, stops=stops), choice(after.traffic, stops=still))
+    recent = moved(recent_keys, _choice(before, unit, stops), _choice(after, unit, still))
+    return {"made_up_keys": _view(made_up), "recent_keys": _view(recent)}
 
 
 def _choice(endpoint: Endpoint, unit: Callable[[str], int], stops: Mapping[str, str]) -> Choice:
