@@ -242,7 +242,7 @@ class Controller:
         self._act_at, has_acted = now + ACT_S, False
         for judged in self._judged.values():
             if judged.run.stopped_at is None:
-                has_acted |= self._actions.act(judged.run, self._config, judged.analysis.report(now), now)
+                has_acted |= self._actions.act(judged.run, self._config, judged.analysis.standing(now), now)
                 judged.analysis.intervene(self._actions.interventions(judged.run))
         if has_acted:
             self._write(now)
