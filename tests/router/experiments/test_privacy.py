@@ -56,9 +56,9 @@ def tells(text: str, engine: FakeEngine) -> Answer:
 
 
 def written(directory: Path) -> Sequence[str]:
-    """Every whole file as it is, and what Parquet files hold, decompressed."""
+    """Every file as it is, but for those that are being written, and what Parquet files hold, decompressed."""
     found = []
-    for path in sorted(it for it in directory.rglob("*") if it.is_file() and not it.name.endswith(TEMPORARY)):
+    for path in sorted(it for it in directory.rglob("*") if it.is_file() and it.suffix != TEMPORARY):
         found.append(path.read_bytes().decode("latin-1"))
         if path.suffix == ".parquet":
             table = pyarrow.parquet.read_table(path)
