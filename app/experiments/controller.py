@@ -241,6 +241,9 @@ class Controller:
     def _write(self, now: float) -> None:
         for exposures in self._keeper.step(now, self._snapshots):
             self._count(exposures)
+        if news := self._keeper.news():
+            self._actions.restore(news)
+            self._act_at = 0.0
 
     def _judge(self, now: float) -> None:
         """Looks at the evidence, and does what follows from it."""
