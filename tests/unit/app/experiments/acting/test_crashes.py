@@ -152,7 +152,7 @@ class Crashes(RuleBasedStateMachine):
             self.ask_for_changes,
             self.compare_and_set,
             self.hear_the_outcome,
-            lambda number: self.deliver(),
+            lambda number: self.control.deliver(),
             self.read,
         )
         for effect in in_order[:effects]:

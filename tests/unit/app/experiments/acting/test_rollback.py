@@ -144,6 +144,18 @@ async def test_a_ramp_goes_up_by_evidence(tmp_path: Path) -> None:
     assert stage.acting["waits_for"] == ["the decision to ship"]
 
 
+async def test_units_of_a_step_count_after_a_restart_too(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, plain(5, ramp=RAMP))
+    stage.wait(1)
+    stage.send(blue=380, green=20)
+    stage.controller.close()
+    stage.begin()
+    stage.wait(1)
+    stage.wait(100)
+    await stage.settle()
+    assert stage.green == 50
+
+
 async def test_who_changes_the_arms_by_hand_pauses_the_ramp(tmp_path: Path) -> None:
     stage = Stage(tmp_path, plain(5, ramp=RAMP))
     stage.wait(1)
