@@ -145,7 +145,7 @@ class Crashes(RuleBasedStateMachine):
     def one_after_the_other(self, number: int, effects: int, seconds: float) -> None:
         """What happens in a round, up to one of its effects."""
         self.now += seconds
-        in_order = (
+        in_order: tuple[Callable[[int], Any], ...] = (
             self.tick,
             self.write,
             self.tick,
