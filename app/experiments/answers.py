@@ -28,7 +28,7 @@ from app.experiments.shadows.document import document as shadow_document
 from app.experiments.shadows.report import ShadowReport
 from app.experiments.shadows.series import shadow_series
 from app.experiments.storage.journal import Entry
-from app.experiments.summary import Acting, Summary, summary_of, summary_without_evidence
+from app.experiments.summary import Acting, Foreseen, Summary, summary_of, summary_without_evidence
 from app.ledger.controller_client import Answer
 
 Query = Mapping[str, str]
@@ -76,6 +76,9 @@ class Reader(Protocol):
 
     def decide(self, report: Report, request: Request) -> None:
         """Takes a decision on the experiment of a report. Raises Conflict and PreconditionFailed."""
+
+    def foresee(self, report: Report, request: Request) -> Foreseen:
+        """What a decision would do. Raises what `decide` raises."""
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last."""
@@ -144,9 +147,12 @@ class Answers:
     def _decide(self, name: str, query: Query, body: bytes) -> Answer:
         """A decision that was made for another state is answered with the present one, and 412."""
         request, experiment = decision(body), self._experiment(name)
-        judged = self._judged(name)
+        is_dry = choice(query, "dry_run", ["false", "true"]) == "true"
+        report = self._report_of(name, self._judged(name))
         try:
-            self._reader.decide(self._report_of(name, judged), request)
+            if is_dry:
+                return Answer(200, _json(self._reader.foresee(report, request)))
+            self._reader.decide(report, request)
         except PreconditionFailed as error:
             return Answer(error.status, _json(self._summarized(name, experiment)))
         self._reports.pop(name, None)
