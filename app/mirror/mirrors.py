@@ -17,13 +17,15 @@ from typing import Any, Protocol
 
 from app.config.mirror import Mirror
 from app.config.schema import Timeouts
+from app.engine.promised_output import promised
+from app.engine.stream_collector import StreamCollector
 from app.engine.usage import Usage
 from app.errors import UpstreamError
 from app.ledger.exposure import Exposure
 from app.ledger.ledger import Ledger
 from app.ledger.wire import Failure, Flag, Skip
 from app.mirror.budget import Charge, TokenBudget
-from app.mirror.copy import Copy, NewCollector, Shadowed, cost_of, has_vectors
+from app.mirror.copy import Copy, NewCollector, Shadowed, cost_of, estimated_tokens, has_vectors
 from app.mirror.kept import Room
 from app.mirror.original import Original
 from app.mirror.sampling import is_drawn
@@ -158,19 +160,23 @@ class Mirrors:
         original.exposure.conclude()
         self._check(original, served)
         self._check_shadow(original, lane)
+        if original.size > MOST_BODY_BYTES:
+            raise _Skipped(Skip.REQUEST_TOO_LARGE)
         if not original.kept.is_whole and original.kept.has_room and not has_vectors(original.path):
             raise _Skipped(Skip.ANSWER_TOO_LARGE)
         if not original.kept.has_room or len(lane.waiting) >= MOST_WAITING:
             raise _Skipped(Skip.QUEUE_FULL)
-        body = self._body(original, served)
-        primary = served.deployment or original.exposure.arrival.assigned
-        copy = Copy(original, primary, served.target, served.timeouts, body, served.new_collector, served.usage)
+        collector = served.new_collector()
+        body = _body(original, served, collector)
         if not self._bodies.take(len(body)):
             raise _Skipped(Skip.QUEUE_FULL)
-        limit = original.mirror.tokens_per_minute
-        if (charge := lane.budget.take(copy.estimated_tokens(), limit, self._clock())) is None:
+        cost, limit = estimated_tokens(original, served.usage), original.mirror.tokens_per_minute
+        if (charge := lane.budget.take(cost, limit, self._clock())) is None:
             self._bodies.give_back(len(body))
             raise _Skipped(Skip.BUDGET)
+        promise, primary = promised(original.body), served.deployment
+        copy = Copy(original, primary, served.target, served.timeouts, body, collector, promise, served.usage)
+        original.forget_request()
         lane.waiting.append((copy, charge))
         self._start(lane)
 
@@ -192,15 +198,6 @@ class Mirrors:
             raise _Skipped(Skip.STOPPED)
         if lane.breaker.is_open and not lane.breaker.wants_check(self._clock()):
             raise _Skipped(Skip.BREAKER_OPEN)
-
-    def _body(self, original: Original, served: Served) -> bytes:
-        if original.size > MOST_BODY_BYTES:
-            raise _Skipped(Skip.REQUEST_TOO_LARGE)
-        collector = served.new_collector()
-        body = encoded(collector.request if collector is not None else original.body, served.target)
-        if len(body) > MOST_BODY_BYTES:
-            raise _Skipped(Skip.REQUEST_TOO_LARGE)
-        return body
 
     def _start(self, lane: _Lane) -> None:
         """Sends what waits, as far as there are slots."""
@@ -293,6 +290,14 @@ class Mirrors:
         if (lane := self._lanes.get(key)) is None:
             lane = self._lanes[key] = _Lane(*key)
         return lane
+
+
+def _body(original: Original, served: Served, collector: StreamCollector | None) -> bytes:
+    """What is sent. Raises _Skipped."""
+    body = encoded(collector.request if collector is not None else original.body, served.target)
+    if len(body) > MOST_BODY_BYTES:
+        raise _Skipped(Skip.REQUEST_TOO_LARGE)
+    return body
 
 
 def _has_tokens(prompt: object) -> bool:

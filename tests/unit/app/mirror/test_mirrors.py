@@ -164,6 +164,18 @@ async def test_copies_wait_for_a_slot_in_their_order_and_leave_nothing_behind() 
     assert bench.room == (0, 0)
 
 
+async def test_what_was_asked_is_kept_once_as_it_is_sent() -> None:
+    bench = Bench(max_concurrent=1)
+    async with bench.mirrors.running():
+        bench.upstream.go.clear()
+        bench.request()
+        bench.request()
+        (lane,) = bench.mirrors._lanes.values()
+        copy, _ = lane.waiting[0]
+        assert (copy.original.body, copy.original.exposure.arrival.body) == ({}, {})
+        assert json.loads(copy.body) == {**BODY, "model": "m"}
+
+
 async def test_above_64_waiting_copies_are_skipped() -> None:
     bench = Bench(max_concurrent=1)
     async with bench.mirrors.running():
