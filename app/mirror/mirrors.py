@@ -222,11 +222,12 @@ class Mirrors:
             request_id = f"{original.exposure.arrival.request_id}-{os.urandom(4).hex()}"
             shadowed = await copy.send(self._upstream, self._answers, request_id)
             lane.budget.settle(charge, cost_of(shadowed), self._clock())
-            self._judge(lane, shadowed, is_trial=is_trial)
-            if not shadowed.kept.has_room:
-                self._skip(original, copy.primary, Skip.QUEUE_FULL)
+            if shadowed.kept.has_room:
+                values = await self._compared(copy, shadowed)
+                self._judge(lane, shadowed, values, is_trial=is_trial)
+                self._record(copy, values, shadowed)
             else:
-                self._record(copy, await self._compared(copy, shadowed), shadowed)
+                self._skip(original, copy.primary, Skip.QUEUE_FULL)
         except Exception as error:  # noqa: BLE001  a bug with one copy must not end the others
             _report(error)
             self._count(original, "failed")
@@ -250,10 +251,12 @@ class Mirrors:
             return copy.compare(shadowed)
         return await asyncio.get_running_loop().run_in_executor(self._thread, copy.compare, shadowed)
 
-    def _judge(self, lane: _Lane, shadowed: Shadowed, *, is_trial: bool) -> None:
+    def _judge(self, lane: _Lane, shadowed: Shadowed, values: Mapping[str, Any], *, is_trial: bool) -> None:
         """Whether the shadow's breaker opens or closes. No client meets it: every fault is believed."""
         error, now, breaker = shadowed.error, self._clock(), lane.breaker
-        faulty = isinstance(error, UpstreamError) and error.is_fault
+        faulty = values["error"] != Failure.NONE
+        if error is not None:  # being busy, and refusing a request, are no faults
+            faulty = isinstance(error, UpstreamError) and error.is_fault
         if is_trial:
             breaker.checked(not faulty, now)
         elif faulty:

@@ -231,6 +231,17 @@ async def test_the_breaker_opens_after_faults_in_a_row_and_one_copy_tries_again(
         assert [(it.error, it.skipped) for it in bench.pairs()] == [(Failure.NONE, Skip.NONE)] * 2
 
 
+async def test_an_answer_that_is_none_is_a_fault_of_the_shadow() -> None:
+    bench = Bench()
+    async with bench.mirrors.running():
+        bench.upstream.answer = lambda: b'{"choices": []'
+        for _ in range(FAULTS_IN_A_ROW + 1):
+            bench.request()
+            await settle()
+        expected = [(Failure.INCOMPLETE, Skip.NONE)] * FAULTS_IN_A_ROW + [(Failure.NONE, Skip.BREAKER_OPEN)]
+        assert [(it.error, it.skipped) for it in bench.pairs()] == expected
+
+
 async def test_being_busy_or_refusing_opens_no_breaker() -> None:
     bench = Bench()
     async with bench.mirrors.running():
