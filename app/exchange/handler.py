@@ -27,18 +27,12 @@ from app.errors import BadRequest, Unavailable
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
 from app.exchange.forward import Forwarder
-from app.exchange.mirroring import mirrored, to_mirror
-from app.exchange.recording import drawn, ended
+from app.exchange.observation import Observation, begin, end
 from app.exchange.request import check_constraints, check_headers, check_length, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
-from app.exchange.written_requests import arrived
-from app.exchange.written_requests import ended as written
 from app.ledger.conversation import CONVERSATIONS, SESSION_HEADER, conversation_key, is_running
-from app.ledger.exposure import Exposure
-from app.ledger.recordings.recorder import PendingRequest
-from app.mirror.original import Original
 from app.routing.content_filter import check_content
 from app.routing.rules import NO_CONVERSATION, Turn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign
@@ -61,9 +55,7 @@ async def handle(
     request = _request(scope, headers, configured_at=snapshot.applied_at if snapshot is not None else 0)
     record = Record(dialect.name, route.operation, request.id)
     writer = ResponseWriter(send, record)
-    exposure: Exposure | None = None
-    original: Original | None = None
-    pending: PendingRequest | None = None
+    observation: Observation | None = None
     try:
         async with errors_rendered(writer, lambda error: dialect.render_error(error, route.operation, request)):
             if snapshot is None:
@@ -93,19 +85,13 @@ async def handle(
                     writer.plans = {**snapshot.plans, assignment.endpoint: plan}
                 async with _reserved(state, snapshot, caller, call, assignment, writer):
                     size = len(request.body)
-                    exposure = drawn(state.ledger, snapshot, caller, call, assignment, record, size)
-                    original = to_mirror(state, snapshot, assignment, exposure, size)
-                    pending = arrived(state.recorder, snapshot, call, assignment, record, size)
-                    forwarder = Forwarder(state, snapshot, call, writer, exposure, deadline, size, original)
+                    observation = begin(state, snapshot, caller, call, assignment, writer, size)
+                    forwarder = Forwarder(state, snapshot, call, writer, observation, deadline, size)
                     await forwarder.forward(assignment)
     finally:
         state.telemetry.finish(record)
-        if exposure is not None:
-            ended(state.ledger, exposure, record)
-        if original is not None and snapshot is not None:
-            mirrored(state, snapshot, call, original, writer)
-        if pending is not None and state.recorder is not None:
-            written(state.recorder, pending, record)
+        if observation is not None and snapshot is not None:
+            end(observation, state, snapshot, call, writer)
 
 
 def _request(scope: Mapping[str, Any], headers: Mapping[str, str], *, configured_at: int) -> Request:

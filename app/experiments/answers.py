@@ -26,8 +26,9 @@ from app.experiments.report import Comparison, FalseVerdicts, HistoryPoint, Plan
 from app.experiments.series import Series, series_of
 from app.experiments.shadows.document import document as shadow_document
 from app.experiments.shadows.report import ShadowReport
+from app.experiments.shadows.series import shadow_series
 from app.experiments.storage.journal import Entry
-from app.experiments.summary import Acting, Summary, summary_of, summary_without_evidence
+from app.experiments.summary import Acting, Foreseen, Summary, summary_of, summary_without_evidence
 from app.ledger.controller_client import Answer
 
 Query = Mapping[str, str]
@@ -76,6 +77,9 @@ class Reader(Protocol):
     def decide(self, report: Report, request: Request) -> None:
         """Takes a decision on the experiment of a report. Raises Conflict and PreconditionFailed."""
 
+    def foresee(self, report: Report, request: Request) -> Foreseen:
+        """What a decision would do. Raises what `decide` raises."""
+
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last."""
 
@@ -96,6 +100,7 @@ class Answers:
         self._reader = reader
         self._runs = FalseVerdictRuns()
         self._reports: dict[str, Report] = {}
+        self._shadows: dict[str, ShadowReport] = {}
         self._routes: Sequence[tuple[str, re.Pattern[str], Callable[..., Answer]]] = [
             ("GET", re.compile("/experiments"), self._list),
             ("GET", re.compile("/experiments/([^/]+)"), self._summary),
@@ -142,9 +147,12 @@ class Answers:
     def _decide(self, name: str, query: Query, body: bytes) -> Answer:
         """A decision that was made for another state is answered with the present one, and 412."""
         request, experiment = decision(body), self._experiment(name)
-        judged = self._judged(name)
+        is_dry = choice(query, "dry_run", ["false", "true"]) == "true"
+        report = self._report_of(name, self._judged(name))
         try:
-            self._reader.decide(self._report_of(name, judged), request)
+            if is_dry:
+                return Answer(200, _json(self._reader.foresee(report, request)))
+            self._reader.decide(report, request)
         except PreconditionFailed as error:
             return Answer(error.status, _json(self._summarized(name, experiment)))
         self._reports.pop(name, None)
@@ -200,7 +208,7 @@ class Answers:
 
     def _mirror(self, endpoint: str, query: Query, body: bytes) -> Answer:
         form = choice(query, "format", FORMATS)
-        if (report := self._reader.shadow(endpoint)) is None:
+        if (report := self._shadow_of(endpoint)) is None:
             raise NotFound(
                 f"The endpoint '{endpoint}' has no mirror; declare one in the configuration", param="endpoint"
             )
@@ -222,6 +230,9 @@ class Answers:
             if (judged := self._reader.analysis(name)) is not None:
                 report = self._report_of(name, judged)
                 found += series_of(report, self._reader.acting(report))
+        for endpoint in self._reader.mirrored():
+            if (shadow := self._shadow_of(endpoint)) is not None:
+                found += shadow_series(shadow)
         return Answer(200, _json(found))
 
     def _journal(self, query: Query, body: bytes) -> Answer:
@@ -254,6 +265,15 @@ class Answers:
         if last is None or not 0 <= now - last.at < REPORT_S:
             last = self._reports[name] = judged.report(now)
         return last
+
+    def _shadow_of(self, endpoint: str) -> ShadowReport | None:
+        """As `_report_of`."""
+        now, last = self._reader.now(), self._shadows.get(endpoint)
+        if last is not None and 0 <= now - last.at < REPORT_S and endpoint in self._reader.mirrored():
+            return last
+        if (report := self._reader.shadow(endpoint)) is not None:
+            self._shadows[endpoint] = report
+        return report
 
 
 def _comparison(report: Report, query: Query) -> Comparison:

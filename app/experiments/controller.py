@@ -37,7 +37,7 @@ from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.journal import Entry
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import StoreError, open_store
-from app.experiments.summary import Acting
+from app.experiments.summary import Acting, Foreseen
 from app.experiments.waiting import Taken
 from app.ledger.wire import VERSION, decode_batch, encode
 
@@ -133,12 +133,11 @@ class Controller:
             if any(judged.analysis.is_alarmed() for judged in self._judged.values()):
                 self._judge(now)
         router.hear(batch, now)
-        self._pins.take(batch.router, batch.pins, now)
         if self._actions.waits_for_directory:
             self._write(now)
+        self._pins.take(batch.router, batch.pins, now)
         pins, end = self._pins.after(batch.pins_seen, batch.router)
-        stops = self._actions.stops(self._runs, now)
-        had = self._keeper.waiting.acknowledge(batch.router)
+        had, stops = self._keeper.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
         return encode(replace(had, controller=self._pins.id, stops=stops, pins=pins, pins_end=end))
 
     def tick(self) -> None:
@@ -197,6 +196,11 @@ class Controller:
     def mirrored(self) -> Sequence[str]:
         """The endpoints with a mirror."""
         return self._shadows.endpoints()
+
+    def foresee(self, report: Report, request: Request) -> Foreseen:
+        """What a decision would do. Raises what `decide` raises."""
+        assert self._config is not None
+        return self._actions.foresee(self._runs[report.experiment], self._config, report, request, self.now())
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last.

@@ -26,6 +26,7 @@ from app.experiments.storage import reading
 from app.experiments.storage.journal import Entry
 from app.experiments.storage.reading import Contents
 from app.experiments.storage.store import Missing, open_store
+from app.experiments.summary import Foreseen
 from app.experiments.waiting import Waiting
 
 REPLAYED = "replayed"
@@ -82,6 +83,10 @@ class RecordedLedger:
         """Nobody acts on what was recorded."""
 
     def decide(self, report: Report, request: Request) -> None:
+        """Raises Conflict."""
+        raise Conflict("Decisions are for a running server: what was recorded cannot be changed")
+
+    def foresee(self, report: Report, request: Request) -> Foreseen:
         """Raises Conflict."""
         raise Conflict("Decisions are for a running server: what was recorded cannot be changed")
 

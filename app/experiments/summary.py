@@ -62,6 +62,21 @@ class PrimaryEffect(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
 
 
+class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a decision would do, if it were made now."""
+
+    revision: int
+    """The present one: `Acting.revision`."""
+    state: Literal["running", "paused", "stopped"]
+    """The experiment's after it."""
+    before: dict[str, int]
+    """The arms' weights, in percent of the endpoint's traffic."""
+    after: dict[str, int]
+    """The same, once the control plane has made the change."""
+    stopped: list[str]
+    """Deployments that get nothing at once, before that."""
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What `GET /api/experiments` lists. Without evidence, there is neither a decision nor a plan."""
 

@@ -119,6 +119,9 @@ class Copy:
                         if kept.total > longest:
                             raise Incomplete(_TOO_LONG)
                         limit.reschedule(min(deadline, last + self.timeouts.idle_s))
+        except asyncio.CancelledError:
+            kept.forget()
+            raise
         except TimeoutError:
             error = TimedOut("The shadow did not respond in time")
         except SwitchyardError as raised:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from app.config.mirror import Mirror
@@ -148,6 +149,7 @@ class Mirrors:
                 original.kept.forget()
                 self._skip(original, served.deployment, skipped.reason)
         except Exception as error:  # noqa: BLE001  a bug here must not reach the request
+            original.kept.forget()
             _report(error)
 
     def _enqueue(self, original: Original, served: Served) -> None:
@@ -213,7 +215,7 @@ class Mirrors:
             lane.breaker.checking = is_trial = lane.breaker.is_open
             task = asyncio.create_task(self._run(lane, copy, charge, is_trial=is_trial))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._ended, lane, copy, is_trial))
         self._observer.mirror_queued(lane.endpoint, lane.deployment, len(lane.waiting))
 
     async def _run(self, lane: _Lane, copy: Copy, charge: Charge, *, is_trial: bool) -> None:
@@ -228,20 +230,23 @@ class Mirrors:
                 self._skip(original, copy.primary, Skip.QUEUE_FULL)
             else:
                 self._record(copy, await self._compared(copy, shadowed), shadowed)
-        except asyncio.CancelledError:
-            self._skip(original, copy.primary, Skip.SHUTDOWN)
-            raise
         except Exception as error:  # noqa: BLE001  a bug with one copy must not end the others
             _report(error)
             self._count(original, "failed")
         finally:
-            lane.running -= 1
-            lane.breaker.checking &= not is_trial
-            self._forget(copy)
             if shadowed is not None:
                 shadowed.kept.forget()
-            if self._thread is not None:
-                self._start(lane)
+
+    def _ended(self, lane: _Lane, copy: Copy, is_trial: bool, task: asyncio.Task[None]) -> None:
+        """A task is over. One that is cancelled before it has begun never runs: so this is not in the task."""
+        self._tasks.discard(task)
+        lane.running -= 1
+        lane.breaker.checking &= not is_trial
+        if task.cancelled():
+            self._skip(copy.original, copy.primary, Skip.SHUTDOWN)
+        self._forget(copy)
+        if self._thread is not None:
+            self._start(lane)
 
     async def _compared(self, copy: Copy, shadowed: Shadowed) -> Mapping[str, Any]:
         if len(copy.original.kept.head) + len(shadowed.kept.head) <= _AT_ONCE_BYTES:

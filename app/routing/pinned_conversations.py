@@ -86,12 +86,12 @@ class PinnedConversations:
 
     def move(self, endpoint: str, moved: Mapping[str, str]) -> None:
         """The endpoint's conversations on some deployments are on others from now on: for good, where a stop has moved
-        them and is lifted. Takes milliseconds."""
+        them and is lifted. Others hear it, who might hear the former pins only now. Takes milliseconds."""
         pins = self._pins.get(endpoint, OrderedDict())
         for conversation, pin in pins.items():
             if (to := moved.get(pin.deployment)) is not None:
                 pins[conversation] = pin._replace(deployment=to)
-                if (endpoint, conversation) in self._unsent:
+                if pin.is_own:
                     self._unsent[endpoint, conversation] = to
 
     def deployment(self, endpoint: str, conversation: int) -> str | None:

@@ -44,6 +44,7 @@ _GENERATION = _object(generated_text=_TEXT)
 _GENERATIONS: Schema = {"anyOf": [_GENERATION, _list(_GENERATION)]}
 _TOKENS = _object(tokens=_list(_COUNT))
 _NUMBER: Schema = {"type": "number"}
+_FLAG: Schema = {"type": "boolean"}
 _ARMS: Mapping[str, Schema] = {"control": _TEXT, "treatments": _list(_TEXT)}
 _SUMMARY = _object(experiment=_TEXT, endpoint=_TEXT, state=_TEXT, **_ARMS, headline=_TEXT)
 _RUNS = _object(experiment=_TEXT, runs=_COUNT, state=_TEXT, results=_LIST)
@@ -110,7 +111,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
     "switchyard": {
         "list_experiments": _object(experiments=_list(_SUMMARY)),
         "get_experiment": _SUMMARY,
-        "decide": _SUMMARY,
+        "decide": {"anyOf": [_SUMMARY, _object(revision=_COUNT, before=_OBJECT, after=_OBJECT, moves=_OBJECT)]},
         "check_experiment": _object(problems=_list(_TEXT), warnings=_list(_TEXT), yaml=_ANY_TEXT),
         "overview": _object(at=_NUMBER, window_s=_NUMBER, endpoints=_list(_object(endpoint=_TEXT, deployments=_LIST))),
         "report": _object(**_SUMMARY["properties"], primary=_LIST, secondary=_LIST, guardrails=_LIST, alarms=_LIST),
@@ -128,6 +129,10 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
             endpoint=_TEXT, shadow=_TEXT, copies=_COUNT, skipped=_OBJECT, primaries=_LIST, headline=_TEXT
         ),
         "traffic_history": _object(endpoint=_TEXT, plans=_LIST),
+        "me": _object(
+            caller=_TEXT, anonymous=_FLAG, manages=_FLAG, limits_counted=_TEXT, endpoints=_list(_object(endpoint=_TEXT))
+        ),
+        "callers": _object(view=_TEXT, since=_NUMBER, callers=_list(_object(caller=_ANY_TEXT, endpoint=_TEXT))),
         "health": _object(status=_TEXT),
         "ready": _object(status=_TEXT),
         "openapi": _object(openapi=_TEXT, paths=_OBJECT),

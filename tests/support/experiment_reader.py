@@ -11,7 +11,7 @@ from app.experiments.acting.decisions import Request
 from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
 from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.journal import Entry
-from app.experiments.summary import Acting
+from app.experiments.summary import Acting, Foreseen
 from tests.support.experiment_reports import NOW, SHIP, START
 
 GREEN_FLOAT32 = {
@@ -113,6 +113,13 @@ class FakeReader:
         self.decided.append(request)
         if self.refusal is not None:
             raise self.refusal
+
+    def foresee(self, report: Report, request: Request) -> Foreseen:
+        if self.refusal is not None:
+            raise self.refusal
+        control, treatment = report.control, report.treatments[0]
+        before, after = {control: 95, treatment: 5}, {control: 75, treatment: 25}
+        return Foreseen(revision=7, state="running", before=before, after=after, stopped=[])
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         return self.rows.get(request, [])

@@ -11,8 +11,9 @@ from app.errors import UpstreamError
 from app.experiments.acting.changes import carry_out
 from app.experiments.answers import Answers
 from app.experiments.controller import Controller
+from app.experiments.keeper import OpenStore
 from app.experiments.storage import journal
-from app.experiments.storage.store import LocalStore
+from app.experiments.storage.store import LocalStore, open_store
 from app.ledger.controller_client import Answer
 from app.ledger.wire import Acknowledgement, Plan, Stop, decode_acknowledgement, encode
 from tests.support.exposures import batch, row, start
@@ -48,6 +49,7 @@ class Stage:
     def __init__(self, directory: Path, config: dict[str, Any], *, can_move: bool = True) -> None:
         self.directory, self.now, self.can_move = directory, START, can_move
         self.control = MemoryControl(config, lambda config: None)
+        self.open_store: OpenStore = open_store
         self.numbers = 0
         self.units = 0
         self.begin()
@@ -55,7 +57,11 @@ class Stage:
     def begin(self) -> None:
         """A controller, as after the death of the one before."""
         self.controller = Controller(
-            self.config.ledger, base=self.directory, can_move=self.can_move, clock=lambda: self.now
+            self.config.ledger,
+            base=self.directory,
+            can_move=self.can_move,
+            clock=lambda: self.now,
+            open_store=self.open_store,
         )
         self.answers = Answers(self.controller)
         self.read()

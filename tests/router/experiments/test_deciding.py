@@ -117,6 +117,11 @@ def test_a_step_is_decided_made_and_told(ramped: Ramped) -> None:
     assert "a manager's `advance`" in ramped.report()
     assert "switchyard experiments decide first advance --reason TEXT" in ramped.report()
 
+    dry = httpx.post(
+        f"{ramped.url}{EXPERIMENT}/decision?dry_run=true", json={"action": "advance", "reason": "what if"}
+    ).json()
+    assert (dry["before"], dry["after"]) == ({"blue": 99, "green": 1}, {"blue": 75, "green": 25})
+    assert ramped.get().headers["etag"] == seen.headers["etag"]
     made = ramped.decide("advance", seen.headers["etag"])
     assert made.status_code == 200, made.text
     ramped.until(lambda acting: acting["share"] == 25 and acting["step"] == 1)
@@ -131,6 +136,9 @@ def test_a_step_is_decided_made_and_told(ramped: Ramped) -> None:
 
 def test_a_rollback_and_the_way_back(ramped: Ramped) -> None:
     ramped.until(lambda acting: acting["revision"] > 0)
+    body = {"action": "rollback", "reason": "what if"}
+    dry = httpx.post(f"{ramped.url}{EXPERIMENT}/decision?dry_run=true", json=body).json()
+    assert (dry["after"], dry["stopped"], dry["state"]) == ({"blue": 100, "green": 0}, ["green"], "paused")
     rolled = ramped.decide("rollback", "*")
     assert rolled.status_code == 200, rolled.text
     seen = ramped.until(lambda acting: acting["share"] == 0 and not acting["stopped"])
@@ -145,6 +153,9 @@ def test_a_rollback_and_the_way_back(ramped: Ramped) -> None:
 
 def test_a_decision_that_makes_no_sense_says_why(ramped: Ramped) -> None:
     seen = ramped.until(lambda acting: acting["revision"] > 0)
+    body = {"action": "pause", "reason": "what if"}
+    dry = httpx.post(f"{ramped.url}{EXPERIMENT}/decision?dry_run=true", json=body).json()
+    assert (dry["before"], dry["stopped"], dry["state"]) == (dry["after"], [], "paused")
     refused = ramped.decide("resume", seen.headers["etag"])
     assert (refused.status_code, refused.json()["error"]["message"]) == (
         409,

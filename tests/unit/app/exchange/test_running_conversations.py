@@ -118,6 +118,7 @@ class RunningConversations(RuleBasedStateMachine):
     @rule(weights=st.sampled_from(WEIGHTS))
     def a_plan_changes_the_weights(self, weights: Mapping[str, int]) -> None:
         self._deliver(planned(self.endpoint, Wanted(weights), Authorship("boss", self.now)))
+        self.everybody_says_something(0, 1, True)
 
     @rule(weights=st.sampled_from(WEIGHTS))
     def a_file_changes_the_weights(self, weights: Mapping[str, int]) -> None:
@@ -128,8 +129,8 @@ class RunningConversations(RuleBasedStateMachine):
     def a_treatment_is_stopped(self, treatment: str) -> None:
         if treatment not in self._stopped:
             self.stops = [*self.stops, Stop(f"stop-{self.now}", "chat", treatment, CONTROL)]
-            self.unplanned_at = self.now
             self._everybody_hears()
+            self.everybody_says_something(0, 1, False)
 
     @precondition(lambda self: self.stops)
     @rule()
@@ -141,6 +142,7 @@ class RunningConversations(RuleBasedStateMachine):
         if self.endpoint.traffic[lifted.deployment] > 0:
             self._change()
         self._everybody_hears()
+        self.everybody_says_something(1, 1, False)
 
     @precondition(lambda self: self.stops)
     @rule()
@@ -166,7 +168,7 @@ class RunningConversations(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
-    @precondition(lambda self: len(self.routers) < 5 and self.now - self.unplanned_at >= PIN_S and not self.stops)
+    @precondition(lambda self: len(self.routers) < 5 and self.now - self.unplanned_at >= PIN_S)
     @rule()
     def another_router_starts(self) -> None:
         self._start()
@@ -189,9 +191,8 @@ class RunningConversations(RuleBasedStateMachine):
         self.now += 0.125
         chosen = self.routers[router % len(self.routers)]
         before = self.last.get(conversation)
-        if before is not None:
-            before[0].exchange(self.controller, self.stops)
-        chosen.exchange(self.controller, self.stops)
+        for _ in range(2):
+            self._everybody_hears()
         answers = chosen.answers(USERS[conversation % len(USERS)], Turn(before is not None, conversation))
         assert answers not in self._stopped
         if before is not None and not self._was_stopped(before[1], before[2]) and self._last_end <= before[2]:
@@ -203,4 +204,4 @@ class RunningConversations(RuleBasedStateMachine):
 
 
 TestRunningConversations = RunningConversations.TestCase
-TestRunningConversations.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestRunningConversations.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)

@@ -135,5 +135,5 @@ def test_conversations_of_a_stopped_deployment_can_be_moved_for_good() -> None:
     kept.pins.move("chat", {"green": "blue"})
     assert [kept.pins.deployment("chat", it) for it in (1, 2, 3, 4)] == ["blue", "blue", "blue", "red"]
     assert kept.pins.deployment("other", 1) == "green"
-    assert told(kept.pins) == [Pinned("chat", "blue", 2000.0, [2])]
+    assert told(kept.pins) == [Pinned("chat", "blue", 2000.0, [2, 1])]
     kept.pins.move("nowhere", {"green": "blue"})

@@ -229,7 +229,7 @@ class Crashes(RuleBasedStateMachine):
         """Nothing fails any more, and there is one controller."""
         self.control.failure = None
         for it in self.running[1:]:
-            it.changes = it.outcomes = []
+            it.changes, it.outcomes = [], []
         del self.running[1:]
         (it,) = self.running
         for _ in range(60):
@@ -254,5 +254,5 @@ class Crashes(RuleBasedStateMachine):
             assert self.green in (STEPS[-1], self.others if (self.others or 0) > STEPS[-1] else STEPS[-1])
 
 
-Crashes.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Crashes.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestCrashes = Crashes.TestCase

@@ -7,6 +7,7 @@ import pytest
 from app.control_plane import Delivery
 from app.errors import Unavailable
 from app.experiments.acting.changes import carry_out
+from tests.support.failing_store import Disk
 from tests.support.stage import RAMP, START, Stage, plain
 
 
@@ -52,3 +53,103 @@ async def test_a_busy_or_failing_control_plane_is_asked_again(stage: Stage) -> N
     stage.control.deliver()
     assert await stage.move() == [None]
     assert stage.green == 0
+
+
+@pytest.mark.parametrize("is_read_only", [True, False])
+async def test_a_stop_goes_out_though_the_directory_fails_and_is_written_when_it_works(
+    stage: Stage, tmp_path: Path, *, is_read_only: bool
+) -> None:
+    disk = Disk()
+    stage.open_store = lambda url, base: disk
+    stage.begin()
+    stage.wait(1)
+    disk.fails, disk.is_read_only = not is_read_only, is_read_only
+    stage.send(blue=60, green_fails=30)
+    stage.now += 0.6
+    (stop,) = stage.hear()
+    assert await stage.move() == [None], "control gets the traffic in the plan, too"
+    assert stage.green == 0
+    disk.fails = disk.is_read_only = False
+    stage.wait(10)
+    assert stage.hear() == [stop]
+    stage.begin()
+    assert stage.hear() == [stop], "the one who starts now finds it in the journal"
+    stage.control.deliver()
+    await stage.move()
+    assert stage.hear() == []
+
+
+async def test_a_step_waits_for_the_directory(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, plain(5, ramp=RAMP))
+    disk = Disk()
+    stage.open_store = lambda url, base: disk
+    stage.begin()
+    stage.wait(1)
+    stage.send(blue=380, green=20)
+    disk.is_read_only = True
+    stage.wait(100)
+    await stage.settle()
+    assert stage.green == 5
+    disk.is_read_only = False
+    await stage.settle(100)
+    assert stage.green == 50
+
+
+async def test_a_controller_that_starts_again_goes_on(stage: Stage) -> None:
+    stage.send(blue=60, green_fails=30)
+    stage.controller.close()
+    stage.begin()
+    assert [it.deployment for it in stage.hear()] == ["green"]
+    await stage.settle()
+    assert (stage.green, stage.hear()) == (0, [])
+    stage.begin()
+    stage.wait(1)
+    acting = stage.acting
+    assert (acting["state"], acting["cause"]) == ("paused", "alarm")
+    assert [kind for kind, _ in stage.entries()] == ["stop", "done", "stop_lifted"]
+
+
+async def test_after_the_freeze_the_ramp_begins_again_and_its_guardrails_too(stage: Stage) -> None:
+    stage.send(blue=60, green_fails=30)
+    await stage.settle()
+    stage.wait(3600)
+    await stage.settle()
+    assert stage.green == 5
+    assert stage.hear() == []
+    stage.begin()
+    stage.wait(1)
+    assert stage.hear() == [], "what was before the freeze does not count again"
+    stage.send(blue=600, green_fails=30)
+    assert [it.deployment for it in stage.hear()] == ["green"]
+
+
+async def test_a_ramp_goes_up_by_evidence(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, plain(0, ramp=RAMP))
+    await stage.settle()
+    assert stage.green == 5
+    stage.wait(3600)
+    await stage.settle()
+    assert stage.green == 5, "time alone is not enough"
+    assert stage.acting["waits_for"] == ["10 more units on green at this step"]
+    stage.send(blue=380, green=20)
+    await stage.settle()
+    assert stage.green == 50
+    stage.send(blue=5, green=5)
+    assert "5 more units on green at this step" in stage.acting["waits_for"]
+    stage.send(blue=50, green=50)
+    stage.wait(60)
+    await stage.settle()
+    assert stage.green == 50
+    assert stage.acting["waits_for"] == ["the decision to ship"]
+
+
+async def test_who_changes_the_arms_by_hand_pauses_the_ramp(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, plain(5, ramp=RAMP))
+    stage.wait(1)
+    stage.change(20)
+    acting = stage.acting
+    assert (acting["state"], acting["cause"]) == ("paused", "superseded")
+    assert "bob" in acting["text"]
+    stage.wait(1e4)
+    await stage.settle()
+    assert stage.green == 20
