@@ -17,11 +17,13 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
 
-# Tests run in one process more than there are CPUs, at most 8: they wait a part of their time. Those that import vLLM,
-# which takes 10 s, run with the application.
-PROCESSES = -n $(shell cpus=$$(nproc); echo $$((cpus < 7 ? cpus + 1 : 8)))
+# Tests run in one process more than there are CPUs, at most 8: they wait a part of their time. Importing takes long in
+# some: those with SDKs share one process, those with vLLM run with the application.
+CPUS := $(shell nproc)
+SDK_TESTS := tests/router/clients tests/router/hostile
 ENGINE_TESTS := tests/unit/deployments/engine tests/engine
-FAST = $(BIN)/python -m pytest $(PROCESSES) --dist worksteal --ignore tests/unit/deployments/engine
+FAST = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) : 7))) --dist worksteal \
+	tests/unit tests/router --ignore tests/unit/deployments/engine
 
 .PHONY: serve deploy stop status check schema test test-fast test-application test-simulation simulate \
 	test-nightly coverage faults soak lint \
@@ -49,10 +51,10 @@ schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its
 test: test-fast test-application  ## set up and run the whole suite
 
 test-fast: $(VENV)/.ready $(NODE)/.ready  ## unit and router tests, in parallel: no Ray, no engine
-	@$(FAST)
+	@$(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(FAST) $(addprefix --ignore ,$(SDK_TESTS)); status=$$?; wait $$sdks && exit $$status
 
 test-application: $(VENV)/.ready  ## the real application: Ray Serve, vLLM, real weights
-	@$(BIN)/python -m pytest $(PROCESSES) --dist loadfile --no-loadscope-reorder tests/launcher $(ENGINE_TESTS) tests/real
+	@$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder tests/launcher $(ENGINE_TESTS) tests/real
 
 coverage: $(VENV)/.ready $(NODE)/.ready  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
 	@$(FAST) --cov --cov-report=term

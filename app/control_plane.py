@@ -9,12 +9,13 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from app.config.base import ConfigError
-from app.config.plans import Expiry, Override, PlanSettings
+from app.config.plans import MAX_EARLIER, EarlierWeights, Expiry, Override, PlanSettings
 from app.config.schema import Config, Endpoint, parse
 from app.errors import BadRequest, ClientError, Conflict, TimedOut, UpstreamError
+from app.routing.windows import same
 from app.telemetry.logs import event
 
 _log = logging.getLogger("switchyard")
@@ -53,8 +54,16 @@ class Applied:
             return None
 
 
+class Replicas(NamedTuple):
+    """The replicas that the control plane runs. `applications`: how many are in which state, by application; the
+    states' names are the control plane's own. `routers`: those of the router."""
+
+    applications: Mapping[str, Mapping[str, int]]
+    routers: Mapping[str, int]
+
+
 class ControlPlane(Protocol):
-    """The seam. Both calls raise UpstreamError if the control plane does not answer."""
+    """The seam. Its calls raise UpstreamError if the control plane does not answer."""
 
     async def applied(self) -> Applied: ...
 
@@ -64,6 +73,10 @@ class ControlPlane(Protocol):
         Raises Conflict and changes nothing if something other than `expected` is applied or a change is being
         delivered.
         """
+
+    async def replicas(self) -> Replicas:
+        """What runs now."""
+        ...
 
 
 CHANGED_MEANWHILE = "The configuration has changed in the meantime; read the endpoint again"
@@ -75,12 +88,17 @@ BEING_DELIVERED = "An update of the configuration is in progress; wait until it 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a plan is to say, and why. `ttl_s`: after so many seconds, the last lasting plan is restored."""
+    """What a plan is to say, and why. `ttl_s`: after so many seconds, the last lasting plan is restored.
+
+    `withdrawn`: deployments that running conversations, too, are to leave at once, each with the one that gets them.
+    Of the others, conversations follow the weights from before for the endpoint's `pin_s`.
+    """
 
     weights: Mapping[str, int]
     overrides: tuple[Override, ...] = ()
     ttl_s: float | None = None
     reason: str | None = None
+    withdrawn: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +212,8 @@ def planned(endpoint: Endpoint, wanted: Wanted, author: Authorship) -> Endpoint:
             at=author.at, generation=present.generation, weights=endpoint.traffic, overrides=present.overrides
         )
         expires = lasting.model_copy(update={"at": author.at + wanted.ttl_s})
+    earlier = _earlier(endpoint, wanted.weights, author.at)
+    withdrawn = {**(present.withdrawn if earlier else {}), **wanted.withdrawn}
     plan = PlanSettings(
         generation=max(present.generation + 1, author.least_generation),
         overrides=wanted.overrides,
@@ -201,8 +221,25 @@ def planned(endpoint: Endpoint, wanted: Wanted, author: Authorship) -> Endpoint:
         by=author.by,
         reason=wanted.reason,
         since=author.at,
+        earlier=earlier,
+        withdrawn={name: to for name, to in withdrawn.items() if wanted.weights.get(name, 0) == 0},
     )
     return endpoint.model_copy(update={"traffic": dict(wanted.weights), "plan": plan})
+
+
+def _earlier(endpoint: Endpoint, weights: Mapping[str, int], now: float) -> tuple[EarlierWeights, ...]:
+    """What running conversations follow after a change to `weights`, the oldest first.
+
+    The time begins anew for what is still followed: it was in force for conversations that run now.
+    """
+    followed = tuple(it for it in endpoint.plan.earlier if it.until > now)
+    if endpoint.sticky is None or endpoint.pin_s == 0 or same(endpoint.traffic, weights):
+        return followed
+    until = now + endpoint.pin_s
+    again = [it.model_copy(update={"until": until}) for it in followed]
+    if not any(same(it.weights, endpoint.traffic) for it in again):
+        again.append(EarlierWeights(weights=dict(endpoint.traffic), until=until))
+    return tuple(again[-MAX_EARLIER:])
 
 
 def with_traffic(

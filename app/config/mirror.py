@@ -40,5 +40,6 @@ class Recording(Section):
         default="none", description="`none`: arrival times, sizes and parameters; `full`: prompts, too."
     )
     redact: tuple[Expression, ...] = Field(
-        default=(), description="Regular expressions; what matches in a prompt is replaced by `[redacted]`."
+        default=(),
+        description="Python regular expressions; what matches in any text of the request becomes `[redacted]`.",
     )

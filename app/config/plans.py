@@ -67,3 +67,7 @@ class PlanSettings(Section):
     earlier: Annotated[tuple[EarlierWeights, ...], Field(max_length=MAX_EARLIER)] = Field(
         default=(), description="What running conversations follow, the oldest first."
     )
+    withdrawn: dict[str, str] = Field(
+        default={},
+        description="Deployments that running conversations leave all the same, each with the one that gets them.",
+    )

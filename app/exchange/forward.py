@@ -38,12 +38,11 @@ from app.exchange.deadlines import STOPPED, IdleTimeout, until
 from app.exchange.deployment_names import DeploymentNames
 from app.exchange.engine_params import check_engine_params
 from app.exchange.failures import StreamAborted
+from app.exchange.observation import Observation
 from app.exchange.request import unsatisfiable
 from app.exchange.response import ResponseWriter
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
-from app.ledger.exposure import Exposure
-from app.mirror.original import Original
 from app.routing.traffic import Assignment
 from app.telemetry.logs import event, where
 from app.upstream.client import OnHead
@@ -64,18 +63,16 @@ _MAX_ROLE_BYTES = 64 * 1024
 class Forwarder:
     """Forwards one parsed request: calls a deployment, retries once, writes the answer or relays the stream.
 
-    `exposure` hears what happens, if the endpoint is recorded, and `original`, if the request is mirrored. `deadline`
-    is in the event loop's time, `size` is the request body's in bytes.
+    `observation` hears what happens. `deadline` is in the event loop's time, `size` is the request body's in bytes.
     """
 
     state: RouterState
     snapshot: Snapshot
     call: Call
     writer: ResponseWriter
-    exposure: Exposure | None
+    observation: Observation
     deadline: float
     size: int
-    original: Original | None = None
 
     async def forward(self, assignment: Assignment) -> None:
         """Calls the deployment, and another one if it fails before the first byte."""
@@ -83,8 +80,8 @@ class Forwarder:
         budget.request()
         # One replacement: more would multiply the load on deployments that already fail.
         primary, fallback = self._candidates(assignment)
-        if self.exposure is not None and primary != assignment.deployment:
-            self.exposure.diverted()
+        if self.observation.exposure is not None and primary != assignment.deployment:
+            self.observation.exposure.diverted()
         try:
             await self._attempt(primary, assignment)
         except DeadlinePassed:
@@ -128,8 +125,8 @@ class Forwarder:
                 await self._serve(self.snapshot.targets[name])
         except Rejected as error:
             health.succeeded(name)
-            if self.exposure is not None:
-                self.exposure.served = name
+            if self.observation.exposure is not None:
+                self.observation.exposure.served = name
             error.param = error.param or field_named_in(error.message, self.call.body)
             error.value = value_at(self.call.body, error.param)
             raise
@@ -137,8 +134,8 @@ class Forwarder:
             await self._blame(name, error)
             raise
         finally:
-            if self.exposure is not None and self.writer.started:
-                self.exposure.served = name
+            if self.observation.exposure is not None and self.writer.started:
+                self.observation.exposure.served = name
             if isinstance(failure := self.writer.failure, UpstreamError):
                 self._failed(name, failure)
             elif self.writer.finished:
@@ -159,8 +156,8 @@ class Forwarder:
     def _failed(self, name: str, error: UpstreamError) -> None:
         """Reports a failure of the deployment."""
         self.state.health.failed(name, error, self.snapshot)
-        if self.exposure is not None:
-            self.exposure.failed(name, error)
+        if self.observation.exposure is not None:
+            self.observation.exposure.failed(name, error)
 
     async def _serve(self, target: Target) -> None:
         async with AsyncExitStack() as connection:
@@ -173,10 +170,10 @@ class Forwarder:
                     return
                 self._check_params(request)
                 self.writer.record.max_tokens = max_tokens(request.body)
-                if self.exposure is not None:
-                    self.exposure.sent(request.path, request.body)
-                if self.original is not None:
-                    self.original.sent(request.path, request.body)
+                if self.observation.exposure is not None:
+                    self.observation.exposure.sent(request.path, request.body)
+                if self.observation.original is not None:
+                    self.observation.original.sent(request.path, request.body)
                 if self.call.translation.stream:
                     chunks = await connection.enter_async_context(self._open(target, request))
                     if constrained_field(request.body) is not None:
@@ -207,8 +204,8 @@ class Forwarder:
         in_thread = self.call.translation.needs_model and self.size > _LONG_BODY
         step = await asyncio.to_thread(_first_step, flow) if in_thread else _first_step(flow)
         while not isinstance(step, EngineRequest | Reply):
-            if self.original is not None:
-                self.original.looked_up()
+            if self.observation.original is not None:
+                self.observation.original.looked_up()
             answers = await self._lookup(target, step)
             with self._malformed_answers():
                 step = _next_step(flow, [from_json(answer) for answer in answers])
@@ -232,10 +229,10 @@ class Forwarder:
                 answer = await self._post(target, request, self._on_head)
         received_at = time.perf_counter()
         record.usage = find_usage(answer)
-        if self.original is not None:
-            self.original.chunk(answer)
-        if self.exposure is not None:
-            self.exposure.answer(answer)
+        if self.observation.original is not None:
+            self.observation.original.chunk(answer)
+        if self.observation.exposure is not None:
+            self.observation.exposure.answer(answer)
         serving = replace(serving, total_s=received_at - record.started, engine_s=received_at - sent_at)
         with self._malformed_answers():
             reply = self.call.translation.reply(answer, serving)
@@ -274,7 +271,7 @@ class Forwarder:
 
     @property
     def _on_head(self) -> OnHead | None:
-        return self.exposure.head if self.exposure is not None else None
+        return self.observation.exposure.head if self.observation.exposure is not None else None
 
     def _open(self, target: Target, request: EngineRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         return self.state.upstream.stream(
@@ -287,7 +284,11 @@ class Forwarder:
         )
 
     async def _relay(self, chunks: AsyncIterator[bytes], stream: Stream, names: DeploymentNames) -> None:
-        clock, exposure, original = asyncio.get_running_loop().time, self.exposure, self.original
+        clock, exposure, original = (
+            asyncio.get_running_loop().time,
+            self.observation.exposure,
+            self.observation.original,
+        )
         in_order = False
         try:
             with self._malformed_answers():

@@ -27,19 +27,14 @@ from app.errors import BadRequest, Unavailable
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
 from app.exchange.forward import Forwarder
-from app.exchange.mirroring import mirrored, to_mirror
-from app.exchange.recording import drawn, ended
+from app.exchange.observation import Observation, begin, end
 from app.exchange.request import check_constraints, check_headers, check_length, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
-from app.exchange.written_requests import arrived
-from app.exchange.written_requests import ended as written
-from app.ledger.conversation import SESSION_HEADER, conversation_key
-from app.ledger.exposure import Exposure
-from app.ledger.recordings.recorder import PendingRequest
-from app.mirror.original import Original
+from app.ledger.conversation import CONVERSATIONS, SESSION_HEADER, conversation_key, is_running
 from app.routing.content_filter import check_content
+from app.routing.rules import NO_CONVERSATION, Turn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign
 from app.telemetry.access_log import Record
 
@@ -60,9 +55,7 @@ async def handle(
     request = _request(scope, headers, configured_at=snapshot.applied_at if snapshot is not None else 0)
     record = Record(dialect.name, route.operation, request.id)
     writer = ResponseWriter(send, record)
-    exposure: Exposure | None = None
-    original: Original | None = None
-    pending: PendingRequest | None = None
+    observation: Observation | None = None
     try:
         async with errors_rendered(writer, lambda error: dialect.render_error(error, route.operation, request)):
             if snapshot is None:
@@ -92,19 +85,13 @@ async def handle(
                     writer.plans = {**snapshot.plans, assignment.endpoint: plan}
                 async with _reserved(state, snapshot, caller, call, assignment, writer):
                     size = len(request.body)
-                    exposure = drawn(state.ledger, snapshot, caller, call, assignment, record, size)
-                    original = to_mirror(state, snapshot, assignment, exposure, size)
-                    pending = arrived(state.recorder, snapshot, call, assignment, record, size)
-                    forwarder = Forwarder(state, snapshot, call, writer, exposure, deadline, size, original)
+                    observation = begin(state, snapshot, caller, call, assignment, writer, size)
+                    forwarder = Forwarder(state, snapshot, call, writer, observation, deadline, size)
                     await forwarder.forward(assignment)
     finally:
         state.telemetry.finish(record)
-        if exposure is not None:
-            ended(state.ledger, exposure, record)
-        if original is not None and snapshot is not None:
-            mirrored(state, snapshot, call, original, writer)
-        if pending is not None and state.recorder is not None:
-            written(state.recorder, pending, record)
+        if observation is not None and snapshot is not None:
+            end(observation, state, snapshot, call, writer)
 
 
 def _request(scope: Mapping[str, Any], headers: Mapping[str, str], *, configured_at: int) -> Request:
@@ -147,18 +134,43 @@ def _route(
         header=headers.get(DEPLOYMENT_HEADER) or call.deployment,
         sticky_key=lambda sticky: _sticky_key(sticky, caller, call, headers),
         random=state.random,
-        decide=partial(_decided, state, snapshot) if snapshot.rules else None,
+        decide=partial(_decided, state, snapshot, caller, call, headers) if snapshot.rules else None,
     )
     if assignment.key is not None:
         state.recent_keys.saw(assignment.endpoint, assignment.key)
     return assignment
 
 
-def _decided(state: RouterState, snapshot: Snapshot, endpoint: str, key: str | None) -> Decision | None:
+def _decided(
+    state: RouterState,
+    snapshot: Snapshot,
+    caller: Caller,
+    call: Call,
+    headers: Mapping[str, str],
+    endpoint: str,
+    key: str | None,
+) -> Decision | None:
     """What the endpoint's rules say, if it has some."""
     if (rules := snapshot.rules.get(endpoint)) is None:
         return None
-    return rules.decide(key, state.random, lambda name: state.health.is_open(name, snapshot))
+
+    def is_open(deployment: str) -> bool:
+        return state.health.is_open(deployment, snapshot)
+
+    return rules.decide(key, state.random, is_open, lambda: _turn(state, caller, call, headers))
+
+
+def _turn(state: RouterState, caller: Caller, call: Call, headers: Mapping[str, str]) -> Turn:
+    """The conversation of a request, whatever the endpoint is sticky by."""
+    if call.task not in CONVERSATIONS:
+        return NO_CONVERSATION
+    if session := headers.get(SESSION_HEADER):
+        key: str | None = f"session:{session}"
+    else:
+        key = conversation_key(caller.name, call.task, call.body)
+    if key is None:
+        return NO_CONVERSATION
+    return Turn(is_running(call.task, call.body), state.ledger.conversation(caller.id, key))
 
 
 def _sticky_key(sticky: Sticky, caller: Caller, call: Call, headers: Mapping[str, str]) -> str | None:

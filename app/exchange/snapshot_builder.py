@@ -12,8 +12,10 @@ from app.ledger.ledger import Ledger
 from app.ledger.plans import Scope, plan_of
 from app.ledger.wire import Stop
 from app.routing.overrides import Overrides
-from app.routing.rules import Rules
+from app.routing.pinned_conversations import PinnedConversations
+from app.routing.rules import Rules, Window
 from app.routing.stops import NO_STOPS, stops_of
+from app.routing.windows import Earlier, InForce, in_force
 from app.upstream.target import Target
 
 _Stops = Mapping[str, Mapping[str, str]]
@@ -23,10 +25,11 @@ _Stops = Mapping[str, Mapping[str, str]]
 class SnapshotBuilder:
     """Keeps what the next snapshot is made of. `clock` returns Unix seconds."""
 
-    def __init__(self, ledger: Ledger, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, ledger: Ledger, pins: PinnedConversations, clock: Callable[[], float] = time.time) -> None:
         self.stops: Sequence[Stop] = ()
         """As the controller has said last. They stay when it does not answer."""
-        self._ledger, self._clock = ledger, clock
+        self._ledger, self._pins, self._clock = ledger, pins, clock
+        self._in_force: Mapping[str, InForce] = {}
         self._config: Config | None = None
         self._targets: Mapping[str, Target] = {}
         self._applied_at = 0
@@ -57,26 +60,50 @@ class SnapshotBuilder:
         )
 
     def _built(self, config: Config) -> Snapshot:
+        now = self._clock()
         stops: _Stops = {
             name: found
             for name, endpoint in config.endpoints.items()
             if (found := stops_of(name, endpoint.traffic, self.stops))
         }
-        recorded = self._ledger.configure(config, stops, self._clock())
+        self._in_force = {
+            name: self._followed(name, endpoint, stops.get(name, NO_STOPS), now)
+            for name, endpoint in config.endpoints.items()
+        }
+        until = {name: max(map(_until, it.earlier)) for name, it in self._in_force.items() if it.earlier}
+        self._pins.configure(until)
+        recorded = self._ledger.configure(config, stops, until, now)
         rules = {name: it for name in config.endpoints if (it := self._rules(name, config, stops.get(name, NO_STOPS)))}
         plans = {name: plan_of(name, it, stops.get(name, NO_STOPS)).id for name, it in config.endpoints.items()}
         unstopped = {name: _unstopped(name, config.endpoints[name], recorded.get(name)) for name in stops}
         views = ConfigViews(config)
         return Snapshot(config, self._targets, views, self._applied_at, recorded, plans, rules, unstopped, stops)
 
+    def _followed(self, name: str, endpoint: Endpoint, stops: Mapping[str, str], now: float) -> InForce:
+        """What the endpoint's keys are drawn by, with what running conversations follow."""
+        if endpoint.sticky is None:
+            return InForce(endpoint.traffic, stops)
+        before, listed = self._in_force.get(name), endpoint.plan.earlier
+        if before is not None and (lifted := {it: to for it, to in before.stops.items() if it not in stops}):
+            self._pins.move(name, lifted)
+        return in_force(before, endpoint.traffic, stops, listed, pin_s=endpoint.pin_s, now=now)
+
     def _rules(self, name: str, config: Config, stops: Mapping[str, str]) -> Rules | None:
         """What decides beside the weights, if anything does."""
-        endpoint = config.endpoints[name]
+        endpoint, earlier = config.endpoints[name], self._in_force[name].earlier
         listed = endpoint.plan.overrides
-        if not listed and not stops:
+        if not (listed or stops or earlier):
             return None
         overrides = Overrides(listed, self._ledger.unit, self._clock) if listed else None
-        return Rules(endpoint.traffic, overrides=overrides, stops=stops)
+        window = None
+        if earlier:
+            able = {it for it, found in config.deployments.items() if set(endpoint.tasks) <= set(found.tasks)}
+            window = Window(name, earlier, endpoint.plan.withdrawn, able, self._pins)
+        return Rules(endpoint.traffic, overrides=overrides, stops=stops, window=window)
+
+
+def _until(earlier: Earlier) -> float:
+    return earlier.until
 
 
 def _unstopped(name: str, endpoint: Endpoint, scope: Scope | None) -> Unstopped:

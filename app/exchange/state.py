@@ -11,6 +11,7 @@ from app.ledger.ledger import Ledger
 from app.ledger.recordings.recorder import Recorder
 from app.mirror.mirrors import Mirrors
 from app.routing.admission import AdmissionQueue
+from app.routing.pinned_conversations import PinnedConversations
 from app.routing.recent_keys import RecentKeys
 from app.routing.retry_budget import RetryBudget
 from app.telemetry.metrics import Telemetry
@@ -26,6 +27,7 @@ class RouterState:
     health: DeploymentHealth
     random: Random
     ledger: Ledger
+    pins: PinnedConversations
     mirrors: Mirrors
     snapshot: Snapshot | None = None
     recorder: Recorder | None = None

@@ -35,7 +35,7 @@ def arrived(
     )
 
 
-def ended(recorder: Recorder, request: PendingRequest, record: Record) -> None:
+def answered(recorder: Recorder, request: PendingRequest, record: Record) -> None:
     """Its response is over."""
     request.status, request.usage, request.max_tokens = record.status, record.usage, record.max_tokens
     recorder.end(request)

@@ -24,8 +24,11 @@ from app.experiments.rendering.document import Block
 from app.experiments.rendering.report_document import document
 from app.experiments.report import Comparison, FalseVerdicts, HistoryPoint, Planned, Report
 from app.experiments.series import Series, series_of
+from app.experiments.shadows.document import document as shadow_document
+from app.experiments.shadows.report import ShadowReport
+from app.experiments.shadows.series import shadow_series
 from app.experiments.storage.journal import Entry
-from app.experiments.summary import Acting, Summary, summary_of, summary_without_evidence
+from app.experiments.summary import Acting, Foreseen, Summary, summary_of, summary_without_evidence
 from app.ledger.controller_client import Answer
 
 Query = Mapping[str, str]
@@ -74,11 +77,20 @@ class Reader(Protocol):
     def decide(self, report: Report, request: Request) -> None:
         """Takes a decision on the experiment of a report. Raises Conflict and PreconditionFailed."""
 
+    def foresee(self, report: Report, request: Request) -> Foreseen:
+        """What a decision would do. Raises what `decide` raises."""
+
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last."""
 
     def entries(self) -> Sequence[Entry]:
         """The journal."""
+
+    def mirrored(self) -> Sequence[str]:
+        """The endpoints with a mirror."""
+
+    def shadow(self, endpoint: str) -> ShadowReport | None:
+        """What is known of an endpoint's shadow; None if it has no mirror."""
 
 
 class Answers:
@@ -88,6 +100,7 @@ class Answers:
         self._reader = reader
         self._runs = FalseVerdictRuns()
         self._reports: dict[str, Report] = {}
+        self._shadows: dict[str, ShadowReport] = {}
         self._routes: Sequence[tuple[str, re.Pattern[str], Callable[..., Answer]]] = [
             ("GET", re.compile("/experiments"), self._list),
             ("GET", re.compile("/experiments/([^/]+)"), self._summary),
@@ -98,6 +111,7 @@ class Answers:
             ("GET", re.compile("/experiments/([^/]+)/aa"), self._runs_so_far),
             ("POST", re.compile("/experiments/([^/]+)/aa"), self._start_runs),
             ("GET", re.compile("/endpoints/([^/]+)/plans"), self._plans),
+            ("GET", re.compile("/endpoints/([^/]+)/mirror"), self._mirror),
             ("GET", re.compile("/requests/([0-9a-f]{16})"), self._exposures),
             ("POST", re.compile("/feedback/pending"), self._pending),
             ("GET", re.compile("/series"), self._series),
@@ -133,9 +147,12 @@ class Answers:
     def _decide(self, name: str, query: Query, body: bytes) -> Answer:
         """A decision that was made for another state is answered with the present one, and 412."""
         request, experiment = decision(body), self._experiment(name)
-        judged = self._judged(name)
+        is_dry = choice(query, "dry_run", ["false", "true"]) == "true"
+        report = self._report_of(name, self._judged(name))
         try:
-            self._reader.decide(self._report_of(name, judged), request)
+            if is_dry:
+                return Answer(200, _json(self._reader.foresee(report, request)))
+            self._reader.decide(report, request)
         except PreconditionFailed as error:
             return Answer(error.status, _json(self._summarized(name, experiment)))
         self._reports.pop(name, None)
@@ -189,6 +206,14 @@ class Answers:
     def _plans(self, endpoint: str, query: Query, body: bytes) -> Answer:
         return Answer(200, _json({"plans": history(self._reader.entries(), endpoint)}))
 
+    def _mirror(self, endpoint: str, query: Query, body: bytes) -> Answer:
+        form = choice(query, "format", FORMATS)
+        if (report := self._shadow_of(endpoint)) is None:
+            raise NotFound(
+                f"The endpoint '{endpoint}' has no mirror; declare one in the configuration", param="endpoint"
+            )
+        return _formatted(report, form, lambda: shadow_document(report))
+
     def _exposures(self, request: str, query: Query, body: bytes) -> Answer:
         return Answer(200, _json({"exposures": list(self._reader.exposures(int(request, 16)))}))
 
@@ -205,6 +230,9 @@ class Answers:
             if (judged := self._reader.analysis(name)) is not None:
                 report = self._report_of(name, judged)
                 found += series_of(report, self._reader.acting(report))
+        for endpoint in self._reader.mirrored():
+            if (shadow := self._shadow_of(endpoint)) is not None:
+                found += shadow_series(shadow)
         return Answer(200, _json(found))
 
     def _journal(self, query: Query, body: bytes) -> Answer:
@@ -237,6 +265,15 @@ class Answers:
         if last is None or not 0 <= now - last.at < REPORT_S:
             last = self._reports[name] = judged.report(now)
         return last
+
+    def _shadow_of(self, endpoint: str) -> ShadowReport | None:
+        """As `_report_of`."""
+        now, last = self._reader.now(), self._shadows.get(endpoint)
+        if last is not None and 0 <= now - last.at < REPORT_S and endpoint in self._reader.mirrored():
+            return last
+        if (report := self._reader.shadow(endpoint)) is not None:
+            self._shadows[endpoint] = report
+        return report
 
 
 def _comparison(report: Report, query: Query) -> Comparison:

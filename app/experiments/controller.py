@@ -32,10 +32,12 @@ from app.experiments.recordings.keeping import RecordingKeeper
 from app.experiments.report import Report
 from app.experiments.routers import clock_warnings, total_lost
 from app.experiments.runs import Run, SameRun, next_run, runs_of
+from app.experiments.shadows.judge import ShadowJudge
+from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.journal import Entry
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import StoreError, open_store
-from app.experiments.summary import Acting
+from app.experiments.summary import Acting, Foreseen
 from app.experiments.waiting import Taken
 from app.ledger.wire import VERSION, decode_batch, encode
 
@@ -89,6 +91,7 @@ class Controller:
         """Whether the analyses have counted all that was recorded."""
         self._retry_at = 0.0
         self._pins = PinExchange()
+        self._shadows = ShadowJudge(self.tables)
         self._keeper.journal([Entry(clock(), "controller_started")])
 
     def configure(self, config: Config, *, settled: bool = True) -> None:
@@ -126,9 +129,9 @@ class Controller:
             if batch.number not in router.counted:
                 router.counted.add(batch.number)
                 self._count(exposures)
-                if any(judged.analysis.is_alarmed() for judged in self._judged.values()):
-                    self._judge(now)
             self._keeper.waiting.hold(Taken(batch.router, batch.number, exposures, now))
+            if any(judged.analysis.is_alarmed() for judged in self._judged.values()):
+                self._judge(now)
         router.hear(batch, now)
         if self._actions.waits_for_directory:
             self._write(now)
@@ -184,6 +187,20 @@ class Controller:
         now, run = self.now(), self._runs[report.experiment]
         self._actions.decide(run, self._config, report, request, now)
         self._act(now)
+        self._write(now)
+
+    def shadow(self, endpoint: str) -> ShadowReport | None:
+        """What is known of an endpoint's shadow; None if it has no mirror."""
+        return self._shadows.report(endpoint, self.now(), self.warnings())
+
+    def mirrored(self) -> Sequence[str]:
+        """The endpoints with a mirror."""
+        return self._shadows.endpoints()
+
+    def foresee(self, report: Report, request: Request) -> Foreseen:
+        """What a decision would do. Raises what `decide` raises."""
+        assert self._config is not None
+        return self._actions.foresee(self._runs[report.experiment], self._config, report, request, self.now())
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last.
@@ -269,9 +286,10 @@ class Controller:
             entries += new_entries
             if run is not None:
                 self._runs[name] = run
+        mirrors = self._shadows.adopt(config, self._keeper.entries if self._knows_runs else None, now)
         if self._knows_runs:
             plans = new_plans(self._keeper.entries, config, now)
-            self._keeper.journal([*self._configuration(config, now), *plans, *entries])
+            self._keeper.journal([*self._configuration(config, now), *plans, *entries, *mirrors])
 
     def _rebuild(self, config: Config) -> None:
         """Makes analyses where the basis is new, and counts for them what has been recorded so far.
@@ -283,6 +301,7 @@ class Controller:
         everything = not (self._is_recovered and waiting.holds_all_counted)
         if everything:
             waiting.recount()
+            self._shadows.forget()
         former = {name: judged for name, judged in self._judged.items() if name in config.experiments}
         new: dict[str, Judged] = {}
         for name, experiment in config.experiments.items():
@@ -297,7 +316,7 @@ class Controller:
             else:
                 former[name].run = run
                 former[name].analysis.update(config)
-        self._is_recovered = self._replay(list(new.values())) and self._keeper.is_open
+        self._is_recovered = self._replay(list(new.values()), shadows=everything) and self._keeper.is_open
         for name, judged in new.items():
             if (state := self._state_of(judged.run, former.get(name))) is not None:
                 judged.analysis.restore(state)
@@ -305,14 +324,19 @@ class Controller:
         self._judged = {**former, **new} if self._is_recovered else {**new, **former}
         self._retry_at = self.now() + REPLAY_RETRY_S
 
-    def _replay(self, new: Sequence[Judged]) -> bool:
-        """Counts for new analyses what was recorded before. Whether that was possible."""
-        if not new:
+    def _replay(self, new: Sequence[Judged], *, shadows: bool) -> bool:
+        """Counts for new analyses, and for the shadows, what was recorded before. Whether that was possible."""
+        begins = [judged.run.started_at for judged in new]
+        if shadows and self._shadows.since is not None:
+            begins.append(self._shadows.since)
+        if not begins:
             return True
         try:
-            for exposures in self._keeper.history(min(judged.run.started_at for judged in new)):
+            for exposures in self._keeper.history(min(begins)):
                 for judged in new:
                     judged.count(exposures, self.tables)
+                if shadows:
+                    self._shadows.count(exposures.pairs)
         except StoreError:
             return False
         return True
@@ -333,6 +357,7 @@ class Controller:
     def _count(self, exposures: Exposures) -> None:
         for judged in self._judged.values():
             judged.count(exposures, self.tables)
+        self._shadows.count(exposures.pairs)
 
     def _tell_losses(self) -> None:
         lost = total_lost(self._keeper.waiting.routers)

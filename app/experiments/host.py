@@ -20,7 +20,7 @@ import msgspec
 from app.config.experiments import LedgerSettings
 from app.config.schema import Config
 from app.control_plane import ControlPlane, Delivery
-from app.errors import Unavailable, UpstreamError
+from app.errors import NotFound, Unavailable, UpstreamError
 from app.experiments.acting.changes import carry_out
 from app.experiments.answers import Answers
 from app.experiments.controller import Controller
@@ -33,8 +33,8 @@ TICK_S = 1.0
 CONFIGURATION_S = 5.0
 """How often the configuration is read, unless a batch names a plan that is new."""
 
-FRESH_PLANS_S = 0.5
-"""How long a question for plans waits for the configuration."""
+FRESH_S = 0.5
+"""How long a question waits for the configuration, where the answer depends on what was delivered just now."""
 
 ReadConfiguration = Callable[[], Awaitable[Config | None]]
 """What is in force; None if there is nothing valid. Raises UpstreamError."""
@@ -106,8 +106,15 @@ class ControllerHost:
         self._present()
         if path.endswith("/plans"):
             # Whoever changes a plan asks for the last one before: so none is missed, however fast they follow.
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._told(self._refresh()), FRESH_PLANS_S)
+            await self._refresh_soon()
+        answer = await self._answer(method, path, query, body)
+        if answer.status == NotFound.status and path.startswith("/experiments/"):
+            # Routers get a configuration before it is read here, and whoever delivered it may ask at once.
+            await self._refresh_soon()
+            answer = await self._answer(method, path, query, body)
+        return answer
+
+    async def _answer(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         assert self._answers is not None
         # A search reads all that is on disk, in the worst case, and of the controller only what nobody changes.
         thread = self._searcher if path.startswith("/requests/") else self._worker
@@ -117,6 +124,11 @@ class ControllerHost:
         except StoreError as error:
             message = f"The ledger's directory cannot be read: {error}"
             return Answer(503, msgspec.json.encode({"message": message, "param": None}))
+
+    async def _refresh_soon(self) -> None:
+        """Reads the configuration, if that does not take long."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._told(self._refresh()), FRESH_S)
 
     def _present(self) -> Controller:
         if self._controller is None:

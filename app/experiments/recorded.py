@@ -26,6 +26,7 @@ from app.experiments.storage import reading
 from app.experiments.storage.journal import Entry
 from app.experiments.storage.reading import Contents
 from app.experiments.storage.store import Missing, open_store
+from app.experiments.summary import Foreseen
 from app.experiments.waiting import Waiting
 
 REPLAYED = "replayed"
@@ -85,10 +86,21 @@ class RecordedLedger:
         """Raises Conflict."""
         raise Conflict("Decisions are for a running server: what was recorded cannot be changed")
 
+    def foresee(self, report: Report, request: Request) -> Foreseen:
+        """Raises Conflict."""
+        raise Conflict("Decisions are for a running server: what was recorded cannot be changed")
+
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's."""
         found = reading.find(self._store, request)
         return exposures_of(*found) if found is not None else []
+
+    def mirrored(self) -> Sequence[str]:
+        """Shadows are for a running server."""
+        return ()
+
+    def shadow(self, endpoint: str) -> None:
+        """As `mirrored`."""
 
     def entries(self) -> Sequence[Entry]:
         """The journal."""

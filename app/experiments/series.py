@@ -17,6 +17,8 @@ METRICS = {
     "switchyard_experiment_state": "1 for what the experiment is, running, paused or stopped, 0 for the others",
     "switchyard_experiment_step": "The step of its ramp: 1 is the first one, 0 is below it",
     "switchyard_experiment_share": "The percentage of the traffic that its treatments have",
+    "switchyard_mirror_value": "What an endpoint's shadow does beside a primary: the mean over pairs; bound is "
+    "estimate, lower or upper",
     "switchyard_guardrail_ln_e": "The evidence that a guardrail's limit is exceeded",
     "switchyard_sample_ratio_ln_e": "The evidence that the units contradict the weights",
 }
@@ -27,7 +29,7 @@ _STATES = ("running", "paused", "stopped")
 
 
 class Series(msgspec.Struct, frozen=True):
-    """One sample of a gauge. `labels` always has `experiment` and `endpoint`."""
+    """One sample of a gauge. `labels` always has `endpoint`."""
 
     metric: str
     labels: dict[str, str]

@@ -13,6 +13,9 @@ _MOST_CHARACTERS = 16 * 1024
 
 _MOST_TEXTS = 64
 
+CONVERSATIONS = ("chat", "responses")
+"""Tasks whose requests may hold earlier turns."""
+
 _SYSTEM = ("system", "developer")
 _BY_THE_MODEL = frozenset({"function_call", "reasoning", "custom_tool_call", "mcp_call"})
 """Items of a Responses request, without a role, that are parts of the model's turns."""
@@ -44,21 +47,30 @@ def conversation_key(caller: str, task: str, body: Mapping[str, Any]) -> str | N
 def turns(task: str, body: Mapping[str, Any]) -> int:
     """The model's earlier turns that a request holds."""
     count, before = 0, False
-    has_items = task == "responses"
-    for item in _parts(task, body)[1]:
-        is_models = isinstance(item, dict) and (
-            item.get("role") == "assistant" or (has_items and item.get("type") in _BY_THE_MODEL)
-        )
+    for is_models in _by_the_model(task, body):
         if is_models and not before:
             count += 1
         before = is_models
     return count
 
 
+def is_running(task: str, body: Mapping[str, Any]) -> bool:
+    """Whether a request holds a turn of the model's."""
+    return any(_by_the_model(task, body))
+
+
+def _by_the_model(task: str, body: Mapping[str, Any]) -> Iterator[bool]:
+    has_items = task == "responses"
+    for item in _parts(task, body)[1]:
+        yield isinstance(item, dict) and (
+            item.get("role") == "assistant" or (has_items and item.get("type") in _BY_THE_MODEL)
+        )
+
+
 def _parts(task: str, body: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
     """What stands before the messages, and the messages or items; a text alone is the user's."""
     before, items = ("system", "messages") if task == "chat" else ("instructions", "input")
-    if task not in ("chat", "responses"):
+    if task not in CONVERSATIONS:
         return None, ()
     found = body.get(items)
     return body.get(before), found if isinstance(found, list) else () if found is None else (found,)

@@ -1,19 +1,55 @@
-"""What a router hears from the controller with every acknowledgement, beside what that has received."""
+"""What a router tells and hears with every batch, beside exposures: the conversations that are pinned, and stops."""
 
 from collections.abc import Callable, Sequence
 
-from app.ledger.wire import Acknowledgement, Stop
+from app.ledger.wire import Acknowledgement, Pins, Stop
+from app.routing.pinned_conversations import Pinned, PinnedConversations
 
 
 class Hearing:
-    """`is_wanted`: whether the controller may have something to say, so that a router with nothing to report asks.
+    """Belongs to one sender. `is_watched`: whether the controller may have stops to tell.
 
-    `on_stops` is called with all stops that are in force.
+    `on_stops` is called with all stops that are in force, `on_pins` with how many conversations are pinned, by
+    endpoint.
     """
 
-    def __init__(self, is_wanted: Callable[[], bool], on_stops: Callable[[Sequence[Stop]], None]) -> None:
-        self.is_wanted, self._on_stops = is_wanted, on_stops
+    def __init__(
+        self,
+        pins: PinnedConversations,
+        is_watched: Callable[[], bool],
+        on_stops: Callable[[Sequence[Stop]], None],
+        on_pins: Callable[[dict[str, int]], None],
+    ) -> None:
+        self._pins, self._is_watched, self._on_stops, self._on_pins = pins, is_watched, on_stops, on_pins
+        self._controller = ""
+        self._seen = 0
+        self._told: list[Pinned] = []
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a router with nothing to report asks all the same."""
+        return self._is_watched() or self._pins.is_open
+
+    def told(self) -> tuple[list[Pins], int]:
+        """What goes into the next batch: pins, and how far the controller's have been read."""
+        self._told = self._pins.unsent()
+        return [Pins(*it) for it in self._told], self._seen
 
     def heard(self, acknowledgement: Acknowledgement) -> None:
-        """The controller's answer to a batch."""
+        """The controller's answer to the batch after `told`."""
+        is_new = acknowledgement.controller != self._controller
+        if is_new and self._controller:
+            self._pins.send_again()
+        self._pins.sent(self._told)
+        # What another controller has told is read from the beginning: it counts anew.
+        self._seen = 0 if is_new and self._seen else acknowledgement.pins_end
+        self._controller = acknowledgement.controller
+        # First: what has been pinned since a stop was lifted is not to be moved with what was stopped.
         self._on_stops(acknowledgement.stops)
+        for it in acknowledgement.pins:
+            self._pins.heard(Pinned(it.endpoint, it.deployment, it.until, it.conversations))
+
+    def tidy(self) -> None:
+        """To be called about every second: forgets what is over."""
+        self._pins.expire()
+        self._on_pins(self._pins.sizes())

@@ -18,7 +18,7 @@ from app.ledger.open_batch import Arm, OpenBatch
 from app.ledger.plans import Scope, plan_of, scopes
 from app.ledger.rows import Ending, row_of
 from app.ledger.units import Hashes, request_hash
-from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Reason, Sealed, Start, encode_sealed
+from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Pins, Reason, Sealed, Start, encode_sealed
 
 MOST_ENTRIES = 4096
 """Of one batch: starts, rows and the rest, but for the last few."""
@@ -40,10 +40,12 @@ class Ledger:
     """One router process's exposures, until they are durable elsewhere.
 
     `secret_of` returns the secret of the hashes for the ledger's URL; it is called once, when the first endpoint is
-    recorded or has overrides. `enabled` False: there is no controller, and nothing is recorded.
+    recorded or has overrides. `enabled` False: there is no controller, and nothing is recorded. `clock`: Unix seconds.
     """
 
-    def __init__(self, secret_of: Callable[[str], bytes], *, enabled: bool = True) -> None:
+    def __init__(
+        self, secret_of: Callable[[str], bytes], *, enabled: bool = True, clock: Callable[[], float] = time.time
+    ) -> None:
         self.router = os.urandom(8).hex()
         self.backlog = Backlog(limit_bytes=0)
         self.rows: Counter[Arm] = Counter()
@@ -52,7 +54,7 @@ class Ledger:
         """Of units and callers; None before anything is recorded."""
         self.unchecked: list[tuple[Exposure, Ending]] = []
         """Requests that have ended and whose answer's form is to be checked."""
-        self._secret_of, self._enabled = secret_of, enabled
+        self._secret_of, self._enabled, self._clock = secret_of, enabled, clock
         self._url = ""
         self._hashes: Hashes | None = None
         self._plans: dict[str, str] = {}
@@ -63,21 +65,28 @@ class Ledger:
         self._requests: dict[int, Exposure] = {}
         self._in_flight: dict[str, int] = {}
         self._seq = self._number = 0
-        self._epoch = time.time() - time.perf_counter()
+        self._epoch = clock() - time.perf_counter()
         self._most_entries = MOST_ENTRIES
 
     def configure(
-        self, config: Config, stops: Mapping[str, Mapping[str, str]] = {}, now: float | None = None
+        self,
+        config: Config,
+        stops: Mapping[str, Mapping[str, str]] = {},
+        carried_until: Mapping[str, float] = {},
+        now: float | None = None,
     ) -> Mapping[str, Scope]:
         """What is recorded by `config`, by endpoint. `stops`: of endpoints that have some, a stopped deployment and who
-        gets its share. `now`: in Unix seconds."""
+        gets its share. `carried_until`: how long running conversations follow earlier weights. `now`: in Unix seconds.
+        """
         self._url = config.ledger.url
         if not self._enabled:
             return {}
-        now = time.time() if now is None else now
+        now = self._clock() if now is None else now
         plans = {name: plan_of(name, it, stops.get(name, {})).id for name, it in config.endpoints.items()}
         changed = [name for name, id in plans.items() if self._plans.get(name, id) != id]
         self._carried_until |= {name: now + config.endpoints[name].pin_s for name in changed}
+        for name, until in carried_until.items():
+            self._carried_until[name] = max(until, self._carried_until.get(name, until))
         self._plans |= plans
         self.backlog.limit_bytes = config.ledger.buffer_bytes
         self._most_entries = min(MOST_ENTRIES, config.ledger.buffer_bytes // (8 * _ENTRY_BYTES))
@@ -89,6 +98,10 @@ class Ledger:
     def unit(self, key: str) -> int:
         """The hash of a sticky key, whether or not anything is recorded."""
         return self._made_hashes().unit(key)
+
+    def conversation(self, caller: str, key: str) -> int:
+        """The hash of a caller's conversation."""
+        return self._made_hashes().conversation(caller, key)
 
     def _made_hashes(self) -> Hashes:
         if self._hashes is None:
@@ -180,7 +193,7 @@ class Ledger:
 
         Called every second or so, it also keeps up with a wall clock that is set.
         """
-        self._epoch = time.time() - time.perf_counter()
+        self._epoch = self._clock() - time.perf_counter()
         self.catch_up()
         for exposure in self._requests.values():
             age = now - exposure.arrival.started
@@ -204,13 +217,21 @@ class Ledger:
             self.backlog.add(self._open.sealed(self._number), self._open.arms)
             self._open = OpenBatch()
 
-    def encoded(self, batch: Sealed) -> bytes:
-        """A batch of the backlog as it is sent now."""
+    def encoded(self, batch: Sealed, pins: Sequence[Pins] = (), pins_seen: int = 0) -> bytes:
+        """A batch of the backlog, or `idle`, as it is sent now."""
         lost = [Lost(endpoint, deployment, rows) for (endpoint, deployment), rows in self.backlog.lost.items()]
         oldest = self.backlog.oldest or batch.number or self._number + 1
         if batch.number:
             oldest = min(oldest, batch.number)
-        return encode_sealed(batch, router=self.router, oldest=oldest, sent_at=time.time(), lost=lost)
+        return encode_sealed(
+            batch,
+            router=self.router,
+            oldest=oldest,
+            sent_at=self._clock(),
+            lost=lost,
+            pins=list(pins),
+            pins_seen=pins_seen,
+        )
 
     def idle(self) -> Sealed:
         """A batch without anything, to hear what the controller says."""

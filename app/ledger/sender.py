@@ -91,6 +91,8 @@ class Sender:
         await self._prepare()
         if self._clock() >= self._not_before and not await self._send_all():
             await self._hear()
+        if self._hearing is not None:
+            self._hearing.tidy()
         self._report()
 
     async def _prepare(self) -> None:
@@ -117,7 +119,7 @@ class Sender:
 
     async def _hear(self) -> None:
         """Asks the controller what it has to say."""
-        if self._hearing is not None and self._hearing.is_wanted() and not await self._deliver(self._ledger.idle()):
+        if self._hearing is not None and self._hearing.is_wanted and not await self._deliver(self._ledger.idle()):
             self._wait()
 
     async def _deliver(self, batch: Sealed) -> bool:
@@ -127,7 +129,8 @@ class Sender:
             self._sent_at, backlog.in_flight = began, batch.number
         try:
             async with asyncio.timeout(self._timeout_s):
-                answer = await self._send(self._ledger.encoded(batch))
+                pins, seen = self._hearing.told() if self._hearing is not None else ((), 0)
+                answer = await self._send(self._ledger.encoded(batch, pins, seen))
             acknowledgement = decode_acknowledgement(answer)
             backlog.acknowledge(acknowledgement)
             if self._hearing is not None:

@@ -19,17 +19,24 @@ def secret_of(internal_key: str) -> bytes:
 
 
 class Hashes:
-    """Keyed blake2b-64 of units and callers: without `secret`, a guess at a key cannot be confirmed."""
+    """Keyed blake2b-64 of units, callers and conversations: without `secret`, a guess at a key cannot be confirmed."""
 
     def __init__(self, secret: bytes) -> None:
         self._unit = hashlib.blake2b(key=secret, person=b"unit", digest_size=8)
         self._caller = hashlib.blake2b(key=secret, person=b"caller", digest_size=8)
+        self._conversation = hashlib.blake2b(key=secret, person=b"conversation", digest_size=8)
         self.caller = lru_cache(maxsize=4096)(self._caller_hash)
 
     def unit(self, key: str) -> int:
         """Of a sticky key."""
         digest = self._unit.copy()
         digest.update(key.encode("utf-8", "surrogatepass"))
+        return int.from_bytes(digest.digest())
+
+    def conversation(self, caller: str, key: str) -> int:
+        """Of a caller's conversation: two callers' equal keys are two conversations."""
+        digest = self._conversation.copy()
+        digest.update(f"{len(caller)}:{caller}{key}".encode("utf-8", "surrogatepass"))
         return int.from_bytes(digest.digest())
 
     def _caller_hash(self, id: str) -> int:

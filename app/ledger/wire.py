@@ -329,6 +329,8 @@ class _SealedBatch(msgspec.Struct, frozen=True):
     feedback: msgspec.Raw
     pairs: msgspec.Raw
     lost: list[Lost]
+    pins: list[Pins]
+    pins_seen: int
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):
@@ -361,7 +363,16 @@ def encode(message: Batch | Acknowledgement) -> bytes:
     return encoder.encode(message)
 
 
-def encode_sealed(batch: Sealed, *, router: str, oldest: int, sent_at: float, lost: list[Lost]) -> bytes:
+def encode_sealed(
+    batch: Sealed,
+    *,
+    router: str,
+    oldest: int,
+    sent_at: float,
+    lost: list[Lost],
+    pins: list[Pins] = [],  # noqa: B006  it is not changed
+    pins_seen: int = 0,
+) -> bytes:
     """The same bytes as of a `Batch` with these fields."""
     sealed = _SealedBatch(
         VERSION,
@@ -377,6 +388,8 @@ def encode_sealed(batch: Sealed, *, router: str, oldest: int, sent_at: float, lo
         batch.feedback,
         batch.pairs,
         lost,
+        pins,
+        pins_seen,
     )
     return encoder.encode(sealed)
 

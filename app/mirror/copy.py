@@ -48,6 +48,11 @@ NewCollector = Callable[[], StreamCollector | None]
 """What collects a whole answer from a stream; None if the engine sends it whole."""
 
 
+def has_vectors(path: str) -> bool:
+    """Whether answers of this route of the engine are of numbers, not of words."""
+    return path == _EMBEDDINGS
+
+
 class Shadowed(NamedTuple):
     """What the shadow did. Without an `error` it answered."""
 
@@ -78,8 +83,7 @@ class Copy:
 
     @property
     def has_vectors(self) -> bool:
-        """The answer is of numbers, not of words."""
-        return self.original.path == _EMBEDDINGS
+        return has_vectors(self.original.path)
 
     def estimated_tokens(self) -> float:
         """What the shadow's call will cost, if it answers as the primary did."""
@@ -115,6 +119,9 @@ class Copy:
                         if kept.total > longest:
                             raise Incomplete(_TOO_LONG)
                         limit.reschedule(min(deadline, last + self.timeouts.idle_s))
+        except asyncio.CancelledError:
+            kept.forget()
+            raise
         except TimeoutError:
             error = TimedOut("The shadow did not respond in time")
         except SwitchyardError as raised:

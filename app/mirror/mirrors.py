@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from app.config.mirror import Mirror
@@ -22,7 +23,7 @@ from app.ledger.exposure import Exposure
 from app.ledger.ledger import Ledger
 from app.ledger.wire import Failure, Flag, Skip
 from app.mirror.budget import Charge, TokenBudget
-from app.mirror.copy import Copy, NewCollector, Shadowed, cost_of
+from app.mirror.copy import Copy, NewCollector, Shadowed, cost_of, has_vectors
 from app.mirror.kept import Room
 from app.mirror.original import Original
 from app.mirror.sampling import is_drawn
@@ -148,6 +149,7 @@ class Mirrors:
                 original.kept.forget()
                 self._skip(original, served.deployment, skipped.reason)
         except Exception as error:  # noqa: BLE001  a bug here must not reach the request
+            original.kept.forget()
             _report(error)
 
     def _enqueue(self, original: Original, served: Served) -> None:
@@ -156,6 +158,8 @@ class Mirrors:
         original.exposure.conclude()
         self._check(original, served)
         self._check_shadow(original, lane)
+        if not original.kept.is_whole and original.kept.has_room and not has_vectors(original.path):
+            raise _Skipped(Skip.ANSWER_TOO_LARGE)
         if not original.kept.has_room or len(lane.waiting) >= MOST_WAITING:
             raise _Skipped(Skip.QUEUE_FULL)
         body = self._body(original, served)
@@ -174,7 +178,7 @@ class Mirrors:
         """Whether the request can be copied at all."""
         if self._thread is None:
             raise _Skipped(Skip.SHUTDOWN)
-        if not served.complete or not served.deployment:
+        if not served.complete or not served.deployment or original.exposure.is_broken:
             raise _Skipped(Skip.PRIMARY_FAILED)
         if original.takes_several or not original.path:
             raise _Skipped(Skip.SEVERAL_REQUESTS)
@@ -211,7 +215,7 @@ class Mirrors:
             lane.breaker.checking = is_trial = lane.breaker.is_open
             task = asyncio.create_task(self._run(lane, copy, charge, is_trial=is_trial))
             self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task.add_done_callback(partial(self._ended, lane, copy, is_trial))
         self._observer.mirror_queued(lane.endpoint, lane.deployment, len(lane.waiting))
 
     async def _run(self, lane: _Lane, copy: Copy, charge: Charge, *, is_trial: bool) -> None:
@@ -226,20 +230,23 @@ class Mirrors:
                 self._skip(original, copy.primary, Skip.QUEUE_FULL)
             else:
                 self._record(copy, await self._compared(copy, shadowed), shadowed)
-        except asyncio.CancelledError:
-            self._skip(original, copy.primary, Skip.SHUTDOWN)
-            raise
         except Exception as error:  # noqa: BLE001  a bug with one copy must not end the others
             _report(error)
             self._count(original, "failed")
         finally:
-            lane.running -= 1
-            lane.breaker.checking &= not is_trial
-            self._forget(copy)
             if shadowed is not None:
                 shadowed.kept.forget()
-            if self._thread is not None:
-                self._start(lane)
+
+    def _ended(self, lane: _Lane, copy: Copy, is_trial: bool, task: asyncio.Task[None]) -> None:
+        """A task is over. One that is cancelled before it has begun never runs: so this is not in the task."""
+        self._tasks.discard(task)
+        lane.running -= 1
+        lane.breaker.checking &= not is_trial
+        if task.cancelled():
+            self._skip(copy.original, copy.primary, Skip.SHUTDOWN)
+        self._forget(copy)
+        if self._thread is not None:
+            self._start(lane)
 
     async def _compared(self, copy: Copy, shadowed: Shadowed) -> Mapping[str, Any]:
         if len(copy.original.kept.head) + len(shadowed.kept.head) <= _AT_ONCE_BYTES:

@@ -1,13 +1,42 @@
-"""What decides on an endpoint's requests beside its weights: overrides and stops."""
+"""What decides on an endpoint's requests beside its weights: overrides, stops, and where a conversation began."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from app.routing.overrides import Overrides
+from app.routing.pinned_conversations import PinnedConversations
 from app.routing.stops import NO_STOPS, effective
 from app.routing.traffic import Decision, Random, rendezvous, weighted
+from app.routing.windows import Earlier
 
 IsOpen = Callable[[str], bool]
 """Whether a deployment's circuit breaker is open."""
+
+
+class Turn(NamedTuple):
+    """What a request says of its conversation: whether that runs already, and which one it is; None if it is none."""
+
+    is_carried: bool
+    conversation: int | None
+
+
+NO_CONVERSATION = Turn(False, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The time after a change of an endpoint's weights.
+
+    `earlier`: the weights before, the oldest first. `withdrawn`: deployments that running conversations leave all the
+    same, each with the one that gets them. `able`: the deployments that can serve the endpoint.
+    """
+
+    endpoint: str
+    earlier: Sequence[Earlier]
+    withdrawn: Mapping[str, str]
+    able: Collection[str]
+    pins: PinnedConversations
 
 
 class Rules:
@@ -20,13 +49,15 @@ class Rules:
         *,
         overrides: Overrides | None = None,
         stops: Mapping[str, str] = NO_STOPS,
+        window: Window | None = None,
     ) -> None:
-        self._traffic, self._overrides, self._stops = traffic, overrides, stops
+        self._traffic, self._overrides, self._stops, self._window = traffic, overrides, stops, window
         self._controls: Collection[str] = set(stops.values())
         self._weights: Mapping[str, int] = effective(traffic, stops)
 
-    def decide(self, key: str | None, random: Random, is_open: IsOpen) -> Decision:
-        """Who answers a request with the sticky key `key`, None without one.
+    def decide(self, key: str | None, random: Random, is_open: IsOpen, turn: Callable[[], Turn]) -> Decision:
+        """Who answers a request with the sticky key `key`, None without one. `turn` is asked only in the time after a
+        change.
 
         Stops are not applied while the breaker of a deployment is open that would get the share: a stop must not make
         an outage.
@@ -39,5 +70,53 @@ class Rules:
             return Decision(stops.get(chosen, chosen), "traffic", weights, stops, unstopped)
         if self._overrides is not None and (own := self._overrides.deployment(key)) is not None:
             return Decision(stops.get(own, own), "override", weights, stops, unstopped)
-        chosen = rendezvous(key, self._traffic)
-        return Decision(stops.get(chosen, chosen), "sticky", weights, stops, unstopped)
+        chosen = _drawn(key, self._traffic, stops)
+        if self._window is not None:
+            pinned = _pinned(self._window, key, chosen, stops, is_open, turn)
+            if pinned != chosen:
+                return Decision(pinned, "pinned", weights, stops, unstopped)
+        return Decision(chosen, "sticky", weights, stops, unstopped)
+
+
+def _pinned(
+    window: Window, key: str, chosen: str, stops: Mapping[str, str], is_open: IsOpen, turn: Callable[[], Turn]
+) -> str:
+    """The deployment of a request for which the present weights have `chosen` one."""
+    now = window.pins.now()
+    earlier = [it for it in window.earlier if it.until > now]
+    if not earlier:
+        return chosen
+    is_carried, conversation = turn()
+    if conversation is None:
+        return chosen
+    moved = {**window.withdrawn, **stops}
+    if not is_carried:
+        if any(_under(it, key, moved) != chosen for it in earlier):
+            window.pins.pin(window.endpoint, conversation, chosen)
+        return chosen
+    began = window.pins.deployment(window.endpoint, conversation)
+    kept = _under(earlier[0], key, moved) if began is None else moved.get(began, began)
+    if began is None and kept != chosen:
+        window.pins.follows_earlier_weights(window.endpoint, conversation, kept)
+    if began is not None and kept != began:
+        window.pins.missed(window.endpoint, "stopped")
+    if kept == chosen:
+        return chosen
+    if kept not in window.able:
+        window.pins.missed(window.endpoint, "gone")
+        return chosen
+    if is_open(kept):
+        window.pins.missed(window.endpoint, "failing")
+        return chosen
+    return kept
+
+
+def _drawn(key: str, weights: Mapping[str, int], moved: Mapping[str, str]) -> str:
+    chosen = rendezvous(key, weights)
+    return moved.get(chosen, chosen)
+
+
+def _under(earlier: Earlier, key: str, moved: Mapping[str, str]) -> str:
+    """Whom the key draws by earlier weights."""
+    chosen = _drawn(key, earlier.weights, earlier.stops)
+    return moved.get(chosen, chosen)

@@ -7,7 +7,7 @@ through `reconfigure`.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cached_property, partial
 from random import Random, getrandbits
@@ -40,15 +40,14 @@ from app.ledger.controller_client import ControllerClient, RecordingClient
 from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
 from app.ledger.recordings.recorder import Recorder
-from app.ledger.recordings.sender import FILE_S
-from app.ledger.recordings.sender import Sender as RecordingSender
+from app.ledger.recordings.sender import FILE_S, RecordingSender
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Stop
 from app.mirror.mirrors import Mirrors
-from app.pages import console
+from app.pages import api_page, console
 from app.routing.circuit_breaker import Breakers
-from app.server import api_page
+from app.routing.pinned_conversations import PinnedConversations
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.callers.api import CallersApi
 from app.server.cors import LiveCORS
@@ -58,7 +57,9 @@ from app.server.events.feed import EventFeed
 from app.server.experiment_metrics import ExperimentMetrics
 from app.server.experiments_api import ExperimentsApi
 from app.server.http10 import HTTP10
+from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
+from app.server.overview.api import Health, OverviewApi
 from app.server.traffic.api import TrafficApi
 from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
@@ -89,10 +90,12 @@ class Router:
         access_timing: AccessTiming = DEFAULT_TIMING,
         send_every_s: float = EVERY_S,
         recording_file_s: float = FILE_S,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
         runs. `recordings` keeps recordings of requests, in files of `recording_file_s` seconds.
+        `clock`: Unix seconds, of what is recorded.
         """
         self._environment, self._controller = environment, controller
         self._upstream = Upstream()
@@ -105,10 +108,13 @@ class Router:
         )
         self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
         ledger = Ledger(
-            partial(unit_secret, environment.internal_key, environment.ledger_base), enabled=controller is not None
+            partial(unit_secret, environment.internal_key, environment.ledger_base),
+            enabled=controller is not None,
+            clock=clock,
         )
-        self._snapshots = SnapshotBuilder(ledger)
-        hearing = Hearing(lambda: self._snapshots.is_watched, self._stop)
+        pins = PinnedConversations(telemetry.pin_missed)
+        self._snapshots = SnapshotBuilder(ledger, pins, clock)
+        hearing = Hearing(pins, lambda: self._snapshots.is_watched, self._stop, telemetry.pinned)
         self._sender = (
             Sender(ledger, controller.send, telemetry, every_s=send_every_s, hearing=hearing)
             if controller is not None
@@ -122,19 +128,27 @@ class Router:
             else None
         )
         self.state = RouterState(
-            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, mirrors
+            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, pins, mirrors
         )
         self.state.recorder = self._recorder = recorder
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
-        self._experiments = ExperimentsApi(
-            self._views, self._deployments.open, telemetry, self._access, controller, ledger
+        health = Health(
+            self._deployments.open,
+            lambda: {name: queue.waiting for name, queue in self.state.queues.items()},
+            lambda: self.state.snapshot.stops if self.state.snapshot is not None else {},
         )
-        self._events = EventsApi(self._views, telemetry, self._access, EventFeed(controller))
-        self._traffic = TrafficApi(
-            self._views, telemetry, self._access, control, controller, self.state.recent_keys, ledger.unit
+        seen, access, keys = self._views, self._access, self.state.recent_keys
+        self._overview = OverviewApi(seen, telemetry, access, control, controller, health)
+        self._apis = (
+            self._management,
+            ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys),
+            EventsApi(seen, telemetry, access, EventFeed(controller)),
+            TrafficApi(seen, telemetry, access, control, controller, keys, ledger.unit),
+            MirrorApi(seen, telemetry, access, controller),
+            self._overview,
+            CallersApi(seen, telemetry, access),
         )
-        self._callers = CallersApi(self._views, telemetry, self._access)
         self._experiment_metrics = ExperimentMetrics(controller)
         endpoints = route_apps(self._exchange)
         starlette = Starlette(
@@ -142,11 +156,7 @@ class Router:
                 *self._operations(),
                 Path("/docs/{file}", api_page.file, methods=["GET"]),
                 Path("/ui/static/{file:path}", console.file, methods=["GET"]),
-                *self._experiments.routes(),
-                *self._events.routes(),
-                *self._traffic.routes(),
-                *self._callers.routes(),
-                *self._management.routes(),
+                *(route for api in self._apis for route in api.routes()),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
             exception_handlers={HTTPException: _not_found, SwitchyardError: _operation_error},
@@ -204,6 +214,7 @@ class Router:
             self.state.mirrors.running(),
             recording,
             self._access.running(),
+            self._overview.running(),
             monitor_event_loop(self.state.telemetry),
         ):
             yield
@@ -266,8 +277,7 @@ class Router:
             for route in self._operations()
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]
-        experiments = [*self._experiments.operations(), *self._events.operations()]
-        apis = [*self._management.operations(), *experiments, *self._traffic.operations(), *self._callers.operations()]
+        apis = [operation for api in self._apis for operation in api.operations()]
         return dump(document([*operations(DIALECTS), *apis, *own]))
 
     async def _openapi(self, request: HTTPRequest) -> Response:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,12 +14,11 @@ from app.dialects.base import Reply
 from app.dialects.json_body import dump, json_object
 from app.dialects.validation import validated
 from app.errors import BadRequest, Conflict, PreconditionFailed, PreconditionRequired, SwitchyardError
-from app.experiments.summary import Summary
+from app.experiments.acting.decisions import Action
+from app.experiments.summary import Acting, Foreseen, Summary
 from app.ledger.controller_client import ControllerClient
 from app.server.api_operation import openai_words
 from app.server.controller_answers import ask
-
-Action = Literal["promote", "advance", "pause", "resume", "rollback", "stop"]
 
 
 class DecisionRequest(BaseModel):
@@ -52,24 +51,44 @@ async def decide(
 
     Raises BadRequest, PreconditionRequired, PreconditionFailed with the present Summary, Conflict, and Unavailable.
     """
-    given = validated(DecisionRequest, json_object(body), lambda it: BadRequest(it.message, param=it.path))
+    given = _given(body)
     if if_match is None:
         raise PreconditionRequired(
             "If-Match: missing; send the ETag of the experiment that you saw, so that nobody's decision is lost",
             param="If-Match",
         )
     path = f"/experiments/{name}"
-    present = (await ask(controller, "GET", path)).body
-    acting = msgspec.json.decode(present, type=Summary).acting
-    if acting is None:
-        raise Conflict(f"Nothing acts on '{name}': it is an A/A test, or its state is draft or stopped", param="name")
+    present, acting = await _present(controller, name)
     if if_match.strip() != "*" and f'"{acting.revision}"' not in [tag.strip() for tag in if_match.split(",")]:
         raise stale(json.loads(present))
-    decision = {**given.model_dump(exclude_none=True), "by": caller, "revision": acting.revision}
+    decision = {**given, "by": caller, "revision": acting.revision}
     try:
         return (await ask(controller, "POST", f"{path}/decision", body=dump(decision))).body
     except PreconditionFailed as error:  # between the question and the decision, something else was done
         raise stale(error.current) from None
+
+
+async def foresee(controller: ControllerClient | None, name: str, body: bytes, caller: str) -> Foreseen:
+    """What the decision would do, if it were made now. Raises BadRequest, Conflict, and Unavailable."""
+    given = _given(body)
+    await _present(controller, name)
+    decision = dump({**given, "by": caller})
+    answer = await ask(controller, "POST", f"/experiments/{name}/decision", {"dry_run": "true"}, decision)
+    return msgspec.json.decode(answer.body, type=Foreseen)
+
+
+def _given(body: bytes) -> dict[str, Any]:
+    request = validated(DecisionRequest, json_object(body), lambda it: BadRequest(it.message, param=it.path))
+    return request.model_dump(exclude_none=True)
+
+
+async def _present(controller: ControllerClient | None, name: str) -> tuple[bytes, Acting]:
+    """The present Summary, and what is being done. Raises Conflict if nothing is."""
+    present = (await ask(controller, "GET", f"/experiments/{name}")).body
+    acting = msgspec.json.decode(present, type=Summary).acting
+    if acting is None:
+        raise Conflict(f"Nothing acts on '{name}': it is an A/A test, or its state is draft or stopped", param="name")
+    return present, acting
 
 
 def stale(present: Mapping[str, Any]) -> PreconditionFailed:

@@ -40,7 +40,8 @@ class ExperimentMetrics:
 
     async def expose(self, config: Config, plans: Mapping[str, str], endpoints: Collection[str] | None) -> bytes:
         """In Prometheus' text format: all of them, or those of some endpoints. `plans`: each endpoint's plan's id."""
-        if any(it.state == "running" for it in config.experiments.values()):
+        running = any(it.state == "running" for it in config.experiments.values())
+        if running or any(it.mirror is not None for it in config.endpoints.values()):
             await self._refresh()
         else:
             self._series = []

@@ -4,6 +4,7 @@ A caller sees experiments of the endpoints that it may use, and exposures of its
 decide about experiments, and start A/A runs. Errors have OpenAI's form.
 """
 
+import asyncio
 import json
 import logging
 import time
@@ -23,6 +24,7 @@ from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body, Schema
 from app.errors import BadRequest, Forbidden, NotFound, SwitchyardError, Unavailable
 from app.exchange.request import headers_of, read_body
+from app.experiments.questions import choice
 from app.experiments.rendering import markdown, text
 from app.experiments.rendering.answer_documents import list_document
 from app.experiments.summary import Summary
@@ -30,12 +32,15 @@ from app.ledger.controller_client import ControllerClient
 from app.ledger.units import Hashes, request_hash
 from app.ledger.wire import FeedbackItem
 from app.routing.overrides import Overrides
+from app.routing.recent_keys import RecentKeys
 from app.server.api_operation import Api, Entry, OperationContext
 from app.server.assignment import explain
 from app.server.controller_answers import ask
-from app.server.decisions import DecisionRequest, decide, error_words, etag
+from app.server.decisions import DecisionRequest, decide, error_words, etag, foresee
+from app.server.experiment_check import CheckRequest, check
 from app.server.feedback import Feedback, FeedbackList, RunsRequest, checked
 from app.server.openapi import Operation
+from app.server.traffic.dry_run import moves
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 
@@ -70,9 +75,10 @@ class ExperimentsApi:
         access: Access,
         controller: ControllerClient | None,
         ledger: Ledger,
+        recent_keys: RecentKeys,
     ) -> None:
         self._views_or_none, self._failing, self._access = views, failing, access
-        self._controller, self._ledger = controller, ledger
+        self._controller, self._ledger, self._recent_keys = controller, ledger, recent_keys
         self._api = Api("switchyard", telemetry, access, views, error_words)
 
     def operations(self) -> list[Operation]:
@@ -89,6 +95,7 @@ class ExperimentsApi:
         tell = self._tell
         return [
             Entry("GET", "/api/experiments", "list_experiments", self._list, form),
+            Entry("POST", "/api/experiments/check", "check_experiment", self._check, bodies=[Body(CheckRequest)]),
             Entry("GET", _EXPERIMENT, "get_experiment", partial(tell, ""), form),
             Entry("GET", f"{_EXPERIMENT}/report", "report", partial(tell, "/report"), {**form, "at": _TEXT}),
             Entry("GET", f"{_EXPERIMENT}/history", "history", partial(tell, "/history"), history),
@@ -100,7 +107,8 @@ class ExperimentsApi:
                 f"{_EXPERIMENT}/decision",
                 "decide",
                 self._decide,
-                bodies=[Body(DecisionRequest)],
+                {"dry_run": {"enum": ["true", "false"]}},
+                [Body(DecisionRequest)],
                 headers={"If-Match": "The ETag of the experiment that was seen"},
             ),
             Entry("GET", "/api/endpoints/{endpoint}/assignment", "assignment", self._assignment, {"key": _TEXT}),
@@ -137,7 +145,10 @@ class ExperimentsApi:
             raise Forbidden(
                 f"'{context.caller.name}' may not decide about experiments: it is not listed in `access.managers`"
             )
-        body = await read_body(request.receive, request.headers, self._views().config)
+        config = self._views().config
+        body = await read_body(request.receive, request.headers, config)
+        if choice(request.query_params, "dry_run", ["false", "true"]) == "true":
+            return await self._foresee(name, body, config, context)
         summary = await decide(self._controller, name, request.headers.get("if-match"), body, context.caller.name)
         _log.info(
             "An experiment was decided about",
@@ -150,6 +161,25 @@ class ExperimentsApi:
             ),
         )
         return Reply(summary, headers=etag(summary))
+
+    async def _foresee(self, name: str, body: bytes, config: Config, context: OperationContext) -> Reply:
+        """What a decision would do, and which keys it would move, if every router had the present plan."""
+        foreseen = await foresee(self._controller, name, body, context.caller.name)
+        endpoint = config.experiments[name].endpoint
+        plan = config.endpoints[endpoint]
+        before, after = (
+            plan.model_copy(update={"traffic": {**plan.traffic, **arms}}) for arms in (foreseen.before, foreseen.after)
+        )
+        keys = self._recent_keys.of(endpoint)
+        moved = await asyncio.to_thread(moves, before, after, keys, self._ledger.unit)
+        told = {**msgspec.to_builtins(foreseen), "moves": moved}
+        return Reply(dump(told), headers={"etag": f'"{foreseen.revision}"'})
+
+    async def _check(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        """What a section for an experiment would lead to. Nothing is changed: experiments are declared in the file."""
+        views = self._views()
+        body = await read_body(request.receive, request.headers, views.config)
+        return Reply(dump(check(body, views.of(context.caller))))
 
     async def _start_runs(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name = self._experiment(request, context)

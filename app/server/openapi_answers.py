@@ -111,7 +111,9 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
     "switchyard": {
         "list_experiments": _object(experiments=_list(_SUMMARY)),
         "get_experiment": _SUMMARY,
-        "decide": _SUMMARY,
+        "decide": {"anyOf": [_SUMMARY, _object(revision=_COUNT, before=_OBJECT, after=_OBJECT, moves=_OBJECT)]},
+        "check_experiment": _object(problems=_list(_TEXT), warnings=_list(_TEXT), yaml=_ANY_TEXT),
+        "overview": _object(at=_NUMBER, window_s=_NUMBER, endpoints=_list(_object(endpoint=_TEXT, deployments=_LIST))),
         "report": _object(**_SUMMARY["properties"], primary=_LIST, secondary=_LIST, guardrails=_LIST, alarms=_LIST),
         "history": _object(experiment=_TEXT, metric=_TEXT, treatment=_TEXT, points=_LIST),
         "planner": _object(metric=_TEXT, effect=_NUMBER, power=_NUMBER, units=_COUNT, units_so_far=_COUNT),
@@ -123,6 +125,9 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "get_traffic": _PLAN,
         "put_traffic": {"anyOf": [_PLAN, _object(before=_OBJECT, after=_OBJECT, moves=_OBJECT, overrides=_OBJECT)]},
         "roll_back_traffic": _PLAN,
+        "mirror": _object(
+            endpoint=_TEXT, shadow=_TEXT, copies=_COUNT, skipped=_OBJECT, primaries=_LIST, headline=_TEXT
+        ),
         "traffic_history": _object(endpoint=_TEXT, plans=_LIST),
         "me": _object(
             caller=_TEXT, anonymous=_FLAG, manages=_FLAG, limits_counted=_TEXT, endpoints=_list(_object(endpoint=_TEXT))
@@ -143,7 +148,7 @@ _TEXTS = frozenset(
         ("tgi", "health"),
     }
 )
-_ALSO_WORDS = frozenset({"list_experiments", "get_experiment", "report", "history", "planner", "aa_runs"})
+_ALSO_WORDS = frozenset({"list_experiments", "get_experiment", "report", "history", "planner", "aa_runs", "mirror"})
 """Operations that answer as Markdown or text, too, if the request asks for it."""
 
 _STREAM_ONLY = frozenset({("tgi", "generate_stream"), ("switchyard", "events")})

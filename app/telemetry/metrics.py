@@ -144,6 +144,20 @@ class Telemetry:
             multiprocess_mode="livemax",
         )
         self._stopped: set[tuple[str, str]] = set()
+        self.pins = Gauge(
+            "switchyard_pins",
+            "Conversations that keep the deployment on which they began after a change of traffic",
+            ("endpoint",),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._pinned: set[str] = set()
+        self.pin_misses = Counter(
+            "switchyard_pin_misses",
+            "Requests of running conversations that did not get their deployment after a change of traffic, by cause",
+            ("endpoint", "cause"),
+            registry=registry,
+        )
         self.caller_use = CallerUse()
         self.mirrored_requests = Counter(
             "switchyard_mirrored_requests",
@@ -209,6 +223,17 @@ class Telemetry:
             self.stops.labels(*arm).set(int(arm in stopped))
         self._stopped = stopped
 
+    def pinned(self, sizes: Mapping[str, int]) -> None:
+        """How many conversations are pinned, by endpoint."""
+        for endpoint in self._pinned | sizes.keys():
+            self.pins.labels(endpoint).set(sizes.get(endpoint, 0))
+        self._pinned = set(sizes)
+
+    def pin_missed(self, endpoint: str, cause: str) -> None:
+        """Counts a running conversation that changed its deployment: that was ``stopped``, ``gone`` or ``failing``, or
+        the pin came ``late``."""
+        self.pin_misses.labels(endpoint, cause).inc()
+
     def mirrored(self, endpoint: str, deployment: str, outcome: str) -> None:
         """Counts a request that was drawn for a mirror."""
         self.mirrored_requests.labels(endpoint, deployment, outcome).inc()
@@ -249,6 +274,10 @@ class Telemetry:
         if child is None:
             child = self._children[key] = metric.labels(*labels)
         return child
+
+    def children(self) -> list[tuple[Any, tuple[str, ...], Any]]:
+        """Every metric of requests with the labels that it has had, and what counts for them."""
+        return [(metric, labels, child) for (metric, labels), child in self._children.items()]
 
     def expose(self, endpoints: Collection[str] | None = None) -> bytes:
         """The metrics in Prometheus' text format, or those of some endpoints."""

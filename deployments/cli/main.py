@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +12,7 @@ import typer
 from deployments.cli import demo
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.experiments import commands as experiments
+from deployments.cli.mirror_command import mirror
 from deployments.cli.options import Key, Url, router_client
 from deployments.cli.traffic_command import traffic
 
@@ -179,7 +180,7 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     typer.echo(f"{config}: OK")
 
 
-def _warn(warnings: Sequence[str]) -> None:
+def _warn(warnings: Iterable[str]) -> None:
     for warning in warnings:
         typer.echo(f"warning: {warning}", err=True)
 
@@ -228,6 +229,7 @@ def status(
 
 
 app.command()(traffic)
+app.command()(mirror)
 
 
 @app.command()

@@ -1,11 +1,14 @@
-"""What a file would undo of what runs from this directory."""
+"""What a change of the traffic would undo: a file's, of what runs from this directory, or one by hand."""
 
+import json
 from pathlib import Path
 
 from app.config.base import ConfigError
 from app.config.schema import parse
 from app.config.serve_file import load
 from app.config.superseding import superseded
+from deployments.cli.errors import CommandError
+from deployments.cli.router_client import RouterClient
 from deployments.local import dashboard, launcher
 from deployments.local.errors import LaunchError
 
@@ -18,3 +21,21 @@ def superseding_warnings(file: Path) -> list[str]:
         return superseded(parse(applied), wanted) if applied is not None else []
     except (ConfigError, LaunchError):
         return []
+
+
+def ramps_of(client: RouterClient, endpoint: str) -> list[str]:
+    """The experiments whose ramp moves the endpoint's traffic now, and pauses if somebody else does.
+
+    Empty if that is not known: traffic is to be moved also while the controller is away.
+    """
+    try:
+        found = json.loads(client.ask("GET", "/experiments"))["experiments"]
+    except CommandError:
+        return []
+    return [it["experiment"] for it in found if it["endpoint"] == endpoint and _moves(it["acting"])]
+
+
+def _moves(acting: dict[str, object] | None) -> bool:
+    if acting is None or acting["state"] != "running":
+        return False
+    return acting["step"] is not None or acting["next_share"] is not None

@@ -60,6 +60,7 @@ def traffic(
         return
     before = splits.current(client, endpoint)
     plan = client.traffic("GET", endpoint)
+    _warn_of_ramps(client, endpoint, is_change=wanted is not None or rollback is not None)
     if rollback is not None:
         body = {"generation": rollback, "reason": reason}
         made = client.traffic("POST", endpoint, "/rollback", body=body, tag=plan["plan"])
@@ -90,6 +91,13 @@ def traffic(
     if ttl is not None:
         then = f"After {ttl}, the split before is restored."
     typer.echo(f"Every router has it. {then}", err=True)
+
+
+def _warn_of_ramps(client: "RouterClient", endpoint: str, *, is_change: bool) -> None:
+    from deployments.cli.superseding import ramps_of
+
+    for name in ramps_of(client, endpoint) if is_change else ():
+        typer.echo(f"warning: the ramp of '{name}' moves this traffic; a change by hand pauses it", err=True)
 
 
 def _check_change(client: "RouterClient", change: "Change", *, local: bool) -> None:

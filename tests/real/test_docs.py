@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
@@ -90,9 +91,17 @@ def run_python(code: str, name: str) -> str:
     return output.getvalue()
 
 
+def wait_for_the_middle_of_a_minute() -> None:
+    """Limits are counted by the clock's minutes: across the end of one, another request may pass."""
+    if (past := time.time() % 60) > 40:
+        time.sleep(61 - past)
+
+
 @pytest.mark.parametrize("block", runnable(), ids=lambda block: block.id)
 def test_a_snippet_prints_what_its_page_shows(block: Block, application: Application, checkout: Path) -> None:
     assert eventually(lambda: settled(application), within_s=60)  # an earlier snippet may have moved traffic
+    if "_per_minute" in block.code:
+        wait_for_the_middle_of_a_minute()
     code = block.code.replace(URL, application.url)
     if block.language == "bash":
         printed = run_bash(re.sub(r"\b9000\b", str(free_port()), code), application, checkout)

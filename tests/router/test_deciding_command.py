@@ -5,13 +5,15 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 import typer
 
+from app.experiments.acting.decisions import Action
 from app.experiments.storage.journal import Entry
+from app.experiments.summary import Acting
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from deployments.cli.errors import ExitCode
@@ -64,6 +66,7 @@ def test_a_decision_shows_what_holds_and_what_it_does(running: Deciding) -> None
     assert code == 0
     assert "Now: running, smollm2-green has 5 % of the traffic (step 2).\n" in told
     assert "advance: smollm2-green gets 25 % of the traffic, without waiting.\n" in told
+    assert "  smollm2-blue  95 % → 75 %\n  smollm2-green  5 % → 25 %\n" in told
     assert "Now: running" in out
     (decision,) = running.controller.decisions
     assert decision == {"action": "advance", "reason": "as agreed", "by": decision["by"], "revision": 7}
@@ -162,9 +165,33 @@ def test_there_is_nothing_to_watch(running: Deciding) -> None:
     assert main(["experiments", "watch", "--url", "http://127.0.0.1:9"]) == ExitCode.UNREACHABLE
 
 
+def test_the_command_knows_every_action(running: Deciding) -> None:
+    for action in get_args(Action):
+        assert running.decide(action, "--yes")[0] == 0, action
+        assert running.controller.acting is not None
+        running.controller.acting = msgspec.structs.replace(running.controller.acting, revision=7)
+
+
+def test_a_split_by_hand_says_that_it_pauses_a_ramp(running: Deciding, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*arguments: str) -> str:
+        main(["traffic", "chat", *arguments, "--url", running.url])
+        return capsys.readouterr().err
+
+    warning = "warning: the ramp of 'green-float32' moves this traffic; a change by hand pauses it\n"
+    assert told("blue=50", "green=50", "--dry-run").startswith(warning)
+    assert not told().startswith("warning")
+    acting = running.controller.acting
+    assert acting is not None
+    for still in (msgspec.structs.replace(acting, state="paused"), Acting(state="running", revision=1, share=40)):
+        running.controller.acting = still
+        assert not told("blue=50", "green=50", "--dry-run").startswith("warning")
+    running.controller.absent = True
+    assert not told("blue=50", "green=50", "--dry-run").startswith("warning")
+
+
 def test_the_list_has_the_state(running: Deciding) -> None:
     acting = running.controller.acting
     assert acting is not None
     running.controller.acting = msgspec.structs.replace(acting, state="paused", stopped=["green"])
     out = running.switchyard("list")[1]
-    assert "paused, no traffic for green" in " ".join(out.split())
+    assert "paused at 5 %, no traffic for green" in " ".join(out.split())

@@ -11,6 +11,7 @@ import httpx
 import yaml
 
 from app.experiments.columns import Exposures, Tables
+from app.experiments.recordings.reading import read
 from app.experiments.storage import journal, reading
 from app.experiments.storage.store import LocalStore
 from app.internal_api import LEDGER_VARIABLE
@@ -81,3 +82,28 @@ def test_every_request_is_one_row_over_two_lives_of_the_process(
     for private in (SECRET_WORDS, USER, "Hello"):
         assert private.encode() not in kept
         assert private not in logs
+
+
+def test_recordings_alone_start_the_controller_and_the_last_ones_are_written_at_the_end(
+    engines: tuple[dict[str, FakeEngine], str], tmp_path: Path
+) -> None:
+    fakes, url = engines
+    fakes["blue"].reset()
+    config, port = tmp_path / "router.yaml", free_port()
+    record = {"text": "full", "redact": ["horse"]}
+    document = {
+        "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 100}, "record": record}},
+        "deployments": {"blue": {"url": f"{url}/blue", "model": "blue", "tasks": ["chat"]}},
+    }
+    config.write_text(yaml.safe_dump(document))
+    process = start(config, port, tmp_path)
+    try:
+        ask(port, 3)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    found = read(str(tmp_path / ".run/ledger"), tmp_path)
+    text = SECRET_WORDS.replace("horse", "[redacted]")
+    assert [it.body and it.body["messages"] for it in found] == [[{"role": "user", "content": text}]] * 3
+    kept = b"".join(path.read_bytes() for path in (tmp_path / ".run/ledger").rglob("*") if path.is_file())
+    assert USER.encode() not in kept

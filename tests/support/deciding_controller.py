@@ -9,7 +9,7 @@ from app.errors import Conflict, PreconditionFailed
 from app.experiments.acting.decisions import Request
 from app.experiments.answers import Answers
 from app.experiments.report import Report
-from app.experiments.summary import Acting
+from app.experiments.summary import Acting, Foreseen
 from app.ledger.controller_client import Answer
 from tests.support.experiment_reader import FakeReader
 from tests.support.fake_controller import FakeController
@@ -20,10 +20,18 @@ class DecidingReader(FakeReader):
 
     def decide(self, report: Report, request: Request) -> None:
         assert self.doing is not None
-        if request.revision != self.doing.revision:
-            raise PreconditionFailed(f"revision: the experiment is at {self.doing.revision} now", current={})
+        self._check(request)
         super().decide(report, request)
         self.doing = msgspec.structs.replace(self.doing, revision=self.doing.revision + 1, by=request.by)
+
+    def foresee(self, report: Report, request: Request) -> Foreseen:
+        self._check(request)
+        return super().foresee(report, request)
+
+    def _check(self, request: Request) -> None:
+        assert self.doing is not None
+        if request.revision not in (None, self.doing.revision):
+            raise PreconditionFailed(f"revision: the experiment is at {self.doing.revision} now", current={})
 
 
 class DecidingController(FakeController):

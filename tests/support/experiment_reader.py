@@ -9,8 +9,9 @@ from app.config.experiments import Experiment
 from app.errors import ClientError
 from app.experiments.acting.decisions import Request
 from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
+from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.journal import Entry
-from app.experiments.summary import Acting
+from app.experiments.summary import Acting, Foreseen
 from tests.support.experiment_reports import NOW, SHIP, START
 
 GREEN_FLOAT32 = {
@@ -91,6 +92,7 @@ class FakeReader:
         self.time = NOW
         self.rows: dict[int, list[Mapping[str, Any]]] = {}
         self.journal: list[Entry] = []
+        self.shadows: dict[str, ShadowReport] = {}
         self.doing: Acting | None = Acting(state="running", revision=3)
         self.decided: list[Request] = []
         self.refusal: ClientError | None = None
@@ -112,8 +114,21 @@ class FakeReader:
         if self.refusal is not None:
             raise self.refusal
 
+    def foresee(self, report: Report, request: Request) -> Foreseen:
+        if self.refusal is not None:
+            raise self.refusal
+        control, treatment = report.control, report.treatments[0]
+        before, after = {control: 95, treatment: 5}, {control: 75, treatment: 25}
+        return Foreseen(revision=7, state="running", before=before, after=after, stopped=[])
+
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         return self.rows.get(request, [])
 
     def entries(self) -> Sequence[Entry]:
         return self.journal
+
+    def mirrored(self) -> Sequence[str]:
+        return list(self.shadows)
+
+    def shadow(self, endpoint: str) -> ShadowReport | None:
+        return self.shadows.get(endpoint)

@@ -14,6 +14,7 @@ from app.access.key_file import append
 from app.config.schema import parse
 from app.ledger.units import Hashes
 from app.ledger.wire import FeedbackItem
+from app.routing.recent_keys import RecentKeys
 from app.server.events.api import EventsApi
 from app.server.events.feed import EventFeed
 from app.server.experiments_api import ExperimentsApi
@@ -64,6 +65,7 @@ class Rig:
         }
         self.controller: FakeController | None = FakeController()
         self.ledger = Notebook()
+        self.recent_keys = RecentKeys()
         self.telemetry = Telemetry()
         self.access = Access(self.telemetry, loopback=True, several_routers=False)
         self.views: ConfigViews | None = None
@@ -83,7 +85,13 @@ class Rig:
     @property
     def client(self) -> TestClient:
         api = ExperimentsApi(
-            lambda: self.views, lambda: [GREEN], self.telemetry, self.access, self.controller, self.ledger
+            lambda: self.views,
+            lambda: [GREEN],
+            self.telemetry,
+            self.access,
+            self.controller,
+            self.ledger,
+            self.recent_keys,
         )
         feed = EventFeed(self.controller)
         events = EventsApi(lambda: self.views, self.telemetry, self.access, feed, stream_s=self.stream_s)

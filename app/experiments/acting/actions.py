@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from app.config.schema import Config
 from app.errors import Conflict, PreconditionFailed
 from app.experiments.acting.changes import Change
-from app.experiments.acting.decisions import Request, decided
+from app.experiments.acting.decisions import Request, decided, foreseen
 from app.experiments.acting.facts import Facts, Interventions
 from app.experiments.acting.machine import MAX_TURNS, Turn, next_turn
 from app.experiments.acting.state import State, states_of
@@ -20,7 +20,7 @@ from app.experiments.plan_history import history
 from app.experiments.report import Report
 from app.experiments.runs import Run
 from app.experiments.storage.journal import Entry
-from app.experiments.summary import Acting
+from app.experiments.summary import Acting, Foreseen
 from app.ledger.wire import Stop
 
 PATIENCE_S = 0.5
@@ -84,15 +84,23 @@ class Actions:
 
     def decide(self, run: Run, config: Config, report: Report, request: Request, now: float) -> None:
         """Takes a person's decision. Raises Conflict if it makes no sense now, PreconditionFailed if it is stale."""
+        turn = self._decided(run, config, report, request, now)
+        by = {"action": request.action, "reason": request.reason, "by": request.by}
+        self._take(run.name, turn, now, **by)
+
+    def foresee(self, run: Run, config: Config, report: Report, request: Request, now: float) -> Foreseen:
+        """What that would do. Raises the same."""
+        turn = self._decided(run, config, report, request, now)
+        return foreseen(turn, self._state(run), self._facts(run, config, report))
+
+    def _decided(self, run: Run, config: Config, report: Report, request: Request, now: float) -> Turn:
         if run.stopped_at is not None:
             raise Conflict("Its configuration says that the experiment is stopped: change it there")
         state = self._state(run)
         if request.revision is not None and request.revision != state.revision:
             message = f"revision: the experiment is at {state.revision} now; look at it, then decide again"
             raise PreconditionFailed(message, current={})
-        turn = decided(state, self._facts(run, config, report), request, now)
-        by = {"action": request.action, "reason": request.reason, "by": request.by}
-        self._take(run.name, turn, now, **by)
+        return decided(state, self._facts(run, config, report), request, now)
 
     def stops(self, runs: Mapping[str, Run], now: float) -> list[Stop]:
         """Those that routers are to apply."""

@@ -12,6 +12,7 @@ from app.experiments.acting.facts import Facts
 from app.experiments.acting.machine import Turn, resumed, rolled_back, to_step, turned
 from app.experiments.acting.next_step import ALL, next_step
 from app.experiments.acting.state import Intent, State
+from app.experiments.summary import Foreseen
 
 Action = Literal["promote", "advance", "pause", "resume", "rollback", "stop"]
 
@@ -41,6 +42,18 @@ def decided(state: State, facts: Facts, request: Request, now: float) -> Turn:
         )
     turn = _ACTIONS[request.action](state, facts, request, now)
     return Turn(turn.state, "decision", f"{request.action}, by {request.by}: {request.reason}")
+
+
+def foreseen(turn: Turn, state: State, facts: Facts) -> Foreseen:
+    """What a `decided` turn does to the traffic. `state`: before it."""
+    arms, intent = shares.of_arms(facts.traffic, facts.experiment), turn.state.intent
+    after = arms
+    if intent is not None and intent.kind == "rollback":
+        after = shares.without(arms, facts.experiment, intent.treatments)
+    elif intent is not None:
+        after = intent.after
+    stopped = [stop.deployment for stop in turn.state.stops]
+    return Foreseen(revision=state.revision, state=turn.state.phase, before=arms, after=after, stopped=stopped)
 
 
 def _promote(state: State, facts: Facts, request: Request, now: float) -> Turn:

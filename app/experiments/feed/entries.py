@@ -75,12 +75,9 @@ def _acted(detail: Detail) -> dict[str, Any]:
     """What is known of an experiment after something was done with it."""
     state = detail.get("state", {})
     stopped = [it["deployment"] for it in state.get("stops", [])]
-    names = ("revision", "cause", "by", "until", "weights")
-    return {
-        "state": state.get("phase"),
-        **{name: state.get(name) or None for name in names},
-        "stopped": stopped or None,
-    }
+    known = {name: state.get(name) or None for name in ("revision", "cause", "by", "until", "weights")}
+    decision = {name: detail.get(name) for name in ("action", "reason")}
+    return {"state": state.get("phase"), **known, **decision, "stopped": stopped or None}
 
 
 def _named(*names: str) -> Callable[[Detail], dict[str, Any]]:

@@ -12,10 +12,10 @@ Deed = tuple[float, str]
 
 
 def standing(acting: Acting, now: float | None = None) -> str:
-    """The state in a few words: running at step 2, paused until 13 Nov 14:02."""
-    text: str = acting.state
+    """The state in a few words: running at 5 % (step 2), paused at 0 % until 13 Nov 14:02."""
+    text = f"{acting.state} at {acting.share} %"
     if acting.state == "running" and acting.step is not None:
-        text += f", step {acting.step + 1}"
+        text += f" (step {acting.step + 1})"
     if acting.state == "paused" and acting.until is not None:
         text += f" until {words.moment(acting.until, now, short=True)}"
     if acting.stopped:

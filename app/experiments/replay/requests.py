@@ -64,6 +64,7 @@ def text_of(recorded: RecordedRequest) -> list[str]:
 def synthetic(recorded: RecordedRequest) -> dict[str, Any]:
     """A body with a made-up prompt. The answer gets as many tokens as it had, if that is known, whatever its text."""
     text, given = text_of(recorded), recorded.parameters
+    inputs = max(1, int(given.get("inputs", 1)))
     body: dict[str, Any] = {}
     match recorded.task:
         case "chat":
@@ -74,7 +75,7 @@ def synthetic(recorded: RecordedRequest) -> dict[str, Any]:
         case "responses":
             body["input"] = " ".join(text)
         case task:
-            texts = parts(text, int(given.get("inputs", 1)))
+            texts = parts(text, inputs)
             body["prompt" if task == "completions" else "input"] = texts if len(texts) > 1 else texts[0]
     if recorded.task == "embeddings":
         return body
@@ -84,7 +85,7 @@ def synthetic(recorded: RecordedRequest) -> dict[str, Any]:
         body["n"] = int(given.get("n", 1))
     limit = "max_output_tokens" if recorded.task == "responses" else "max_tokens"
     if recorded.completion_tokens:
-        body[limit] = max(1, recorded.completion_tokens // (body.get("n", 1) * int(given.get("inputs", 1))))
+        body[limit] = max(1, recorded.completion_tokens // (body.get("n", 1) * inputs))
         body["ignore_eos"] = True
     else:
         body[limit] = max(1, int(given.get("max_tokens", _DEFAULT_TOKENS)))

@@ -18,7 +18,7 @@ from app.config.schema import Config
 from app.experiments.controller import Controller
 from app.experiments.recorded import REPLAYED
 from app.experiments.replay.client import ReplayClient, ReplayRefused
-from app.experiments.replay.requests import Replayed
+from app.experiments.replay.requests import Replayed, replayed
 from app.experiments.replay.schedule import Punctuality, due, order
 from app.experiments.storage import journal
 from app.experiments.storage.journal import Entry
@@ -26,6 +26,7 @@ from app.experiments.storage.store import open_store
 from app.ledger.exposure import Arrival
 from app.ledger.ledger import Ledger
 from app.ledger.plans import Scope
+from app.ledger.recordings.wire import RecordedRequest
 from app.ledger.rows import Ending
 from app.ledger.sender import Sender
 from app.ledger.units import secret_of
@@ -59,7 +60,7 @@ class Replay:
 
     name: str
     config: Config
-    requests: Sequence[Replayed]
+    requests: Sequence[RecordedRequest]
     url: str
     key: str | None
     speed: float
@@ -97,7 +98,7 @@ class Replay:
 
     @property
     def _endpoint(self) -> str:
-        return self.requests[0].recorded.endpoint
+        return self.requests[0].endpoint
 
     def _note(self) -> None:
         notes = [Entry(time.time(), REPLAYED, self.name, {"notes": self.notes()})]
@@ -109,7 +110,7 @@ class Replay:
             f"A replay of {len(self.requests)} recorded requests at {self.speed:g} times their pace; a unit is one of "
             "them, answered by every arm. Times are those of the client that replayed"
         ]
-        if made_up := sum(it.is_synthetic for it in self.requests):
+        if made_up := sum(it.body is None for it in self.requests):
             found.append(
                 f"{made_up} prompts are made up, as long as the recorded ones, and so are the lengths of answers: "
                 "compare times, not answers"
@@ -137,11 +138,11 @@ class Replay:
             asyncio.TaskGroup() as tasks,
         ):
             client = ReplayClient(session, self.url, headers)
-            async for number, request in due(
+            async for number, recorded in due(
                 self.requests, self.speed, slots, self.punctuality, clock=time.perf_counter
             ):
                 arms = order(list(scope.plan.weights), list(scope.plan.weights.values()), random)
-                pair = tasks.create_task(self._pair(client, ledger, scope, number, request, arms))
+                pair = tasks.create_task(self._pair(client, ledger, scope, number, replayed(recorded), arms))
                 pair.add_done_callback(lambda _: slots.release())
 
     async def _pair(

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from app.experiments.replay.requests import Replayed
+from app.ledger.recordings.wire import RecordedRequest
 
 LATE_S = 1.0
 """A request that is sent so much later than it should is told of."""
@@ -19,9 +19,9 @@ class Punctuality:
     most_s: float = 0.0
 
 
-def offsets(requests: Sequence[Replayed], speed: float) -> list[float]:
+def offsets(requests: Sequence[RecordedRequest], speed: float) -> list[float]:
     """Seconds after the first request, at `speed` times the recorded pace."""
-    return [(it.recorded.at - requests[0].recorded.at) / speed for it in requests]
+    return [(it.at - requests[0].at) / speed for it in requests]
 
 
 def order(arms: Sequence[str], weights: Sequence[int], random: Random) -> list[str]:
@@ -34,14 +34,14 @@ def order(arms: Sequence[str], weights: Sequence[int], random: Random) -> list[s
 
 
 async def due(
-    requests: Sequence[Replayed],
+    requests: Sequence[RecordedRequest],
     speed: float,
     slots: asyncio.Semaphore,
     punctuality: Punctuality,
     *,
     clock: Callable[[], float],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> AsyncIterator[tuple[int, Replayed]]:
+) -> AsyncIterator[tuple[int, RecordedRequest]]:
     """Each request with its number, once it is time for it and a slot is free, which the caller gives back."""
     began = clock()
     for number, (offset, request) in enumerate(zip(offsets(requests, speed), requests, strict=True)):

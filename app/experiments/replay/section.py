@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from app.config.experiments import STATISTICS, Experiment, Metric
+from app.config.experiments import DEFAULT_GUARDRAILS, STATISTICS, Experiment, Guardrail, Metric
 from app.config.schema import Config
 from app.experiments.stand_in import evenly, stand_in
 from app.ledger.recordings.wire import RecordedRequest
@@ -33,8 +33,10 @@ def section_of(arms: Sequence[str], requests: Sequence[RecordedRequest], declare
     common = {"endpoint": endpoint, "control": arms[0], "treatments": tuple(arms[1:]), "min_duration_s": _AT_ONCE}
     if declared is None:
         first, *others = _STREAMED if any(it.stream for it in requests) else _WHOLE
-        secondary = [_metric(name) for name in (*others, "error")]
-        return Experiment(primary=(_metric(first),), secondary=tuple(secondary), **common)
+        secondary = tuple(_metric(name) for name in (*others, "error"))
+        return Experiment(
+            primary=(_metric(first),), secondary=secondary, guardrails=_alerts(DEFAULT_GUARDRAILS), **common
+        )
     primary = tuple(it for it in declared.primary if it.metric in STATISTICS)
     if not primary:
         raise NothingToCompare("every primary metric is users' feedback, and a replay has no users")
@@ -43,10 +45,14 @@ def section_of(arms: Sequence[str], requests: Sequence[RecordedRequest], declare
         secondary=tuple(it for it in declared.secondary if it.metric in STATISTICS),
         alpha=declared.alpha,
         alpha_guardrails=declared.alpha_guardrails,
-        guardrails=tuple(it.model_copy(update={"action": "alert"}) for it in declared.guardrails),
+        guardrails=_alerts(declared.guardrails),
         strata=declared.strata,
         **common,
     )
+
+
+def _alerts(guardrails: Sequence[Guardrail]) -> tuple[Guardrail, ...]:
+    return tuple(it.model_copy(update={"action": "alert"}) for it in guardrails)
 
 
 def config_of(

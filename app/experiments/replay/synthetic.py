@@ -25,7 +25,7 @@ def words_of_bytes(seed: str, size: int) -> list[str]:
 
 
 def parts(text: list[str], count: int) -> list[str]:
-    """The text in so many parts of nearly the same length, or fewer: none is empty."""
-    count = min(count, len(text))
+    """The text in so many parts of nearly the same length, at least one, or fewer: none is empty."""
+    count = max(1, min(count, len(text)))
     bounds = [len(text) * number // count for number in range(count + 1)]
     return [" ".join(text[begin:end]) for begin, end in pairwise(bounds)]

@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -33,7 +33,7 @@ Redact = Callable[[Mapping[str, Any], Sequence[str]], dict[str, Any] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class RecordedEndpoint:
     """What is recorded of an endpoint: its settings, and which units' hashes are below `limit` of 2**64."""
 
     endpoint: str
@@ -43,9 +43,9 @@ class Scope:
 
 @dataclass(slots=True)
 class PendingRequest:
-    """A request whose line is to be written. `body` is the request in vLLM's fields."""
+    """A request whose line is to be written. `body` is the request in vLLM's fields; None once nothing needs it."""
 
-    scope: Scope
+    scope: RecordedEndpoint
     at: float
     plan: str
     dialect: str
@@ -53,11 +53,13 @@ class PendingRequest:
     stream: bool
     unit: int
     prompt_bytes: int
-    body: Mapping[str, Any]
+    body: Mapping[str, Any] | None
     status: int = 0
     usage: Usage | None = None
     max_tokens: object = None
     """What the engine was allowed to write."""
+    turn: int = 0
+    parameters: dict[str, int | float] = field(default_factory=dict)
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -82,7 +84,7 @@ class Recorder:
         self.lost: Counter[str] = Counter()
         """Requests that were dropped because too many waited, by endpoint."""
         self._unit_of, self._draw, self._enabled, self._clock = unit_of, draw, enabled, clock
-        self._scopes: Mapping[str, Scope] = {}
+        self._scopes: Mapping[str, RecordedEndpoint] = {}
         self._pending: list[PendingRequest] = []
         self._size = 0
 
@@ -90,23 +92,31 @@ class Recorder:
         """Records what `config` says, from the next request on."""
         found = {name: endpoint.record for name, endpoint in config.endpoints.items() if self._enabled}
         self._scopes = {
-            name: Scope(name, settings, round(settings.percent / 100 * 2**64))
+            name: RecordedEndpoint(name, settings, round(settings.percent / 100 * 2**64))
             for name, settings in found.items()
             if settings is not None
         }
+        if self._scopes:
+            self._unit_of("")  # reads the secret now, not with the first request
 
-    def scope(self, endpoint: str) -> Scope | None:
+    def scope(self, endpoint: str) -> RecordedEndpoint | None:
         """What is recorded of an endpoint; None if nothing is."""
         return self._scopes.get(endpoint)
 
-    def unit(self, scope: Scope, key: str | None) -> int | None:
+    def unit(self, scope: RecordedEndpoint, key: str | None) -> int | None:
         """The hash of the unit with this sticky key, or of a request that has none; None if it is not recorded."""
         unit = self._unit_of(key) if key is not None else self._draw()
         return unit if _place(unit) < scope.limit else None
 
     def end(self, request: PendingRequest) -> None:
-        """The request is over: its line is written later."""
-        size = request.prompt_bytes if request.scope.settings.text == "full" else 0
+        """The request is over: its line is written later, and its body kept until then if its text is recorded."""
+        body = request.body or {}
+        request.turn = turns(request.task, body)
+        request.parameters = parameters(request.task, {"max_tokens": request.max_tokens, **body})
+        keeps = request.scope.settings.text == "full" and request.prompt_bytes <= MOST_TEXT_BYTES
+        if not keeps:
+            request.body = None
+        size = request.prompt_bytes if keeps else 0
         if len(self._pending) >= MOST_PENDING or self._size + size > MOST_PENDING_BYTES:
             self.lost[request.scope.endpoint] += 1
             return
@@ -125,7 +135,7 @@ class Recorder:
 
 def line_of(request: PendingRequest, redact: Redact) -> Line:
     """The request's line. May take as long as `redact`."""
-    settings, body = request.scope.settings, request.body
+    settings = request.scope.settings
     text: dict[str, Any] | None = None
     outcome: Outcome = "recorded"
     if settings.text == "full":
@@ -140,23 +150,23 @@ def line_of(request: PendingRequest, redact: Redact) -> Line:
         task=request.task,
         stream=request.stream,
         unit=f"{request.unit:016x}",
-        turn=turns(request.task, body),
+        turn=request.turn,
         status=request.status,
         prompt_bytes=request.prompt_bytes,
         prompt_tokens=usage.prompt_tokens if usage is not None else None,
         completion_tokens=usage.completion_tokens if usage is not None else None,
-        parameters=parameters(request.task, {"max_tokens": request.max_tokens, **body}),
+        parameters=request.parameters,
         body=text,
     )
     try:
         line = encoder.encode(recorded)
-    except (ValueError, TypeError, RecursionError):  # half of a surrogate pair is no text
+    except (ValueError, TypeError, OverflowError, RecursionError):  # half of a surrogate pair is no text
         line, outcome = encoder.encode(msgspec.structs.replace(recorded, body=None)), "without_text"
     return Line(request.scope.endpoint, outcome, line)
 
 
 def _text(request: PendingRequest, redact: Redact) -> dict[str, Any] | None:
-    if request.prompt_bytes > MOST_TEXT_BYTES:
+    if request.body is None:
         return None
     body, patterns = anonymous(request.body), request.scope.settings.redact
     return redact(body, patterns) if patterns else body

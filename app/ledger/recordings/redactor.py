@@ -34,7 +34,7 @@ class Redactor:
             return None
         try:
             message = _encoder.encode((patterns, body))
-        except (ValueError, TypeError, RecursionError):  # half of a surrogate pair is no text
+        except (ValueError, TypeError, OverflowError, RecursionError):  # half of a surrogate pair, 30 digits
             return None
         try:
             process = self._process = self._process or _started()
@@ -74,4 +74,5 @@ def _started() -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,
+        start_new_session=True,  # an interrupt at the terminal is the router's; this process ends with its input
     )

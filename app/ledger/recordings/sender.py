@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple, Protocol
 
@@ -52,7 +52,7 @@ class _Waiting(NamedTuple):
     """By endpoint and outcome."""
 
 
-class Sender:
+class RecordingSender:
     """One file is under way at a time. A controller that fails is left alone for 1, 2, 4 … 30 seconds."""
 
     def __init__(
@@ -123,7 +123,12 @@ class Sender:
         if self._ended:
             if not self._lines:
                 self._begun_at = self._clock()
-            self._lines += await asyncio.to_thread(self._lines_of, list(self._ended))
+            try:
+                self._lines += await asyncio.to_thread(self._lines_of, list(self._ended))
+            except Exception:  # they would fail again
+                self._lose_requests(self._ended)
+                self._ended.clear()
+                raise
             self._ended.clear()
         lost, self._recorder.lost = self._recorder.lost, Counter()
         for endpoint, requests in lost.items():
@@ -182,5 +187,8 @@ class Sender:
             self._lose(file)
         for it in self._lines:
             self._observer.requests_recorded(it.endpoint, "lost", 1)
-        for request in (*self._ended, *self._recorder.take()):
+        self._lose_requests((*self._ended, *self._recorder.take()))
+
+    def _lose_requests(self, requests: Iterable[PendingRequest]) -> None:
+        for request in requests:
             self._observer.requests_recorded(request.scope.endpoint, "lost", 1)

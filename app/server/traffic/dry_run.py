@@ -17,14 +17,19 @@ def dry_run(
 
     Takes about 0.2 s of CPU: for a thread. `recent_keys` are those that this router saw; `unit` hashes one.
     """
-    made_up = moved(made_up_keys(), choice(before.traffic), choice(after.traffic))
-    recent = moved(recent_keys, _choice(before, unit), _choice(after, unit))
     return {
         "before": plan_view(name, before, with_units=True),
         "after": plan_view(name, after, with_units=True),
-        "moves": {"made_up_keys": _view(made_up), "recent_keys": _view(recent)},
+        "moves": moves(before, after, recent_keys, unit),
         "overrides": _overrides(before, after),
     }
+
+
+def moves(before: Endpoint, after: Endpoint, recent_keys: Sequence[str], unit: Callable[[str], int]) -> dict[str, Any]:
+    """The share of keys that would move, for each pair of deployments: of made-up keys, and of `recent_keys`."""
+    made_up = moved(made_up_keys(), choice(before.traffic), choice(after.traffic))
+    recent = moved(recent_keys, _choice(before, unit), _choice(after, unit))
+    return {"made_up_keys": _view(made_up), "recent_keys": _view(recent)}
 
 
 def _choice(endpoint: Endpoint, unit: Callable[[str], int]) -> Choice:

@@ -241,26 +241,38 @@ def export(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Default: standard output, not for Parquet.")
     ] = None,
-    form: Annotated[Literal["csv", "jsonl", "parquet"], typer.Option("--format", help="The file's format.")] = "csv",
-    endpoint: Annotated[str | None, typer.Option(help="Only this endpoint's exposures.")] = None,
+    form: Annotated[
+        Literal["csv", "jsonl", "parquet", "guidellm", "vllm-bench"],
+        typer.Option("--format", help="The file's format; the last two are traces for benchmarks."),
+    ] = "csv",
+    endpoint: Annotated[str | None, typer.Option(help="Only this endpoint's requests.")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="A date, a time (UTC), or Unix seconds.")] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="The same; not included.")] = None,
 ) -> None:
-    """Write the recorded exposures of a ledger directory to a file.
+    """Write the recorded exposures of a ledger directory to a file, or a trace for a benchmark.
 
-    One row for each request: hashes, times, sizes, outcomes; no text, no names of users.
+    One row for each request: hashes, times, sizes, outcomes; no text, no names of users. A trace has arrival times and
+    token counts; it is made of the directory's recordings, with their texts if they have some, or of the exposures of
+    EXPERIMENT.
 
     \b
     Examples:
       switchyard experiments export green-float32 > exposures.csv
       switchyard experiments export --format parquet --output exposures.parquet --since 2026-11-12
+      switchyard experiments export --format vllm-bench --endpoint chat > trace.jsonl
     """
+    from deployments.cli.experiments import traces
     from deployments.cli.experiments.exposures import Part, write
     from deployments.cli.experiments.times import moment
 
     bounds = [moment(text, option) if text else None for text, option in ((since, "--since"), (until, "--until"))]
-    rows = write(ledger, output, form, Part(name, endpoint, *bounds))
-    typer.echo(f"{rows} exposures.", err=True)
+    match form:
+        case "guidellm" | "vllm-bench":
+            notes = traces.write(ledger, output, form, Part(name, endpoint, *bounds))
+        case _:
+            notes = [f"{write(ledger, output, form, Part(name, endpoint, *bounds))} exposures"]
+    for note in notes:
+        typer.echo(f"{note}.", err=True)
 
 
 @app.command()
@@ -277,12 +289,14 @@ def replay(
     concurrency: Annotated[
         int, typer.Option(metavar="N", min=1, max=4096, help="Recorded requests under way at once, at most.")
     ] = 256,
-    experiment: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Take the metrics of this experiment of --config.")
+    experiment: Annotated[str | None, typer.Option(metavar="NAME", help="Take the metrics of this experiment.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where --experiment is declared. Default: the ledger of the recording, then serve_config.yaml.",
+        ),
     ] = None,
-    config: Annotated[Path, typer.Option(metavar="FILE", help="Where --experiment is declared.")] = Path(
-        "serve_config.yaml"
-    ),
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Keep the replay's ledger in this new directory.")
     ] = None,

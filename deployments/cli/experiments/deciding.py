@@ -47,7 +47,10 @@ def decide(
     client = router_client(url, key)
     summary = decisions.seen(client, name)
     typer.echo(decisions.described(summary), err=True)
+    moves = decisions.foreseen(client, summary, action, reason, treatment)
     typer.echo(f"{action}: {decisions.consequence(summary, action, treatment)}", err=True)
+    if moves:
+        typer.echo(moves, err=True)
     if not (yes or _confirmed()):
         raise CommandError("Nothing is decided. Without a terminal: add --yes")
     typer.echo(decisions.described(decisions.decide(client, summary, action, reason, treatment)))

@@ -8,8 +8,6 @@ from deployments.cli.errors import CommandError
 from deployments.cli.experiments.source import path_of
 from deployments.cli.router_client import RouterClient
 
-ACTIONS = ("promote", "advance", "pause", "resume", "rollback", "stop")
-
 Summary = Mapping[str, Any]
 """As `GET /api/experiments/{name}` answers it."""
 
@@ -45,10 +43,28 @@ def consequence(summary: Summary, action: str, treatment: str | None) -> str:
     }[action]
 
 
+def foreseen(client: RouterClient, summary: Summary, action: str, reason: str, treatment: str | None) -> str:
+    """What the decision moves, a line each; empty if it moves nothing now. Raises CommandError if it makes no sense."""
+    path = path_of(summary["experiment"], "/decision")
+    told = json.loads(client.ask("POST", path, {"dry_run": "true"}, _body(action, reason, treatment)))
+    if told["before"] == told["after"]:
+        return ""
+    lines = [f"  {name}  {share} % → {told['after'][name]} %" for name, share in told["before"].items()]
+    recent = told["moves"]["recent_keys"]
+    if recent["keys"]:
+        lines.append(
+            f"  of {recent['keys']:,} keys that this router saw last, {100 * recent['share']:.1f} % would move"
+        )
+    return "\n".join(lines)
+
+
+def _body(action: str, reason: str, treatment: str | None) -> dict[str, str]:
+    return {"action": action, "reason": reason} | ({"treatment": treatment} if treatment is not None else {})
+
+
 def decide(client: RouterClient, summary: Summary, action: str, reason: str, treatment: str | None) -> Summary:
     """Makes the decision if the experiment is still as it was `seen`. Raises CommandError."""
-    body = {"action": action, "reason": reason} | ({"treatment": treatment} if treatment is not None else {})
-    path = path_of(summary["experiment"], "/decision")
+    path, body = path_of(summary["experiment"], "/decision"), _body(action, reason, treatment)
     made: Summary = json.loads(client.ask("POST", path, body=body, tag=str(summary["acting"]["revision"])))
     return made
 

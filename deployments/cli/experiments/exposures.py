@@ -43,23 +43,30 @@ def write(url: str, output: Path | None, form: Form, part: Part) -> int:
         raise CommandError("Parquet needs a file: --output exposures.parquet", ExitCode.USAGE)
     rows = 0
     try:
-        store, tables = open_store(url, Path.cwd()), Tables()
-        run = _run(store, part.experiment) if part.experiment is not None else None
-        since = max(part.since or 0.0, run.started_at if run is not None else 0.0)
         with _writer(form, output) as write_table:
-            for exposures in reading.history(store, since, tables, {}):
-                chosen = exposures.rows.take(_chosen(exposures.rows, tables, part._replace(since=since), run))
-                if len(chosen):
-                    write_table(_table(chosen, tables))
-                    rows += len(chosen)
-    except StoreError as error:
-        raise CommandError(f"The ledger cannot be read: {error}") from None
+            for chosen, tables in chosen_rows(url, part):
+                write_table(_table(chosen, tables))
+                rows += len(chosen)
     except BrokenPipeError:
         # Whoever read it, such as `head`, has enough. What is buffered has nowhere to go, and Python would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         raise CommandError(f"{output}: {error.strerror}") from None
     return rows
+
+
+def chosen_rows(url: str, part: Part) -> Iterator[tuple[RowColumns, Tables]]:
+    """The rows of a ledger's directory, piece by piece. Raises CommandError."""
+    try:
+        store, tables = open_store(url, Path.cwd()), Tables()
+        run = _run(store, part.experiment) if part.experiment is not None else None
+        since = max(part.since or 0.0, run.started_at if run is not None else 0.0)
+        for exposures in reading.history(store, since, tables, {}):
+            chosen = exposures.rows.take(_chosen(exposures.rows, tables, part._replace(since=since), run))
+            if len(chosen):
+                yield chosen, tables
+    except StoreError as error:
+        raise CommandError(f"The ledger cannot be read: {error}") from None
 
 
 def _run(store: Store, experiment: str) -> Run:

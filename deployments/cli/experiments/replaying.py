@@ -2,21 +2,23 @@
 
 import asyncio
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from app.config.base import ConfigError
 from app.config.experiments import Experiment
-from app.config.schema import Config
+from app.config.schema import TASKS
 from app.config.serve_file import load
 from app.experiments.recordings.reading import UnreadableRecording, read
 from app.experiments.replay.client import ReplayRefused
-from app.experiments.replay.requests import replayed
 from app.experiments.replay.runner import Replay
 from app.experiments.replay.section import NAME, NothingToCompare, config_of, section_of
-from app.experiments.storage.store import StoreError
+from app.experiments.runs import runs_of
+from app.experiments.storage import journal
+from app.experiments.storage.store import StoreError, open_store
 from app.ledger.recordings.wire import RecordedRequest
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.experiments.directory import open_directory
@@ -29,7 +31,8 @@ TOTAL_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the command line says. `config`: the file with `experiment`, whose metrics are taken."""
+    """What the command line says. `config`: the file with `experiment`, whose metrics are taken; None: the directory
+    of the recording may have it, too."""
 
     recording: str
     arms: Sequence[str]
@@ -38,7 +41,7 @@ class Wanted:
     speed: float
     concurrency: int
     experiment: str | None
-    config: Path
+    config: Path | None
     out: str | None
 
 
@@ -54,18 +57,17 @@ def run(wanted: Wanted, router: RouterClient, key: str | None, form: str) -> byt
     """Replays against the server of `router`; returns the report. Raises CommandError."""
     chosen = _chosen(wanted)
     router.readiness()  # the server is there
-    name, declared, config = _declared(wanted)
+    name, declared, prices = _declared(wanted)
     try:
         section = section_of(wanted.arms, chosen, declared)
     except NothingToCompare as error:
         raise CommandError(f"The experiment '{name}' cannot be replayed: {error}; name another one") from None
-    prices = {it: found.price.model_dump() for it, found in config.deployments.items() if found.price} if config else {}
     with _directory(wanted.out) as directory:
         try:
             replay = Replay(
                 name=name,
                 config=config_of(name, section, directory, prices=prices, total_s=TOTAL_S),
-                requests=[replayed(it) for it in chosen],
+                requests=chosen,
                 url=router.url,
                 key=key,
                 speed=wanted.speed,
@@ -76,7 +78,7 @@ def run(wanted: Wanted, router: RouterClient, key: str | None, form: str) -> byt
             pass  # the report tells of what has been answered
         except ReplayRefused as error:
             raise _refused(error) from None
-        except (StoreError, ConfigError, ValueError) as error:
+        except (StoreError, ConfigError) as error:
             raise CommandError(f"The replay cannot be made: {error}") from None
         return open_directory(directory, at=None).ask("GET", path_of(name, "/report"), {"format": form})
 
@@ -92,21 +94,41 @@ def _chosen(wanted: Wanted) -> list[RecordedRequest]:
     chosen = [it for it in found if it.endpoint == (wanted.endpoint or endpoints[0])]
     if not chosen:
         raise CommandError(f"The recording has no requests of '{wanted.endpoint}'; it has {', '.join(endpoints)}")
+    if unknown := {it.task for it in chosen} - set(TASKS):
+        raise CommandError(f"The recording has requests of '{min(unknown)}', which this version cannot replay")
     return chosen[: wanted.requests]
 
 
-def _declared(wanted: Wanted) -> tuple[str, Experiment | None, Config | None]:
-    """The replay's name, and the experiment of a configuration whose metrics it takes."""
-    if wanted.experiment is None:
-        return NAME, None, None
+def _declared(wanted: Wanted) -> tuple[str, Experiment | None, Mapping[str, Any]]:
+    """The replay's name, the experiment whose metrics it takes, and the prices of deployments."""
+    name = wanted.experiment
+    if name is None:
+        return NAME, None, {}
+    if wanted.config is None and (found := _journalled(wanted.recording, name)) is not None:
+        return name, *found
+    file = wanted.config or Path("serve_config.yaml")
     try:
-        config = load(wanted.config)
+        config = load(file)
     except ConfigError as error:
-        raise CommandError(f"{wanted.config}: {error}") from None
-    if wanted.experiment not in config.experiments:
+        raise CommandError(f"{file}: {error}") from None
+    if name not in config.experiments:
         known = ", ".join(config.experiments) or "none"
-        raise CommandError(f"{wanted.config} has no experiment '{wanted.experiment}'; it has {known}")
-    return wanted.experiment, config.experiments[wanted.experiment], config
+        raise CommandError(f"{file} has no experiment '{name}'; it has {known}")
+    prices = {it: found.price.model_dump() for it, found in config.deployments.items() if found.price is not None}
+    return name, config.experiments[name], prices
+
+
+def _journalled(recording: str, name: str) -> tuple[Experiment, Mapping[str, Any]] | None:
+    """The experiment's section and the prices, if the recording lies in the ledger's directory of its server."""
+    if "://" not in recording and Path(recording).is_file():
+        return None
+    try:
+        entries = journal.read(open_store(recording, Path.cwd()))
+    except StoreError:
+        return None
+    run = runs_of(entries).get(name)
+    prices = next((it.detail.get("prices") for it in reversed(entries) if it.kind == "configuration"), None)
+    return (run.experiment, prices or {}) if run is not None else None
 
 
 @contextmanager

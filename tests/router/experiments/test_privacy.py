@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from app.access.api_keys import create
 from app.access.key_file import append
+from app.experiments.storage.store import TEMPORARY
 from tests.router.experiments.conftest import LiveRig
 from tests.support.fake_engine import USAGE, Answer, FakeEngine, chunk, refuse, stream
 from tests.support.load import Lane, ask_all, lanes, unexplained
@@ -55,9 +56,9 @@ def tells(text: str, engine: FakeEngine) -> Answer:
 
 
 def written(directory: Path) -> Sequence[str]:
-    """Every file as it is, and what Parquet files hold, decompressed."""
+    """Every file as it is, but for those that are being written, and what Parquet files hold, decompressed."""
     found = []
-    for path in sorted(it for it in directory.rglob("*") if it.is_file()):
+    for path in sorted(it for it in directory.rglob("*") if it.is_file() and it.suffix != TEMPORARY):
         found.append(path.read_bytes().decode("latin-1"))
         if path.suffix == ".parquet":
             table = pyarrow.parquet.read_table(path)

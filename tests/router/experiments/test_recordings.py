@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 import msgspec
@@ -15,8 +14,11 @@ import pytest
 from app.access.api_keys import create
 from app.access.key_file import append
 from app.experiments.recordings.reading import UnreadableRecording, read
+from app.experiments.replay.runner import Replay
+from app.experiments.replay.section import config_of, section_of
 from app.experiments.report import Report
 from app.ledger.recordings.wire import RecordedRequest
+from deployments.cli.experiments.directory import open_directory
 from deployments.cli.main import main
 from tests.router.experiments.conftest import LiveRig
 from tests.router.experiments.test_privacy import ANSWER, PROMPT, SESSION, USER, marked, tells
@@ -114,6 +116,16 @@ async def test_requests_do_not_notice_a_controller_that_is_away(live: LiveRig) -
     assert await counted(live, "recorded") == 10
 
 
+async def test_requests_do_not_notice_a_directory_that_fails(live: LiveRig) -> None:
+    live.chat_endpoint(record={})
+    folder = live.controller.directory / "recordings"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.write_text("no folder")
+    assert unexplained(await ask_all(live.url, users(5, each=2))) == []
+    folder.unlink()
+    assert len(await recorded(live, 10)) == 10
+
+
 def replay(live: LiveRig, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """The exit code, stdout and stderr of a replay of what was recorded."""
     directory = str(live.controller.directory)
@@ -196,7 +208,7 @@ async def test_all_dialects_recordings_can_be_replayed_with_and_without_their_te
         pytest.param(["--endpoint", "embed"], 1, "no requests of 'embed'; it has chat", id="no such endpoint"),
         pytest.param(["--out", "."], 2, "is not empty; name a new directory", id="a directory with something"),
         pytest.param(["--url", "http://127.0.0.1:1"], 3, "cannot be reached", id="no server"),
-        pytest.param(["--experiment", "first"], 1, "serve_config.yaml", id="no configuration"),
+        pytest.param(["--experiment", "second"], 1, "serve_config.yaml", id="no such experiment"),
     ],
 )
 async def test_what_is_wrong_is_told_in_a_line_with_the_fix(
@@ -226,8 +238,9 @@ async def test_a_directory_without_recordings_is_told(live: LiveRig, capsys: pyt
     assert "holds no recorded requests; an endpoint with `record` has some" in error
 
 
-async def test_the_metrics_of_an_experiment_of_the_configuration_judge_the_replay(
-    live: LiveRig, capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize("declared", ["in the ledger", "in a file"])
+async def test_the_metrics_of_an_experiment_judge_the_replay(
+    live: LiveRig, capsys: pytest.CaptureFixture[str], tmp_path: Path, declared: str
 ) -> None:
     live.chat_endpoint(record={})
     await ask_all(live.url, users(40, each=1))
@@ -237,13 +250,47 @@ async def test_the_metrics_of_an_experiment_of_the_configuration_judge_the_repla
         secondary=[{"metric": "ttft", "minimal_effect": 0.1}, {"metric": "thumbs", "minimal_effect": 0.1}],
         feedback={"thumbs": {"type": "boolean"}},
     )
-    config: dict[str, Any] = live.config
+    await live.report(lambda report: report.primary[0].metric == "duration")
     file = tmp_path / "config.yaml"
-    file.write_text(json.dumps(config))
-    arguments = ("--experiment", "first", "--config", str(file), "--format", "json")
-    code, printed, error = await asyncio.to_thread(replay, live, capsys, *arguments)
+    file.write_text(json.dumps(live.config))
+    config = ("--config", str(file)) if declared == "in a file" else ()
+    code, printed, error = await asyncio.to_thread(
+        replay, live, capsys, "--experiment", "first", "--format", "json", *config
+    )
     assert (code, error) == (0, "")
     report = msgspec.json.decode(printed, type=Report)
     assert report.experiment == "first"
     assert [it.metric for it in report.primary] == ["duration"]
     assert [it.metric for it in report.secondary] == ["ttft"]
+
+
+async def test_an_interrupted_replay_can_be_reported(live: LiveRig, tmp_path: Path) -> None:
+    live.chat_endpoint(record={})
+    await ask_all(live.url, users(40, each=1))
+    requests = await recorded(live, 40)
+    live.blue.answer = live.green.answer = after(0.02)
+    experiment = section_of(["blue", "green"], requests, None)
+    out = str(tmp_path / "out")
+    running = Replay(
+        name="replay",
+        config=config_of("replay", experiment, out, total_s=60),
+        requests=requests,
+        url=live.url,
+        key=None,
+        speed=1000,
+        concurrency=1,
+    )
+    task = asyncio.create_task(running.run())
+    while True:
+        if sum(running.statuses.values()) >= 20:
+            break
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    answered = running.statuses[200]
+    assert 20 <= answered < 80
+    told = open_directory(out, at=None).ask("GET", "/experiments/replay/report")
+    report = msgspec.json.decode(told, type=Report)
+    assert answered <= sum(report.requests.values()) <= answered + 2
+    assert any("A replay of 40 recorded requests" in it for it in report.warnings)

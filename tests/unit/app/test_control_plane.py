@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.config.plans import Override, PlanSettings
+from app.config.plans import MAX_EARLIER, EarlierWeights, Override, PlanSettings
 from app.config.schema import Config, Endpoint, parse
 from app.control_plane import (
     Applied,
@@ -19,6 +20,7 @@ from app.control_plane import (
     change_plan,
     change_traffic,
     delivery_seen,
+    planned,
     restore_expired,
     with_traffic,
 )
@@ -48,7 +50,8 @@ async def test_only_the_traffic_and_its_plan_change(control: MemoryControl) -> N
     await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
     expected = copy.deepcopy(DATA)
     expected["endpoints"]["chat"]["traffic"] = MOVED
-    expected["endpoints"]["chat"]["plan"] = {"generation": 1, "by": "alice", "since": 1000.0}
+    earlier = [{"weights": SEEN, "until": 2800.0}]
+    expected["endpoints"]["chat"]["plan"] = {"generation": 1, "by": "alice", "since": 1000.0, "earlier": earlier}
     assert control.config == expected
 
 
@@ -144,7 +147,8 @@ GREEN = Override(unit="00000000000000ab", deployment="green")
 async def test_every_change_is_the_next_generation(control: MemoryControl) -> None:
     await change(control, Wanted(MOVED, (GREEN,), reason="a try"))
     plan = endpoint(control).plan
-    assert plan == PlanSettings(generation=1, overrides=(GREEN,), by="alice", reason="a try", since=1000.0)
+    said = {"generation": 1, "overrides": (GREEN,), "by": "alice", "reason": "a try", "since": 1000.0}
+    assert plan == PlanSettings(**said, earlier=(EarlierWeights(weights=SEEN, until=2800.0),))
     await change(control, Wanted(SEEN, (GREEN,)), least=7)
     assert (endpoint(control).plan.generation, endpoint(control).plan.reason) == (7, None)
     await change_traffic(control, "chat", seen=SEEN, wanted=MOVED, author=ALICE)
@@ -285,3 +289,50 @@ def test_settled_is_what_this_router_serves_too() -> None:
 @pytest.mark.parametrize("config", [with_traffic(DATA, "chat", MOVED), with_traffic(DATA, "chat", {"blue": 1}), None])
 def test_a_configuration_that_this_router_has_and_does_not_serve_has_failed(config: Any) -> None:
     assert delivery_seen(Applied(config, Delivery.SETTLED, 1), SERVED, SERVED) is Delivery.FAILED
+
+
+# --- what running conversations follow -------------------------------------------------------------
+
+
+def chat_endpoint(**fields: Any) -> Endpoint:
+    chat = {"tasks": ["chat"], "traffic": SEEN, "sticky": {"by": "user"}, "pin_s": 60.0, **fields}
+    return parse({**DATA, "endpoints": {**DATA["endpoints"], "chat": chat}}).endpoints["chat"]
+
+
+def changed(endpoint: Endpoint, *weights: Mapping[str, int], **more: Any) -> list[tuple[Mapping[str, int], float]]:
+    """After these changes, ten seconds apart: the earlier weights, and until when they count."""
+    for number, wanted in enumerate(weights):
+        endpoint = planned(endpoint, Wanted(wanted, **more), Authorship("alice", 1000.0 + 10 * number))
+    return [(dict(it.weights), it.until) for it in endpoint.plan.earlier]
+
+
+HALF = {"blue": 50, "green": 50}
+
+
+def test_a_change_keeps_the_weights_before_for_as_long_as_conversations_are_pinned() -> None:
+    assert changed(chat_endpoint(), MOVED) == [(SEEN, 1060.0)]
+    assert changed(chat_endpoint(), MOVED, HALF) == [(SEEN, 1070.0), (MOVED, 1070.0)], "the time begins anew"
+    assert changed(chat_endpoint(pin_s=10.0), MOVED, HALF) == [(MOVED, 1020.0)], "what is over goes"
+    assert changed(chat_endpoint(), MOVED, SEEN, MOVED) == [(SEEN, 1080.0), (MOVED, 1080.0)], "each once"
+
+
+def test_what_moves_no_conversation_keeps_nothing() -> None:
+    assert changed(chat_endpoint(), SEEN, overrides=(GREEN,)) == []
+    assert changed(chat_endpoint(pin_s=0), MOVED) == changed(chat_endpoint(sticky=None), MOVED) == []
+    assert changed(chat_endpoint(), MOVED, MOVED) == [(SEEN, 1060.0)], "a change of something else does not prolong it"
+
+
+def test_the_oldest_weights_go_beyond_the_bound() -> None:
+    weights = [{"blue": share, "green": 100 - share} for share in range(1, MAX_EARLIER + 5)]
+    found = changed(chat_endpoint(pin_s=10_000.0), *weights)
+    assert [it for it, _ in found] == weights[-MAX_EARLIER - 1 : -1]
+
+
+def test_a_deployment_stays_withdrawn_until_it_has_a_share_again() -> None:
+    withdrawn = {"blue": "green"}
+    out = planned(chat_endpoint(), Wanted(MOVED, withdrawn=withdrawn), Authorship("alice", 1000.0))
+    assert out.plan.withdrawn == withdrawn
+    still = planned(out, Wanted(MOVED, (GREEN,)), Authorship("alice", 1010.0))
+    assert still.plan.withdrawn == withdrawn
+    assert planned(out, Wanted(HALF), Authorship("alice", 1010.0)).plan.withdrawn == {}
+    assert planned(out, Wanted(MOVED, (GREEN,)), Authorship("alice", 2000.0)).plan.withdrawn == {}, "nobody is pinned"

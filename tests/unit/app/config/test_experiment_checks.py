@@ -269,6 +269,7 @@ def serve_file(config: dict[str, Any], *more: dict[str, Any]) -> dict[str, Any]:
     [
         (with_experiments(first=FOUR_LINES), "experiments"),
         (changed("endpoints.embed.ledger", "always"), "endpoints.embed.ledger"),
+        (changed("endpoints.embed.record", {}), "endpoints.embed.record"),
     ],
 )
 def test_a_serve_file_with_exposures_needs_the_application_that_keeps_them(

@@ -19,7 +19,7 @@ MOVED = {"generation": 3, "by": "experiment exp", "since": 1.0}
 
 
 def config(green: int, experiments: dict[str, Any], plan: dict[str, Any] | None = None, other: int = 0) -> Config:
-    traffic = {"blue": 100 - green - other, "green": green, "other": other}
+    traffic = {"blue": 90 - green, "green": green, "other": other, "more": 10 - other}
     endpoint = {"tasks": ["chat"], "traffic": traffic, "sticky": {"by": "conversation"}, "plan": plan or {}}
     deployments = {name: {"app": name, "model": "m"} for name in traffic}
     return parse({"endpoints": {"chat": endpoint}, "deployments": deployments, "experiments": experiments})
@@ -27,19 +27,19 @@ def config(green: int, experiments: dict[str, Any], plan: dict[str, Any] | None 
 
 def test_a_file_that_moves_what_a_ramp_has_reached() -> None:
     assert superseded(config(25, {"exp": RAMPED}, MOVED), config(1, {"exp": RAMPED})) == [
-        "endpoints.chat.traffic: 'exp' has brought it to blue 75 %, green 25 %; this file says blue 99 %, green 1 %, "
+        "endpoints.chat.traffic: 'exp' has brought it to blue 65 %, green 25 %; this file says blue 89 %, green 1 %, "
         "which wins and pauses the experiment; to keep the present split, write it into the file"
     ]
 
 
 def test_a_ramp_that_has_not_moved_yet() -> None:
     (line,) = superseded(config(1, {"exp": RAMPED}), config(10, {"exp": RAMPED}))
-    assert line.startswith("endpoints.chat.traffic: the ramp of 'exp' runs, at blue 99 %, green 1 %; this file says ")
+    assert line.startswith("endpoints.chat.traffic: the ramp of 'exp' runs, at blue 89 %, green 1 %; this file says ")
 
 
 def test_a_rollback_that_a_file_undoes() -> None:
     (line,) = superseded(config(0, {"exp": BY_HAND}, MOVED), config(50, {"exp": BY_HAND}))
-    assert "'exp' has brought it to blue 100 %, green 0 %" in line
+    assert "'exp' has brought it to blue 90 %, green 0 %" in line
 
 
 @pytest.mark.parametrize("state", ["draft", "stopped", None])
@@ -54,7 +54,7 @@ def test_a_file_that_ends_the_run(state: str | None) -> None:
 def test_nothing_is_undone() -> None:
     ramped = config(25, {"exp": RAMPED}, MOVED)
     assert superseded(ramped, config(25, {"exp": RAMPED})) == []
-    assert superseded(config(25, {"exp": RAMPED}, MOVED, other=5), config(25, {"exp": RAMPED}, other=5)) == []
+    assert superseded(config(25, {"exp": RAMPED}, MOVED, other=5), config(25, {"exp": RAMPED}, other=7)) == []
     assert superseded(config(25, {"exp": BY_HAND}), config(1, {"exp": BY_HAND})) == []
     assert superseded(config(25, {"exp": {**RAMPED, "state": "draft"}}), config(1, {})) == []
     assert superseded(config(25, {}), config(1, {"exp": RAMPED})) == []

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.experiments.answers import REPORT_S, Answers
+from app.experiments.answers import DEEDS, REPORT_S, Answers
 from app.experiments.report import Report
+from app.experiments.storage.journal import Entry
 from tests.support.experiment_reader import FakeReader
-from tests.support.experiment_reports import SHIP
+from tests.support.experiment_reports import SHIP, START
 
 
 @pytest.fixture
@@ -171,3 +172,37 @@ def test_series_are_those_of_experiments_with_evidence(answers: Answers) -> None
     series = get(answers, "/series")
     assert {it["labels"]["experiment"] for it in series} == {"green-float32"}
     assert all(it["labels"]["endpoint"] == "chat" for it in series)
+
+
+def test_the_report_says_what_was_done_the_latest_things(answers: Answers, reader: FakeReader) -> None:
+    reader.journal = [Entry(START + n, "decision", "green-float32", {"text": f"deed {n}"}) for n in range(DEEDS + 2)]
+    reader.journal += [Entry(START, "done", "next", {"text": "of another one"}), Entry(START, "plan", None, {})]
+    told = get(answers, "/experiments/green-float32/report", format="text")
+    assert [line[-7:].strip() for line in told.splitlines() if "deed" in line] == [
+        f"deed {n}" for n in range(2, DEEDS + 2)
+    ]
+    assert "of another one" not in told
+    assert "The ramp" not in get(answers, "/experiments/green-float32/report", format="markdown")
+
+
+def test_nothing_is_done_about_an_experiment_that_nothing_acts_on(answers: Answers, reader: FakeReader) -> None:
+    assert "What is done about it" in get(answers, "/experiments/green-float32/report", format="text")
+    reader.doing = None
+    assert "What is done about it" not in get(answers, "/experiments/green-float32/report", format="text")
+
+
+def test_the_series_have_the_state(answers: Answers) -> None:
+    found = {
+        it["labels"].get("state"): it["value"] for it in get(answers, "/series") if it["metric"].endswith("_state")
+    }
+    assert found == {"running": 1.0, "paused": 0.0, "stopped": 0.0}
+
+
+def test_the_journal_in_pages(answers: Answers, reader: FakeReader) -> None:
+    reader.journal = [Entry(START, "alarm", "green-float32", {"text": "errors"}, "w")]
+    here = get(answers, "/journal")
+    assert (here["events"], here["more"]) == ([], False)
+    reader.journal.append(Entry(START + 1, "verdict", "green-float32", {"text": "better"}, "w"))
+    (event,) = get(answers, "/journal", position=here["position"])["events"]
+    assert (event["kind"], event["endpoint"], event["data"]["text"]) == ("verdict", "chat", "better")
+    assert refused(answers, "/journal", query={"since": "yesterday"})[::2] == (400, "since")

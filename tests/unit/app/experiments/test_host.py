@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse
@@ -19,6 +20,8 @@ from app.experiments.host import ControllerHost, host_controller
 from app.experiments.storage import segments
 from app.experiments.storage.store import LocalStore
 from app.internal_api import APP_PREFIX, EXPERIMENTS
+from app.ledger.recordings.wire import VERSION as RECORDING_VERSION
+from app.ledger.recordings.wire import RecordingFile, encode_file
 from app.ledger.wire import decode_acknowledgement, encode
 from app.server.experiments_host import experiments_app
 from app.upstream.controller_client import HttpController
@@ -68,6 +71,15 @@ async def test_what_a_router_sends_is_on_disk_when_the_host_has_stopped(tmp_path
     store = LocalStore(tmp_path / ".run/ledger")
     (segment,) = segments.committed(store)
     assert segments.read(store, segment, Tables())[1].rows.seq.tolist() == [1]
+
+
+async def test_an_experiment_that_was_delivered_just_now_is_known_to_whoever_asks(tmp_path: Path) -> None:
+    bare = configuration().model_copy(update={"experiments": {}})
+    hosted, source = host(tmp_path, bare)
+    async with hosted:
+        assert (await hosted.ask("GET", "/experiments/trial", {}, b"")).status == 404
+        source.config = configuration()
+        assert (await hosted.ask("GET", "/experiments/trial", {}, b"")).status == 200
 
 
 async def test_before_the_first_configuration_it_takes_nothing(tmp_path: Path) -> None:
@@ -149,6 +161,41 @@ async def test_over_http_it_is_the_same_behind_the_internal_key(tmp_path: Path) 
             with pytest.raises(Unavailable):
                 await stranger.send(one_request(2))
     pool.close()
+
+
+def recording(**fields: object) -> bytes:
+    file = RecordingFile(version=RECORDING_VERSION, router="0" * 16, number=1, written_at=1.8e9, lines=b"lines")
+    return encode_file(msgspec.structs.replace(file, **fields))
+
+
+def recordings_in(directory: Path) -> list[Path]:
+    return list(directory.rglob("recordings/*/*.jsonl.gz"))
+
+
+async def test_recordings_are_written_over_http_behind_the_internal_key(tmp_path: Path) -> None:
+    hosted, _ = host(tmp_path, configuration())
+    inner = experiments_app(hosted)
+    guarded = InternalKeyMiddleware(inner, key=KEY)
+    app = Starlette(routes=[Mount(f"{APP_PREFIX}{EXPERIMENTS}", guarded)], lifespan=inner.router.lifespan_context)
+    pool = ServerPool()
+    with pool.host(app) as url:
+        async with HttpController(RuntimeEnvironment(url, KEY)) as client:
+            await client.record(recording())
+            with pytest.raises(Broken, match="status 400"):
+                await client.record(recording(version=RECORDING_VERSION + 1))
+            (written,) = recordings_in(tmp_path)
+            assert written.read_bytes() == b"lines"
+            written.unlink()
+            written.parent.rmdir()
+            written.parent.touch()  # the directory fails
+            with pytest.raises(Unavailable):
+                await client.record(recording())
+            written.parent.unlink()
+        async with HttpController(RuntimeEnvironment(url, "wrong")) as stranger:
+            with pytest.raises(Unavailable):
+                await stranger.record(recording())
+    pool.close()
+    assert recordings_in(tmp_path) == []
 
 
 async def test_an_answer_of_something_else_is_no_answer() -> None:

@@ -14,6 +14,7 @@ from app.ledger.hearing import Hearing
 from app.ledger.rows import Ending
 from app.ledger.sender import Sender
 from app.ledger.wire import Acknowledgement, Batch, Flag, Row, Stop, decode_batch, encode
+from app.routing.pinned_conversations import PinnedConversations
 from tests.unit.app.ledger.test_ledger import Recorder
 
 EVERY_S = 0.001
@@ -204,11 +205,13 @@ class Saying:
 def rounds(recorder: Recorder, controller: Saying, wanted: Callable[[], bool], steps: Sequence[int]) -> list[float]:
     """Rounds of a sender, in each of which so many requests have ended. Returns when stops were heard, by the number of
     the round, which takes a second."""
-    now, heard = 0.0, []
+    now = 0.0
+    heard: list[float] = []
 
     async def run() -> None:
         nonlocal now
-        hearing = Hearing(wanted, lambda stops: heard.append(now) if list(stops) == [STOP] else None)
+        pins = PinnedConversations(lambda endpoint, cause: None)
+        hearing = Hearing(pins, wanted, lambda stops: heard.append(now) if list(stops) == [STOP] else None, print)
         one = sender(recorder, controller.send, Counts(), hearing=hearing, clock=lambda: now)
         for rows in steps:
             recorder.record(rows)

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 
 from app.config.plans import Override
 from app.routing.overrides import Overrides
-from app.routing.rules import Rules
+from app.routing.rules import Rules, Turn
 from app.routing.traffic import Decision, rendezvous
 
 TRAFFIC = {"blue": 30, "green": 60, "red": 10}
@@ -29,8 +29,12 @@ def closed(name: str) -> bool:
     return False
 
 
+def unasked() -> Turn:
+    raise AssertionError("outside the time after a change nobody looks into the conversation")
+
+
 def decided(rules: Rules, key: str | None, random: Random | None = None) -> Decision:
-    return rules.decide(key, random or Random(1), closed)
+    return rules.decide(key, random or Random(1), closed, unasked)
 
 
 def test_only_the_stopped_deployments_keys_move_and_all_of_them_to_control() -> None:
@@ -62,13 +66,15 @@ def test_a_stop_beats_an_override_which_beats_the_weights() -> None:
 @given(st.sampled_from([*KEYS[:50], None]), st.integers(0, 100))
 def test_a_stop_is_not_applied_while_controls_breaker_is_open(key: str | None, seed: int) -> None:
     own = overrides(ann="green")
-    with_stops = Rules(TRAFFIC, overrides=own, stops=STOPPED).decide(key, Random(seed), lambda name: name == "blue")
-    without = Rules(TRAFFIC, overrides=own).decide(key, Random(seed), closed)
+    with_stops = Rules(TRAFFIC, overrides=own, stops=STOPPED).decide(
+        key, Random(seed), lambda name: name == "blue", unasked
+    )
+    without = Rules(TRAFFIC, overrides=own).decide(key, Random(seed), closed, unasked)
     assert with_stops == without._replace(unstopped=True)
 
 
 def test_another_breaker_that_is_open_changes_nothing() -> None:
-    said = Rules(TRAFFIC, stops=STOPPED).decide("key", Random(1), lambda name: name != "blue")
+    said = Rules(TRAFFIC, stops=STOPPED).decide("key", Random(1), lambda name: name != "blue", unasked)
     assert said == decided(Rules(TRAFFIC, stops=STOPPED), "key")
     assert not said.unstopped
 

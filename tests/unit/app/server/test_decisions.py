@@ -7,7 +7,7 @@ import pytest
 
 from app.errors import Unavailable
 from tests.support.deciding_controller import DecidingController
-from tests.support.experiments_rig import Rig, refusal
+from tests.support.experiments_rig import BLUE, GREEN, Rig, refusal
 
 EXPERIMENT = "/api/experiments/green-float32"
 DECISION = f"{EXPERIMENT}/decision"
@@ -69,6 +69,27 @@ def test_who_is_overtaken_hears_the_state_that_is_present_then(rig: Rig, control
     stale = decide(rig)
     assert (stale.status_code, stale.headers["etag"]) == (412, '"8"')
     assert stale.json()["current"]["acting"]["state"] == "paused"
+
+
+def test_a_dry_run_says_what_would_move_and_does_nothing(rig: Rig, controller: DecidingController) -> None:
+    def dry(body: Any = PAUSE, key: str = "boss") -> Any:
+        return rig.call("POST", DECISION, key, json=body, params={"dry_run": "true"})
+
+    found = dry({"action": "advance", "reason": "good"})
+    assert (found.status_code, found.headers["etag"]) == (200, '"7"')
+    told = found.json()
+    assert (told["before"], told["after"]) == ({BLUE: 95, GREEN: 5}, {BLUE: 75, GREEN: 25})
+    made_up = told["moves"]["made_up_keys"]
+    assert [(it["from"], it["to"]) for it in made_up["pairs"]] == [(BLUE, GREEN)]
+    assert made_up["share"] == pytest.approx(0.2, abs=0.02)
+    assert told["moves"]["recent_keys"]["keys"] == 0
+    assert refusal(dry({"action": "advance"}))[::2] == (400, "reason")
+    assert refusal(dry(key="chat team"))[0] == 403
+    controller.refuse("The ramp is at its last step")
+    assert refusal(dry())[:2] == (409, "The ramp is at its last step")
+    controller.acting = None
+    assert refusal(dry())[0] == 409
+    assert controller.decisions == []
 
 
 def test_only_managers_decide(rig: Rig, controller: DecidingController) -> None:

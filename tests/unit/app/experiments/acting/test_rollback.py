@@ -1,122 +1,14 @@
 """An alarm becomes a stop in acknowledgements, then a plan: the real controller, and a control plane in memory."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from app.config.schema import Config, parse
 from app.control_plane import Delivery
 from app.errors import Unavailable
 from app.experiments.acting.changes import carry_out
-from app.experiments.answers import Answers
-from app.experiments.controller import Controller
-from app.experiments.storage import journal
-from app.experiments.storage.store import LocalStore
-from app.ledger.wire import Acknowledgement, Plan, Stop, decode_acknowledgement, encode
-from tests.support.exposures import batch, row, start
-from tests.support.fake_control_plane import MemoryControl
-
-START = 10_000.0
-RAMP = {"steps": [5, 50, 100], "hold_s": 60, "min_units": 10, "freeze_s": 3600}
-
-
-def plain(green: int = 50, **experiment: Any) -> dict[str, Any]:
-    section = {
-        "endpoint": "chat",
-        "control": "blue",
-        "treatments": ["green"],
-        "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
-    }
-    return {
-        "endpoints": {
-            "chat": {
-                "tasks": ["chat"],
-                "traffic": {"blue": 100 - green, "green": green},
-                "sticky": {"by": "user"},
-            }
-        },
-        "deployments": {name: {"url": "http://x", "model": name, "tasks": ["chat"]} for name in ("blue", "green")},
-        "experiments": {"trial": section | experiment},
-    }
-
-
-class Stage:
-    """One controller after another on a directory; routers; the control plane."""
-
-    def __init__(self, directory: Path, config: dict[str, Any], *, can_move: bool = True) -> None:
-        self.directory, self.now, self.can_move = directory, START, can_move
-        self.control = MemoryControl(config, lambda config: None)
-        self.numbers = 0
-        self.units = 0
-        self.begin()
-
-    def begin(self) -> None:
-        """A controller, as after the death of the one before."""
-        self.controller = Controller(
-            self.config.ledger, base=self.directory, can_move=self.can_move, clock=lambda: self.now
-        )
-        self.answers = Answers(self.controller)
-        self.read()
-
-    @property
-    def config(self) -> Config:
-        return parse(self.control.config)
-
-    @property
-    def green(self) -> int:
-        return self.config.endpoints["chat"].traffic["green"]
-
-    def read(self) -> None:
-        self.controller.configure(self.config, settled=self.control.delivery is Delivery.SETTLED)
-
-    def send(self, green_fails: int = 0, green: int = 0, blue: int = 0) -> Acknowledgement:
-        """A batch of requests, each of another unit."""
-        self.numbers += 1
-        traffic = self.config.endpoints["chat"].traffic
-        requests = [(0, 0)] * blue + [(1, 0)] * green + [(1, 1)] * green_fails
-        starts, rows = [], []
-        for number, (arm, error) in enumerate(requests, 1):
-            self.units += 1
-            seq = 1000 * self.numbers + number
-            fields = {"at": self.now, "unit": self.units, "assigned": arm}
-            starts.append(start(seq, **fields))
-            rows.append(row(seq, **fields, served=-1 if error else arm, status=502 if error else 200, error=error))
-        plans = [Plan("chat", f"0-{traffic['green']:08d}", traffic)]
-        sent = batch(self.numbers, starts=starts, rows=rows, plans=plans, oldest=self.numbers)
-        return decode_acknowledgement(self.controller.ingest(encode(sent)))
-
-    def hear(self) -> list[Stop]:
-        return decode_acknowledgement(self.controller.ingest(encode(batch(0, oldest=0)))).stops
-
-    async def move(self) -> list[str | None]:
-        """What the host does each second."""
-        refusals = []
-        for change in self.controller.changes():
-            refusals.append(await carry_out(self.control, change, self.now))
-            self.controller.changed(change, refusals[-1])
-        self.read()
-        self.controller.tick()
-        return refusals
-
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-        self.controller.tick()
-
-    def ask(self, path: str = "") -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.answers.answer("GET", f"/experiments/trial{path}", {}, b"").body)
-        return found
-
-    @property
-    def acting(self) -> dict[str, Any]:
-        self.now += 1.0  # reports are kept for a second
-        found: dict[str, Any] = self.ask()["acting"]
-        return found
-
-    def entries(self) -> list[tuple[str, str]]:
-        found = journal.read(LocalStore(self.directory / ".run/ledger"))
-        return [(it.kind, it.detail["text"]) for it in found if "state" in it.detail and it.kind != "run_state"]
+from tests.support.failing_store import Disk
+from tests.support.stage import RAMP, START, Stage, plain
 
 
 @pytest.fixture
@@ -161,3 +53,103 @@ async def test_a_busy_or_failing_control_plane_is_asked_again(stage: Stage) -> N
     stage.control.deliver()
     assert await stage.move() == [None]
     assert stage.green == 0
+
+
+@pytest.mark.parametrize("is_read_only", [True, False])
+async def test_a_stop_goes_out_though_the_directory_fails_and_is_written_when_it_works(
+    stage: Stage, tmp_path: Path, *, is_read_only: bool
+) -> None:
+    disk = Disk()
+    stage.open_store = lambda url, base: disk
+    stage.begin()
+    stage.wait(1)
+    disk.fails, disk.is_read_only = not is_read_only, is_read_only
+    stage.send(blue=60, green_fails=30)
+    stage.now += 0.6
+    (stop,) = stage.hear()
+    assert await stage.move() == [None], "control gets the traffic in the plan, too"
+    assert stage.green == 0
+    disk.fails = disk.is_read_only = False
+    stage.wait(10)
+    assert stage.hear() == [stop]
+    stage.begin()
+    assert stage.hear() == [stop], "the one who starts now finds it in the journal"
+    stage.control.deliver()
+    await stage.move()
+    assert stage.hear() == []
+
+
+async def test_a_step_waits_for_the_directory(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, plain(5, ramp=RAMP))
+    disk = Disk()
+    stage.open_store = lambda url, base: disk
+    stage.begin()
+    stage.wait(1)
+    stage.send(blue=380, green=20)
+    disk.is_read_only = True
+    stage.wait(100)
+    await stage.settle()
+    assert stage.green == 5
+    disk.is_read_only = False
+    await stage.settle(100)
+    assert stage.green == 50
+
+
+async def test_a_controller_that_starts_again_goes_on(stage: Stage) -> None:
+    stage.send(blue=60, green_fails=30)
+    stage.controller.close()
+    stage.begin()
+    assert [it.deployment for it in stage.hear()] == ["green"]
+    await stage.settle()
+    assert (stage.green, stage.hear()) == (0, [])
+    stage.begin()
+    stage.wait(1)
+    acting = stage.acting
+    assert (acting["state"], acting["cause"]) == ("paused", "alarm")
+    assert [kind for kind, _ in stage.entries()] == ["stop", "done", "stop_lifted"]
+
+
+async def test_after_the_freeze_the_ramp_begins_again_and_its_guardrails_too(stage: Stage) -> None:
+    stage.send(blue=60, green_fails=30)
+    await stage.settle()
+    stage.wait(3600)
+    await stage.settle()
+    assert stage.green == 5
+    assert stage.hear() == []
+    stage.begin()
+    stage.wait(1)
+    assert stage.hear() == [], "what was before the freeze does not count again"
+    stage.send(blue=600, green_fails=30)
+    assert [it.deployment for it in stage.hear()] == ["green"]
+
+
+async def test_a_ramp_goes_up_by_evidence(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, plain(0, ramp=RAMP))
+    await stage.settle()
+    assert stage.green == 5
+    stage.wait(3600)
+    await stage.settle()
+    assert stage.green == 5, "time alone is not enough"
+    assert stage.acting["waits_for"] == ["10 more units on green at this step"]
+    stage.send(blue=380, green=20)
+    await stage.settle()
+    assert stage.green == 50
+    stage.send(blue=5, green=5)
+    assert "5 more units on green at this step" in stage.acting["waits_for"]
+    stage.send(blue=50, green=50)
+    stage.wait(60)
+    await stage.settle()
+    assert stage.green == 50
+    assert stage.acting["waits_for"] == ["the decision to ship"]
+
+
+async def test_who_changes_the_arms_by_hand_pauses_the_ramp(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, plain(5, ramp=RAMP))
+    stage.wait(1)
+    stage.change(20)
+    acting = stage.acting
+    assert (acting["state"], acting["cause"]) == ("paused", "superseded")
+    assert "bob" in acting["text"]
+    stage.wait(1e4)
+    await stage.settle()
+    assert stage.green == 20

@@ -26,12 +26,12 @@ def lines(found: Acting, deeds: Sequence[Deed] = ()) -> list[str]:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "running, step 2"),
-        ({"step": None}, "running"),
-        ({"state": "paused"}, "paused"),
-        ({"state": "paused", "until": NOW + 3600}, "paused until 13 Nov 17:20"),
-        ({"state": "paused", "stopped": ["green", "red"]}, "paused, no traffic for green and red"),
-        ({"state": "stopped"}, "stopped"),
+        ({}, "running at 5 % (step 2)"),
+        ({"step": None}, "running at 5 %"),
+        ({"state": "paused"}, "paused at 5 %"),
+        ({"state": "paused", "share": 0, "until": NOW + 3600}, "paused at 0 % until 13 Nov 17:20"),
+        ({"state": "paused", "stopped": ["green", "red"]}, "paused at 5 %, no traffic for green and red"),
+        ({"state": "stopped"}, "stopped at 5 %"),
     ],
 )
 def test_the_state_in_a_few_words(given: dict[str, Any], words: str) -> None:
@@ -90,4 +90,4 @@ def test_the_report_has_it_before_the_tables() -> None:
 def test_the_list_has_the_state_that_acting_gives_it() -> None:
     summary = summary_of(SHIP, acting(state="paused", until=NOW))
     row = text.render(list_document([summary])).splitlines()[1]
-    assert "paused until 13 Nov 2025 16:20" in row
+    assert "paused at 5 % until 13 Nov 2025 16:20" in row

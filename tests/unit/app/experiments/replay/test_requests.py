@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.schema import parse
-from app.dialects.base import ParseContext, Request
+from app.dialects.base import Call, ParseContext, Request
 from app.dialects.openai.dialect import OpenAI
 from app.experiments.replay.requests import replayed, text_of
 from app.experiments.replay.synthetic import parts, words, words_of_bytes
+from app.ledger.recordings.redaction import anonymous
 from app.ledger.recordings.wire import RecordedRequest
 
 CONFIG = parse(
@@ -44,6 +45,11 @@ def request(task: str = "chat", **fields: Any) -> RecordedRequest:
     return RecordedRequest(**(given | fields))
 
 
+def parsed(path: str, body: bytes) -> Call:
+    """As OpenAI's dialect reads it. Raises ClientError."""
+    return OpenAI().parse(OPERATIONS[path], Request("POST", path, body), ParseContext(CONFIG, Random(1)))
+
+
 recordings = st.builds(
     request,
     st.sampled_from(["chat", "completions", "responses", "embeddings"]),
@@ -65,8 +71,7 @@ def test_every_recording_without_text_becomes_a_valid_request(recorded: Recorded
     it = replayed(recorded)
     assert it.is_synthetic
     body = json.dumps(it.body).encode()
-    context = ParseContext(CONFIG, Random(1))
-    call = OpenAI().parse(OPERATIONS[it.path], Request("POST", it.path, body), context)
+    call = parsed(it.path, body)
     assert (call.task, call.model) == (recorded.task, "chat")
     assert call.translation.stream == (recorded.stream and recorded.task != "embeddings")
     assert replayed(recorded) == it, "the same every time"
@@ -117,6 +122,30 @@ def test_a_recorded_body_is_sent_as_it_is() -> None:
     assert not it.is_synthetic
     assert it.path == "/v1/chat/completions"
     assert it.body == {**body, "model": "chat", "stream": True, "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        pytest.param(
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "hi"}], "stream": True, "user": "ada", "top_k": 3, "top_p": 0},
+            id="chat",
+        ),
+        pytest.param("/v1/completions", {"prompt": ["a", "b"], "best_of": 2, "n": 1, "suffix": ""}, id="completions"),
+        pytest.param("/v1/completions", {"prompt": [1, 2, 3], "stream": True}, id="token ids"),
+        pytest.param("/v1/responses", {"input": "hi", "stream": True, "metadata": {"a": "b"}}, id="responses"),
+        pytest.param("/v1/embeddings", {"input": ["a", "b"], "dimensions": 3}, id="embeddings"),
+    ],
+)
+def test_what_was_recorded_of_a_request_is_that_request_again(path: str, body: dict[str, Any]) -> None:
+    call = parsed(path, json.dumps({"model": "chat", **body}).encode())
+    stream = call.translation.stream
+    recorded = request(call.task, body=anonymous(call.body), stream=stream)
+    it = replayed(recorded)
+    again = parsed(it.path, json.dumps(it.body).encode())
+    assert (it.path, again.task, again.translation.stream) == (path, call.task, stream)
+    assert {**anonymous(again.body), "stream": stream} == {**anonymous(call.body), "stream": stream}
 
 
 def test_what_only_vllm_takes_is_left_out_of_a_recorded_body() -> None:

@@ -7,8 +7,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.experiments.replay.requests import Replayed, replayed
 from app.experiments.replay.schedule import Punctuality, due, order
+from app.ledger.recordings.wire import RecordedRequest
 from tests.unit.app.experiments.replay.test_requests import request
 
 
@@ -26,8 +26,8 @@ class Time:
         self.now += seconds
 
 
-def requests(*ats: float) -> list[Replayed]:
-    return [replayed(request(at=at)) for at in ats]
+def requests(*ats: float) -> list[RecordedRequest]:
+    return [request(at=at) for at in ats]
 
 
 @given(st.lists(st.floats(0, 1000), min_size=1, max_size=20).map(sorted), st.sampled_from([0.5, 1.0, 4.0]))

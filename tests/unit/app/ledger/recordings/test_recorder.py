@@ -7,10 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.config.schema import parse
+from app.config.schema import Config, parse
 from app.engine.usage import Usage
 from app.ledger.recordings.facts import parameters
-from app.ledger.recordings.recorder import MOST_PENDING, MOST_TEXT_BYTES, PendingRequest, Recorder, line_of
+from app.ledger.recordings.recorder import (
+    MOST_PENDING,
+    MOST_PENDING_BYTES,
+    MOST_TEXT_BYTES,
+    PendingRequest,
+    Recorder,
+    line_of,
+)
 from app.ledger.recordings.redaction import NotRedactable, redacted
 from app.ledger.recordings.wire import RecordedRequest, decode_line
 from app.ledger.units import Hashes
@@ -18,19 +25,22 @@ from app.ledger.units import Hashes
 MARKER = "marker"
 
 
+def configuration(record: Mapping[str, Any] | None) -> Config:
+    """Two endpoints, one with this section."""
+    return parse(
+        {
+            "endpoints": {
+                "chat": {"tasks": ["chat"], "traffic": {"blue": 100}, "record": record},
+                "other": {"tasks": ["chat"], "traffic": {"blue": 100}},
+            },
+            "deployments": {"blue": {"app": "blue", "model": "m"}},
+        }
+    )
+
+
 def recorder(*, enabled: bool = True, **record: Any) -> Recorder:
     found = Recorder(Hashes(b"secret").unit, iter(range(10**6)).__next__, enabled=enabled, clock=lambda: 1000.0)
-    found.configure(
-        parse(
-            {
-                "endpoints": {
-                    "chat": {"tasks": ["chat"], "traffic": {"blue": 100}, "record": record},
-                    "other": {"tasks": ["chat"], "traffic": {"blue": 100}},
-                },
-                "deployments": {"blue": {"app": "blue", "model": "m"}},
-            }
-        )
-    )
+    found.configure(configuration(record))
     return found
 
 
@@ -42,8 +52,15 @@ def pending(of: Recorder, body: Mapping[str, Any], *, task: str = "chat", size: 
     return PendingRequest(scope, 1.5, "0-abc", "openai", task, True, unit, size, body, 200, Usage(7, 3))
 
 
+def ended(of: Recorder, body: Mapping[str, Any], *, task: str = "chat", size: int = 100) -> PendingRequest:
+    """The same, once it is over."""
+    of.end(pending(of, body, task=task, size=size))
+    (found,) = of.take()
+    return found
+
+
 def recorded(body: Mapping[str, Any], *, size: int = 100, **record: Any) -> tuple[str, RecordedRequest]:
-    line = line_of(pending(recorder(**record), body, size=size), redacted)
+    line = line_of(ended(recorder(**record), body, size=size), redacted)
     assert MARKER.encode() not in line.line or record["text"] == "full"
     return line.outcome, decode_line(line.line)
 
@@ -52,6 +69,20 @@ def test_only_endpoints_with_record_are_recorded() -> None:
     assert recorder().scope("chat") is not None
     assert recorder().scope("other") is None
     assert recorder(enabled=False).scope("chat") is None
+
+
+def test_the_secret_is_read_before_the_first_request() -> None:
+    keys: list[str] = []
+
+    def unit_of(key: str) -> int:
+        keys.append(key)
+        return 1
+
+    it = Recorder(unit_of, lambda: 0, enabled=True)
+    it.configure(configuration(None))
+    assert keys == []
+    it.configure(configuration({}))
+    assert keys == [""]
 
 
 def test_a_percentage_takes_whole_units_and_about_as_many_as_it_says() -> None:
@@ -122,7 +153,7 @@ fields = st.sampled_from(
 
 @given(st.dictionaries(fields, json, max_size=8), st.sampled_from(["chat", "completions", "embeddings", "responses"]))
 def test_without_text_no_line_holds_any_whatever_the_body_is(body: dict[str, Any], task: str) -> None:
-    line = line_of(pending(recorder(), body, task=task), redacted)
+    line = line_of(ended(recorder(), body, task=task), redacted)
     assert line.outcome == "recorded"
     assert MARKER.encode() not in line.line
     assert all(type(value) in (int, float) for value in parameters(task, body).values())
@@ -137,7 +168,7 @@ def redacted_or_none(body: Mapping[str, Any], patterns: Sequence[str]) -> dict[s
 
 @given(st.dictionaries(fields, json, max_size=8))
 def test_with_text_what_a_pattern_matches_is_gone_from_every_line(body: dict[str, Any]) -> None:
-    line = line_of(pending(recorder(text="full", redact=[MARKER]), body), redacted_or_none)
+    line = line_of(ended(recorder(text="full", redact=[MARKER]), body), redacted_or_none)
     assert MARKER.encode() not in line.line
 
 
@@ -170,10 +201,18 @@ def test_requests_that_have_no_room_are_counted() -> None:
 
 
 def test_the_bodies_that_wait_are_bounded() -> None:
-    it = recorder(text="full")
-    for _ in range(5):
-        it.end(pending(it, {}, size=10 * 1024 * 1024))
-    assert (len(it.take()), it.lost) == (3, {"chat": 2})
+    it, each = recorder(text="full"), MOST_TEXT_BYTES
+    room = MOST_PENDING_BYTES // each
+    for _ in range(room + 2):
+        it.end(pending(it, {}, size=each))
+    assert it.lost == {"chat": 2}
+    assert len(it.take()) == room
+
+
+def test_a_body_that_nothing_needs_does_not_wait() -> None:
+    assert ended(recorder(), {"prompt": "hi"}).body is None
+    assert ended(recorder(text="full"), {"prompt": "hi"}, size=MOST_TEXT_BYTES + 1).body is None
+    assert ended(recorder(text="full"), {"prompt": "hi"}).body is not None
 
 
 def test_a_batch_is_recorded_as_the_number_of_its_prompts() -> None:

@@ -39,6 +39,7 @@ def test_bodies_are_redacted_one_after_the_other(redactor: Redactor) -> None:
 def test_a_body_that_cannot_be_redacted_has_no_text_and_stops_nothing(redactor: Redactor) -> None:
     assert redactor.redacted({"prompt": [1, 2]}, ["x"]) is None
     assert redactor.redacted({"prompt": "\ud800"}, ["x"]) is None
+    assert redactor.redacted({"prompt": "x", "n": 10**30}, ["x"]) is None
     assert redactor.redacted({"prompt": "x"}, ["x"]) == {"prompt": "[redacted]"}
 
 

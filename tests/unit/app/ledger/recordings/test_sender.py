@@ -2,13 +2,16 @@
 
 import gzip
 from collections import Counter
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.errors import Broken, Unavailable
+from app.ledger.recordings.recorder import Redact
 from app.ledger.recordings.redaction import redacted
-from app.ledger.recordings.sender import MOST_WAITING_BYTES, Sender
+from app.ledger.recordings.sender import MOST_WAITING_BYTES, RecordingSender
 from app.ledger.recordings.wire import RecordingFile, decode_file, decode_line
 from tests.unit.app.ledger.recordings.test_recorder import pending, recorder
 
@@ -24,19 +27,21 @@ class Clock:
 class Rig:
     """A sender, its clock, and a controller that fails as it is told."""
 
-    def __init__(self, most_waiting_bytes: int = MOST_WAITING_BYTES) -> None:
+    def __init__(
+        self, *, redactor: Redact = redacted, most_waiting_bytes: int = MOST_WAITING_BYTES, **record: Any
+    ) -> None:
         self.clock, self.counts = Clock(), Counter[str]()
         self.files: list[RecordingFile] = []
         self.raises: Exception | None = None
         self.attempts = 0
-        self.recorder = recorder()
-        self.sender = Sender(
+        self.recorder = recorder(**record)
+        self.sender = RecordingSender(
             self.recorder,
             self.send,
             self,
             file_s=60,
             most_waiting_bytes=most_waiting_bytes,
-            redact=redacted,
+            redact=redactor,
             clock=self.clock,
         )
 
@@ -134,6 +139,19 @@ async def test_every_request_is_written_down_once_or_counted_as_lost(steps: list
         pass
     assert rig.lines == rig.counts["recorded"]
     assert rig.counts["recorded"] + rig.counts["lost"] == total
+
+
+async def test_a_line_that_cannot_be_made_is_lost_and_holds_nothing_up() -> None:
+    def defect(body: object, patterns: object) -> dict[str, object]:
+        raise ZeroDivisionError
+
+    rig = Rig(redactor=defect, text="full", redact=["x"])
+    rig.request(2)
+    with pytest.raises(ZeroDivisionError):
+        await rig.sender.round(flush=True)
+    assert rig.counts == {"lost": 2}
+    await rig.sender.round(flush=True)
+    assert rig.counts == {"lost": 2}
 
 
 async def test_the_files_that_wait_are_bounded_and_the_oldest_goes_first() -> None:

@@ -175,6 +175,20 @@ async def test_what_was_missed_comes_first_and_nothing_twice(rig: Rig) -> None:
     await client.task
 
 
+async def test_a_client_that_knows_where_it_is_is_not_told_where_the_journal_ends(rig: Rig) -> None:
+    assert rig.controller is not None
+    rig.controller.reader.journal.append(Entry(1002.5, "configuration", None, {}, "w"))  # nobody hears of it
+    live = Live(rig, stream_s=1e9)
+    client = live.connect(query=b"since=1001.5")
+    await client.until("ttft")
+    live.happens("then")
+    await client.until("then")
+    frames = "".join(client.chunks).split("\n\n")
+    assert [frame for frame in frames if frame.startswith("id: ") and "data: " not in frame] == []
+    client.is_gone.set()
+    await client.task
+
+
 async def test_a_quiet_stream_has_comments_and_so_has_one_whose_events_are_for_others(rig: Rig) -> None:
     live = Live(rig, stream_s=1e9, heartbeat_s=0.01)
     client = live.connect("embed team")

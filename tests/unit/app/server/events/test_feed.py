@@ -125,6 +125,19 @@ async def test_a_controller_that_goes_and_comes_back_has_lost_nothing(controller
         assert list(texts(late)) == ["!", "meanwhile", "The controller of experiments started"]
 
 
+async def test_a_controller_that_has_lost_the_last_entry_repeats_nothing(controller: FakeController) -> None:
+    rounds = Rounds()
+    feed = feed_of(controller, rounds)
+    async with AsyncExitStack() as stack:
+        listener = await started(feed, rounds, stack)
+        alarm(controller, "first")
+        controller.reader.journal.append(Entry(1000.5, "alarm", "green-float32", {"text": "lost"}, "w"))
+        await rounds.turn()
+        controller.reader.journal[-1] = Entry(1002.0, "alarm", "green-float32", {"text": "then"}, "x")
+        await rounds.turn()
+        assert list(texts(listener)) == ["…", "first", "lost", "then"]
+
+
 async def test_a_controller_that_is_away_at_first(controller: FakeController) -> None:
     rounds = Rounds()
     feed = feed_of(controller, rounds)

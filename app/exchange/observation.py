@@ -1,0 +1,52 @@
+"""What is kept of a request beside its answer: its exposure, a copy for a shadow, a line in a recording."""
+
+from dataclasses import dataclass
+
+from app.access.caller import Caller
+from app.dialects.base import Call
+from app.exchange import mirroring, recording, written_requests
+from app.exchange.response import ResponseWriter
+from app.exchange.snapshot import Snapshot
+from app.exchange.state import RouterState
+from app.ledger.exposure import Exposure
+from app.ledger.recordings.recorder import PendingRequest
+from app.mirror.original import Original
+from app.routing.traffic import Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Of one request. Each part is None where the endpoint, or the request, is not observed in that way."""
+
+    exposure: Exposure | None
+    original: Original | None
+    pending: PendingRequest | None
+
+
+def begin(
+    state: RouterState,
+    snapshot: Snapshot,
+    caller: Caller,
+    call: Call,
+    assignment: Assignment,
+    writer: ResponseWriter,
+    size: int,
+) -> Observation:
+    """The request is about to be forwarded. `size`: its body's, in bytes."""
+    record = writer.record
+    exposure = recording.drawn(state.ledger, snapshot, caller, call, assignment, record, size)
+    return Observation(
+        exposure,
+        mirroring.to_mirror(state, snapshot, assignment, exposure, size),
+        written_requests.arrived(state.recorder, snapshot, call, assignment, record, size),
+    )
+
+
+def end(observation: Observation, state: RouterState, snapshot: Snapshot, call: Call, writer: ResponseWriter) -> None:
+    """Its response is over."""
+    if observation.exposure is not None:
+        recording.ended(state.ledger, observation.exposure, writer.record)
+    if observation.original is not None:
+        mirroring.mirrored(state, snapshot, call, observation.original, writer)
+    if observation.pending is not None and state.recorder is not None:
+        written_requests.answered(state.recorder, observation.pending, writer.record)

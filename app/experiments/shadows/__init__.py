@@ -1,0 +1,1 @@
+"""Shadows: what mirrored requests say of a deployment beside the one that answered them."""

@@ -1,0 +1,68 @@
+"""What is known of an endpoint's shadow: returned as JSON by the API, rendered as Markdown and as words."""
+
+from typing import Literal
+
+import msgspec
+
+from app.experiments.report import Effect
+
+Side = Literal["higher", "lower", "undecided"]
+"""Where the shadow stands, once the interval leaves out 0 (or the evidence suffices)."""
+
+
+class PairedValue(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of each pair, and its mean. `interval` is a confidence sequence: it holds whenever one looks."""
+
+    metric: str
+    kind: Literal["difference", "ratio", "share", "mean"]
+    """Shadow minus primary; shadow by primary, less 1; the share of pairs; the mean of a number."""
+    pairs: int
+    units: int
+    value: Effect
+    side: Side | None = None
+    """None where there is nothing to be on either side of."""
+
+
+class PairedEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event that an answer has or has not, in pairs. Pairs with it on one side alone tell a difference."""
+
+    event: str
+    pairs: int
+    both: int
+    shadow_only: int
+    primary_only: int
+    ln_e: float
+    """The largest evidence for a difference so far: each unit counts once."""
+    side: Side
+
+
+class ShadowOf(msgspec.Struct, frozen=True, kw_only=True):
+    """The shadow beside one primary. `failed`: copies without an answer, by what went wrong."""
+
+    primary: str
+    compared: int
+    failed: dict[str, int]
+    values: list[PairedValue]
+    events: list[PairedEvent]
+
+
+class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
+    """An endpoint's shadow, since it is one. Times are Unix seconds."""
+
+    endpoint: str
+    shadow: str
+    percent: float
+    since: float
+    at: float
+    alpha: float
+    """Of each interval, and of each event's evidence."""
+    copies: int
+    """That were sent."""
+    tokens: int
+    """That they cost, as far as the engine said."""
+    skipped: dict[str, int]
+    """Requests that were drawn and not copied, by why."""
+    primaries: list[ShadowOf]
+    """The one with most copies first."""
+    headline: str
+    warnings: list[str] = []

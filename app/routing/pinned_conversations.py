@@ -1,0 +1,178 @@
+"""Conversations that have begun during the time after a change of weights, and the deployment of each.
+
+Every router keeps those of all routers: they exchange theirs through the controller (`ledger.hearing`).
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+MOST_PINS = 200_000
+"""Of all endpoints together; the oldest go."""
+
+MOST_AT_ONCE = 8192
+"""Handed out with one batch."""
+
+_MOST_UNPINNED = 10_000
+
+
+class Pinned(NamedTuple):
+    """Conversations of one endpoint on one deployment. `until`: in Unix seconds."""
+
+    endpoint: str
+    deployment: str
+    until: float
+    conversations: list[int]
+
+
+class _Pin(NamedTuple):
+    number: int
+    deployment: str
+    is_own: bool
+
+
+class PinnedConversations:
+    """A conversation is known by a hash. `missed` is called with an endpoint and a cause when a running conversation
+    does not get its deployment. `clock` returns Unix seconds."""
+
+    def __init__(
+        self,
+        missed: Callable[[str, str], None],
+        clock: Callable[[], float] = time.time,
+        *,
+        most: int = MOST_PINS,
+    ) -> None:
+        self.missed, self.now = missed, clock
+        self._most = most
+        self._number = self._size = 0
+        self._pins: dict[str, OrderedDict[int, _Pin]] = {}
+        self._until: dict[str, float] = {}
+        """By endpoint: when its pins end."""
+        self._own_until: dict[str, float] = {}
+        """By endpoint: when the time ends by this router's configuration."""
+        self._unsent: dict[tuple[str, int], str] = {}
+        self._untold: set[str] = set()
+        self._unpinned: OrderedDict[tuple[str, int], str] = OrderedDict()
+
+    def configure(self, until: Mapping[str, float]) -> None:
+        """When the time after the last change ends, of the endpoints that have had one."""
+        self._untold |= {endpoint for endpoint, at in until.items() if at != self._own_until.get(endpoint)}
+        self._own_until = dict(until)
+        for endpoint, at in until.items():
+            self._until[endpoint] = max(at, self._until.get(endpoint, 0.0))
+        self.expire()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether conversations are being pinned."""
+        now = self.now()
+        return any(until > now for until in self._own_until.values())
+
+    def sizes(self) -> dict[str, int]:
+        """How many conversations are pinned, by endpoint."""
+        return {endpoint: len(pins) for endpoint, pins in self._pins.items()}
+
+    def until(self, endpoint: str) -> float | None:
+        """When the endpoint's pins end; None if there are none to keep."""
+        return self._until.get(endpoint)
+
+    def pin(self, endpoint: str, conversation: int, deployment: str) -> None:
+        """The conversation has begun, on this deployment."""
+        if self.deployment(endpoint, conversation) != deployment:
+            self._unsent[endpoint, conversation] = deployment
+            self._keep(endpoint, conversation, deployment, is_own=True)
+
+    def move(self, endpoint: str, moved: Mapping[str, str]) -> None:
+        """The endpoint's conversations on some deployments are on others from now on: for good, where a stop has moved
+        them and is lifted. Others hear it, who might hear the former pins only now. Takes milliseconds."""
+        pins = self._pins.get(endpoint, OrderedDict())
+        for conversation, pin in pins.items():
+            if (to := moved.get(pin.deployment)) is not None:
+                pins[conversation] = pin._replace(deployment=to)
+                if pin.is_own:
+                    self._unsent[endpoint, conversation] = to
+
+    def deployment(self, endpoint: str, conversation: int) -> str | None:
+        """Where the conversation has begun; None if it is not pinned."""
+        pins = self._pins.get(endpoint)
+        pin = pins.get(conversation) if pins is not None else None
+        return pin.deployment if pin is not None else None
+
+    def follows_earlier_weights(self, endpoint: str, conversation: int, deployment: str) -> None:
+        """A running conversation without a pin was given to this deployment: should a pin come, that was a miss."""
+        self._unpinned[endpoint, conversation] = deployment
+        if len(self._unpinned) > _MOST_UNPINNED:
+            self._unpinned.popitem(last=False)
+
+    def heard(self, pinned: Pinned) -> None:
+        """Pins of other routers."""
+        if pinned.until <= self.now():
+            return
+        endpoint = pinned.endpoint
+        self._until[endpoint] = max(pinned.until, self._until.get(endpoint, 0.0))
+        for conversation in pinned.conversations:
+            given = self._unpinned.pop((endpoint, conversation), pinned.deployment)
+            if given != pinned.deployment:
+                self.missed(endpoint, "late")
+            if (endpoint, conversation) not in self._unsent:  # this router's own is newer
+                self._keep(endpoint, conversation, pinned.deployment, is_own=False)
+
+    def unsent(self) -> list[Pinned]:
+        """What the controller has yet to hear: pins, and until when an endpoint's count."""
+        found: dict[tuple[str, str], list[int]] = {(endpoint, ""): [] for endpoint in self._untold}
+        for (endpoint, conversation), deployment in islice(self._unsent.items(), MOST_AT_ONCE):
+            found.setdefault((endpoint, deployment), []).append(conversation)
+        return [
+            Pinned(endpoint, deployment, self._until[endpoint], conversations)
+            for (endpoint, deployment), conversations in found.items()
+            if endpoint in self._until
+        ]
+
+    def sent(self, pinned: Sequence[Pinned]) -> None:
+        """The controller has these."""
+        for it in pinned:
+            if not it.deployment:
+                self._untold.discard(it.endpoint)
+            for conversation in it.conversations:
+                if self._unsent.get((it.endpoint, conversation)) == it.deployment:
+                    del self._unsent[it.endpoint, conversation]
+
+    def send_again(self) -> None:
+        """The controller has forgotten everything: it hears all that has begun here."""
+        self._untold = set(self._own_until)
+        self._unsent |= {
+            (endpoint, conversation): pin.deployment
+            for endpoint, pins in self._pins.items()
+            for conversation, pin in pins.items()
+            if pin.is_own
+        }
+
+    def expire(self) -> None:
+        """Forgets the pins of endpoints whose time is over."""
+        now = self.now()
+        over = {endpoint for endpoint, until in self._until.items() if until <= now}
+        for endpoint in over:
+            del self._until[endpoint]
+            self._size -= len(self._pins.pop(endpoint, ()))
+        if over:
+            self._unsent = {key: it for key, it in self._unsent.items() if key[0] not in over}
+            self._unpinned = OrderedDict((key, it) for key, it in self._unpinned.items() if key[0] not in over)
+            self._untold -= over
+            self._own_until = {endpoint: at for endpoint, at in self._own_until.items() if endpoint not in over}
+
+    def _keep(self, endpoint: str, conversation: int, deployment: str, *, is_own: bool) -> None:
+        pins = self._pins.setdefault(endpoint, OrderedDict())
+        self._number += 1
+        self._size += conversation not in pins
+        pins[conversation] = _Pin(self._number, deployment, is_own)
+        pins.move_to_end(conversation)
+        if self._size > self._most:
+            endpoint = min((it for it in self._pins if self._pins[it]), key=self._oldest)
+            conversation, _ = self._pins[endpoint].popitem(last=False)
+            self._unsent.pop((endpoint, conversation), None)
+            self._size -= 1
+
+    def _oldest(self, endpoint: str) -> int:
+        return next(iter(self._pins[endpoint].values())).number

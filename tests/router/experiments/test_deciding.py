@@ -1,0 +1,192 @@
+"""Decisions, reports and events of a ramp: over HTTP, on the real router, the real controller, a control plane."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import httpx
+import pytest
+
+from app.config.schema import parse
+from app.server.application import Router
+from app.upstream.target import RuntimeEnvironment
+from deployments.cli.main import main
+from tests.router.conftest import Rig
+from tests.support.fake_control_plane import MemoryControl
+from tests.support.live_controller import LiveController
+from tests.support.servers import ServerPool
+
+EXPERIMENT = "/api/experiments/first"
+_PATIENCE_S = 30.0
+
+
+class Ramped:
+    """The experiment `first` on the endpoint `chat`: a ramp to 50 % that waits for a manager, from 1 %."""
+
+    def __init__(self, rig: Rig, directory: Path) -> None:
+        chat = {"tasks": ["chat"], "traffic": {"blue": 99, "green": 1}, "sticky": {"by": "user"}}
+        section = {
+            "endpoint": "chat",
+            "control": "blue",
+            "treatments": ["green"],
+            "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+            "ramp": {"steps": [1, 25, 50], "advance": "manual"},
+        }
+        self.config = {
+            **rig.config,
+            "ledger": {"url": "ledger"},
+            "endpoints": {**rig.config["endpoints"], "chat": chat},
+            "experiments": {"first": section},
+        }
+        self.control = MemoryControl(self.config, self.take)
+        self.control.delivers_at_once = True
+        self.controller = LiveController(directory, self.control)
+        environment = RuntimeEnvironment(internal_key="internal")
+        self.router = Router(environment, control=self.control, controller=self.controller, send_every_s=0.02)
+        self.url = ""
+        self.take(self.config)
+
+    def take(self, config: Any) -> None:
+        self.router.reconfigure(config)
+        self.controller.configure(parse(config))
+
+    def get(self, **query: str) -> httpx.Response:
+        return httpx.get(f"{self.url}{EXPERIMENT}", params=query).raise_for_status()
+
+    def until(self, holds: Callable[[dict[str, Any]], bool]) -> httpx.Response:
+        """The experiment, once what is done with it is as it should be."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not holds((answer := self.get()).json()["acting"]):
+            assert time.monotonic() < deadline, answer.text
+            time.sleep(0.02)
+        return answer
+
+    def decide(self, action: str, tag: str) -> httpx.Response:
+        body = {"action": action, "reason": "as agreed"}
+        return httpx.post(f"{self.url}{EXPERIMENT}/decision", json=body, headers={"if-match": tag})
+
+    def report(self) -> str:
+        return httpx.get(f"{self.url}{EXPERIMENT}/report", params={"format": "text"}).text
+
+    @property
+    def traffic(self) -> Any:
+        return self.control.config["endpoints"]["chat"]["traffic"]
+
+
+@pytest.fixture
+def ramped(rig: Rig, servers: ServerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ramped]:
+    monkeypatch.chdir(tmp_path)  # the ledger's directory, with the units' secret
+    ramped = Ramped(rig, tmp_path)
+    with servers.host(ramped.router.app) as ramped.url:
+        yield ramped
+    ramped.controller.close()
+
+
+class Listening:
+    """A client of `/api/events`, in a thread until its stream ends or the server does."""
+
+    def __init__(self, url: str, **query: str) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._thread = Thread(target=self._read, args=(url, query), daemon=True)
+        self._thread.start()
+
+    def _read(self, url: str, query: dict[str, str]) -> None:
+        with suppress(httpx.HTTPError), httpx.stream("GET", f"{url}/api/events", params=query, timeout=60) as stream:
+            kind = ""
+            for line in stream.iter_lines():
+                kind = line.removeprefix("event: ") if line.startswith("event: ") else kind
+                if line.startswith("data: "):
+                    self.events.append({"kind": kind, **json.loads(line.removeprefix("data: "))})
+
+    def until(self, kind: str, text: str = "") -> dict[str, Any]:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not (found := [it for it in self.events if it["kind"] == kind and text in it["text"]]):
+            assert time.monotonic() < deadline, self.events
+            time.sleep(0.02)
+        return found[-1]
+
+
+def test_a_step_is_decided_made_and_told(ramped: Ramped) -> None:
+    seen = ramped.until(lambda acting: acting["step"] == 0 and acting["next_share"] == 25 and acting["revision"] > 0)
+    listening = Listening(ramped.url, since="0")
+    listening.until("ramp", "green 1 %")
+    assert "a manager's `advance`" in ramped.report()
+    assert "switchyard experiments decide first advance --reason TEXT" in ramped.report()
+
+    dry = httpx.post(
+        f"{ramped.url}{EXPERIMENT}/decision?dry_run=true", json={"action": "advance", "reason": "what if"}
+    ).json()
+    assert (dry["before"], dry["after"]) == ({"blue": 99, "green": 1}, {"blue": 75, "green": 25})
+    assert ramped.get().headers["etag"] == seen.headers["etag"]
+    made = ramped.decide("advance", seen.headers["etag"])
+    assert made.status_code == 200, made.text
+    ramped.until(lambda acting: acting["share"] == 25 and acting["step"] == 1)
+    assert ramped.traffic == {"blue": 75, "green": 25}
+    decision = listening.until("decision")
+    assert (decision["action"], decision["reason"], decision["endpoint"]) == ("advance", "as agreed", "chat")
+    assert listening.until("plan", "green 25 %")["by"] == "experiment first"
+    assert listening.until("done")["weights"] == {"blue": 75, "green": 25}
+    assert "the ramp is at step 2, and the treatment has 25 % of the traffic" in " ".join(ramped.report().split())
+    assert ramped.decide("advance", seen.headers["etag"]).status_code == 412
+
+
+def test_a_rollback_and_the_way_back(ramped: Ramped) -> None:
+    ramped.until(lambda acting: acting["revision"] > 0)
+    body = {"action": "rollback", "reason": "what if"}
+    dry = httpx.post(f"{ramped.url}{EXPERIMENT}/decision?dry_run=true", json=body).json()
+    assert (dry["after"], dry["stopped"], dry["state"]) == ({"blue": 100, "green": 0}, ["green"], "paused")
+    rolled = ramped.decide("rollback", "*")
+    assert rolled.status_code == 200, rolled.text
+    seen = ramped.until(lambda acting: acting["share"] == 0 and not acting["stopped"])
+    assert ramped.traffic == {"blue": 100, "green": 0}
+    text = ramped.report()
+    assert "Paused" in text
+    assert "To go on: switchyard experiments decide first resume --reason TEXT" in text
+    assert "rollback" in text.partition("What is done about it")[2]
+    assert ramped.decide("resume", seen.headers["etag"]).status_code == 200
+    ramped.until(lambda acting: acting["state"] == "running" and acting["share"] == 1)
+
+
+def test_a_decision_that_makes_no_sense_says_why(ramped: Ramped) -> None:
+    seen = ramped.until(lambda acting: acting["revision"] > 0)
+    body = {"action": "pause", "reason": "what if"}
+    dry = httpx.post(f"{ramped.url}{EXPERIMENT}/decision?dry_run=true", json=body).json()
+    assert (dry["before"], dry["stopped"], dry["state"]) == (dry["after"], [], "paused")
+    refused = ramped.decide("resume", seen.headers["etag"])
+    assert (refused.status_code, refused.json()["error"]["message"]) == (
+        409,
+        "The experiment runs: there is nothing to resume",
+    )
+
+
+def test_the_command_decides_and_the_metrics_say_so(ramped: Ramped, capsys: pytest.CaptureFixture[str]) -> None:
+    ramped.until(lambda acting: acting["revision"] > 0)
+    decide = ["experiments", "decide", "first", "pause", "--reason", "lunch", "--yes", "--url", ramped.url]
+    assert main(decide) == 0
+    told = capsys.readouterr()
+    assert "Now: running, green has 1 % of the traffic (step 1)." in told.err
+    assert "Now: paused, green has 1 % of the traffic (step 1)." in told.out
+    assert "until a manager resumes" in told.out
+    metrics = httpx.get(f"{ramped.url}/metrics").text
+    assert 'switchyard_experiment_state{endpoint="chat",experiment="first",state="paused"} 1.0' in metrics
+    assert 'switchyard_experiment_step{endpoint="chat",experiment="first"} 1.0' in metrics
+    assert 'switchyard_experiment_share{endpoint="chat",experiment="first"} 1.0' in metrics
+    assert main(["experiments", "list", "--url", ramped.url]) == 0
+    assert "paused" in capsys.readouterr().out
+
+
+def test_a_client_that_comes_back_has_missed_nothing_though_the_controller_was_replaced(ramped: Ramped) -> None:
+    ramped.until(lambda acting: acting["revision"] > 0)
+    first = Listening(ramped.url, since="0")
+    begun = first.until("ramp")
+    ramped.controller.replaced()
+    ramped.decide("pause", "*").raise_for_status()
+    second = Listening(ramped.url, since=str(begun["at"]))
+    second.until("decision", "pause")
+    first.until("decision", "pause")
+    assert [it["kind"] for it in second.events].count("ramp") == 0
+    assert [it["kind"] for it in first.events if it["at"] > begun["at"]] == [it["kind"] for it in second.events]

@@ -1,0 +1,127 @@
+"""Facts for the machine of acting: an experiment with evidence of which a test says only what matters."""
+
+from typing import Any
+
+import msgspec
+
+from app.config.experiments import Experiment
+from app.experiments.acting.facts import Facts
+from app.experiments.report import Alarm, Comparison, Decision, Effect, GuardrailStatus, Report, SampleRatio, Treated
+from app.experiments.report import Verdict as Found
+
+START = 1000.0
+RAMP: dict[str, Any] = {"steps": [1, 5, 50, 100], "hold_s": 60, "min_units": 10, "freeze_s": 3600}
+
+
+def experiment(**fields: Any) -> Experiment:
+    """Green against blue, with a ramp."""
+    base = {
+        "endpoint": "chat",
+        "control": "blue",
+        "treatments": ["green"],
+        "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+        "ramp": RAMP,
+    }
+    return Experiment.model_validate(base | fields)
+
+
+def compared(verdict: Found, treatment: str = "green", *, not_worse: bool = False) -> Comparison:
+    """A primary metric."""
+    return Comparison(
+        metric="ttft",
+        statistic="geometric_mean",
+        role="primary",
+        treatment=treatment,
+        better="lower",
+        scale="relative",
+        minimal_effect=0.05,
+        alpha=0.05,
+        effect=Effect(),
+        verdict=verdict,
+        not_worse=not_worse,
+        since=START,
+    )
+
+
+def alarmed(action: str, treatment: str = "green", at: float = START + 1, event: str = "error") -> GuardrailStatus:
+    """A guardrail that has an alarm."""
+    return GuardrailStatus(
+        event=event,
+        treatment=treatment,
+        limit="at most 1.5 times control's rate",
+        action=action,
+        ln_e=9.0,
+        threshold=6.0,
+        detector=0.0,
+        alarm=True,
+        alarmed_at=at,
+        events={"blue": 0, treatment: 9},
+    )
+
+
+def report_of(
+    section: Experiment,
+    *,
+    guardrails: list[GuardrailStatus] | None = None,
+    primary: list[Comparison] | None = None,
+    alarms: list[Alarm] | None = None,
+    decision: Decision = "keep_going",
+    decisions: dict[str, Decision] | None = None,
+    units: int = 100,
+    treated: Treated | None = None,
+) -> Report:
+    """`units`: on each treatment since the step began."""
+    return Report(
+        experiment="trial",
+        endpoint="chat",
+        mode=section.mode,
+        state=section.state,
+        control=section.control,
+        treatments=list(section.treatments),
+        at=START,
+        started_at=START,
+        decision=decision,
+        decisions=decisions if decisions is not None else dict.fromkeys(section.treatments, decision),
+        headline="",
+        details=[],
+        next="Next: keep going.",
+        weights={},
+        units={},
+        requests={},
+        treated=treated or Treated(),
+        step_units=dict.fromkeys(section.treatments, units),
+        served={},
+        forced={},
+        carried={},
+        rows_lost={},
+        in_flight={},
+        primary=primary or [],
+        secondary=[],
+        guardrails=guardrails or [],
+        sample_ratio=SampleRatio(ln_e=0.0, alarm=False, plans=[]),
+        alarms=alarms or [],
+        warnings=[],
+        strata=1,
+    )
+
+
+def facts(section: Experiment | None = None, green: int = 5, **fields: Any) -> Facts:
+    """`fields` of `Facts`, or of `report_of`."""
+    section = section or experiment()
+    of_facts = {name: fields.pop(name) for name in list(fields) if name in Facts.__dataclass_fields__}
+    base: dict[str, Any] = {
+        "name": "trial",
+        "experiment": section,
+        "traffic": {"blue": 100 - green, "green": green},
+        "planned_by": None,
+        "is_temporary": False,
+        "can_move": True,
+        "settled": True,
+        "report": report_of(section, **fields),
+    }
+    return Facts(**(base | of_facts))
+
+
+def silencing(kind: str) -> Alarm:
+    """An alarm with which no evidence counts."""
+    return msgspec.convert({"kind": kind, "at": START, "text": f"Something about {kind}."}, Alarm)

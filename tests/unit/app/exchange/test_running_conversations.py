@@ -1,0 +1,207 @@
+"""No conversation changes its deployment in the time after a change, except away from a stopped one.
+
+Several routers, with the real rules, pins and exchange of pins; plans and files change the weights, deployments are
+stopped, and turns of conversations come to any router. Pins travel faster than a conversation's next turn comes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from app.config.schema import Config, Deployment, Endpoint, Sticky
+from app.control_plane import Authorship, Wanted, planned
+from app.exchange.snapshot_builder import SnapshotBuilder
+from app.experiments.pins import PinExchange
+from app.ledger.hearing import Hearing
+from app.ledger.ledger import Ledger
+from app.ledger.wire import Acknowledgement, Stop
+from app.routing.pinned_conversations import PinnedConversations
+from app.routing.rules import Turn
+from app.routing.traffic import rendezvous
+
+PIN_S = 100.0
+CONTROL, TREATMENTS = "a", ["b", "c"]
+ARMS = [CONTROL, *TREATMENTS]
+WEIGHTS = [
+    {"a": 100, "b": 0, "c": 0},
+    {"a": 50, "b": 50, "c": 0},
+    {"a": 20, "b": 40, "c": 40},
+    {"a": 0, "b": 100, "c": 0},
+    {"a": 10, "b": 20, "c": 70},
+    {"a": 60, "b": 10, "c": 30},
+]
+DEPLOYMENTS = {name: Deployment(url=f"http://{name}", model="m") for name in ARMS}
+CONVERSATIONS = 12
+USERS = [f"user-{number}" for number in range(8)]
+
+
+def by_file(weights: Mapping[str, int]) -> Endpoint:
+    """As a file declares it."""
+    return Endpoint(tasks=("chat",), traffic=dict(weights), sticky=Sticky(by="user"), pin_s=PIN_S)
+
+
+class OneRouter:
+    """What a router keeps of the endpoint; `clock` is everybody's."""
+
+    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+        self.name, self.clock = name, clock
+        self.pins = PinnedConversations(lambda endpoint, cause: None, clock)
+        self.builder = SnapshotBuilder(Ledger(lambda url: b"s" * 32), self.pins, clock)
+        self.hearing = Hearing(self.pins, lambda: True, self._stop, lambda sizes: None)
+
+    def configure(self, endpoint: Endpoint) -> None:
+        self.snapshot = self.builder.configured(Config(endpoints={"chat": endpoint}, deployments=DEPLOYMENTS), {})
+
+    def _stop(self, stops: Sequence[Stop]) -> None:
+        self.snapshot = self.builder.stopped(stops) or self.snapshot
+
+    def exchange(self, controller: PinExchange, stops: list[Stop]) -> None:
+        pins, seen = self.hearing.told()
+        controller.take(self.name, pins, self.clock())
+        told, end = controller.after(seen, self.name)
+        self.hearing.heard(Acknowledgement(0, 0, controller=controller.id, stops=stops, pins=told, pins_end=end))
+        self.hearing.tidy()
+
+    def answers(self, user: str, turn: Turn) -> str:
+        if (rules := self.snapshot.rules.get("chat")) is None:
+            return rendezvous(user, self.snapshot.config.endpoints["chat"].traffic)
+        return rules.decide(user, Random(1), lambda name: False, lambda: turn).deployment
+
+
+class RunningConversations(RuleBasedStateMachine):
+    """`last` is each conversation's last turn: on which router, by whom, when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.controller = PinExchange()
+        self.stops: list[Stop] = []
+        self.stopped_until: dict[str, float] = {}
+        self.endpoint = by_file(WEIGHTS[0])
+        self.routers: list[OneRouter] = []
+        self.last: dict[int, tuple[OneRouter, str, float]] = {}
+        self.changed_at = self.ended_at = float("-inf")
+        """When the weights changed last, and when the time after an earlier change was over."""
+        self.unplanned_at = float("-inf")
+        """When something last happened that a router which starts later cannot know."""
+
+    @initialize(routers=st.integers(1, 3))
+    def begin(self, routers: int) -> None:
+        for _ in range(routers):
+            self._start()
+
+    def _start(self) -> None:
+        router = OneRouter(f"router-{len(self.routers)}", lambda: self.now)
+        router.configure(self.endpoint)
+        router.exchange(self.controller, self.stops)
+        self.routers.append(router)
+
+    def _deliver(self, new: Endpoint) -> None:
+        if {n: w for n, w in new.traffic.items() if w} != {n: w for n, w in self.endpoint.traffic.items() if w}:
+            self._change()
+        self.endpoint = new
+        for router in self.routers:
+            router.configure(new)
+
+    def _change(self) -> None:
+        self.ended_at, self.changed_at = self._last_end, self.now
+
+    @property
+    def _last_end(self) -> float:
+        """Until when no conversation had to stay that has not had a turn since."""
+        over = self.changed_at + PIN_S
+        return over if over <= self.now else self.ended_at
+
+    @rule(weights=st.sampled_from(WEIGHTS))
+    def a_plan_changes_the_weights(self, weights: Mapping[str, int]) -> None:
+        self._deliver(planned(self.endpoint, Wanted(weights), Authorship("boss", self.now)))
+        self.everybody_says_something(0, 1, True)
+
+    @rule(weights=st.sampled_from(WEIGHTS))
+    def a_file_changes_the_weights(self, weights: Mapping[str, int]) -> None:
+        self.unplanned_at = self.now
+        self._deliver(by_file(weights))
+
+    @rule(treatment=st.sampled_from(TREATMENTS))
+    def a_treatment_is_stopped(self, treatment: str) -> None:
+        if treatment not in self._stopped:
+            self.stops = [*self.stops, Stop(f"stop-{self.now}", "chat", treatment, CONTROL)]
+            self._everybody_hears()
+            self.everybody_says_something(0, 1, False)
+
+    @precondition(lambda self: self.stops)
+    @rule()
+    def a_stop_is_lifted(self) -> None:
+        """The plan that says the same may be there or not."""
+        lifted, *self.stops = self.stops
+        self.stopped_until[lifted.deployment] = self.now
+        self.unplanned_at = self.now
+        if self.endpoint.traffic[lifted.deployment] > 0:
+            self._change()
+        self._everybody_hears()
+        self.everybody_says_something(1, 1, False)
+
+    @precondition(lambda self: self.stops)
+    @rule()
+    def a_rollback_is_planned_and_its_stop_lifted(self) -> None:
+        stop, *self.stops = self.stops
+        self.stopped_until[stop.deployment] = self.now
+        weights = dict(self.endpoint.traffic)
+        weights[CONTROL] += weights[stop.deployment]
+        weights[stop.deployment] = 0
+        wanted = Wanted(weights, withdrawn={stop.deployment: CONTROL})
+        self._deliver(planned(self.endpoint, wanted, Authorship("controller", self.now)))
+        self._everybody_hears()
+
+    def _everybody_hears(self) -> None:
+        for router in self.routers:
+            router.exchange(self.controller, self.stops)
+
+    @property
+    def _stopped(self) -> set[str]:
+        return {it.deployment for it in self.stops}
+
+    @rule(seconds=st.sampled_from([0.5, 5.0, 30.0, 60.0, 99.0, 101.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @precondition(lambda self: len(self.routers) < 5 and self.now - self.unplanned_at >= PIN_S)
+    @rule()
+    def another_router_starts(self) -> None:
+        self._start()
+
+    @rule()
+    def the_controller_is_replaced(self) -> None:
+        self.controller = PinExchange()
+        for _ in range(2):
+            self._everybody_hears()
+
+    @rule(first=st.integers(0, 4), step=st.integers(0, 4), begins=st.booleans())
+    def everybody_says_something(self, first: int, step: int, begins: bool) -> None:
+        """On one router, or here and there."""
+        for number, conversation in enumerate(range(CONVERSATIONS)):
+            if begins or conversation in self.last:
+                self.a_turn(conversation, first + number * step)
+
+    @rule(conversation=st.integers(0, CONVERSATIONS - 1), router=st.integers(0, 4))
+    def a_turn(self, conversation: int, router: int) -> None:
+        self.now += 0.125
+        chosen = self.routers[router % len(self.routers)]
+        before = self.last.get(conversation)
+        for _ in range(2):
+            self._everybody_hears()
+        answers = chosen.answers(USERS[conversation % len(USERS)], Turn(before is not None, conversation))
+        assert answers not in self._stopped
+        if before is not None and not self._was_stopped(before[1], before[2]) and self._last_end <= before[2]:
+            assert answers == before[1], (conversation, before[0].name, chosen.name)
+        self.last[conversation] = (chosen, answers, self.now)
+
+    def _was_stopped(self, deployment: str, since: float) -> bool:
+        return deployment in self._stopped or self.stopped_until.get(deployment, 0.0) >= since
+
+
+TestRunningConversations = RunningConversations.TestCase
+TestRunningConversations.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)

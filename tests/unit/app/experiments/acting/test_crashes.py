@@ -1,0 +1,258 @@
+"""Crashes between any two effects, two controllers at once, changes by others: acting ends where it would have without.
+
+The controllers are real, with their journal in a directory; only the evidence is said by the test.
+"""
+
+import tempfile
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from app.config.schema import parse
+from app.control_plane import Delivery
+from app.errors import Unavailable
+from app.experiments.acting.changes import Change, carry_out
+from app.experiments.acting.state import states_of
+from app.experiments.controller import Controller
+from app.experiments.report import Report
+from app.experiments.storage.writing import Outcome
+from app.ledger.wire import Stop, decode_acknowledgement, encode
+from tests.support.acting_facts import alarmed
+from tests.support.exposures import batch
+from tests.support.fake_analysis import FakeAnalysis, same_run
+from tests.support.fake_control_plane import MemoryControl
+from tests.support.stage import plain
+
+STEPS = [5, 25, 50]
+RAMP = {"steps": STEPS, "hold_s": 60, "min_units": 10, "freeze_s": 1e6}
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """What never really waits."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("it waits")
+
+
+class Watched(MemoryControl):
+    """It sees that the experiment takes one step at a time, and no other."""
+
+    async def replace(self, expected: Any, wanted: Any) -> None:
+        await super().replace(expected, wanted)
+        before, after = (parse(it).endpoints["chat"].traffic["green"] for it in (expected, wanted))
+        assert after == 0 or after == min(step for step in STEPS if step > before), (before, after)
+
+
+class Evidence:
+    """What every analysis says, whichever controller it belongs to."""
+
+    def __init__(self) -> None:
+        self.alarmed_at: float | None = None
+
+    def analysis(self, *arguments: Any) -> "Said":
+        return Said(self, *arguments)
+
+
+class Said(FakeAnalysis):
+    """The evidence of the test."""
+
+    def __init__(self, evidence: Evidence, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._evidence = evidence
+
+    def report(self, now: float) -> Report:
+        at = self._evidence.alarmed_at
+        rails = [] if at is None else [alarmed("rollback", at=at)]
+        return msgspec.structs.replace(super().report(now), step_units={"green": 100}, guardrails=rails)
+
+
+class Running:
+    """A controller whose rounds of writing wait for the test, and what its host holds at the moment."""
+
+    def __init__(self, directory: Path, evidence: Evidence, control: Watched, clock: Callable[[], float]) -> None:
+        self.rounds: list[tuple[Callable[[], Outcome], Future[Outcome]]] = []
+        self.changes: list[Change] = []
+        self.outcomes: list[tuple[Change, str | None]] = []
+        self.control = control
+        config = parse(control.config)
+        self.controller = Controller(
+            config.ledger,
+            base=directory,
+            analysis_factory=evidence.analysis,
+            same_run=same_run,
+            clock=clock,
+            can_move=True,
+            submit=self._submit,
+        )
+        self.read()
+
+    def _submit(self, work: Callable[[], Outcome]) -> "Future[Outcome]":
+        self.rounds.append((work, Future()))
+        return self.rounds[-1][1]
+
+    def write(self) -> None:
+        work, future = self.rounds.pop(0)
+        future.set_result(work())
+
+    def read(self) -> None:
+        config = parse(self.control.config)
+        self.controller.configure(config, settled=self.control.delivery is Delivery.SETTLED)
+
+    @property
+    def stops(self) -> list[Stop]:
+        return decode_acknowledgement(self.controller.ingest(encode(batch(0, oldest=0)))).stops
+
+
+class Crashes(RuleBasedStateMachine):
+    """One endpoint, one experiment, up to two controllers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temporary = tempfile.TemporaryDirectory(prefix="acting-")
+        self.now = 1000.0
+        self.control = Watched(plain(0, ramp=RAMP), lambda config: None)
+        self.evidence = Evidence()
+        self.others: int | None = None
+        """What somebody else set last."""
+        self.running = [self._start()]
+
+    def _start(self) -> Running:
+        return Running(Path(self.temporary.name), self.evidence, self.control, lambda: self.now)
+
+    @property
+    def green(self) -> int:
+        traffic: dict[str, int] = self.control.config["endpoints"]["chat"]["traffic"]
+        return traffic["green"]
+
+    def _of(self, number: int) -> Running:
+        return self.running[number % len(self.running)]
+
+    @rule(seconds=st.sampled_from([0.2, 1.0, 30.0, 61.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(number=st.integers(0, 1))
+    def tick(self, number: int) -> None:
+        self._of(number).controller.tick()
+
+    @rule(number=st.integers(0, 1))
+    def write(self, number: int) -> None:
+        if self._of(number).rounds:
+            self._of(number).write()
+
+    @rule(number=st.integers(0, 1))
+    def read(self, number: int) -> None:
+        self._of(number).read()
+
+    @rule(number=st.integers(0, 1))
+    def ask_for_changes(self, number: int) -> None:
+        it = self._of(number)
+        if not it.changes and not it.outcomes:
+            it.changes = it.controller.changes()
+
+    @rule(number=st.integers(0, 1))
+    def compare_and_set(self, number: int) -> None:
+        it = self._of(number)
+        for change in it.changes:
+            it.outcomes.append((change, run(carry_out(self.control, change, self.now))))
+        it.changes = []
+
+    @rule(number=st.integers(0, 1))
+    def hear_the_outcome(self, number: int) -> None:
+        it = self._of(number)
+        for change, refusal in it.outcomes:
+            it.controller.changed(change, refusal)
+            it.read()
+        it.outcomes = []
+
+    @rule()
+    def deliver(self) -> None:
+        self.control.deliver()
+
+    @rule()
+    def fail_or_recover(self) -> None:
+        self.control.failure = None if self.control.failure else Unavailable("away")
+
+    @rule(number=st.integers(0, 1), is_written=st.booleans())
+    def crash(self, number: int, is_written: bool) -> None:
+        """With or without what it was writing."""
+        if is_written and self._of(number).rounds:
+            self._of(number).write()
+        self.running[number % len(self.running)] = self._start()
+
+    @rule()
+    @precondition(lambda self: len(self.running) == 1)
+    def another_one_starts(self) -> None:
+        self.running.append(self._start())
+
+    @rule(number=st.integers(0, 1))
+    @precondition(lambda self: len(self.running) == 2)
+    def one_ends(self, number: int) -> None:
+        del self.running[number]
+
+    @rule()
+    @precondition(lambda self: self.evidence.alarmed_at is None)
+    def alarm(self) -> None:
+        self.evidence.alarmed_at = self.now
+
+    @rule(green=st.sampled_from([0, 10, 30, 80]))
+    @precondition(lambda self: self.others is None and self.evidence.alarmed_at is None)
+    def somebody_else_changes_the_traffic(self, green: int) -> None:
+        if green == self.green:
+            return
+        chat = self.control.config["endpoints"]["chat"]
+        plan = {"generation": chat.get("plan", {}).get("generation", 0) + 1, "by": "bob"}
+        chat = {**chat, "traffic": {"blue": 100 - green, "green": green}, "plan": plan}
+        self.control.config = {**self.control.config, "endpoints": {"chat": chat}}
+        self.others = green
+
+    @invariant()
+    def only_an_alarm_stops(self) -> None:
+        for it in self.running:
+            assert self.evidence.alarmed_at is not None or not it.stops
+
+    def teardown(self) -> None:
+        with self.temporary:
+            self.where_it_ends()
+
+    def where_it_ends(self) -> None:
+        """Nothing fails any more, and there is one controller."""
+        self.control.failure = None
+        for it in self.running[1:]:
+            it.changes, it.outcomes = [], []
+        del self.running[1:]
+        (it,) = self.running
+        for _ in range(60):
+            self.now += 20
+            it.controller.tick()
+            self.ask_for_changes(0)
+            self.compare_and_set(0)
+            self.hear_the_outcome(0)
+            while it.rounds:
+                it.write()
+                it.controller.tick()
+            self.control.deliver()
+            it.read()
+        state = states_of(it.controller.entries())["trial"]
+        assert it.stops == []
+        assert state.intent is None
+        if self.evidence.alarmed_at is not None:
+            assert (self.green, state.phase, state.cause) == (0, "paused", "alarm")
+        elif state.phase == "paused":
+            assert (state.cause, self.green) == ("superseded", self.others)
+        else:
+            assert self.green in (STEPS[-1], self.others if (self.others or 0) > STEPS[-1] else STEPS[-1])
+
+
+Crashes.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCrashes = Crashes.TestCase

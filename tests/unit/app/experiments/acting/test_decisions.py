@@ -1,0 +1,158 @@
+"""Decisions of people: what each does, when it is refused, and that it is in the journal."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.stage import RAMP, Stage, plain
+
+
+def stage_at(directory: Path, green: int = 5, *, can_move: bool = True, **experiment: Any) -> Stage:
+    stage = Stage(directory, plain(green, **experiment), can_move=can_move)
+    stage.wait(1)
+    return stage
+
+
+def refusal(stage: Stage, action: str, **fields: Any) -> str:
+    answer = stage.decide(action, **fields)
+    assert answer.status == 409, answer
+    message: str = json.loads(answer.body)["message"]
+    return message
+
+
+def accepted(stage: Stage, action: str, **fields: Any) -> dict[str, Any]:
+    answer = stage.decide(action, **fields)
+    assert answer.status == 200, answer
+    acting: dict[str, Any] = json.loads(answer.body)["acting"]
+    return acting
+
+
+async def test_advance_takes_the_next_step_at_once(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path, ramp={**RAMP, "advance": "manual"})
+    before = stage.acting
+    assert (before["step"], before["share"], before["next_share"]) == (0, 5, 50)
+    assert "a manager's `advance`" in before["waits_for"]
+    acting = accepted(stage, "advance", revision=before["revision"])
+    assert (acting["revision"], acting["by"]) == (before["revision"] + 1, "alice")
+    assert "under way" in refusal(stage, "advance")
+    await stage.settle()
+    assert stage.green == 50
+    plan = stage.config.endpoints["chat"].plan
+    assert (plan.by, plan.reason) == ("experiment trial", "advance by alice: it is time")
+    assert "the decision to ship: `promote`" in refusal(stage, "advance")
+    assert ("decision", "advance, by alice: it is time") in stage.entries()
+
+
+async def test_promote_gives_all_but_the_holdout_and_ends_the_experiment(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path, holdout=10)
+    accepted(stage, "promote")
+    await stage.settle()
+    assert stage.config.endpoints["chat"].traffic == {"blue": 10, "green": 90}
+    acting = stage.acting
+    assert (acting["state"], acting["cause"], acting["share"]) == ("stopped", "promoted", 90)
+    for action in ("promote", "advance", "pause", "resume", "rollback", "stop"):
+        assert "the experiment is stopped (promote by alice" in refusal(stage, action).lower()
+
+
+async def test_a_pause_keeps_the_traffic_and_resume_goes_on_from_there(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path, ramp=RAMP)
+    acting = accepted(stage, "pause")
+    assert (acting["state"], acting["cause"], acting["text"]) == ("paused", "decision", "pause by alice: it is time")
+    assert "paused already" in refusal(stage, "pause")
+    assert "resume it" in refusal(stage, "advance")
+    stage.send(blue=380, green=20)
+    stage.wait(100)
+    await stage.settle()
+    assert stage.green == 5
+    assert accepted(stage, "resume")["state"] == "running"
+    assert "nothing to resume" in refusal(stage, "resume")
+    stage.send(blue=380, green=20)
+    stage.wait(100)
+    await stage.settle()
+    assert stage.green == 50
+
+
+async def test_a_rollback_by_a_person_stops_at_once_and_stays(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path, ramp=RAMP)
+    acting = accepted(stage, "rollback")
+    assert (acting["state"], acting["cause"], acting["stopped"]) == ("paused", "decision", ["green"])
+    assert [it.deployment for it in stage.hear()] == ["green"]
+    assert "not complete" in refusal(stage, "resume")
+    assert "nothing to roll back" in refusal(stage, "rollback")
+    await stage.settle()
+    assert (stage.green, stage.hear()) == (0, [])
+    stage.wait(1e5)
+    await stage.settle()
+    assert (stage.green, stage.acting["until"]) == (0, None)
+    accepted(stage, "resume")
+    await stage.settle()
+    assert stage.green == 5
+
+
+async def test_stop_leaves_the_traffic_and_a_rollback_that_is_under_way(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path, ramp=RAMP)
+    accepted(stage, "rollback")
+    assert accepted(stage, "stop")["state"] == "stopped"
+    await stage.settle()
+    assert (stage.green, stage.hear()) == (0, [])
+
+
+def test_a_stale_decision_is_answered_with_the_present_state(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path, ramp=RAMP)
+    seen = stage.acting["revision"]
+    accepted(stage, "pause", revision=seen)
+    answer = stage.decide("stop", revision=seen)
+    assert answer.status == 412
+    assert json.loads(answer.body)["acting"]["revision"] == seen + 1
+    assert stage.acting["state"] == "paused"
+
+
+def test_without_a_control_plane_traffic_does_not_move_and_a_stop_lasts_until_somebody_resumes(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path, can_move=False, ramp=RAMP)
+    assert "no control plane" in stage.acting["waits_for"][0]
+    for action in ("advance", "promote"):
+        assert "no control plane" in refusal(stage, action)
+    accepted(stage, "rollback")
+    stage.wait(1e6)
+    assert [it.deployment for it in stage.hear()] == ["green"]
+    stage.begin()
+    assert [it.deployment for it in stage.hear()] == ["green"]
+    accepted(stage, "resume")
+    assert stage.hear() == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"action": "jump"}, "action"),
+        ({"reason": ""}, "reason"),
+        ({"revision": "new"}, "revision"),
+        ({"because": "x"}, "because"),
+    ],
+)
+def test_what_is_no_decision_is_refused_by_field(tmp_path: Path, fields: dict[str, Any], param: str) -> None:
+    answer = stage_at(tmp_path).decide(**{"action": "pause", **fields})
+    assert (answer.status, json.loads(answer.body)["param"]) == (400, param)
+
+
+def test_several_treatments_are_promoted_by_name(tmp_path: Path) -> None:
+    config = plain(5, treatments=["green", "red"])
+    config["endpoints"]["chat"]["traffic"] = {"blue": 80, "green": 10, "red": 10}
+    config["deployments"]["red"] = config["deployments"]["green"]
+    stage = Stage(tmp_path, config)
+    stage.wait(1)
+    assert "name the `treatment`" in refusal(stage, "promote")
+    assert "'pink' is none of green, red" in refusal(stage, "promote", treatment="pink")
+    accepted(stage, "promote", treatment="red")
+    (change,) = stage.controller.changes()
+    assert change.intent.after == {"blue": 0, "green": 0, "red": 100}
+
+
+def test_decisions_on_a_stopped_file_or_mode_aa_make_no_sense(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path / "aa", mode="aa", treatments=["label"])
+    assert "nothing to decide" in refusal(stage, "pause")
+    paused = stage_at(tmp_path / "paused", state="paused")
+    assert paused.acting["cause"] == "file"
+    assert "state: paused" in refusal(paused, "resume")

@@ -1,0 +1,136 @@
+"""The host carries out what its controller wants, on the event loop, whatever the control plane does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.config.schema import Config, parse
+from app.control_plane import Delivery
+from app.errors import Unavailable
+from app.experiments import host as hosts
+from app.experiments.host import ControllerHost, host_controller
+from app.ledger.wire import Plan, Stop, decode_acknowledgement, encode
+from tests.support.exposures import batch, row, start
+from tests.support.fake_control_plane import MemoryControl
+from tests.support.stage import plain
+
+
+class Rig:
+    """A host, a control plane, and one router."""
+
+    def __init__(self, directory: Path) -> None:
+        self.control = MemoryControl(plain(50), lambda config: None)
+        self.host: ControllerHost = host_controller(self._read, directory, self.control)
+        self.number = 0
+
+    async def _read(self) -> Config | None:
+        return (await self.control.applied()).parsed()
+
+    @property
+    def green(self) -> int:
+        traffic: dict[str, int] = self.control.config["endpoints"]["chat"]["traffic"]
+        return traffic["green"]
+
+    async def fail(self) -> list[Stop]:
+        """Green fails thirty times. The stops of the acknowledgement."""
+        self.number += 1
+        fields: list[dict[str, Any]] = [
+            {"seq": number, "at": 4e9, "unit": number, "assigned": int(number > 60)} for number in range(1, 91)
+        ]
+        failed = {"status": 502, "served": -1, "error": 1}
+        sent = batch(
+            self.number,
+            starts=[start(**it) for it in fields],
+            rows=[row(**it, **(failed if it["assigned"] else {})) for it in fields],
+            plans=[Plan("chat", "0-aaaaaaaa", {"blue": 50, "green": 50})],
+        )
+        return decode_acknowledgement(await self.host.send(encode(sent))).stops
+
+    async def hear(self) -> list[Stop]:
+        return decode_acknowledgement(await self.host.send(encode(batch(0)))).stops
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    monkeypatch.setattr(hosts, "TICK_S", 0.02)
+    return Rig(tmp_path)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Within half a minute."""
+    for _ in range(1500):
+        if holds():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not happen")
+
+
+@asynccontextmanager
+async def stopped(rig: Rig) -> AsyncIterator[None]:
+    """Green is stopped: the acknowledgement of the batch that brought the alarm says so, or the next one."""
+    async with rig.host:
+        stops = await rig.fail()
+        for _ in range(1500):
+            if stops:
+                break
+            await asyncio.sleep(0.02)
+            stops = await rig.hear()
+        assert [it.deployment for it in stops] == ["green"]
+        yield
+
+
+async def test_an_alarm_ends_in_a_plan_and_the_stop_is_lifted_once_routers_have_it(rig: Rig) -> None:
+    async with stopped(rig):
+        await until(lambda: rig.green == 0)
+        assert await rig.hear() != []
+        rig.control.deliver()
+        for _ in range(1500):
+            if not await rig.hear():
+                break
+            await asyncio.sleep(0.02)
+        assert await rig.hear() == []
+        assert rig.control.replaced == 1
+
+
+async def test_a_busy_control_plane_is_asked_until_it_takes_the_change(rig: Rig) -> None:
+    rig.control.delivery = Delivery.DELIVERING
+    async with stopped(rig):
+        await asyncio.sleep(0.2)
+        assert (rig.green, await rig.hear() != []) == (50, True)
+        rig.control.deliver()
+        await until(lambda: rig.green == 0)
+
+
+async def test_a_control_plane_that_fails_ends_nothing(rig: Rig) -> None:
+    async with stopped(rig):
+        rig.control.failure = Unavailable("away")
+        await asyncio.sleep(0.2)
+        assert await rig.hear() != []
+        rig.control.failure = None
+        await until(lambda: rig.green == 0)
+
+
+async def test_an_invalid_configuration_ends_nothing(rig: Rig) -> None:
+    async with stopped(rig):
+        valid = rig.control.config
+        rig.control.config = {**valid, "endpoints": {}}
+        await asyncio.sleep(0.2)
+        assert await rig.hear() != []
+        rig.control.config = valid
+        await until(lambda: rig.green == 0)
+
+
+async def test_a_change_of_a_manager_in_between_is_taken_along(rig: Rig) -> None:
+    rig.control.delivery = Delivery.DELIVERING
+    async with stopped(rig):
+        chat = rig.control.config["endpoints"]["chat"]
+        changed = {**chat, "traffic": {"blue": 30, "green": 70}, "plan": {"generation": 4, "by": "bob"}}
+        rig.control.config = {**rig.control.config, "endpoints": {"chat": changed}}
+        rig.control.deliver()
+        await until(lambda: rig.green == 0)
+        plan = parse(rig.control.config).endpoints["chat"].plan
+        assert (plan.by, plan.generation) == ("experiment trial", 5)

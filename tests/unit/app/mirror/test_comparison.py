@@ -1,0 +1,109 @@
+"""What two answers have in common."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.promised_output import Promise
+from app.ledger.wire import Finish, Pair
+from app.mirror.comparison import Answered, compare, compare_vectors
+
+
+def says(text: str | None, *calls: tuple[str, str], **fields: Any) -> Answered:
+    tool_calls = [{"function": {"name": name, "arguments": arguments}} for name, arguments in calls]
+    message = {"content": text, "tool_calls": tool_calls}
+    answer = json.dumps({"choices": [{"index": 0, "message": message}]}).encode()
+    base = Answered(answer, False, Finish.STOP, True, None, 1.0, None)
+    return base._replace(**fields)
+
+
+def vectors(*values: list[float]) -> Answered:
+    answer = json.dumps({"data": [{"embedding": it} for it in values]}).encode()
+    return Answered(answer, False, Finish.NONE, True, None, 1.0, None)
+
+
+@pytest.mark.parametrize(
+    ("primary", "shadow", "equal", "equal_words", "ratio"),
+    [
+        ("a b", "a b", 1, 1, 1.0),
+        ("a b", " a\n\tb ", 0, 1, 2.0),
+        ("a b", "ab", 0, 0, 2 / 3),
+        ("a b", "", 0, 0, 0.0),
+        ("", "a", 0, 0, None),
+        ("", "", 1, 1, None),
+        (None, "", 1, 1, None),
+        ("é", "e\u0301", 0, 0, 2.0),
+    ],
+)
+def test_texts(primary: str | None, shadow: str, equal: int, equal_words: int, ratio: float | None) -> None:
+    found = compare(says(primary), says(shadow), None)
+    assert (found["equal"], found["equal_words"], found["length_ratio"]) == (equal, equal_words, ratio)
+    assert found["same_tools"] is None
+
+
+@pytest.mark.parametrize(
+    ("primary", "shadow", "same"),
+    [
+        ([("f", "{}")], [("f", "")], 1),
+        ([("f", '{"a":1,"b":2}')], [("f", '{"b": 2, "a": 1}')], 1),
+        ([("f", '{"a":1}')], [("f", '{"a":2}')], 0),
+        ([("f", '{"a":')], [("f", '{"a":')], 1),
+        ([("f", '{"a":1}')], [("f", '{"a":')], 0),
+        ([("f", "{}"), ("g", "{}")], [("g", "{}"), ("f", "{}")], 0),
+        ([("f", "{}")], [], 0),
+        ([], [("f", "{}")], 0),
+    ],
+)
+def test_calls(primary: list[tuple[str, str]], shadow: list[tuple[str, str]], same: int) -> None:
+    found = compare(says("x", *primary), says("x", *shadow), None)
+    assert (found["same_tools"], found["equal_words"]) == (same, same)
+
+
+def test_what_was_measured_is_subtracted() -> None:
+    primary = says("a", ttft_s=0.5, duration_s=2.0, tokens_per_s=20.0, finish=Finish.LENGTH)
+    shadow = says("a", ttft_s=0.75, duration_s=1.5, tokens_per_s=30.0, visible=False)
+    found = compare(primary, shadow, None)
+    assert (found["ttft_s"], found["duration_s"], found["tokens_per_s"]) == (0.25, -0.5, 10.0)
+    assert (found["finish"], found["primary_finish"], found["same_finish"]) == (Finish.STOP, Finish.LENGTH, 0)
+    assert (found["visible"], found["primary_visible"]) == (0, 1)
+    without = compare(primary, shadow._replace(ttft_s=None, tokens_per_s=None), None)
+    assert (without["ttft_s"], without["tokens_per_s"]) == (None, None)
+
+
+def test_promises_are_checked_on_both_sides() -> None:
+    found = compare(says("no"), says("[1]"), Promise.JSON)
+    assert (found["valid"], found["primary_valid"]) == (1, 0)
+    assert "valid" not in compare(says("no"), says("[1]"), None)
+
+
+def test_an_answer_that_cannot_be_read_is_not_compared_by_words() -> None:
+    found = compare(says("a"), says("a")._replace(answer=b"?"), None)
+    assert "equal" not in found
+    assert found["duration_s"] == 0.0
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=8), st.floats(0.1, 100))
+def test_the_cosine_knows_directions_only(vector: list[float], factor: float) -> None:
+    found = compare_vectors(vectors(vector), vectors([factor * it for it in vector]))["cosine"]
+    if math.sqrt(sum(it * it for it in vector)) > 1e-100:
+        assert found == pytest.approx(1.0)
+    opposite = compare_vectors(vectors(vector), vectors([-it for it in vector]))["cosine"]
+    assert (found is None) == (opposite is None)
+
+
+def test_the_mean_of_the_cosines_counts() -> None:
+    found = compare_vectors(vectors([1, 0], [1, 0]), vectors([1, 0], [0, 1]))
+    assert found["cosine"] == pytest.approx(0.5)
+    assert compare_vectors(vectors([1, 0]), vectors([1, 0, 0]))["cosine"] is None
+    assert compare_vectors(vectors([0, 0]), vectors([1, 0]))["cosine"] is None
+    assert compare_vectors(vectors(), vectors())["cosine"] is None
+    assert "cosine" not in compare_vectors(vectors([1]), vectors([1])._replace(answer=b"?"))
+
+
+def test_everything_that_is_found_has_a_place_in_a_pair() -> None:
+    found = compare(says("a"), says("a"), Promise.JSON) | compare_vectors(vectors([1]), vectors([1]))
+    assert set(found) <= set(Pair._fields)

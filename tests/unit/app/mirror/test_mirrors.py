@@ -1,0 +1,329 @@
+"""The queues of copies, on a clock that stands still until it is moved and an upstream in memory."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from app.config.schema import Config, Timeouts, parse
+from app.engine.usage import Usage
+from app.errors import TimedOut, Unavailable
+from app.ledger.exposure import Arrival
+from app.ledger.ledger import Ledger
+from app.ledger.rows import Ending
+from app.ledger.wire import Acknowledgement, Failure, Pair, Skip, decode_batch
+from app.mirror import mirrors as module
+from app.mirror.mirrors import MOST_WAITING, Mirrors, Served
+from app.mirror.original import Original
+from app.routing.circuit_breaker import FAULTS_IN_A_ROW, OPEN_S
+from app.upstream.client import Upstream
+from app.upstream.target import Target
+
+CHOICES = [{"message": {"content": "hi"}, "finish_reason": "stop"}]
+ANSWER = json.dumps({"choices": CHOICES, "usage": {"prompt_tokens": 4, "completion_tokens": 6}}).encode()
+BODY = {"messages": [{"role": "user", "content": "hi"}]}
+GREEN = Target("green", "http://green", "m", {})
+
+
+class FakeUpstream(Upstream):
+    """Answers what `answer` yields, at once or when `go` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer: Callable[[], Any] = lambda: ANSWER
+        self.go = asyncio.Event()
+        self.go.set()
+        self.calls = 0
+        self.at_once = self.most_at_once = 0
+
+    @asynccontextmanager
+    async def stream(
+        self, target: Target, path: str, body: Mapping[str, Any] | bytes, **_: Any
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        self.calls += 1
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await self.go.wait()
+            answer = self.answer()
+            if isinstance(answer, Exception):
+                raise answer
+
+            async def chunks() -> AsyncIterator[bytes]:
+                yield answer
+
+            yield chunks()
+        finally:
+            self.at_once -= 1
+
+
+class Counted:
+    """The outcomes."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[str] = []
+        self.waiting = 0
+
+    def mirrored(self, endpoint: str, deployment: str, outcome: str) -> None:
+        assert (endpoint, deployment) == ("chat", "green")
+        self.outcomes.append(outcome)
+
+    def mirror_queued(self, endpoint: str, deployment: str, waiting: int) -> None:
+        self.waiting = waiting
+
+
+class Bench:
+    """Mirrors of an endpoint `chat`, served by blue."""
+
+    def __init__(self, **mirror: Any) -> None:
+        self.now = 1000.0
+        self.stopped = False
+        self.upstream, self.counted = FakeUpstream(), Counted()
+        self.ledger = Ledger(lambda url: b"secret")
+        self.mirrors = Mirrors(
+            self.upstream,
+            self.ledger,
+            self.counted,
+            is_stopped=lambda endpoint, deployment: self.stopped,
+            clock=lambda: self.now,
+        )
+        self.config = self.configure(**mirror)
+
+    def configure(self, **mirror: Any) -> Config:
+        endpoint = {
+            "tasks": ["chat"],
+            "traffic": {"blue": 100},
+            "mirror": {"deployment": "green", "percent": 100, **mirror},
+        }
+        deployments = {name: {"url": f"http://{name}", "model": "m"} for name in ("blue", "green")}
+        self.config = parse({"endpoints": {"chat": endpoint}, "deployments": deployments})
+        self.scope = self.ledger.configure(self.config)["chat"]
+        return self.config
+
+    def request(self, *, answer: bytes = ANSWER, user: str | None = "ann", **served: Any) -> None:
+        """A request from its arrival to its end."""
+        arrival = Arrival("r", user, "me", "blue", "sticky", "openai", "chat", False, 10, BODY, 0.0)
+        exposure = self.ledger.start(self.scope, arrival)
+        mirror = self.config.endpoints["chat"].mirror
+        assert mirror is not None
+        original = self.mirrors.draw("chat", mirror, exposure, 10)
+        assert isinstance(original, Original)
+        original.sent("/v1/chat/completions", BODY)
+        exposure.sent("/v1/chat/completions", BODY)
+        original.chunk(answer)
+        exposure.answer(answer)
+        exposure.served = "blue"
+        self.ledger.finish(exposure, Ending(200, 1.0))
+        facts: dict[str, Any] = {
+            "deployment": "blue",
+            "complete": True,
+            "bound": False,
+            "target": GREEN,
+            "timeouts": Timeouts(),
+            "new_collector": lambda: None,
+            "usage": Usage(4, 6),
+        }
+        self.mirrors.ended(original, Served(**(facts | served)))
+
+    def pairs(self) -> list[Pair]:
+        """Those recorded since the last time."""
+        self.ledger.seal()
+        found: list[Pair] = []
+        while (batch := self.ledger.backlog.next()) is not None:
+            found += decode_batch(self.ledger.encoded(batch)).pairs
+            self.ledger.backlog.acknowledge(Acknowledgement(batch.number, batch.number))
+        return found
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """Bytes of requests and of answers that are kept."""
+        return self.mirrors._bodies.used, self.mirrors._answers.used
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_copies_wait_for_a_slot_in_their_order_and_leave_nothing_behind() -> None:
+    bench = Bench(max_concurrent=2)
+    async with bench.mirrors.running():
+        bench.upstream.go.clear()
+        for _ in range(7):
+            bench.request()
+        await settle()
+        assert (bench.upstream.calls, bench.counted.waiting, bench.pairs()) == (2, 5, [])
+        bench.upstream.go.set()
+        await settle()
+        assert (bench.upstream.calls, bench.upstream.most_at_once, bench.counted.waiting) == (7, 2, 0)
+        assert [(it.seq, it.equal) for it in bench.pairs()] == [(seq, 1) for seq in range(1, 8)]
+        assert bench.counted.outcomes == ["compared"] * 7
+    assert bench.room == (0, 0)
+
+
+async def test_above_64_waiting_copies_are_skipped() -> None:
+    bench = Bench(max_concurrent=1)
+    async with bench.mirrors.running():
+        bench.upstream.go.clear()
+        for _ in range(1 + MOST_WAITING + 2):
+            bench.request()
+        assert [it.skipped for it in bench.pairs()] == [Skip.QUEUE_FULL] * 2
+    assert bench.room == (0, 0)
+    assert bench.counted.outcomes.count("skipped_shutdown") == 1 + MOST_WAITING
+
+
+@pytest.mark.parametrize("limit", ["BODY_BYTES", "ANSWER_BYTES"])
+async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(module, limit, 3 * len(ANSWER))
+    bench = Bench(max_concurrent=1)
+    async with bench.mirrors.running():
+        bench.upstream.go.clear()
+        for _ in range(10):
+            bench.request()
+        assert max(bench.room) <= 3 * len(ANSWER) or limit == "BODY_BYTES"
+        assert {it.skipped for it in bench.pairs()} == {Skip.QUEUE_FULL}
+    assert bench.room == (0, 0)
+
+
+async def test_the_breaker_opens_after_faults_in_a_row_and_one_copy_tries_again() -> None:
+    bench = Bench()
+    async with bench.mirrors.running():
+        bench.upstream.answer = lambda: TimedOut("no")
+        for _ in range(FAULTS_IN_A_ROW):
+            bench.request()
+            await settle()
+        assert [it.error for it in bench.pairs()] == [Failure.TIMEOUT] * FAULTS_IN_A_ROW
+        bench.request()
+        assert [it.skipped for it in bench.pairs()] == [Skip.BREAKER_OPEN]
+        bench.now += OPEN_S
+        bench.upstream.go.clear()
+        bench.request()
+        bench.request()
+        await settle()
+        assert [it.skipped for it in bench.pairs()] == [Skip.BREAKER_OPEN]  # while the trial runs
+        bench.upstream.go.set()
+        await settle()
+        assert [it.error for it in bench.pairs()] == [Failure.TIMEOUT]
+        bench.now += OPEN_S
+        bench.request()
+        assert [it.skipped for it in bench.pairs()] == [Skip.BREAKER_OPEN]  # the pause has doubled
+        bench.now += OPEN_S
+        bench.upstream.answer = lambda: ANSWER
+        bench.request()
+        await settle()
+        bench.request()
+        await settle()
+        assert [(it.error, it.skipped) for it in bench.pairs()] == [(Failure.NONE, Skip.NONE)] * 2
+
+
+async def test_being_busy_or_refusing_opens_no_breaker() -> None:
+    bench = Bench()
+    async with bench.mirrors.running():
+        bench.upstream.answer = lambda: Unavailable("busy", retry_after=1)
+        for _ in range(2 * FAULTS_IN_A_ROW):
+            bench.request()
+            await settle()
+        assert {(it.error, it.skipped) for it in bench.pairs()} == {(Failure.UNAVAILABLE, Skip.NONE)}
+
+
+async def test_a_stopped_shadow_gets_no_copy_not_even_one_that_waits() -> None:
+    bench = Bench(max_concurrent=1)
+    async with bench.mirrors.running():
+        bench.upstream.go.clear()
+        bench.request()
+        bench.request()
+        await settle()
+        bench.stopped = True
+        bench.request()
+        bench.upstream.go.set()
+        await settle()
+        assert [it.skipped for it in bench.pairs()] == [Skip.STOPPED, Skip.NONE, Skip.STOPPED]
+        assert bench.upstream.calls == 1
+    assert bench.room == (0, 0)
+
+
+async def test_the_budget_counts_estimates_first_and_then_what_was_used() -> None:
+    bench = Bench(tokens_per_minute=35)
+    async with bench.mirrors.running():
+        bench.upstream.go.clear()
+        for _ in range(4):
+            bench.request()
+        assert [it.skipped for it in bench.pairs()] == [Skip.BUDGET]
+        bench.upstream.answer = lambda: Unavailable("busy", retry_after=1)  # which costs nothing
+        bench.upstream.go.set()
+        await settle()
+        bench.pairs()
+        bench.upstream.answer = lambda: ANSWER
+        for _ in range(4):
+            bench.request()
+            await settle()
+        assert [it.skipped for it in bench.pairs()] == [Skip.NONE] * 3 + [Skip.BUDGET]
+        bench.now += 60
+        bench.request()
+        await settle()
+        assert [it.skipped for it in bench.pairs()] == [Skip.NONE]
+
+
+async def test_a_copy_that_waits_when_it_is_dropped_costs_no_budget() -> None:
+    bench = Bench(tokens_per_minute=25, max_concurrent=1)
+    async with bench.mirrors.running():
+        bench.upstream.go.clear()
+        bench.request()
+        bench.request()
+        await settle()
+        bench.stopped = True
+        bench.upstream.go.set()
+        await settle()
+        bench.stopped = False
+        bench.request()
+        await settle()
+        assert [it.skipped for it in bench.pairs()] == [Skip.NONE, Skip.STOPPED, Skip.NONE]
+
+
+@pytest.mark.parametrize(
+    ("served", "skipped"),
+    [
+        ({"complete": False}, Skip.PRIMARY_FAILED),
+        ({"deployment": ""}, Skip.PRIMARY_FAILED),
+        ({"bound": True}, Skip.BOUND_TO_MODEL),
+    ],
+)
+async def test_what_cannot_be_compared_is_not_copied(served: dict[str, Any], skipped: Skip) -> None:
+    bench = Bench()
+    async with bench.mirrors.running():
+        bench.request(**served)
+        await settle()
+        assert [it.skipped for it in bench.pairs()] == [skipped]
+    assert (bench.upstream.calls, bench.room) == (0, (0, 0))
+
+
+async def test_a_bug_while_a_copy_is_made_reaches_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(max_concurrent=1)
+
+    def broken() -> Any:
+        raise AssertionError("a bug")
+
+    async with bench.mirrors.running():
+        bench.upstream.answer = broken
+        bench.request()
+        await settle()
+        bench.request(new_collector=broken)
+        bench.upstream.answer = lambda: ANSWER
+        bench.request()
+        await settle()
+        assert [it.equal for it in bench.pairs()] == [1]
+    assert [it.message for it in caplog.records] == ["A request could not be mirrored"] * 2
+    assert bench.room == (0, 0)
+
+
+async def test_before_and_after_its_time_nothing_is_sent() -> None:
+    bench = Bench()
+    bench.request()
+    async with bench.mirrors.running():
+        pass
+    bench.request()
+    assert [it.skipped for it in bench.pairs()] == [Skip.SHUTDOWN] * 2
+    assert bench.upstream.calls == 0

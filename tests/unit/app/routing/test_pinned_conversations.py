@@ -1,0 +1,139 @@
+"""Where conversations began: kept for a while, within a bound, and told to the other routers."""
+
+from app.routing.pinned_conversations import MOST_AT_ONCE, Pinned, PinnedConversations
+
+
+class Kept:
+    """Pins with a clock, and the misses that they count."""
+
+    def __init__(self, most: int = 100) -> None:
+        self.now = 1000.0
+        self.misses: list[tuple[str, str]] = []
+        self.pins = PinnedConversations(lambda *it: self.misses.append(it), lambda: self.now, most=most)
+        self.pins.configure({"chat": 2000.0, "other": 3000.0})
+
+
+def told(pins: PinnedConversations) -> list[Pinned]:
+    found = pins.unsent()
+    pins.sent(found)
+    return found
+
+
+def test_a_conversation_is_pinned_until_the_time_is_over() -> None:
+    kept = Kept()
+    kept.pins.pin("chat", 1, "blue")
+    kept.pins.pin("other", 1, "green")
+    assert (kept.pins.deployment("chat", 1), kept.pins.deployment("chat", 2)) == ("blue", None)
+    assert kept.pins.sizes() == {"chat": 1, "other": 1}
+    kept.now = 2000.0
+    kept.pins.expire()
+    assert (kept.pins.deployment("chat", 1), kept.pins.deployment("other", 1)) == (None, "green")
+    assert (kept.pins.sizes(), kept.pins.until("chat"), kept.pins.is_open) == ({"other": 1}, None, True)
+    kept.now = 3000.0
+    kept.pins.expire()
+    assert (kept.pins.sizes(), kept.pins.is_open, kept.pins.unsent()) == ({}, False, [])
+
+
+def test_another_change_prolongs_the_time() -> None:
+    kept = Kept()
+    kept.pins.pin("chat", 1, "blue")
+    kept.pins.configure({"chat": 2500.0})
+    kept.now = 2400.0
+    kept.pins.expire()
+    assert kept.pins.deployment("chat", 1) == "blue"
+
+
+def test_the_oldest_of_all_endpoints_go_beyond_the_bound() -> None:
+    kept = Kept(most=3)
+    for endpoint, conversation in (("chat", 1), ("other", 2), ("chat", 3), ("chat", 1), ("other", 4), ("chat", 5)):
+        kept.pins.pin(endpoint, conversation, "blue")
+    assert [kept.pins.deployment("chat", it) for it in (1, 3, 5)] == [None, "blue", "blue"]
+    assert [kept.pins.deployment("other", it) for it in (2, 4)] == [None, "blue"]
+    assert sum(len(it.conversations) for it in kept.pins.unsent()) == 3
+
+
+def test_the_newest_pin_of_a_conversation_counts() -> None:
+    kept = Kept()
+    kept.pins.pin("chat", 1, "blue")
+    told(kept.pins)
+    kept.pins.pin("chat", 1, "blue")
+    assert kept.pins.unsent() == []
+    kept.pins.pin("chat", 1, "green")
+    assert told(kept.pins) == [Pinned("chat", "green", 2000.0, [1])]
+    kept.pins.heard(Pinned("chat", "blue", 2000.0, [1]))
+    assert kept.pins.deployment("chat", 1) == "blue"
+
+
+def test_what_is_not_sent_is_sent_again_and_what_was_sent_is_not() -> None:
+    kept = Kept()
+    kept.pins.pin("chat", 1, "blue")
+    begin = [Pinned("chat", "", 2000.0, []), Pinned("other", "", 3000.0, [])]
+    first = [Pinned("chat", "blue", 2000.0, [1])]
+    assert sorted(kept.pins.unsent()) == sorted([*begin, *first]), "the endpoints' times are told, too"
+    assert sorted(told(kept.pins)) == sorted([*begin, *first])
+    assert kept.pins.unsent() == []
+    kept.pins.pin("chat", 2, "blue")
+    sent = kept.pins.unsent()
+    kept.pins.pin("chat", 2, "green")
+    kept.pins.sent(sent)
+    assert kept.pins.unsent() == [Pinned("chat", "green", 2000.0, [2])], "changed while it was under way"
+
+
+def test_another_controller_hears_what_began_here_and_not_what_was_heard() -> None:
+    kept = Kept()
+    kept.pins.pin("chat", 1, "blue")
+    kept.pins.heard(Pinned("chat", "green", 2000.0, [2]))
+    told(kept.pins)
+    kept.pins.send_again()
+    assert [it for it in told(kept.pins) if it.conversations] == [Pinned("chat", "blue", 2000.0, [1])]
+
+
+def test_many_pins_go_in_parts() -> None:
+    kept = Kept(most=3 * MOST_AT_ONCE)
+    for conversation in range(MOST_AT_ONCE + 5):
+        kept.pins.pin("chat", conversation, "blue")
+    parts = [[it for it in told(kept.pins) if it.conversations] for _ in range(3)]
+    assert [[len(it.conversations) for it in part] for part in parts] == [[MOST_AT_ONCE], [5], []]
+
+
+def test_pins_of_a_change_that_is_not_here_yet_are_kept_and_what_is_over_is_not() -> None:
+    kept = Kept()
+    kept.pins.heard(Pinned("new", "blue", 1500.0, [1]))
+    kept.pins.heard(Pinned("past", "blue", 1000.0, [1]))
+    assert (kept.pins.deployment("new", 1), kept.pins.deployment("past", 1)) == ("blue", None)
+    kept.now = 1500.0
+    kept.pins.expire()
+    assert kept.pins.deployment("new", 1) is None
+
+
+def test_this_routers_newer_pin_is_not_overwritten_by_what_others_said_before() -> None:
+    kept = Kept()
+    kept.pins.pin("chat", 1, "green")
+    kept.pins.heard(Pinned("chat", "blue", 2000.0, [1]))
+    assert kept.pins.deployment("chat", 1) == "green"
+
+
+def test_a_pin_that_comes_too_late_is_a_miss() -> None:
+    kept = Kept()
+    kept.pins.follows_earlier_weights("chat", 1, "blue")
+    kept.pins.follows_earlier_weights("chat", 2, "blue")
+    kept.pins.heard(Pinned("chat", "green", 2000.0, [1, 3]))
+    kept.pins.heard(Pinned("chat", "blue", 2000.0, [2]))
+    assert kept.misses == [("chat", "late")]
+    kept.pins.heard(Pinned("chat", "green", 2000.0, [1]))
+    assert kept.misses == [("chat", "late")], "counted once"
+
+
+def test_conversations_of_a_stopped_deployment_can_be_moved_for_good() -> None:
+    kept = Kept()
+    kept.pins.pin("chat", 1, "green")
+    kept.pins.pin("other", 1, "green")
+    told(kept.pins)
+    kept.pins.pin("chat", 2, "green")
+    kept.pins.heard(Pinned("chat", "green", 2000.0, [3]))
+    kept.pins.heard(Pinned("chat", "red", 2000.0, [4]))
+    kept.pins.move("chat", {"green": "blue"})
+    assert [kept.pins.deployment("chat", it) for it in (1, 2, 3, 4)] == ["blue", "blue", "blue", "red"]
+    assert kept.pins.deployment("other", 1) == "green"
+    assert told(kept.pins) == [Pinned("chat", "blue", 2000.0, [2, 1])]
+    kept.pins.move("nowhere", {"green": "blue"})

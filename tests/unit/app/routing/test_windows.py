@@ -1,0 +1,91 @@
+"""What running conversations follow after changes of weights, as a router sees them."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from app.routing.windows import Earlier, InForce, in_force, same
+
+BLUE, HALF, GREEN = {"blue": 100, "green": 0}, {"blue": 50, "green": 50}, {"blue": 0, "green": 100}
+STOPPED = {"green": "blue"}
+
+
+class Listed(NamedTuple):
+    weights: Mapping[str, int]
+    until: float
+
+
+def after(before: InForce | None, weights: Mapping[str, int], *, now: float = 1000.0, **more: Any) -> InForce:
+    given: dict[str, Any] = {"stops": {}, "listed": [], "pin_s": 60.0, **more}
+    return in_force(before, weights, given["stops"], given["listed"], pin_s=given["pin_s"], now=now)
+
+
+def test_a_router_that_starts_knows_what_the_plan_says() -> None:
+    assert after(None, HALF) == InForce(HALF, {}, [])
+    listed = [Listed(BLUE, 999.0), Listed(GREEN, 1001.0)]
+    assert after(None, HALF, listed=listed).earlier == [Earlier(GREEN, 1001.0)], "what is over is left out"
+
+
+def test_a_change_by_a_file_is_seen_by_a_router_that_runs() -> None:
+    running = after(None, BLUE)
+    assert after(running, BLUE).earlier == []
+    assert after(running, {"blue": 100}).earlier == [], "a deployment without a share is as good as none"
+    changed = after(running, HALF)
+    assert changed.earlier == [Earlier(BLUE, 1060.0)]
+    assert after(changed, HALF, now=1030.0).earlier == [Earlier(BLUE, 1060.0)], "the same again is no change"
+    assert after(changed, HALF, now=1060.0).earlier == []
+
+
+def test_the_time_begins_anew_for_all_that_is_still_followed() -> None:
+    changed = after(after(None, BLUE), HALF)
+    twice = after(changed, GREEN, now=1030.0)
+    assert twice.earlier == [Earlier(BLUE, 1090.0), Earlier(HALF, 1090.0)]
+    assert after(changed, GREEN, now=1061.0).earlier == [Earlier(HALF, 1121.0)]
+
+
+def test_what_the_plan_says_and_what_was_seen_are_one() -> None:
+    running = after(None, BLUE)
+    listed = [Listed(BLUE, 1059.0)]
+    assert after(running, HALF, listed=listed).earlier == [Earlier(BLUE, 1060.0)]
+    by_file = after(running, HALF)
+    then = after(by_file, GREEN, now=1010.0, listed=[Listed(HALF, 1070.0)])
+    assert then.earlier == [Earlier(BLUE, 1070.0), Earlier(HALF, 1070.0)], "the plan does not know of the file before"
+    skipped = after(running, GREEN, listed=[Listed(BLUE, 1060.0), Listed(HALF, 1060.0)])
+    assert [it.weights for it in skipped.earlier] == [BLUE, HALF], "a plan that this router never served"
+
+
+def test_going_back_and_forth_keeps_each_weights_once() -> None:
+    state = after(None, BLUE)
+    for number in range(6):
+        state = after(state, HALF if number % 2 == 0 else BLUE, now=1000.0 + number)
+    assert [it.weights for it in state.earlier] == [BLUE, HALF]
+
+
+def test_pinning_for_no_time_is_none() -> None:
+    assert after(after(None, BLUE), HALF, pin_s=0.0).earlier == []
+
+
+def test_a_stop_is_no_change_and_lifting_one_is() -> None:
+    stopped = after(after(None, HALF), HALF, stops=STOPPED)
+    assert (stopped.stops, stopped.earlier) == (STOPPED, [])
+    assert after(stopped, HALF).earlier == [Earlier(HALF, 1060.0, STOPPED)], "who was moved stays"
+    assert after(stopped, BLUE, stops=STOPPED).earlier == [Earlier(HALF, 1060.0, STOPPED)]
+    assert after(after(stopped, BLUE, stops=STOPPED), BLUE).earlier == [Earlier(HALF, 1060.0, STOPPED)]
+
+
+def test_nobody_goes_back_to_what_was_stopped_when_the_plan_has_taken_over() -> None:
+    stopped = after(after(None, HALF), HALF, stops=STOPPED)
+    planned = after(stopped, BLUE, stops=STOPPED, listed=[Listed(HALF, 1060.0)])
+    lifted = after(planned, BLUE, listed=[Listed(HALF, 1060.0)])
+    assert lifted.earlier == [Earlier(HALF, 1060.0, STOPPED)]
+
+
+def test_a_stop_during_the_time_after_a_change_lasts_for_what_is_followed() -> None:
+    changed = after(after(None, HALF), GREEN)
+    stopped = after(changed, GREEN, stops=STOPPED, now=1001.0)
+    lifted = after(stopped, GREEN, now=1002.0)
+    assert lifted.earlier == [Earlier(HALF, 1062.0, STOPPED), Earlier(GREEN, 1062.0, STOPPED)]
+
+
+def test_weights_are_the_same_if_they_draw_the_same() -> None:
+    assert same({"a": 100}, {"a": 100, "b": 0})
+    assert not same({"a": 99, "b": 1}, {"a": 100})
