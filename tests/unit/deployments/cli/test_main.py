@@ -149,6 +149,17 @@ def test_check_prints_warnings_on_stderr_and_succeeds(tmp_path: Path, capsys: py
     assert printed.err.startswith("warning: experiments.same: 'chat' has no `sticky`")
 
 
+def test_check_warns_of_a_shadow_that_answers_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "router.yaml"
+    near = {"url": "http://near", "model": "m", "tasks": ["chat"]}
+    chat = {"tasks": ["chat"], "traffic": {"far": 90, "near": 10}, "mirror": {"deployment": "near", "percent": 5}}
+    deployments = {**ROUTER_PART["deployments"], "near": near}
+    file.write_text(yaml.safe_dump({**ROUTER_PART, "deployments": deployments, "endpoints": {"chat": chat}}))
+    assert main(["check", str(file)]) == 0
+    warning = "warning: endpoints.chat.mirror.deployment: 'near' has 10 % of the traffic, too; the requests"
+    assert capsys.readouterr().err.startswith(warning)
+
+
 @pytest.mark.parametrize("command", ["serve", "router"])
 def test_an_invalid_file_is_named_and_nothing_starts(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
