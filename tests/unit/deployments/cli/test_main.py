@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -38,7 +39,7 @@ COMMANDS = [
     "experiments export",
 ]
 
-ROUTER_PART = {
+ROUTER_PART: dict[str, Any] = {
     "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"far": 100}}},
     "deployments": {"far": {"url": "http://127.0.0.1:9", "model": "big"}},
 }
