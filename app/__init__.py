@@ -9,6 +9,6 @@ Seven layers. A module imports from its own layer's packages as listed and from 
                                                             what one request needs besides its dialect
     4  access  dialects  experiments                        who is calling; each provider's wire format; verdicts
     5  exchange                                             one request's journey: start at `exchange/handler.py`
-    6  server                                               the ASGI application
+    6  pages  server                                        the console's files; the ASGI application
     7  `deployments`                                        Ray Serve, the engines, the command line
 """

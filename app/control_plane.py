@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from app.config.base import ConfigError
 from app.config.plans import MAX_EARLIER, EarlierWeights, Expiry, Override, PlanSettings
@@ -54,8 +54,16 @@ class Applied:
             return None
 
 
+class Replicas(NamedTuple):
+    """The replicas that the control plane runs. `applications`: how many are in which state, by application; the
+    states' names are the control plane's own. `routers`: those of the router."""
+
+    applications: Mapping[str, Mapping[str, int]]
+    routers: Mapping[str, int]
+
+
 class ControlPlane(Protocol):
-    """The seam. Both calls raise UpstreamError if the control plane does not answer."""
+    """The seam. Its calls raise UpstreamError if the control plane does not answer."""
 
     async def applied(self) -> Applied: ...
 
@@ -65,6 +73,10 @@ class ControlPlane(Protocol):
         Raises Conflict and changes nothing if something other than `expected` is applied or a change is being
         delivered.
         """
+
+    async def replicas(self) -> Replicas:
+        """What runs now."""
+        ...
 
 
 CHANGED_MEANWHILE = "The configuration has changed in the meantime; read the endpoint again"

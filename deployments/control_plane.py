@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from ray.serve._private.common import DeploymentID
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
-from app.control_plane import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Delivery
+from app.control_plane import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Delivery, Replicas
 from app.errors import Conflict, TimedOut, Unavailable
 
 TIMEOUT_S = 10.0
@@ -27,6 +27,7 @@ TIMEOUT_S = 10.0
 
 Read = Callable[[Any], tuple[Any, str, str, float, dict[str, float]]]
 Replace = Callable[[Any, Any, Any], Literal["replaced", "changed", "busy"]]
+Count = Callable[[Any], dict[str, dict[str, int]]]
 
 
 class ServeControl:
@@ -34,6 +35,7 @@ class ServeControl:
 
     def __init__(self, application: str, deployment: str) -> None:
         self._controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+        self._application = application
         self._read, self._replace = _controller_functions(DeploymentID(name=deployment, app_name=application))
 
     async def applied(self) -> Applied:
@@ -54,6 +56,14 @@ class ServeControl:
             raise TimedOut(message) from error
         if outcome != "replaced":
             raise Conflict(CHANGED_MEANWHILE if outcome == "changed" else BEING_DELIVERED)
+
+    async def replicas(self) -> Replicas:
+        """Serve's replicas, in the words of its states: RUNNING, STARTING … Raises Unavailable."""
+        try:
+            found = await self._call(_count_function())
+        except TimeoutError as error:
+            raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
+        return Replicas(found, found.get(self._application, {}))
 
     async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The result of `function(controller, *arguments)`, run in the controller."""
@@ -121,3 +131,17 @@ def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
         return "replaced"
 
     return read, replace
+
+
+def _count_function() -> Count:
+    """As `_controller_functions`: how many replicas each application has in which state."""
+
+    def count(controller: Any) -> dict[str, dict[str, int]]:
+        found: dict[str, dict[str, int]] = {}
+        for id, deployment in controller.deployment_state_manager._deployment_states.items():
+            states = found.setdefault(id.app_name, {})
+            for replica in deployment.list_replica_details():
+                states[replica.state.value] = states.get(replica.state.value, 0) + 1
+        return found
+
+    return count

@@ -24,7 +24,7 @@ from app.config.access import AccessSettings, StoreSettings, exposure_problems, 
 from app.config.base import ConfigError
 from app.config.schema import Config
 from app.errors import Forbidden, Unauthorized, Unavailable
-from app.limits.limiter import Limiter, LimitObserver, LimitSubject, Reservation, UsageSource
+from app.limits.limiter import Allowance, Limiter, LimitObserver, LimitSubject, Reservation, UsageSource
 from app.limits.store import RENEW_EVERY_S, Store, StoreFailed
 from app.telemetry.logs import event, where
 
@@ -135,6 +135,15 @@ class Access:
     def admit(self, caller: Caller, endpoint: str, body: Mapping[str, Any], usage: UsageSource) -> Reservation:
         """The context in which a request of `caller` runs: see `Limiter.admit`."""
         return self._current.limiter.admit(LimitSubject(caller.name, caller.id, caller.limits), endpoint, body, usage)
+
+    async def left(self, caller: Caller, endpoint: str) -> list[Allowance]:
+        """What `caller` has left of its limits on the endpoint."""
+        return await self._current.limiter.left(LimitSubject(caller.name, caller.id, caller.limits), endpoint)
+
+    @property
+    def limits_are_shared(self) -> bool:
+        """Whether all routers count limits together."""
+        return self._current.settings.limits.store is not None
 
     async def reader(self, headers: Mapping[str, str]) -> Caller:
         """The caller that reads metrics. Raises Unauthorized if they are restricted and no credentials are sent.

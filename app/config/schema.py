@@ -138,6 +138,9 @@ class Deployment(_Model):
         default="{instruction} {input}",
         description="For embeddings: how an instruction and the text are joined, as the model's card says.",
     )
+    images: bool = Field(
+        default=False, description="Whether the model reads images: the console's playground then offers to attach one."
+    )
     price: Price | None = Field(default=None, description="For the metric `cost` of experiments.")
     space_id: str | None = Field(
         default=None, description="For embeddings: deployments with the same id embed into the same space."

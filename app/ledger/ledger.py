@@ -40,10 +40,12 @@ class Ledger:
     """One router process's exposures, until they are durable elsewhere.
 
     `secret_of` returns the secret of the hashes for the ledger's URL; it is called once, when the first endpoint is
-    recorded or has overrides. `enabled` False: there is no controller, and nothing is recorded.
+    recorded or has overrides. `enabled` False: there is no controller, and nothing is recorded. `clock`: Unix seconds.
     """
 
-    def __init__(self, secret_of: Callable[[str], bytes], *, enabled: bool = True) -> None:
+    def __init__(
+        self, secret_of: Callable[[str], bytes], *, enabled: bool = True, clock: Callable[[], float] = time.time
+    ) -> None:
         self.router = os.urandom(8).hex()
         self.backlog = Backlog(limit_bytes=0)
         self.rows: Counter[Arm] = Counter()
@@ -52,7 +54,7 @@ class Ledger:
         """Of units and callers; None before anything is recorded."""
         self.unchecked: list[tuple[Exposure, Ending]] = []
         """Requests that have ended and whose answer's form is to be checked."""
-        self._secret_of, self._enabled = secret_of, enabled
+        self._secret_of, self._enabled, self._clock = secret_of, enabled, clock
         self._url = ""
         self._hashes: Hashes | None = None
         self._plans: dict[str, str] = {}
@@ -63,7 +65,7 @@ class Ledger:
         self._requests: dict[int, Exposure] = {}
         self._in_flight: dict[str, int] = {}
         self._seq = self._number = 0
-        self._epoch = time.time() - time.perf_counter()
+        self._epoch = clock() - time.perf_counter()
         self._most_entries = MOST_ENTRIES
 
     def configure(
@@ -79,7 +81,7 @@ class Ledger:
         self._url = config.ledger.url
         if not self._enabled:
             return {}
-        now = time.time() if now is None else now
+        now = self._clock() if now is None else now
         plans = {name: plan_of(name, it, stops.get(name, {})).id for name, it in config.endpoints.items()}
         changed = [name for name, id in plans.items() if self._plans.get(name, id) != id]
         self._carried_until |= {name: now + config.endpoints[name].pin_s for name in changed}
@@ -191,7 +193,7 @@ class Ledger:
 
         Called every second or so, it also keeps up with a wall clock that is set.
         """
-        self._epoch = time.time() - time.perf_counter()
+        self._epoch = self._clock() - time.perf_counter()
         self.catch_up()
         for exposure in self._requests.values():
             age = now - exposure.arrival.started
@@ -225,7 +227,7 @@ class Ledger:
             batch,
             router=self.router,
             oldest=oldest,
-            sent_at=time.time(),
+            sent_at=self._clock(),
             lost=lost,
             pins=list(pins),
             pins_seen=pins_seen,

@@ -74,6 +74,18 @@ class _Limit:
     cost: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """One limit of a caller on an endpoint, and what is left of it. `used` and `remaining` are None while the store
+    does not answer; `resets_in_s` is None for concurrent requests too: these have no window."""
+
+    kind: Kind
+    limit: int
+    used: int | None = None
+    remaining: int | None = None
+    resets_in_s: float | None = None
+
+
 class Limiter:
     """The limits of one configuration, counted in `store`. `clock` is in seconds."""
 
@@ -88,16 +100,40 @@ class Limiter:
         Entering it raises LimitExceeded; TooLarge if the prompt alone exceeds the limit, so that waiting does not help;
         Unavailable if the store does not answer and the configuration rejects requests then.
         """
+        applicable = self._applicable(subject, endpoint, lambda: estimate(body))
+        return Reservation(self, f"'{subject.name}' on '{endpoint}'", endpoint, applicable, usage)
+
+    async def left(self, subject: LimitSubject, endpoint: str) -> list[Allowance]:
+        """What the caller has left on the endpoint; nothing is counted."""
+        limits = self._applicable(subject, endpoint, lambda: 0)
+        if not limits or self.is_down:
+            return [Allowance(limit.kind, limit.maximum) for limit in limits]
+        try:
+            return list(await asyncio.gather(*map(self._allowance, limits)))
+        except StoreFailed as error:
+            self.failed(error)
+            return [Allowance(limit.kind, limit.maximum) for limit in limits]
+
+    def _applicable(self, subject: LimitSubject, endpoint: str, tokens: Callable[[], int]) -> list[_Limit]:
+        """The limits of a request that costs so many tokens at first."""
         limits = self.limiting.of(subject.name, endpoint, subject.own)
         applicable: list[_Limit] = []
         if limits.requests_per_minute is not None:
             applicable.append(_Limit("requests", f"{subject.id}:{endpoint}:requests", limits.requests_per_minute))
         if limits.tokens_per_minute is not None:
             key = f"{subject.id}:{endpoint}:tokens"
-            applicable.append(_Limit("tokens", key, limits.tokens_per_minute, estimate(body)))
+            applicable.append(_Limit("tokens", key, limits.tokens_per_minute, tokens()))
         if limits.concurrent_requests is not None:
             applicable.append(_Limit("concurrent", f"{subject.id}:{endpoint}", limits.concurrent_requests))
-        return Reservation(self, f"'{subject.name}' on '{endpoint}'", endpoint, applicable, usage)
+        return applicable
+
+    async def _allowance(self, limit: _Limit) -> Allowance:
+        if limit.kind == "concurrent":
+            running = await self.store.running(limit.key)
+            return Allowance(limit.kind, limit.maximum, running, max(0, limit.maximum - running))
+        window = await self.store.window(limit.key)
+        resets_in_s = round(window.resets_in_s, 3)
+        return Allowance(limit.kind, limit.maximum, window.used, window.remaining(limit.maximum), resets_in_s)
 
     @property
     def is_down(self) -> bool:

@@ -57,6 +57,10 @@ redis.call('EXPIRE', KEYS[1], ARGV[2])
 return 1
 """
 
+_HELD = """
+return redis.call('ZCOUNT', KEYS[1], '(' .. redis.call('TIME')[1], '+inf')
+"""
+
 _RENEW = """
 local ends = tonumber(redis.call('TIME')[1]) + ARGV[1]
 for i = 2, #ARGV do redis.call('ZADD', KEYS[1], 'XX', ends, ARGV[i]) end
@@ -69,6 +73,7 @@ class _RedisLeases:
     def __init__(self, client: Redis, lease_s: int) -> None:
         self._client, self._lease_s = client, lease_s
         self._acquire = client.register_script(_ACQUIRE)
+        self._held_by_all = client.register_script(_HELD)
         self._renew = client.register_script(_RENEW)
         self._held: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -86,6 +91,10 @@ class _RedisLeases:
             self._held.pop(key, None)
         with _failures():
             await self._client.zrem(_lease(key), holder)
+
+    async def held(self, key: str) -> int:
+        with _failures():
+            return await cast(Awaitable[int], self._held_by_all(keys=[_lease(key)]))
 
     async def renew(self) -> None:
         held = {key: list(holders) for key, holders in self._held.items()}

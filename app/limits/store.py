@@ -43,6 +43,8 @@ class Leases(Protocol):
 
     async def renew(self) -> None: ...
 
+    async def held(self, key: str) -> int: ...
+
 
 async def _nothing() -> None: ...
 
@@ -82,6 +84,11 @@ class Store:
         """Stops counting the request, if it was counted."""
         with _failures():
             await self._leases.release(key, holder)
+
+    async def running(self, key: str) -> int:
+        """How many running requests are counted."""
+        with _failures():
+            return await self._leases.held(key)
 
     async def renew(self) -> None:
         """Renews the leases of the requests that run here; to be called every RENEW_EVERY_S."""
@@ -137,3 +144,6 @@ class _MemoryLeases:
 
     async def renew(self) -> None:
         """Does nothing: the leases end with the process."""
+
+    async def held(self, key: str) -> int:
+        return len(self._holders.get(key, ()))

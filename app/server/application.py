@@ -7,7 +7,7 @@ through `reconfigure`.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cached_property, partial
 from random import Random, getrandbits
@@ -45,10 +45,11 @@ from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Stop
 from app.mirror.mirrors import Mirrors
+from app.pages import api_page, console
 from app.routing.circuit_breaker import Breakers
 from app.routing.pinned_conversations import PinnedConversations
-from app.server import api_page
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
+from app.server.callers.api import CallersApi
 from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
 from app.server.events.api import EventsApi
@@ -58,6 +59,7 @@ from app.server.experiments_api import ExperimentsApi
 from app.server.http10 import HTTP10
 from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
+from app.server.overview.api import Health, OverviewApi
 from app.server.traffic.api import TrafficApi
 from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
@@ -88,10 +90,12 @@ class Router:
         access_timing: AccessTiming = DEFAULT_TIMING,
         send_every_s: float = EVERY_S,
         recording_file_s: float = FILE_S,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
         runs. `recordings` keeps recordings of requests, in files of `recording_file_s` seconds.
+        `clock`: Unix seconds, of what is recorded.
         """
         self._environment, self._controller = environment, controller
         self._upstream = Upstream()
@@ -104,10 +108,12 @@ class Router:
         )
         self._deployments = DeploymentHealth(self._upstream, telemetry, Breakers(time.monotonic))
         ledger = Ledger(
-            partial(unit_secret, environment.internal_key, environment.ledger_base), enabled=controller is not None
+            partial(unit_secret, environment.internal_key, environment.ledger_base),
+            enabled=controller is not None,
+            clock=clock,
         )
         pins = PinnedConversations(telemetry.pin_missed)
-        self._snapshots = SnapshotBuilder(ledger, pins)
+        self._snapshots = SnapshotBuilder(ledger, pins, clock)
         hearing = Hearing(pins, lambda: self._snapshots.is_watched, self._stop, telemetry.pinned)
         self._sender = (
             Sender(ledger, controller.send, telemetry, every_s=send_every_s, hearing=hearing)
@@ -127,33 +133,31 @@ class Router:
         self.state.recorder = self._recorder = recorder
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
-        beside = self._snapshots.beside_the_weights
-        self._experiments = ExperimentsApi(
-            self._views,
+        health = Health(
             self._deployments.open,
-            telemetry,
-            self._access,
-            controller,
-            ledger,
-            self.state.recent_keys,
-            beside,
+            lambda: {name: queue.waiting for name, queue in self.state.queues.items()},
+            lambda: self.state.snapshot.stops if self.state.snapshot is not None else {},
         )
-        self._events = EventsApi(self._views, telemetry, self._access, EventFeed(controller))
-        self._traffic = TrafficApi(
-            self._views, telemetry, self._access, control, controller, self.state.recent_keys, ledger.unit, beside
+        seen, access, keys = self._views, self._access, self.state.recent_keys
+        beside, failing = self._snapshots.beside_the_weights, self._deployments.open
+        self._overview = OverviewApi(seen, telemetry, access, control, controller, health)
+        self._apis = (
+            self._management,
+            ExperimentsApi(seen, failing, telemetry, access, controller, ledger, keys, beside),
+            EventsApi(seen, telemetry, access, EventFeed(controller)),
+            TrafficApi(seen, telemetry, access, control, controller, keys, ledger.unit, beside),
+            MirrorApi(seen, telemetry, access, controller),
+            self._overview,
+            CallersApi(seen, telemetry, access),
         )
-        self._mirror = MirrorApi(self._views, telemetry, self._access, controller)
         self._experiment_metrics = ExperimentMetrics(controller)
         endpoints = route_apps(self._exchange)
         starlette = Starlette(
             routes=[
                 *self._operations(),
                 Path("/docs/{file}", api_page.file, methods=["GET"]),
-                *self._experiments.routes(),
-                *self._events.routes(),
-                *self._traffic.routes(),
-                *self._mirror.routes(),
-                *self._management.routes(),
+                Path("/ui/static/{file:path}", console.file, methods=["GET"]),
+                *(route for api in self._apis for route in api.routes()),
                 *(Path(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()),
             ],
             exception_handlers={HTTPException: _not_found, SwitchyardError: _operation_error},
@@ -211,6 +215,7 @@ class Router:
             self.state.mirrors.running(),
             recording,
             self._access.running(),
+            self._overview.running(),
             monitor_event_loop(self.state.telemetry),
         ):
             yield
@@ -226,6 +231,7 @@ class Router:
             Path("/metrics", self._metrics, methods=["GET"]),
             Path("/openapi.json", self._openapi, methods=["GET"]),
             Path("/docs", api_page.page, methods=["GET"], name="docs"),
+            Path("/ui", console.page, methods=["GET"], name="console"),
             Path("/tgi/metrics", self._tgi_metrics, methods=["GET"]),
             Path("/tgi/{endpoint}/metrics", self._tgi_metrics, methods=["GET"]),
         ]
@@ -272,8 +278,7 @@ class Router:
             for route in self._operations()
             for method in sorted((route.methods or set()) - {"HEAD"})
         ]
-        experiments = [*self._experiments.operations(), *self._events.operations()]
-        apis = [*self._management.operations(), *experiments, *self._traffic.operations(), *self._mirror.operations()]
+        apis = [operation for api in self._apis for operation in api.operations()]
         return dump(document([*operations(DIALECTS), *apis, *own]))
 
     async def _openapi(self, request: HTTPRequest) -> Response:

@@ -38,6 +38,7 @@ from app.server.api_operation import Api, Entry, OperationContext
 from app.server.assignment import explain
 from app.server.controller_answers import ask
 from app.server.decisions import DecisionRequest, decide, error_words, etag, foresee
+from app.server.experiment_check import CheckRequest, check
 from app.server.feedback import Feedback, FeedbackList, RunsRequest, checked
 from app.server.openapi import Operation
 from app.server.traffic.dry_run import moves
@@ -98,6 +99,7 @@ class ExperimentsApi:
         tell = self._tell
         return [
             Entry("GET", "/api/experiments", "list_experiments", self._list, form),
+            Entry("POST", "/api/experiments/check", "check_experiment", self._check, bodies=[Body(CheckRequest)]),
             Entry("GET", _EXPERIMENT, "get_experiment", partial(tell, ""), form),
             Entry("GET", f"{_EXPERIMENT}/report", "report", partial(tell, "/report"), {**form, "at": _TEXT}),
             Entry("GET", f"{_EXPERIMENT}/history", "history", partial(tell, "/history"), history),
@@ -176,6 +178,12 @@ class ExperimentsApi:
         moved = await asyncio.to_thread(moves, before, after, keys, self._ledger.unit)
         told = {**msgspec.to_builtins(foreseen), "moves": moved}
         return Reply(dump(told), headers={"etag": f'"{foreseen.revision}"'})
+
+    async def _check(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        """What a section for an experiment would lead to. Nothing is changed: experiments are declared in the file."""
+        views = self._views()
+        body = await read_body(request.receive, request.headers, views.config)
+        return Reply(dump(check(body, views.of(context.caller))))
 
     async def _start_runs(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name = self._experiment(request, context)

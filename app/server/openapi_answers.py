@@ -44,6 +44,7 @@ _GENERATION = _object(generated_text=_TEXT)
 _GENERATIONS: Schema = {"anyOf": [_GENERATION, _list(_GENERATION)]}
 _TOKENS = _object(tokens=_list(_COUNT))
 _NUMBER: Schema = {"type": "number"}
+_FLAG: Schema = {"type": "boolean"}
 _ARMS: Mapping[str, Schema] = {"control": _TEXT, "treatments": _list(_TEXT)}
 _SUMMARY = _object(experiment=_TEXT, endpoint=_TEXT, state=_TEXT, **_ARMS, headline=_TEXT)
 _RUNS = _object(experiment=_TEXT, runs=_COUNT, state=_TEXT, results=_LIST)
@@ -112,6 +113,8 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "list_experiments": _object(experiments=_list(_SUMMARY)),
         "get_experiment": _SUMMARY,
         "decide": {"anyOf": [_SUMMARY, _object(revision=_COUNT, before=_OBJECT, after=_OBJECT, moves=_OBJECT)]},
+        "check_experiment": _object(problems=_list(_TEXT), warnings=_list(_TEXT), yaml=_ANY_TEXT),
+        "overview": _object(at=_NUMBER, window_s=_NUMBER, endpoints=_list(_object(endpoint=_TEXT, deployments=_LIST))),
         "report": _object(**_SUMMARY["properties"], primary=_LIST, secondary=_LIST, guardrails=_LIST, alarms=_LIST),
         "history": _object(experiment=_TEXT, metric=_TEXT, treatment=_TEXT, points=_LIST),
         "planner": _object(metric=_TEXT, effect=_NUMBER, power=_NUMBER, units=_COUNT, units_so_far=_COUNT),
@@ -127,6 +130,10 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
             endpoint=_TEXT, shadow=_TEXT, copies=_COUNT, skipped=_OBJECT, primaries=_LIST, headline=_TEXT
         ),
         "traffic_history": _object(endpoint=_TEXT, plans=_LIST),
+        "me": _object(
+            caller=_TEXT, anonymous=_FLAG, manages=_FLAG, limits_counted=_TEXT, endpoints=_list(_object(endpoint=_TEXT))
+        ),
+        "callers": _object(view=_TEXT, since=_NUMBER, callers=_list(_object(caller=_ANY_TEXT, endpoint=_TEXT))),
         "health": _object(status=_TEXT),
         "ready": _object(status=_TEXT),
         "openapi": _object(openapi=_TEXT, paths=_OBJECT),
@@ -153,7 +160,7 @@ def answers(dialect: str, operation: str) -> dict[str, Schema]:
     """What the operation answers with status 200: media type to schema. Raises KeyError on an unknown one."""
     if (dialect, operation) in _TEXTS:
         return {TEXT: _TEXT}
-    if (dialect, operation) == ("switchyard", "docs"):
+    if (dialect, operation) in {("switchyard", "docs"), ("switchyard", "console")}:
         return {"text/html": _TEXT}
     if (dialect, operation) in _STREAM_ONLY:
         return {EVENTS: _EVENTS}

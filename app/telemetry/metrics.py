@@ -16,6 +16,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from app.telemetry.access_log import Record, log_request
+from app.telemetry.caller_use import CallerUse
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LABELS = ("endpoint", "deployment", "dialect", "status")
@@ -157,6 +158,7 @@ class Telemetry:
             ("endpoint", "cause"),
             registry=registry,
         )
+        self.caller_use = CallerUse()
         self.mirrored_requests = Counter(
             "switchyard_mirrored_requests",
             "Requests drawn for a mirror, by what became of their copy",
@@ -258,6 +260,7 @@ class Telemetry:
             self._child(self.tokens, *labels, "output").observe(record.usage.completion_tokens)
         if record.max_tokens is not None:
             self._child(self.max_tokens, *labels).observe(min(record.max_tokens, _MAX_OBSERVED))
+        self.caller_use.count(record)
         log_request(record, elapsed)
 
     def working(self, record: Record) -> AbstractContextManager[None]:
@@ -271,6 +274,10 @@ class Telemetry:
         if child is None:
             child = self._children[key] = metric.labels(*labels)
         return child
+
+    def children(self) -> list[tuple[Any, tuple[str, ...], Any]]:
+        """Every metric of requests with the labels that it has had, and what counts for them."""
+        return [(metric, labels, child) for (metric, labels), child in self._children.items()]
 
     def expose(self, endpoints: Collection[str] | None = None) -> bytes:
         """The metrics in Prometheus' text format, or those of some endpoints."""

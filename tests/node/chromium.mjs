@@ -12,7 +12,7 @@ const modules = fileURLToPath(new URL("node_modules/", import.meta.url));
 const unpacked = join(modules, ".chromium");
 
 /** Unpacks the browser once (8 s). A run that is cut off leaves nothing that a later one would take for whole. */
-async function unpack() {
+export async function unpack() {
   if (existsSync(unpacked)) return;
   const folder = await mkdtemp(join(modules, ".chromium-"));
   process.env.TMPDIR = folder; // `inflate` writes to the folder for temporary files

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from app.control_plane import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Delivery
+from app.control_plane import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Delivery, Replicas
 from app.errors import Conflict, SwitchyardError
 
 CREATED_MS = 1_700_000_000_000
@@ -19,6 +19,7 @@ class MemoryControl:
         self.failure: SwitchyardError | None = None
         self.delivers_at_once = False
         self.replaced = 0
+        self.running = Replicas({}, {"RUNNING": 1})
 
     async def applied(self) -> Applied:
         self._fail()
@@ -35,6 +36,10 @@ class MemoryControl:
         self.replaced += 1
         if self.delivers_at_once:
             self.deliver()
+
+    async def replicas(self) -> Replicas:
+        self._fail()
+        return self.running
 
     def deliver(self) -> None:
         self._take(self.config)

@@ -17,7 +17,7 @@ LAYERS = [
     {"app.control_plane", "app.ledger", "app.limits", "app.mirror", "app.routing", "app.telemetry", "app.upstream"},
     {"app.access", "app.dialects", "app.experiments"},
     {"app.exchange"},
-    {"app.server"},
+    {"app.pages", "app.server"},
     {"deployments"},
 ]
 

@@ -134,3 +134,13 @@ async def test_the_previous_window_fades_as_the_clock_moves_on() -> None:
     assert (await store.window("k")).used == 5
     now = 300.0
     assert (await store.window("k")).used == 0
+
+
+async def test_the_running_requests_of_a_key_are_counted(store: Store) -> None:
+    assert await store.running("k") == 0
+    assert await store.acquire("k", 3, "first")
+    assert await store.acquire("k", 3, "second")
+    assert await store.acquire("another", 3, "third")
+    assert await store.running("k") == 2
+    await store.release("k", "first")
+    assert await store.running("k") == 1

@@ -1,0 +1,104 @@
+// Elements from values. Text is set as text, never as markup: names and answers of models come from others.
+
+const SVG = "http://www.w3.org/2000/svg";
+const listeners = new WeakMap(); // element -> {type: handler}
+const keys = new WeakMap(); // element -> what it stands for, among its siblings
+const AS_PROPERTY = new Set(["value", "checked", "disabled", "open", "selected", "indeterminate", "hidden"]);
+
+/**
+ * An element. Props: `class`, `style` (an object of CSS properties), `on` (an object of handlers), `key` (who it is
+ * among its siblings, for `morph`), `opaque` (`morph` leaves its children alone), and attributes; null and false are
+ * left out. Children: nodes, strings, numbers and arrays of them; null and false are left out.
+ */
+export function h(tag, props, ...children) {
+  return build(document.createElement(tag), props, children);
+}
+
+/** The same for SVG. */
+export function svg(tag, props, ...children) {
+  return build(document.createElementNS(SVG, tag), props, children);
+}
+
+function build(element, props, children) {
+  for (const [name, value] of Object.entries(props ?? {})) set(element, name, value);
+  element.append(...flat(children));
+  // A select's value is one of its options, which have just come.
+  if (props && "value" in props && element.tagName === "SELECT") element.value = props.value;
+  return element;
+}
+
+function set(element, name, value) {
+  if (name === "on") for (const [type, handler] of Object.entries(value)) listen(element, type, handler);
+  else if (name === "key") keys.set(element, String(value));
+  else if (name === "opaque") element.toggleAttribute("data-opaque", Boolean(value));
+  else if (name === "style") for (const [property, it] of Object.entries(value)) element.style.setProperty(property, it);
+  else if (AS_PROPERTY.has(name)) {
+    element[name] = value ?? "";
+    if (name === "value") element.setAttribute("data-controlled", "");
+  } else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
+}
+
+function listen(element, type, handler) {
+  let known = listeners.get(element);
+  if (!known) listeners.set(element, (known = {}));
+  if (!(type in known)) element.addEventListener(type, (event) => listeners.get(element)[type]?.(event));
+  known[type] = handler;
+}
+
+function flat(children) {
+  return children.flat(Infinity).filter((it) => it !== null && it !== undefined && it !== false);
+}
+
+/**
+ * Gives `root` these children, and keeps the elements that stand for the same thing: focus, selection and scrolling
+ * stay where they are while a page is drawn again.
+ */
+export function morph(root, ...children) {
+  const wanted = flat(children).map((it) => (it instanceof Node ? it : document.createTextNode(String(it))));
+  const keyed = new Map();
+  for (const child of root.childNodes) if (keys.has(child)) keyed.set(keys.get(child), child);
+  let at = root.firstChild;
+  for (const child of wanted) {
+    let old = keys.has(child) ? keyed.get(keys.get(child)) : at;
+    if (old && keys.has(child)) {
+      keyed.delete(keys.get(child));
+      if (old !== at) root.insertBefore(old, at);
+      else at = at.nextSibling;
+      if (!alike(old, child)) {
+        old.replaceWith(child);
+        continue;
+      }
+    } else if (old && !keys.has(old) && alike(old, child)) at = at.nextSibling;
+    else {
+      root.insertBefore(child, at);
+      continue;
+    }
+    update(old, child);
+  }
+  while (at) {
+    const next = at.nextSibling;
+    at.remove();
+    at = next;
+  }
+}
+
+function alike(old, child) {
+  return old.nodeType === child.nodeType && old.nodeName === child.nodeName;
+}
+
+function update(old, child) {
+  if (old === child) return;
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== child.data) old.data = child.data;
+    return;
+  }
+  for (const { name } of [...old.attributes]) if (!child.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  for (const { name, value } of child.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  const now = listeners.get(child) ?? {};
+  for (const type of Object.keys(listeners.get(old) ?? {})) if (!(type in now)) listeners.get(old)[type] = undefined;
+  for (const [type, handler] of Object.entries(now)) listen(old, type, handler);
+  if (!old.hasAttribute("data-opaque")) morph(old, ...child.childNodes);
+  if ("disabled" in child) old.disabled = child.disabled;
+  if (child.hasAttribute("data-controlled") && old.value !== child.value) old.value = child.value;
+  if (child.tagName === "INPUT" && old.checked !== child.checked && child.hasAttribute("data-controlled")) old.checked = child.checked;
+}

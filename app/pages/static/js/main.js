@@ -1,0 +1,109 @@
+// The shell: which page is shown, who is signed in, and what is said aloud.
+
+import { Api } from "./api.js";
+import { h } from "./dom.js";
+import { poll } from "./poll.js";
+import { askForKey } from "./sign_in.js";
+
+const PAGES = new Set(["traffic", "experiments", "playground", "requests", "keys"]);
+const main = document.getElementById("main");
+const announcements = document.getElementById("announcements");
+const button = document.getElementById("sign-in");
+
+async function signIn(message = "") {
+  const answer = await askForKey(message);
+  if (answer === null) return false;
+  api.useKey(answer.key, answer.stored);
+  drawButton();
+  return true;
+}
+
+const api = new Api(signIn);
+
+function drawButton() {
+  button.textContent = api.hasKey ? "Sign out" : "Sign in";
+}
+
+button.addEventListener("click", async () => {
+  if (api.hasKey) {
+    api.useKey(null);
+    drawButton();
+    announce("Signed out");
+    await show();
+  } else if (await signIn()) await show();
+});
+
+/** Said by screen readers once they are silent. */
+export function announce(text) {
+  announcements.textContent = "";
+  requestAnimationFrame(() => (announcements.textContent = text));
+}
+
+function navigate(hash) {
+  if (location.hash === hash) show();
+  else location.hash = hash;
+}
+
+/** The page of a hash: its module's name and what comes after it. */
+function route(hash) {
+  const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
+  const [page, ...rest] = path.split("/");
+  let names;
+  try {
+    names = rest.filter(Boolean).map(decodeURIComponent);
+  } catch {
+    return null;
+  }
+  const parameters = Object.fromEntries(new URLSearchParams(query));
+  if (page === "") return { module: "traffic", page: "traffic", names: [], parameters };
+  if (!PAGES.has(page)) return null;
+  return { module: page === "experiments" && names.length ? "experiment" : page, page, names, parameters };
+}
+
+let unmount = null;
+let shown = 0;
+
+async function show() {
+  const turn = ++shown;
+  unmount?.();
+  unmount = null;
+  const found = route(location.hash);
+  for (const link of document.querySelectorAll("nav a")) {
+    if (found && link.getAttribute("href") === `#/${found.page}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  const root = h("div", { class: `page page-${found?.module ?? "none"}` });
+  if (found === null) {
+    root.append(h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/traffic" }, "Traffic")));
+    main.replaceChildren(root);
+    return;
+  }
+  try {
+    const page = await import(`./pages/${found.module}.js`);
+    if (turn !== shown) return;
+    document.title = `${found.names[0] ?? page.title} · Switchyard`;
+    main.replaceChildren(root);
+    main.focus({ preventScroll: true });
+    const context = { api, poll, announce, navigate, names: found.names, parameters: found.parameters };
+    const ended = await page.mount(root, context);
+    if (turn === shown) unmount = ended;
+    else ended?.();
+  } catch (error) {
+    if (turn !== shown) return;
+    root.replaceChildren(h("h1", {}, "This page cannot be shown"), h("p", { class: "problem", role: "alert" }, error.message));
+    main.replaceChildren(root);
+  }
+}
+
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the hash says which page is shown
+  main.focus();
+});
+window.addEventListener("hashchange", () => {
+  // What the link before said is of the page before.
+  announcements.textContent = "";
+  window.scrollTo(0, 0);
+  show();
+});
+drawButton();
+show();

@@ -1,0 +1,8 @@
+import { h } from "../dom.js";
+
+export const title = "Keys";
+
+export async function mount(root, context) {
+  root.append(h("h1", {}, title));
+  return () => {};
+}

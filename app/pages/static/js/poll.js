@@ -1,0 +1,28 @@
+/**
+ * Calls `task` now and `every` milliseconds after it has ended, again and again, but not while the page is hidden.
+ * Returns what stops it. `task` gets an AbortSignal, which is aborted by then; what it raises is given to `failed`.
+ */
+export function poll(task, { every = 2000, failed = () => {} } = {}) {
+  const ended = new AbortController();
+  let timer, running = false;
+
+  async function run() {
+    clearTimeout(timer);
+    if (running || document.hidden || ended.signal.aborted) return;
+    running = true;
+    try {
+      await task(ended.signal);
+    } catch (error) {
+      if (!ended.signal.aborted) failed(error);
+    }
+    running = false;
+    if (!ended.signal.aborted) timer = setTimeout(run, every);
+  }
+
+  document.addEventListener("visibilitychange", run, { signal: ended.signal });
+  run();
+  return () => {
+    clearTimeout(timer);
+    ended.abort();
+  };
+}

@@ -1,0 +1,66 @@
+"""What `/api/me` and `/api/callers` answer, as plain data. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from app.access.caller import ANONYMOUS_CALLER, Caller
+from app.config.experiment_checks import is_active
+from app.config.schema import Config
+from app.limits.limiter import Allowance
+from app.telemetry.caller_use import Use
+
+
+def me_document(
+    caller: Caller,
+    visible: Config,
+    limits: Mapping[str, Sequence[Allowance]],
+    *,
+    manages: bool,
+    limits_are_shared: bool,
+) -> dict[str, Any]:
+    """Who the caller is, the endpoints it may use, and what is left of its limits there.
+
+    `visible` is the part of the configuration that it may see, `limits` are its allowances by endpoint.
+    """
+    feedback = _feedback(visible)
+    return {
+        "caller": caller.name,
+        "anonymous": caller is ANONYMOUS_CALLER,
+        "manages": manages,
+        "limits_counted": "by all routers together" if limits_are_shared else "by this router alone",
+        "endpoints": [
+            {
+                "endpoint": name,
+                "tasks": list(endpoint.tasks),
+                "deployments": [
+                    {"deployment": it, "weight": weight, "images": visible.deployments[it].images}
+                    for it, weight in endpoint.traffic.items()
+                ],
+                "feedback": feedback.get(name, []),
+                "limits": [asdict(it) for it in limits[name]],
+            }
+            for name, endpoint in visible.endpoints.items()
+        ],
+    }
+
+
+def callers_document(since: float, uses: Iterable[tuple[str, str, Use]]) -> dict[str, Any]:
+    """Every caller's use since `since` (Unix seconds). A caller that is None stands for all that are not counted
+    apart."""
+    return {
+        "view": "this router alone: each counts the requests that it has finished since it started",
+        "since": since,
+        "callers": [{"caller": caller or None, "endpoint": endpoint, **asdict(use)} for caller, endpoint, use in uses],
+    }
+
+
+def _feedback(visible: Config) -> dict[str, list[dict[str, Any]]]:
+    """The scores that running experiments take, by endpoint: two experiments may declare the same one."""
+    declared: dict[str, dict[str, dict[str, Any]]] = {}
+    for experiment in visible.experiments.values():
+        if is_active(experiment):
+            for metric, it in experiment.feedback.items():
+                shown = {"metric": metric, "type": it.type, "min": it.min, "max": it.max}
+                declared.setdefault(experiment.endpoint, {}).setdefault(metric, shown)
+    return {endpoint: list(metrics.values()) for endpoint, metrics in declared.items()}

@@ -1,0 +1,1 @@
+"""What an operator looks at first: every endpoint, who answers, and how well."""

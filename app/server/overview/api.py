@@ -1,0 +1,133 @@
+"""`GET /api/overview`: every endpoint that the caller may use, its deployments, and their last minute.
+
+It is made of this router's own counters when somebody asks, at most once a second for all who may see the same.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple
+
+from starlette.requests import Request as HTTPRequest
+from starlette.routing import BaseRoute
+
+from app.access.caller import ConfigViews
+from app.access.guard import Access
+from app.config.schema import Config
+from app.control_plane import ControlPlane, Replicas
+from app.dialects.base import Reply
+from app.dialects.json_body import dump
+from app.errors import Unavailable, UpstreamError
+from app.ledger.controller_client import ControllerClient
+from app.server.api_operation import Api, Entry, OperationContext, openai_words
+from app.server.openapi import Operation
+from app.server.overview.document import Present, endpoints_document
+from app.telemetry.metrics import Telemetry
+from app.telemetry.recent import EVERY_S, Recent, in_flight
+
+CACHE_S = 1.0
+REPLICAS_EVERY_S = 5.0
+"""How old what the control plane said may be: its controller serves the whole cluster."""
+
+PATIENCE_S = 1.0
+"""How long an answer waits for the control plane."""
+
+
+class Health(NamedTuple):
+    """What the router knows of its deployments: those whose breaker is open, each endpoint's queue, and the stops."""
+
+    open_breakers: Callable[[], Collection[str]]
+    queued: Callable[[], Mapping[str, int]]
+    stops: Callable[[], Mapping[str, Collection[str]]]
+
+
+class OverviewApi:
+    """The route. `views` returns the configuration in force (None before the first). `clock`: monotonic seconds."""
+
+    def __init__(
+        self,
+        views: Callable[[], ConfigViews | None],
+        telemetry: Telemetry,
+        access: Access,
+        control: ControlPlane | None,
+        controller: ControllerClient | None,
+        health: Health,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._views, self._telemetry, self._access = views, telemetry, access
+        self._control, self._has_controller, self._health, self._clock = control, controller is not None, health, clock
+        self._recent = Recent(telemetry, clock())
+        self._answers: dict[tuple[frozenset[str], bool], tuple[float, Config, bytes]] = {}
+        self._replicas: tuple[float, Replicas | None] = (float("-inf"), None)
+        self._api = Api("switchyard", telemetry, access, views, openai_words)
+        self._entry = Entry("GET", "/api/overview", "overview", self._overview)
+
+    def operations(self) -> list[Operation]:
+        """The operation for the OpenAPI document."""
+        return [self._entry.operation(self._api.dialect)]
+
+    def routes(self) -> list[BaseRoute]:
+        """The route of the API."""
+        return [self._entry.route(self._api)]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Takes a reading of the counters now and then, so that there is a minute to look back on."""
+
+        async def sample() -> None:
+            while True:
+                await asyncio.sleep(EVERY_S)
+                self._recent.sample(self._clock())
+
+        task = asyncio.create_task(sample())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _overview(self, request: HTTPRequest, context: OperationContext) -> Reply:
+        if (views := self._views()) is None:
+            raise Unavailable("The router has no configuration yet", retry_after=1)
+        seen, is_manager = views.of(context.caller), self._access.may_manage(context.caller)
+        key = (frozenset(seen.endpoints), is_manager)
+        at, config, answer = self._answers.get(key, (float("-inf"), None, b""))
+        if config is not seen or self._clock() - at >= CACHE_S:
+            replicas = await self._running_replicas()
+            answer = dump(self._document(seen, is_manager, replicas))
+            now = self._clock()
+            # Only what is fresh is kept: there may be as many views as keys.
+            self._answers = {it: kept for it, kept in self._answers.items() if now - kept[0] < CACHE_S}
+            self._answers[key] = (now, seen, answer)
+        return Reply(answer)
+
+    def _document(self, seen: Config, is_manager: bool, replicas: Replicas | None) -> dict[str, Any]:
+        health, window = self._health, self._recent.window(self._clock())
+        present = Present(in_flight(self._telemetry), health.queued(), health.open_breakers(), health.stops(), replicas)
+        return {
+            "at": time.time(),
+            "window_s": round(window.seconds, 1),
+            "routers": sum(replicas.routers.values()) if replicas is not None else None,
+            "may_change": is_manager and self._control is not None,
+            "has_controller": self._has_controller,
+            "endpoints": endpoints_document(seen, window, present),
+        }
+
+    async def _running_replicas(self) -> Replicas | None:
+        """What the control plane runs; None if there is none, or it does not answer."""
+        if self._control is None:
+            return None
+        at, known = self._replicas
+        if self._clock() - at >= REPLICAS_EVERY_S:
+            # Marked before it is asked: others do not ask meanwhile, and nobody asks one that is away all the time.
+            self._replicas = (self._clock(), known)
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    known = await self._control.replicas()
+            except (UpstreamError, TimeoutError):
+                known = None
+            self._replicas = (self._clock(), known)
+        return known

@@ -1,0 +1,61 @@
+"""What each caller has used of each endpoint, as one router counts it: for managers, at `GET /api/callers`."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from app.telemetry.access_log import Record
+
+_CLIENT_GONE = "client_gone"
+_MOST = 10_000
+"""Pairs of caller and endpoint that are counted apart. Tokens can name any number of callers."""
+
+
+@dataclass(slots=True)
+class Use:
+    """One caller's requests on one endpoint. `failed`: those answered with an error, or whose answer broke off; not
+    those whose client left.
+
+    `last_at` is in Unix seconds.
+    """
+
+    requests: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    last_at: float = 0.0
+
+
+class CallerUse:
+    """Counts of finished requests since `since` (Unix seconds), by name of the caller and endpoint.
+
+    Beyond `most` pairs, new callers are counted together, under the name "".
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time, most: int = _MOST) -> None:
+        self.since = clock()
+        self._clock, self._most = clock, most
+        self._uses: dict[tuple[str, str], Use] = {}
+
+    def count(self, record: Record) -> None:
+        """Counts a finished request, if it has a caller and an endpoint."""
+        if not record.caller or not record.endpoint:
+            return
+        pair = record.caller, record.endpoint
+        if (use := self._uses.get(pair)) is None:
+            use = self._new(pair)
+        use.requests += 1
+        use.last_at = self._clock()
+        if (record.error or record.status >= 400) and record.error != _CLIENT_GONE:
+            use.failed += 1
+        if record.usage is not None:
+            use.prompt_tokens += record.usage.prompt_tokens
+            use.completion_tokens += record.usage.completion_tokens
+
+    def items(self) -> Iterator[tuple[str, str, Use]]:
+        """Caller, endpoint, use: ordered by both."""
+        return ((caller, endpoint, self._uses[caller, endpoint]) for caller, endpoint in sorted(self._uses))
+
+    def _new(self, pair: tuple[str, str]) -> Use:
+        kept = pair if len(self._uses) < self._most else ("", pair[1])
+        return self._uses.setdefault(kept, Use())

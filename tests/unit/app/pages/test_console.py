@@ -1,0 +1,85 @@
+"""`/ui`: the console's files come from this server alone, and hold nothing of it."""
+
+import re
+
+import pytest
+from starlette.testclient import TestClient
+
+from app.server.application import Router
+from app.upstream.target import RuntimeEnvironment
+
+
+@pytest.fixture
+def client() -> TestClient:
+    return TestClient(Router(RuntimeEnvironment()).app)
+
+
+def test_the_page_loads_only_files_of_this_server(client: TestClient) -> None:
+    page = client.get("/ui")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    files = [it for it in re.findall(r'(?:href|src)="([^"]*)"', page.text) if not it.startswith("#")]
+    assert len(files) > 5
+    for address in files:
+        assert address.startswith("/")
+        answer = client.get(address)
+        assert answer.status_code == 200
+        assert answer.content
+
+
+def test_the_policy_allows_no_other_host_and_nothing_inline(client: TestClient) -> None:
+    for path in ("/ui", "/ui/static/js/main.js"):
+        headers = client.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "http" not in policy
+        assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
+    page = client.get("/ui").text
+    assert "<style" not in page
+    assert re.search(r"<script(?![^>]*\bsrc=)", page) is None
+    assert re.search(r"\son\w+=", page) is None
+
+
+def test_scripts_make_no_markup_of_text(client: TestClient) -> None:
+    page = client.get("/ui").text
+    todo, seen = re.findall(r'src="(/ui/static/js/[^"]*)"', page), set()
+    todo += [f"/ui/static/js/pages/{name}.js" for name in ("traffic", "experiments", "experiment", "playground")]
+    while todo:
+        if (path := todo.pop()) in seen:
+            continue
+        seen.add(path)
+        script = client.get(path)
+        assert script.status_code == 200, path
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|Function\(", script.text)
+        for name in re.findall(r'from "(\.[^"]+)"', script.text):
+            todo.append(str(script.url.join(name).path))
+    assert len(seen) > 5
+
+
+@pytest.mark.parametrize(
+    ("name", "media_type"),
+    [
+        ("js/main.js", "text/javascript"),
+        ("uPlot.iife.js", "text/javascript"),
+        ("css/console.css", "text/css"),
+        ("icon.svg", "image/svg+xml"),
+    ],
+)
+def test_files_have_their_types(client: TestClient, name: str, media_type: str) -> None:
+    answer = client.get(f"/ui/static/{name}")
+    assert answer.headers["content-type"].partition(";")[0] == media_type
+
+
+@pytest.mark.parametrize(
+    "name", ["../console.py", "..%2fconsole.py", "js", "", "js/", "uPlot.mousewheel.js", "nothing"]
+)
+def test_no_other_file_is_served(client: TestClient, name: str) -> None:
+    assert client.get(f"/ui/static/{name}").status_code == 404
+
+
+def test_a_file_that_the_browser_has_is_not_sent_again(client: TestClient) -> None:
+    first = client.get("/ui/static/js/main.js")
+    again = client.get("/ui/static/js/main.js", headers={"if-none-match": f"W/{first.headers['etag']}"})
+    assert (again.status_code, again.content) == (304, b"")
+    other = client.get("/ui/static/js/dom.js", headers={"if-none-match": first.headers["etag"]})
+    assert (other.status_code, len(other.content) > 0) == (200, True)

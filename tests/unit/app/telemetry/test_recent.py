@@ -1,0 +1,109 @@
+"""The last minute is the difference of two readings of the counters."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.usage import Usage
+from app.telemetry.access_log import Record
+from app.telemetry.metrics import Telemetry
+from app.telemetry.recent import Counts, Distribution, Recent, in_flight, read
+
+BOUNDS = (1.0, 2.0, 4.0, math.inf)
+
+
+def count(telemetry: Telemetry, *, deployment: str = "blue", reason: str = "traffic", **more: object) -> None:
+    record = Record("openai", "chat", "id", endpoint="chat", deployment=deployment, reason=reason)
+    for name, value in {"status": 200, **more}.items():
+        setattr(record, name, value)
+    telemetry.finish(record)
+
+
+@pytest.mark.parametrize(
+    ("counts", "median"),
+    [
+        ([0, 0, 0, 0], None),
+        ([4, 0, 0, 0], 0.5),
+        ([0, 4, 0, 0], 1.5),
+        ([2, 0, 2, 0], 1.0),
+        ([0, 0, 0, 4], 4.0),
+        ([1, 1, 2, 0], 2.0),
+    ],
+)
+def test_a_quantile_is_interpolated_within_its_bucket(counts: list[float], median: float | None) -> None:
+    assert Distribution(BOUNDS, counts).quantile(0.5) == median
+
+
+@given(st.lists(st.integers(0, 50), min_size=4, max_size=4), st.floats(0, 1), st.floats(0, 1))
+def test_quantiles_rise_with_the_share_and_stay_within_the_bounds(counts: list[float], a: float, b: float) -> None:
+    found = Distribution(BOUNDS, counts)
+    low, high = found.quantile(min(a, b)), found.quantile(max(a, b))
+    if sum(counts) == 0:
+        assert low is None
+    else:
+        assert low is not None
+        assert high is not None
+        assert 0 <= low <= high <= 4.0
+
+
+def test_a_reading_sums_dialects_and_statuses_by_endpoint_and_deployment() -> None:
+    telemetry = Telemetry()
+    count(telemetry, usage=Usage(9, 3))
+    count(telemetry, dialect="anthropic", reason="sticky", usage=Usage(9, 4))
+    count(telemetry, reason="header")
+    count(telemetry, status=502, error="unavailable")
+    count(telemetry, status=400, error="bad_request")
+    count(telemetry, deployment="green", reason="failover")
+    found = read(telemetry)
+    blue = found["chat", "blue"]
+    assert (blue.requests, blue.drawn, blue.errors, blue.refused, blue.output_tokens) == (5, 4, 1, 1, 7)
+    assert found["chat", "green"].drawn == 1
+
+
+def test_times_are_those_of_streams() -> None:
+    telemetry = Telemetry()
+    count(telemetry, streamed=True, started=0.0, first_byte=0.05, usage=Usage(9, 3))
+    count(telemetry)
+    counts = read(telemetry)["chat", "blue"]
+    assert sum(counts.first_token.counts) == sum(counts.inter_token.counts) == 1
+    assert counts.first_token.quantile(0.5) == pytest.approx(0.05)
+
+
+def test_the_window_is_the_last_minute() -> None:
+    telemetry = Telemetry()
+    recent = Recent(telemetry, 0.0)
+    for second in range(0, 200, 10):
+        recent.sample(second)
+        count(telemetry)
+    window = recent.window(200.0)
+    assert window.seconds == 60.0
+    assert window.counts["chat", "blue"].requests == 6
+
+
+def test_before_a_minute_has_passed_it_is_the_time_since_the_start() -> None:
+    telemetry = Telemetry()
+    count(telemetry)
+    window = Recent(telemetry, 100.0).window(104.0)
+    assert (window.seconds, window.counts["chat", "blue"].requests) == (4.0, 1)
+
+
+def test_old_readings_are_forgotten() -> None:
+    recent = Recent(Telemetry(), 0.0)
+    for second in range(0, 10_000, 10):
+        recent.sample(second)
+    assert len(recent._readings) <= 8
+
+
+def test_requests_in_flight_are_those_of_all_dialects() -> None:
+    telemetry = Telemetry()
+    blue = Record("openai", "chat", "id", endpoint="chat", deployment="blue")
+    with telemetry.working(blue), telemetry.working(Record("tgi", "chat", "id", endpoint="chat", deployment="blue")):
+        assert in_flight(telemetry) == {("chat", "blue"): 2}
+    assert in_flight(telemetry) == {("chat", "blue"): 0}
+
+
+def test_a_deployment_without_requests_counts_nothing() -> None:
+    assert read(Telemetry()) == {}
+    assert Counts().since(Counts()) == Counts()
