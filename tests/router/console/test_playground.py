@@ -400,6 +400,11 @@ OTHER = (
 )
 
 
+def streamed(parts: list[Any]) -> Answer:
+    """An engine's answers that are these parts."""
+    return lambda body: stream([*parts, "data: [DONE]\n\n"])
+
+
 def tokens_of(text: str) -> list[str]:
     """A stream of its words, some of them doubtful."""
     words = re.findall(r"\s*\S+", text)
@@ -421,7 +426,7 @@ async def test_the_page_fits_its_window(open_page: OpenPage, rig: Rig, name: str
     usage = frame({"id": "c", "object": "chat.completion.chunk", "choices": [], "usage": USAGE})
     for engine, text in ((rig.blue, STORY), (rig.green, OTHER)):
         parts = [part for it in tokens_of(text) for part in (it, 0.004)]
-        engine.answer = lambda body, parts=parts: stream([*parts, usage, "data: [DONE]\n\n"])
+        engine.answer = streamed([*parts, usage])
     await playground.open()
     await playground.ask("What does a switchyard do? One sentence.")
     await expect(page.get_by_role("region", name="Comparison")).to_be_visible()

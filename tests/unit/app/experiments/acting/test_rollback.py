@@ -27,6 +27,7 @@ async def test_an_alarm_is_a_stop_in_the_same_acknowledgement_and_then_a_plan(st
     assert stage.config.endpoints["chat"].traffic == {"blue": 100, "green": 0}
     plan = stage.config.endpoints["chat"].plan
     assert (plan.by, plan.generation) == ("experiment trial", 1)
+    assert plan.withdrawn == {"green": "blue"}, "running conversations leave it, too"
     assert plan.reason == "green exceeds the guardrail error, at most 1.5 times control's rate"
     assert stage.hear() == [stop], "until every router has the plan"
     stage.control.deliver()
