@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from app.config.experiments import Experiment
-from app.experiments.report import Decision, Report
+from app.experiments.report import Better, Decision, Effect, Report, Scale, Verdict
 
 Cause = Literal[
     "",
@@ -50,6 +50,18 @@ class Acting(msgspec.Struct, frozen=True, kw_only=True):
     """Deployments whose stop is in force."""
 
 
+class PrimaryEffect(msgspec.Struct, frozen=True, kw_only=True):
+    """A primary metric of one treatment against control, as a list shows it."""
+
+    metric: str
+    treatment: str
+    better: Better
+    scale: Scale
+    minimal_effect: float
+    effect: Effect
+    verdict: Verdict
+
+
 class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
     """What a decision would do, if it were made now."""
 
@@ -84,6 +96,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     units: dict[str, int] = {}
     requests: dict[str, int] = {}
     alarms: int = 0
+    alarm_kinds: list[str] = []
+    """Which kinds of alarms there are: sample_ratio, guardrail …"""
+    primary: list[PrimaryEffect] = []
     acting: Acting | None = None
     """None in mode `aa`, and for experiments without evidence."""
 
@@ -107,6 +122,19 @@ def summary_of(report: Report, acting: Acting | None = None) -> Summary:
         units=report.units,
         requests=report.requests,
         alarms=len(report.alarms),
+        alarm_kinds=sorted({it.kind for it in report.alarms}),
+        primary=[
+            PrimaryEffect(
+                metric=it.metric,
+                treatment=it.treatment,
+                better=it.better,
+                scale=it.scale,
+                minimal_effect=it.minimal_effect,
+                effect=it.effect,
+                verdict=it.verdict,
+            )
+            for it in report.primary
+        ],
         acting=acting,
     )
 

@@ -57,7 +57,8 @@ def test_requests_are_counted_for_the_deployment_that_answered(rig: Rig) -> None
     assert found["blue"]["weight"] == 50
     assert found["blue"]["model"] == "blue-model"
     assert any(it["first_token_s"] for it in found.values())
-    assert (told["routers"], told["may_change"], told["has_controller"]) == (None, False, True)
+    assert (told["routers"], told["has_controller"]) == (None, True)
+    assert told["why_not"] == "This router reads its traffic from its configuration file: change it there."
     assert [it["breaker"] for it in found.values()] == ["closed", "closed"]
 
 
@@ -109,7 +110,7 @@ def test_a_caller_sees_its_own_endpoints(guarded: Guarded) -> None:
     for name, endpoints in (("boss", ["chat", "embed"]), ("chat team", ["chat"]), ("embed team", ["embed"])):
         told = overview(guarded.url, guarded.keys[name])
         assert [it["endpoint"] for it in told["endpoints"]] == endpoints
-        assert told["may_change"] == (name == "boss")
+        assert (told["why_not"] is None) == (name == "boss")
     assert (
         "mini"
         not in httpx.get(

@@ -105,7 +105,7 @@ async def watched_page(
         yield page, watch
     finally:
         await context.close()
-    assert watch.problems == []
+    assert watch.problems == [], "\n".join(watch.problems)
 
 
 async def screenshot(page: Page, name: str) -> None:

@@ -111,10 +111,17 @@ class OverviewApi:
             "at": time.time(),
             "window_s": round(window.seconds, 1),
             "routers": sum(replicas.routers.values()) if replicas is not None else None,
-            "may_change": is_manager and self._control is not None,
+            "is_manager": is_manager,
+            "why_not": self._why_not(is_manager),
             "has_controller": self._has_controller,
             "endpoints": endpoints_document(seen, window, present),
         }
+
+    def _why_not(self, is_manager: bool) -> str | None:
+        """Why the caller changes no traffic here; None if it may."""
+        if self._control is None:
+            return "This router reads its traffic from its configuration file: change it there."
+        return None if is_manager else "Managers change traffic; your key only shows it."
 
     async def _running_replicas(self) -> Replicas | None:
         """What the control plane runs; None if there is none, or it does not answer."""

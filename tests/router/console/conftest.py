@@ -1,13 +1,27 @@
 """One browser for the run, and pages of it on the test's own router."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+from typing import Any
 
+import httpx
 import pytest
 from playwright.async_api import Browser, Page
 
+from app.access.api_keys import create
+from app.access.key_file import append
+from app.config.schema import parse
+from app.server.application import Router
+from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.browser import Watch, running_browser, watched_page
+from tests.support.fake_control_plane import MemoryControl
+from tests.support.live_controller import LiveController
+from tests.support.servers import ServerPool
+
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +54,73 @@ async def browser_page(open_page: OpenPage, rig: Rig) -> Page:
     """An empty page on `rig`'s router: `await browser_page.goto("/ui#/traffic")`."""
     page, _ = await open_page(rig.url)
     return page
+
+
+class Managed:
+    """A router whose traffic can be changed: with a control plane and the real controller of experiments."""
+
+    def __init__(self, rig: Rig, directory: Path) -> None:
+        self.directory = directory
+        self.blue, self.green = rig.blue, rig.green
+        endpoints = rig.config["endpoints"]
+        chat = {**endpoints["chat"], "traffic": {"blue": 90, "green": 10}, "sticky": {"by": "user"}}
+        self.config: dict[str, Any] = {**rig.config, "endpoints": {**endpoints, "chat": chat}}
+        self.control = MemoryControl(self.config, self.take)
+        self.control.delivers_at_once = True
+        self.controller = LiveController(directory / "ledger")
+        self.router = Router(
+            RuntimeEnvironment(internal_key="internal"),
+            random=Random(7),
+            control=self.control,
+            controller=self.controller,
+            send_every_s=0.02,
+        )
+        self.take(self.config)
+        self.url = ""
+
+    def take(self, config: Any) -> None:
+        self.router.reconfigure(config)
+        self.controller.configure(parse(config))
+
+    def deliver(self, **sections: Any) -> None:
+        """Applies a file with these sections."""
+        self.config = {**self.config, **sections}
+        self.control.config = self.config
+        self.take(self.config)
+
+    def chat(self, requests: int, *, stream: bool = False) -> None:
+        """Requests of so many users."""
+        with httpx.Client() as client:
+            for number in range(requests):
+                body = {**CHAT, "user": f"user-{number}", "stream": stream}
+                client.post(f"{self.url}/v1/chat/completions", json=body)
+
+    def put(self, weights: dict[str, int], reason: str) -> None:
+        """Makes a plan over the API."""
+        body = {"weights": weights, "reason": reason}
+        answer = httpx.put(f"{self.url}/api/endpoints/chat/traffic", json=body, headers={"if-match": "*"})
+        assert answer.status_code == 200, answer.text
+
+    def weights(self) -> dict[str, int]:
+        """Those that are applied."""
+        found: dict[str, int] = self.control.config["endpoints"]["chat"]["traffic"]
+        return found
+
+    def guard(self) -> dict[str, str]:
+        """From now on it asks for keys: returns those of a manager and of two teams."""
+        keys: dict[str, str] = {}
+        file = self.directory / "keys.yaml"
+        for name, endpoints in (("boss", []), ("chat team", ["chat"]), ("embed team", ["embed"])):
+            keys[name], record = create(name, endpoints=endpoints)
+            append(file, record.line)
+        self.deliver(access={"keys_file": str(file), "managers": ["boss"]})
+        return keys
+
+
+@pytest.fixture
+def managed(rig: Rig, tmp_path: Path, servers: ServerPool) -> Iterator[Managed]:
+    """A fresh one."""
+    managed = Managed(rig, tmp_path)
+    with servers.host(managed.router.app) as managed.url:
+        yield managed
+    managed.controller.close()

@@ -3,6 +3,7 @@
 const SVG = "http://www.w3.org/2000/svg";
 const listeners = new WeakMap(); // element -> {type: handler}
 const keys = new WeakMap(); // element -> what it stands for, among its siblings
+const standIns = new WeakMap(); // a comment -> the opaque element whose place it keeps in a new tree
 const AS_PROPERTY = new Set(["value", "checked", "disabled", "open", "selected", "indeterminate", "hidden"]);
 
 /**
@@ -21,10 +22,18 @@ export function svg(tag, props, ...children) {
 
 function build(element, props, children) {
   for (const [name, value] of Object.entries(props ?? {})) set(element, name, value);
-  element.append(...flat(children));
+  element.append(...flat(children).map(kept));
   // A select's value is one of its options, which have just come.
   if (props && "value" in props && element.tagName === "SELECT") element.value = props.value;
   return element;
+}
+
+/** An opaque element that is shown stays where it is: a new tree gets a comment for it, which `morph` understands. */
+function kept(child) {
+  if (!(child instanceof Element && child.isConnected && child.hasAttribute("data-opaque"))) return child;
+  const comment = document.createComment("");
+  standIns.set(comment, child);
+  return comment;
 }
 
 function set(element, name, value) {
@@ -54,35 +63,51 @@ function flat(children) {
  * stay where they are while a page is drawn again.
  */
 export function morph(root, ...children) {
-  const wanted = flat(children).map((it) => (it instanceof Node ? it : document.createTextNode(String(it))));
+  const wanted = flat(children).map((it) => (it instanceof Node ? (standIns.get(it) ?? it) : document.createTextNode(String(it))));
+  const named = new Set(wanted.filter((it) => keys.has(it)).map((it) => keys.get(it)));
   const keyed = new Map();
-  for (const child of root.childNodes) if (keys.has(child)) keyed.set(keys.get(child), child);
+  for (const child of [...root.childNodes]) {
+    if (!keys.has(child)) continue;
+    if (named.has(keys.get(child))) keyed.set(keys.get(child), child);
+    else child.remove();
+  }
   let at = root.firstChild;
+  const next = () => (at = at.nextSibling);
   for (const child of wanted) {
-    let old = keys.has(child) ? keyed.get(keys.get(child)) : at;
-    if (old && keys.has(child)) {
-      keyed.delete(keys.get(child));
-      if (old !== at) root.insertBefore(old, at);
-      else at = at.nextSibling;
-      if (!alike(old, child)) {
-        old.replaceWith(child);
-        continue;
+    const isKeyed = keys.has(child);
+    const old = isKeyed ? keyed.get(keys.get(child)) : at && !keys.has(at) ? at : undefined;
+    if (isKeyed && old) {
+      // Removed rather than overtaken: an element that is moved loses its focus.
+      while (at && at !== old && !keys.has(at)) {
+        const gone = at;
+        next();
+        gone.remove();
       }
-    } else if (old && !keys.has(old) && alike(old, child)) at = at.nextSibling;
-    else {
-      root.insertBefore(child, at);
+    }
+    if (!old || !alike(old, child)) {
+      if (old && isKeyed) {
+        if (old === at) next();
+        old.remove();
+      }
+      if (child === at) next();
+      else root.insertBefore(child, at);
       continue;
     }
+    if (old === at) next();
+    else root.insertBefore(old, at);
     update(old, child);
   }
   while (at) {
-    const next = at.nextSibling;
-    at.remove();
-    at = next;
+    const gone = at;
+    next();
+    gone.remove();
   }
 }
 
 function alike(old, child) {
+  if (old === child) return true;
+  // What others draw into stands for itself alone.
+  if (old.nodeType === Node.ELEMENT_NODE && (old.hasAttribute("data-opaque") || child.hasAttribute?.("data-opaque"))) return false;
   return old.nodeType === child.nodeType && old.nodeName === child.nodeName;
 }
 
@@ -93,11 +118,15 @@ function update(old, child) {
     return;
   }
   for (const { name } of [...old.attributes]) if (!child.hasAttribute(name) && name !== "open") old.removeAttribute(name);
-  for (const { name, value } of child.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name, value } of child.attributes) {
+    if (old.getAttribute(name) === value) continue;
+    if (name === "style") old.style.cssText = value; // the policy refuses the attribute
+    else old.setAttribute(name, value);
+  }
   const now = listeners.get(child) ?? {};
   for (const type of Object.keys(listeners.get(old) ?? {})) if (!(type in now)) listeners.get(old)[type] = undefined;
   for (const [type, handler] of Object.entries(now)) listen(old, type, handler);
-  if (!old.hasAttribute("data-opaque")) morph(old, ...child.childNodes);
+  morph(old, ...child.childNodes);
   if ("disabled" in child) old.disabled = child.disabled;
   if (child.hasAttribute("data-controlled") && old.value !== child.value) old.value = child.value;
   if (child.tagName === "INPUT" && old.checked !== child.checked && child.hasAttribute("data-controlled")) old.checked = child.checked;

@@ -1,8 +1,208 @@
-import { h } from "../dom.js";
+import { h, morph } from "../dom.js";
+import { chart } from "../experiments/chart.js";
+import { actions, decide, LABELS } from "../experiments/decisions.js";
+import { follow } from "../experiments/events.js";
+import { axis, interval, reach } from "../experiments/interval.js";
+import { amount, decision, effectInWords, metricName, state as stateMark, verdict } from "../experiments/words.js";
+import { count, duration, list, moment, number, or, percent, seconds, time, whole } from "../format.js";
+import { cell, mark, notice, standstill, swatch, table } from "../parts.js";
 
 export const title = "Experiment";
 
+const EVENTS_SHOWN = 50;
+const WEEK_S = 7 * 86400;
+const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
+const SHARES = new Set(["proportion"]);
+
 export async function mount(root, context) {
-  root.append(h("h1", {}, title));
-  return () => {};
+  const { api, poll, announce, names } = context;
+  const name = names[0];
+  const path = `/api/experiments/${encodeURIComponent(name)}`;
+  const state = { summary: null, etag: null, report: null, at: null, problem: null, missing: false, chosen: null, points: [], plans: [], events: [], why: null, said: null };
+  const plot = chart();
+  let frame = null;
+
+  async function read(signal) {
+    try {
+      const { data, etag } = await api.read(path, { signal });
+      Object.assign(state, { summary: data, etag, missing: false });
+      state.report = data.decision === null || data.decision === undefined ? null : await api.get(`${path}/report`, { signal });
+      state.at = Date.now() / 1000;
+      state.problem = null;
+      await readHistory(signal);
+    } catch (error) {
+      if (signal?.aborted) return;
+      state.missing = error.status === 404 || error.status === 403;
+      state.problem = error.message;
+    }
+    draw();
+  }
+
+  async function readHistory(signal) {
+    const comparison = chosen();
+    if (comparison === undefined) return;
+    const query = new URLSearchParams({ metric: comparison.metric, treatment: comparison.treatment });
+    state.points = (await api.get(`${path}/history?${query}`, { signal })).points;
+  }
+
+  /** What changes seldom: when the traffic changed, and whether this key may decide. */
+  async function readSeldom(signal) {
+    try {
+      const endpoint = state.summary?.endpoint ?? (await api.get(path, { signal })).endpoint;
+      state.plans = (await api.get(`/api/endpoints/${encodeURIComponent(endpoint)}/traffic/history`, { signal })).plans;
+      state.why = (await api.get("/api/overview", { signal })).is_manager ? null : "Managers decide about experiments; your key only shows them.";
+    } catch {
+      // They are marks in a chart and a hint: without them the page is still right.
+    }
+  }
+
+  function chosen() {
+    const all = [...(state.report?.primary ?? []), ...(state.report?.secondary ?? [])];
+    return all.find((it) => keyOf(it) === state.chosen) ?? all[0];
+  }
+
+  function heard(event) {
+    const isOurs = event.experiment === name || (event.experiment === undefined && event.endpoint === state.summary?.endpoint);
+    if (!isOurs || state.events.some((it) => it.id === event.id)) return;
+    state.events = [event, ...state.events].slice(0, EVENTS_SHOWN);
+    frame ??= requestAnimationFrame(() => ((frame = null), draw()));
+  }
+
+  async function press(action) {
+    const treatment = state.report?.treatments.find((it) => state.report.decisions?.[it] === "ship") ?? state.summary.treatments[0];
+    const weights = { ...state.summary.weights };
+    if (await decide(action, { ...state.summary, weights }, state.etag, treatment, context)) {
+      state.said = `${LABELS[action]}: done.`;
+      announce(state.said);
+      await read();
+    }
+  }
+
+  function draw() {
+    const { summary, report } = state;
+    morph(
+      root,
+      h("p", { class: "crumbs" }, h("a", { href: "#/experiments" }, "Experiments")),
+      h("div", { class: "headline" }, h("h1", {}, name), summary ? [stateMark(summary), report ? decision(report) : null] : null),
+      state.problem ? (state.missing ? notice("bad", state.problem) : standstill(state.problem, state.at)) : null,
+      state.said ? h("p", { class: "said" }, mark("good", state.said)) : null,
+      summary === null ? (state.problem ? null : h("p", { class: "hint" }, "Reading …")) : [h("p", { class: "verdict" }, report?.headline ?? summary.headline), report ? report.details.map((it) => h("p", {}, it)) : null, whatNext(summary, report), buttons(summary)],
+      report ? evidence(report) : summary ? notice("info", "There is no evidence yet: nothing was recorded for this experiment.") : null,
+      summary ? events() : null,
+    );
+    const comparison = chosen();
+    if (comparison) plot.draw(comparison, state.points, state.plans.map((it) => it.since).reverse());
+  }
+
+  function whatNext(summary, report) {
+    const next = summary.next || report?.next;
+    const acting = summary.acting;
+    return h(
+      "div",
+      { class: "next" },
+      next ? h("p", {}, h("strong", {}, next)) : null,
+      acting?.until ? h("p", { class: "hint" }, "Frozen until ", time(acting.until), ".") : null,
+      acting?.by ? h("p", { class: "hint" }, `The last decision was ${acting.by}'s.`) : null,
+      acting && summary.mode === "ab" ? ramp(acting) : null,
+    );
+  }
+
+  function ramp(acting) {
+    const share = Math.max(0, Math.min(100, acting.share));
+    return h("div", { class: "ramp" }, h("div", { class: "bar", "aria-hidden": "true" }, h("span", { class: "part arm-2", style: { "flex-grow": String(share) } }), h("span", { class: "rest", style: { "flex-grow": String(100 - share) } })), h("p", { class: "hint small" }, `Treatments have ${share} % of the traffic${acting.next_share === null || acting.next_share === undefined ? "" : `; the next step is ${acting.next_share} %`}.`));
+  }
+
+  function buttons(summary) {
+    const possible = actions(summary);
+    if (possible.length === 0) return summary.acting ? h("p", { class: "hint" }, "It is stopped: declare another experiment in the configuration file.") : null;
+    if (state.why !== null) return h("p", { class: "hint" }, state.why);
+    return h("div", { class: "actions" }, possible.map((it, index) => h("button", { type: "button", class: it === "rollback" ? "danger" : index === 0 ? "primary" : null, on: { click: () => press(it) } }, LABELS[it])));
+  }
+
+  function evidence(report) {
+    const comparison = chosen();
+    const arms = [report.control, ...report.treatments];
+    const options = [...report.primary, ...report.secondary];
+    return [
+      h("section", { "aria-labelledby": "over-time", key: "over-time" }, h("div", { class: "headline" }, h("h2", { id: "over-time" }, "The effect over time"), options.length > 1 ? h("select", { "aria-label": "Metric", value: comparison ? keyOf(comparison) : "", on: { change: async (event) => ((state.chosen = event.target.value), (state.points = []), draw(), await readHistory(), draw()) } }, options.map((it) => h("option", { value: keyOf(it), selected: comparison && keyOf(it) === keyOf(comparison) }, `${metricName(it.metric)}, ${it.treatment}`))) : null), plot.element),
+      report.alarms.length ? h("section", { key: "alarms" }, h("h2", {}, "Alarms"), report.alarms.map((it) => notice("bad", it.text, " ", h("span", { class: "hint" }, time(it.at))))) : null,
+      h("section", { key: "metrics" }, h("h2", {}, "Metrics"), metrics(report, arms)),
+      h("section", { key: "guardrails" }, h("h2", {}, "Guardrails"), report.guardrails.length ? table("Guardrails", ["Event", "State", "Limit", ...arms.map((it) => ({ label: it, number: true })), "Would have been seen by now", "An alarm does"], report.guardrails.map((it) => guardrail(it, arms)), { class: "stacked" }) : h("p", { class: "hint" }, "None is declared.")),
+      h("section", { key: "split" }, h("h2", {}, "Split"), sampleRatio(report, arms)),
+      report.warnings.length ? h("section", { key: "warnings" }, h("h2", {}, "Warnings"), h("ul", {}, report.warnings.map((it) => h("li", {}, it)))) : null,
+    ];
+  }
+
+  function events() {
+    return h("section", { key: "events" }, h("h2", {}, "Events"), state.events.length === 0 ? h("p", { class: "hint" }, "None in the last week.") : h("ol", { class: "events" }, state.events.map((it) => h("li", { key: it.id }, h("span", { class: "hint" }, time(it.at)), h("span", { class: "tag" }, it.kind), h("span", {}, it.text)))));
+  }
+
+  draw();
+  const stops = [poll(read), poll(readSeldom, { every: 15_000 }), follow(api, Math.floor(Date.now() / 1000) - WEEK_S, heard)];
+  return () => {
+    stops.forEach((it) => it());
+    if (frame !== null) cancelAnimationFrame(frame);
+    plot.end();
+  };
+}
+
+const keyOf = (it) => JSON.stringify([it.metric, it.treatment]);
+
+function metrics(report, arms) {
+  const rows = [...report.primary, ...report.secondary];
+  const span = reach(rows.filter((it) => it.scale === "relative"));
+  const several = report.treatments.length > 1;
+  return table(
+    "Metrics",
+    ["Metric", "Verdict", { label: ["Effect", axis(span, "relative")] }, "In words", ...arms.map((it, index) => ({ label: [swatch(index), it], number: true }))],
+    rows.map((it) =>
+      h(
+        "tr",
+        { key: keyOf(it) },
+        cell("", [metricName(it.metric), it.role === "primary" ? h("span", { class: "tag" }, "decides") : null, several ? h("div", { class: "hint small" }, it.treatment) : null], { header: true }),
+        cell("Verdict", [verdict(it.verdict), it.since ? h("div", { class: "hint small" }, "since ", time(it.since)) : null, it.units_needed ? h("div", { class: "hint small" }, `about ${whole(it.units_needed)} more units${it.days_needed ? `, ${number(it.days_needed)} days` : ""}`) : null]),
+        cell("Effect", it.scale === "relative" && it.effect.lower !== null ? interval(it, span) : or(null)),
+        cell("In words", h("span", { class: "small" }, it.reason && it.effect.estimate === null ? it.reason : effectInWords(it))),
+        arms.map((arm) => cell(arm, or(inUnit(it, it.values.find((value) => value.arm === arm)?.value)), { number: true })),
+      ),
+    ),
+    { class: "stacked list" },
+  );
+}
+
+function inUnit(comparison, value) {
+  if (value === null || value === undefined) return null;
+  if (IN_SECONDS.has(comparison.metric.split(".")[0])) return seconds(value);
+  return SHARES.has(comparison.statistic) ? percent(value) : number(value);
+}
+
+function guardrail(it, arms) {
+  return h(
+    "tr",
+    { key: `${it.event}/${it.treatment}` },
+    cell("", it.event, { header: true }),
+    cell("State", it.alarm ? [mark("bad", "alarm"), it.alarmed_at ? h("div", { class: "hint small" }, "since ", time(it.alarmed_at)) : null] : it.unhealthy ? mark("warn", "control is unhealthy") : mark("good", "quiet")),
+    cell("Limit", it.limit),
+    arms.map((arm) => cell(arm, or(whole(it.events[arm])), { number: true })),
+    cell("Seen by now", it.detectable ? `a rate ${number(it.detectable)} times control's` : or(null)),
+    cell("An alarm does", { alert: "tells", pause: "pauses", rollback: "rolls back" }[it.action] ?? it.action),
+  );
+}
+
+function sampleRatio(report, arms) {
+  const found = report.sample_ratio;
+  return [
+    h("p", {}, found.alarm ? mark("bad", "The units contradict the weights: no verdict can be trusted.") : mark("good", "As configured: the units do not contradict the weights.")),
+    found.attribution.length ? h("ul", {}, found.attribution.map((it) => h("li", {}, it))) : null,
+    table(
+      "Units by plan",
+      ["Plan", ...arms.map((it, index) => ({ label: [swatch(index), it], number: true }))],
+      found.plans.map((it) => {
+        const total = arms.reduce((sum, arm) => sum + (it.units[arm] ?? 0), 0), weight = arms.reduce((sum, arm) => sum + (it.weights[arm] ?? 0), 0);
+        return h("tr", { key: it.plan }, cell("", it.plan, { header: true }), arms.map((arm) => cell(arm, [whole(it.units[arm] ?? 0), total && weight ? h("div", { class: "hint small" }, `${percent((it.units[arm] ?? 0) / total)}, ${percent((it.weights[arm] ?? 0) / weight)} configured`) : null], { number: true })));
+      }),
+      { class: "stacked" },
+    ),
+    h("p", { class: "hint small" }, `${whole(Object.values(report.requests).reduce((a, b) => a + b, 0))} requests since ${moment(report.started_at) ?? "the start"} (${duration(report.at - (report.started_at ?? report.at))}). Forced by clients, and not counted: ${list(arms.map((arm) => `${whole(report.forced[arm] ?? 0)} on ${arm}`))}.`),
+  ];
 }

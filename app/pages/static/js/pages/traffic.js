@@ -1,8 +1,183 @@
-import { h } from "../dom.js";
+import { h, morph } from "../dom.js";
+import { count, duration, list, number, or, percent, seconds, whole } from "../format.js";
+import { cell, mark, notice, standstill, swatch, table, toggle } from "../parts.js";
+import { editor } from "../traffic/editor.js";
+import { explain } from "../traffic/explain.js";
+import { history } from "../traffic/history.js";
 
 export const title = "Traffic";
 
+const heads = () => [
+  "Deployment",
+  { label: "Configured", number: true },
+  { label: "Observed", number: true, title: "Of the requests that the split decided about" },
+  { label: "Requests/s", number: true },
+  { label: "Errors", number: true, title: "That failed, and were not the client's fault" },
+  { label: ["First token", h("br"), h("span", { class: "small" }, "p50 / p95")], number: true, title: "Of streams: median, and 95th percentile" },
+  { label: ["Between tokens", h("br"), h("span", { class: "small" }, "p50 / p95")], number: true, title: "Of streams: median, and 95th percentile" },
+  { label: "Tokens/s", number: true },
+  { label: "In flight", number: true },
+  "State",
+];
+const STICKY = { user: "by user", api_key: "by API key", conversation: "by conversation" };
+
 export async function mount(root, context) {
-  root.append(h("h1", {}, title));
-  return () => {};
+  const { api, poll, announce } = context;
+  const state = { overview: null, at: null, problem: null, panels: new Map(), said: null };
+
+  function open(endpoint, kind) {
+    const now = state.panels.get(endpoint.endpoint);
+    if (now?.kind === kind) state.panels.delete(endpoint.endpoint);
+    else state.panels.set(endpoint.endpoint, { kind, element: panel(endpoint, kind) });
+    draw();
+    if (state.panels.has(endpoint.endpoint)) state.panels.get(endpoint.endpoint).element.querySelector("input, button")?.focus({ preventScroll: true });
+  }
+
+  function panel(endpoint, kind) {
+    const name = endpoint.endpoint;
+    function done(text) {
+      state.panels.delete(name);
+      if (text !== null) {
+        state.said = text;
+        announce(text);
+        read();
+      }
+      draw();
+      document.getElementById(`change/${name}`)?.focus();
+    }
+    if (kind === "change") return editor(name, context, done);
+    return kind === "history" ? history(name, state.overview.why_not === null, context, done) : explain(endpoint, context);
+  }
+
+  function section(endpoint) {
+    const name = endpoint.endpoint;
+    const open_ = state.panels.get(name);
+    const mayChange = state.overview.why_not === null;
+    const press = (kind) => () => open(endpoint, kind);
+    return h(
+      "section",
+      { class: "endpoint", key: name, "aria-labelledby": `endpoint/${name}` },
+      h(
+        "header",
+        {},
+        h("h2", { id: `endpoint/${name}` }, name),
+        h("p", { class: "hint facts" }, [list(endpoint.tasks), endpoint.sticky ? `sticky ${STICKY[endpoint.sticky.by] ?? `by ${endpoint.sticky.name}`}` : "not sticky", `plan ${endpoint.plan}`].join(" · ")),
+        h("div", { class: "figures" }, figure(number(endpoint.requests_per_s), "requests/s"), figure(whole(endpoint.queued), "queued")),
+      ),
+      h("p", { class: "lead" }, sentence(endpoint)),
+      endpoint.experiment ? h("p", {}, mark("info", "The experiment "), h("a", { href: `#/experiments/${encodeURIComponent(endpoint.experiment)}` }, endpoint.experiment), " compares these deployments.") : null,
+      bars(endpoint),
+      table(`Deployments of ${name}`, heads(), endpoint.deployments.map(row), { class: "stacked" }),
+      h(
+        "div",
+        { class: "actions" },
+        mayChange && endpoint.deployments.length > 1 ? h("button", { type: "button", id: `change/${name}`, "aria-expanded": String(open_?.kind === "change"), on: { click: press("change") } }, "Change the split") : null,
+        toggle("Plans and rollback", open_?.kind === "history", `panel/${name}`, press("history")),
+        toggle("Explain a key", open_?.kind === "explain", `panel/${name}`, press("explain")),
+      ),
+      h("div", { id: `panel/${name}`, key: "panel" }, open_?.element),
+    );
+  }
+
+  function draw() {
+    const found = state.overview;
+    morph(
+      root,
+      h("h1", {}, title),
+      h("p", { class: "hint" }, found ? scope(found) : state.problem ? "" : "Reading …"),
+      state.problem ? standstill(state.problem, state.at) : null,
+      state.said ? h("p", { class: "said" }, mark("good", state.said)) : null,
+      found?.why_not ? h("p", { class: "hint" }, found.why_not) : null,
+      found?.endpoints.length === 0 ? notice("info", "You may use no endpoint of this server.") : null,
+      found?.endpoints.map(section),
+    );
+  }
+
+  async function read(signal) {
+    try {
+      state.overview = await api.get("/api/overview", { signal });
+      state.at = state.overview.at;
+      state.problem = null;
+    } catch (error) {
+      if (signal?.aborted) return;
+      state.problem = error.message;
+    }
+    draw();
+  }
+
+  draw();
+  return poll(read);
+}
+
+function scope({ routers, window_s: window }) {
+  const who = routers === null || routers === 1 ? "This router" : `One of ${routers} routers`;
+  return `${who} counted this in the last ${duration(window)}. Times are read from histograms, so they are approximate.`;
+}
+
+/** What matters most, in words. */
+function sentence(endpoint) {
+  const rows = endpoint.deployments;
+  const troubled = rows.filter((it) => it.breaker === "open" || it.stopped);
+  if (troubled.length) return mark("bad", `${list(troubled.map((it) => it.deployment))} ${troubled.length > 1 ? "are" : "is"} out of service.`);
+  const failing = rows.filter((it) => it.errors > 0);
+  if (failing.length) return mark("warn", failing.map((it) => `${count(it.errors, "request", "requests")} of ${whole(it.requests)} failed on ${it.deployment}`).join("; "), ".");
+  if (!rows.some((it) => it.requests > 0)) return mark("wait", "No requests in this time.");
+  return mark("good", "All answered. ", deviation(rows));
+}
+
+function deviation(rows) {
+  const drawn = rows.filter((it) => it.role === "traffic" && it.share !== null);
+  if (drawn.length < 2) return "";
+  const worst = drawn.reduce((a, b) => (Math.abs(b.share * 100 - b.weight) > Math.abs(a.share * 100 - a.weight) ? b : a));
+  return `${worst.deployment} got ${percent(worst.share)} of the requests, ${worst.weight} % are configured.`;
+}
+
+function figure(value, label) {
+  return h("span", { class: "figure" }, h("b", {}, or(value)), " ", label);
+}
+
+function bars(endpoint) {
+  const rows = endpoint.deployments.filter((it) => it.role === "traffic");
+  const bar = (label, share) =>
+    h("div", { class: "split" }, h("span", { class: "hint" }, label), h("div", { class: "bar", "aria-hidden": "true" }, rows.map((it, index) => (share(it) > 0 ? h("span", { class: `part arm-${(index % 6) + 1}`, key: it.deployment, style: { "flex-grow": String(share(it)) } }, share(it) >= 12 ? it.deployment : "") : null))));
+  return h("div", { class: "splits" }, bar("Configured", (it) => it.weight), rows.some((it) => it.share !== null) ? bar("Observed", (it) => (it.share ?? 0) * 100) : null);
+}
+
+function row(it, index) {
+  return h(
+    "tr",
+    { key: it.deployment },
+    cell("", [it.role === "traffic" ? swatch(index) : null, it.deployment, it.role === "traffic" ? null : h("span", { class: "tag" }, it.role), it.model === it.deployment ? null : h("div", { class: "hint small" }, it.model)], { header: true }),
+    cell("Configured", it.role === "traffic" ? `${it.weight} %` : or(null), { number: true }),
+    cell("Observed", or(percent(it.share)), { number: true }),
+    cell("Requests/s", or(number(it.requests_per_s)), { number: true }),
+    cell("Errors", errors(it), { number: true }),
+    cell("First token", times(it.first_token_s), { number: true }),
+    cell("Between tokens", times(it.inter_token_s), { number: true }),
+    cell("Tokens/s", or(number(it.output_tokens_per_s)), { number: true }),
+    cell("In flight", whole(it.in_flight), { number: true }),
+    cell("State", states(it)),
+  );
+}
+
+function errors(it) {
+  if (it.errors === 0) return "0";
+  return mark("bad", `${whole(it.errors)} (${percent(it.errors / it.requests)})`);
+}
+
+function times(found) {
+  if (found === null) return or(null);
+  return [seconds(found.p50), h("span", { class: "hint" }, " / ", seconds(found.p95))];
+}
+
+function states(it) {
+  const found = [];
+  if (it.stopped) found.push(mark("bad", "stopped"));
+  if (it.breaker === "open") found.push(mark("bad", "breaker open"));
+  if (it.replicas !== null) {
+    const { RUNNING: running = 0, ...others } = it.replicas;
+    found.push(mark(running > 0 ? "good" : "bad", count(running, "replica runs", "replicas run")));
+    for (const [state, number_] of Object.entries(others)) found.push(mark("wait", `${number_} ${state.toLowerCase()}`));
+  }
+  return found.length ? found : mark("good", "in service");
 }

@@ -1,0 +1,114 @@
+// The confidence sequence over time: its band, zero, what does not matter, and when the plan changed.
+
+import { h } from "../dom.js";
+import { moment, ticks } from "../format.js";
+import { amount, effectInWords } from "./words.js";
+
+const HEIGHT = 260;
+
+/** `points`: looks; `plans`: when the traffic changed (Unix seconds). Returns an element with `draw()` and `end()`. */
+export function chart() {
+  const place = h("div", { class: "plot", opaque: true, "aria-hidden": "true" });
+  const words = h("p", { class: "hint small" });
+  const element = h("figure", { class: "chart", opaque: true }, place, h("figcaption", {}, words));
+  let plot = null, shown = null, marks = [], minimal = 0;
+
+  const color = (name) => getComputedStyle(element).getPropertyValue(name).trim();
+  const width = () => Math.max(240, Math.floor(place.clientWidth));
+  const resize = new ResizeObserver(() => plot && plot.width !== width() && plot.setSize({ width: width(), height: HEIGHT }));
+  resize.observe(place);
+  const scheme = matchMedia("(prefers-color-scheme: dark)");
+  const repaint = () => shown && build(...shown);
+  scheme.addEventListener("change", repaint);
+
+  function underlay(u) {
+    const { ctx } = u, { left, top, width: w, height: h_ } = u.bbox;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, top, w, h_);
+    ctx.clip();
+    ctx.fillStyle = color("--mei");
+    const up = u.valToPos(minimal, "y", true), down = u.valToPos(-minimal, "y", true);
+    ctx.fillRect(left, up, w, down - up);
+    ctx.strokeStyle = color("--line-strong");
+    ctx.lineWidth = devicePixelRatio;
+    line(ctx, left, u.valToPos(0, "y", true), left + w, u.valToPos(0, "y", true));
+    ctx.setLineDash([4 * devicePixelRatio, 4 * devicePixelRatio]);
+    for (const at of marks) {
+      const x = u.valToPos(at, "x", true);
+      if (x >= left && x <= left + w) line(ctx, x, top, x, top + h_);
+    }
+    ctx.restore();
+  }
+
+  function build(comparison, points, plans) {
+    plot?.destroy();
+    place.replaceChildren();
+    minimal = comparison.minimal_effect;
+    marks = plans;
+    const axis = { stroke: color("--text-2"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") }, font: "12px system-ui, sans-serif" };
+    const bound = { width: 1, stroke: color("--accent"), points: { show: false } };
+    plot = new uPlot(
+      {
+        width: width(),
+        height: HEIGHT,
+        legend: { show: false },
+        cursor: { y: false, drag: { x: false, y: false } },
+        scales: { x: { time: true }, y: { range: (_, low, high) => { const most = Math.max(Math.abs(low), Math.abs(high), 1.4 * minimal) * 1.08; return [-most, most]; } } },
+        axes: [{ ...axis, size: 46, space: 70, values: (_, times) => ticks(times) }, { ...axis, size: 68, values: (_, values) => values.map((it) => amount(it, comparison.scale)) }],
+        series: [{}, { ...bound, label: "upper" }, { ...bound, label: "lower" }, { label: "estimate", width: 2, stroke: color("--accent"), points: { show: points.length < 3 } }],
+        bands: [{ series: [1, 2], fill: color("--band") }],
+        hooks: { drawClear: [underlay] },
+      },
+      data(points),
+      place,
+    );
+  }
+
+  return {
+    element,
+    /** Draws what is new; without any look it says so. */
+    draw(comparison, points, plans) {
+      const usable = points.filter((it) => it.effect.lower !== null && it.effect.upper !== null);
+      words.textContent = inWords(comparison, usable, plans);
+      place.hidden = usable.length === 0;
+      const isSame = shown !== null && shown[0].metric === comparison.metric && shown[0].treatment === comparison.treatment;
+      const isOld = isSame && shown[1].length === usable.length && shown[1].at(-1)?.at === usable.at(-1)?.at && String(shown[2]) === String(plans);
+      if (usable.length === 0 || (isOld && plot)) return;
+      const again = isSame && plot !== null;
+      shown = [comparison, usable, plans];
+      if (!again) build(...shown);
+      else {
+        marks = plans;
+        plot.setData(data(usable));
+      }
+    },
+    end() {
+      resize.disconnect();
+      scheme.removeEventListener("change", repaint);
+      plot?.destroy();
+    },
+  };
+}
+
+function data(points) {
+  return [points.map((it) => it.at), points.map((it) => it.effect.upper), points.map((it) => it.effect.lower), points.map((it) => it.effect.estimate)];
+}
+
+function line(ctx, x1, y1, x2, y2) {
+  ctx.beginPath();
+  ctx.moveTo(x1, y1);
+  ctx.lineTo(x2, y2);
+  ctx.stroke();
+}
+
+function inWords(comparison, points, plans) {
+  if (points.length === 0) return "There is no interval yet.";
+  const first = points[0], last = points.at(-1);
+  const within = plans.filter((it) => it >= first.at && it <= last.at).length;
+  return `${points.length} looks from ${moment(first.at)} to ${moment(last.at)}. It began ${between(first, comparison)}, and is now ${effectInWords({ ...comparison, effect: last.effect })}.${within ? ` The traffic changed ${within} ${within === 1 ? "time" : "times"} (dashed lines).` : ""}`;
+}
+
+function between({ effect }, { scale }) {
+  return `between ${amount(effect.lower, scale)} and ${amount(effect.upper, scale)}`;
+}

@@ -1,0 +1,46 @@
+// The journal as it is written: server-sent events over fetch, since EventSource sends no key.
+
+const WAIT_MS = 3000;
+
+/** Calls `heard(event)` for each `{id, kind, ...data}` since `since` (Unix seconds), until what it returns is called. */
+export function follow(api, since, heard) {
+  const ended = new AbortController();
+  let last = null;
+
+  async function read() {
+    const headers = last === null ? {} : { "last-event-id": last };
+    const response = await api.fetch(`/api/events${last === null ? `?since=${since}` : ""}`, { headers, signal: ended.signal, timeout: null });
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let waiting = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) return;
+      const blocks = (waiting + value.replaceAll("\r\n", "\n")).split("\n\n");
+      waiting = blocks.pop();
+      blocks.forEach(tell);
+    }
+  }
+
+  function tell(block) {
+    const fields = {};
+    for (const line of block.split("\n")) {
+      const [, name, text] = /^(\w+): ?(.*)$/.exec(line) ?? [];
+      if (name) fields[name] = name in fields ? `${fields[name]}\n${text}` : text;
+    }
+    if (fields.id !== undefined) last = fields.id;
+    if (fields.data === undefined) return;
+    heard({ id: fields.id, kind: fields.event ?? "message", ...JSON.parse(fields.data) });
+  }
+
+  (async () => {
+    while (!ended.signal.aborted) {
+      try {
+        if (!document.hidden) await read();
+      } catch {
+        // The stream ends now and then, and the server may be away: it is asked again.
+      }
+      await new Promise((resolve) => setTimeout(resolve, WAIT_MS));
+    }
+  })();
+  return () => ended.abort();
+}

@@ -1,0 +1,38 @@
+// A confidence sequence as a bar on an axis that all lines of a list share: zero, and what does not matter, shaded.
+
+import { h } from "../dom.js";
+import { amount, effectInWords } from "./words.js";
+
+const CLIPPED = 3; // An interval wider than so many minimal effects leaves the axis, which the others still need.
+
+/** How far the axis reaches to both sides: enough for every interval, within reason. */
+export function reach(effects) {
+  const minimal = Math.max(...effects.map((it) => it.minimal_effect), 0.001);
+  const widest = Math.max(...effects.flatMap((it) => [Math.abs(it.effect.lower ?? 0), Math.abs(it.effect.upper ?? 0), 1.5 * it.minimal_effect]), 0);
+  return Math.min(widest * 1.1, Math.max(CLIPPED * 4 * minimal, 0.25)) || 0.1;
+}
+
+const place = (value, span) => Math.min(100, Math.max(0, 50 + (50 * value) / span));
+
+export function interval(it, span) {
+  const { lower, upper, estimate } = it.effect;
+  const known = lower !== null && upper !== null && lower !== undefined && upper !== undefined;
+  const left = known ? place(lower, span) : 0, right = known ? place(upper, span) : 0;
+  return h(
+    "div",
+    { class: "interval" },
+    h(
+      "div",
+      { class: "track", "aria-hidden": "true" },
+      h("span", { class: "minimal", style: { left: `${place(-it.minimal_effect, span)}%`, right: `${100 - place(it.minimal_effect, span)}%` } }),
+      h("span", { class: "zero" }),
+      known ? h("span", { class: `sequence ${lower < -span ? "cut-left" : ""} ${upper > span ? "cut-right" : ""}`, style: { left: `${left}%`, width: `${Math.max(right - left, 0.8)}%` } }) : null,
+      known && estimate !== null ? h("span", { class: "estimate", style: { left: `${place(estimate, span)}%` } }) : null,
+    ),
+    h("span", { class: "unseen" }, effectInWords(it)),
+  );
+}
+
+export function axis(span, scale) {
+  return h("div", { class: "axis", "aria-hidden": "true" }, [-span, -span / 2, 0, span / 2, span].map((it) => h("span", {}, scale === "relative" ? amount(Math.round(it * 1000) / 1000, scale) : amount(it, scale))));
+}

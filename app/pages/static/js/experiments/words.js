@@ -1,0 +1,54 @@
+// What experiments say, as words with a mark.
+
+import { signed, signedPercent } from "../format.js";
+import { mark } from "../parts.js";
+
+const DECISIONS = {
+  ship: ["good", "Ship it"],
+  do_not_ship: ["bad", "Do not ship"],
+  keep_going: ["wait", "Keep going"],
+  invalid: ["bad", "Not to be trusted"],
+};
+const VERDICTS = { better: ["good", "better"], worse: ["bad", "worse"], equivalent: ["info", "no difference that matters"], undecided: ["wait", "undecided"], invalid: ["bad", "invalid"] };
+const STATES = { running: ["good", "running"], paused: ["warn", "paused"], stopped: ["info", "stopped"], draft: ["info", "draft"] };
+
+export const METRICS = {
+  ttft: "First token",
+  itl: "Between tokens",
+  itl_max: "Longest gap",
+  duration: "Duration",
+  tokens_per_second: "Tokens per second",
+  output_tokens: "Output tokens",
+  prompt_tokens: "Prompt tokens",
+};
+
+export function decision(summary) {
+  return mark(...(DECISIONS[summary.decision] ?? ["wait", "No evidence yet"]));
+}
+
+export function verdict(value) {
+  return mark(...(VERDICTS[value] ?? ["wait", value]));
+}
+
+export function state(summary) {
+  const now = summary.acting?.state ?? summary.state;
+  return mark(...(STATES[now] ?? ["info", now]));
+}
+
+/** "ttft.p95" → "First token, p95 (ttft.p95)"; names of one's own stay. */
+export function metricName(key) {
+  const [metric, statistic] = key.split(".");
+  return METRICS[metric] ? `${METRICS[metric]}${statistic ? `, ${statistic}` : ""}` : key;
+}
+
+export function amount(value, scale) {
+  return scale === "relative" ? signedPercent(value) : signed(value);
+}
+
+/** "−7.7 % (between −13.4 % and −1.7 %)" */
+export function effectInWords({ effect, scale, minimal_effect: minimal, better }) {
+  if (effect.estimate === null || effect.estimate === undefined) return "no interval yet";
+  const between = effect.lower === null || effect.upper === null ? "" : `, between ${amount(effect.lower, scale)} and ${amount(effect.upper, scale)}`;
+  const what = better === "neither" ? "" : `; ${better} is better`;
+  return `${amount(effect.estimate, scale)}${between}${what}; ±${scale === "relative" ? signedPercent(minimal).slice(1) : minimal} or less does not matter`;
+}

@@ -1,0 +1,93 @@
+// Pieces that several pages use.
+
+import { h } from "./dom.js";
+import { moment } from "./format.js";
+
+const ICONS = { good: "✓", bad: "✕", warn: "!", info: "•", wait: "…" };
+
+/** A word with an icon: what it means never hangs on its colour. */
+export function mark(kind, ...words) {
+  return h("span", { class: `mark mark-${kind}` }, h("span", { "aria-hidden": "true", class: "icon" }, ICONS[kind]), ...words);
+}
+
+export function notice(kind, ...content) {
+  return h("div", { class: `notice notice-${kind}` }, h("span", { "aria-hidden": "true", class: "icon" }, ICONS[kind]), h("div", {}, ...content));
+}
+
+/** That what is shown is no longer fresh, and since when. `since`: Unix seconds of the last answer, null if there was none. */
+export function standstill(message, since) {
+  return notice("warn", h("strong", {}, message), since === null ? " There is nothing to show until it does." : ` What you see stands still since ${moment(since)}.`);
+}
+
+/** Which of the arms' colours and patterns stands for the deployment at `index`. */
+export function swatch(index) {
+  return h("span", { class: `swatch arm-${(index % 6) + 1}`, "aria-hidden": "true" });
+}
+
+/** A button that shows and hides what it controls. */
+export function toggle(label, open, id, press) {
+  return h("button", { type: "button", "aria-expanded": String(open), "aria-controls": id, on: { click: press } }, label);
+}
+
+export function table(caption, heads, rows, props = {}) {
+  return h(
+    "div",
+    { class: "scroll", role: "region", "aria-label": caption, tabindex: props.focusable === false ? null : "0" },
+    h(
+      "table",
+      { class: props.class },
+      h("caption", { class: "unseen" }, caption),
+      h("thead", {}, h("tr", {}, heads.map((it) => h("th", { scope: "col", class: it.number ? "number" : null, title: it.title }, it.label ?? it)))),
+      h("tbody", {}, rows),
+    ),
+  );
+}
+
+/** A cell; on narrow screens `label` stands beside it. */
+export function cell(label, content, { number = false, header = false } = {}) {
+  return h(header ? "th" : "td", { scope: header ? "row" : null, "data-label": header ? null : label, class: number ? "number" : null }, h("div", {}, content));
+}
+
+/**
+ * A dialog that asks for a reason. `explain`: what will happen, nodes. `act(reason)` does it; what it raises is shown.
+ * Resolves to whether it was done.
+ */
+export function askForReason({ title, explain, label, danger = false, act }) {
+  return new Promise((resolve) => {
+    let done = false;
+    const reason = h("input", { type: "text", id: "reason", required: true, maxlength: "300", autocomplete: "off" });
+    const problem = h("p", { class: "problem", role: "alert" });
+    const button = h("button", { type: "submit", class: danger ? "danger" : "primary" }, label);
+    const form = h(
+      "form",
+      {
+        on: {
+          submit: async (event) => {
+            event.preventDefault();
+            button.disabled = true;
+            problem.textContent = "";
+            try {
+              await act(reason.value.trim());
+              done = true;
+              dialog.close();
+            } catch (error) {
+              problem.textContent = error.message;
+              button.disabled = false;
+            }
+          },
+        },
+      },
+      h("h2", { id: "dialog-title" }, title),
+      explain,
+      h("label", { for: "reason" }, "Why?"),
+      reason,
+      h("p", { class: "hint" }, "It is kept with the change, for whoever asks later."),
+      problem,
+      h("div", { class: "actions" }, button, h("button", { type: "button", on: { click: () => dialog.close() } }, "Cancel")),
+    );
+    const dialog = h("dialog", { "aria-labelledby": "dialog-title", on: { close: () => (dialog.remove(), resolve(done)) } }, form);
+    document.body.append(dialog);
+    dialog.showModal();
+    reason.focus();
+  });
+}

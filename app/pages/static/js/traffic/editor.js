@@ -1,0 +1,158 @@
+// The sliders: a split that always sums to 100, what it would move, a reason, and the change on condition.
+
+import { h, morph } from "../dom.js";
+import { duration } from "../format.js";
+import { notice, swatch } from "../parts.js";
+import { changes, moved } from "../weights.js";
+import { movesInWords } from "./moves.js";
+
+const LENGTHS = [["", "until it is changed"], ["3600", duration(3600)], ["14400", duration(14400)], ["86400", "1 day"]];
+const PAUSE_MS = 250; // after the last movement of a slider, before the server is asked
+
+/** `done(text)`: the plan was changed, or the visitor gave up (text null). Returns the editor's element. */
+export function editor(endpoint, { api, announce }, done) {
+  const path = `/api/endpoints/${encodeURIComponent(endpoint)}/traffic`;
+  const root = h("section", { class: "panel editor", "aria-label": `Change the split of ${endpoint}`, opaque: true });
+  const state = { plan: null, etag: null, weights: {}, reason: "", ttl: "", dry: null, asked: 0, problem: null, stale: null, busy: false };
+  let timer;
+
+  async function load() {
+    try {
+      const { data, etag } = await api.read(path);
+      Object.assign(state, { plan: data, etag, weights: { ...data.weights }, dry: null, problem: null, stale: null });
+    } catch (error) {
+      state.problem = error.message;
+    }
+    draw();
+  }
+
+  function body() {
+    return {
+      weights: state.weights,
+      overrides: state.plan.overrides.map(({ unit, deployment, until }) => ({ unit, deployment, ...(until === null ? {} : { until }) })),
+      ...(state.ttl ? { ttl_s: Number(state.ttl) } : {}),
+      ...(state.reason.trim() ? { reason: state.reason.trim() } : {}),
+    };
+  }
+
+  function slide(name, value) {
+    state.weights = moved(state.weights, name, value);
+    state.dry = null;
+    state.problem = null;
+    clearTimeout(timer);
+    if (isDifferent()) timer = setTimeout(tryIt, PAUSE_MS);
+    draw();
+  }
+
+  const isDifferent = () => changes(state.plan.weights, state.weights).length > 0;
+
+  async function tryIt() {
+    const turn = ++state.asked;
+    try {
+      const answer = await api.send("PUT", `${path}?dry_run=true`, body(), { "if-match": state.etag });
+      if (turn !== state.asked) return;
+      state.dry = answer;
+      announce("The dry run is there.");
+    } catch (error) {
+      if (turn !== state.asked) return;
+      refused(error);
+    }
+    draw();
+  }
+
+  async function apply(event) {
+    event.preventDefault();
+    state.busy = true;
+    draw();
+    try {
+      await api.send("PUT", path, body(), { "if-match": state.etag });
+      done(`The split of ${endpoint} is changed.`);
+      return;
+    } catch (error) {
+      refused(error);
+    }
+    state.busy = false;
+    draw();
+  }
+
+  function refused(error) {
+    if (error.status === 412) state.stale = error.body?.current ?? {};
+    else state.problem = error.message;
+    announce(error.message);
+  }
+
+  function slider(name, index) {
+    const id = `${endpoint}/${name}`;
+    const value = state.weights[name];
+    return h(
+      "div",
+      { class: "slider", key: name },
+      h("label", { for: `share/${id}` }, swatch(index), name),
+      h("input", { type: "range", id: `share/${id}`, min: "0", max: "100", step: "1", value: String(value), "aria-valuetext": `${value} percent`, on: { input: (event) => slide(name, event.target.value) } }),
+      h("input", { type: "number", "aria-label": `Percent for ${name}`, min: "0", max: "100", step: "1", value: String(value), on: { change: (event) => slide(name, event.target.value) } }),
+      h("span", { class: "was hint" }, state.plan.weights[name] === value ? "as now" : `now ${state.plan.weights[name] ?? 0} %`),
+    );
+  }
+
+  function stale() {
+    const present = state.stale.weights ?? {};
+    return notice(
+      "warn",
+      h("strong", {}, "Somebody changed the plan while you were looking."),
+      h("p", {}, `The present one is generation ${state.stale.generation ?? "?"}`, state.stale.by ? `, by ${state.stale.by}` : "", state.stale.reason ? ` (${state.stale.reason})` : "", ": ", Object.entries(present).map(([name, share]) => `${name} ${share} %`).join(", "), "."),
+      h("button", { type: "button", on: { click: load } }, "Start again from it"),
+    );
+  }
+
+  function draw() {
+    if (state.plan === null) {
+      morph(root, h("p", { class: state.problem ? "problem" : "hint" }, state.problem ?? "Reading the plan …"), state.problem ? giveUp() : null);
+      return;
+    }
+    const isReady = isDifferent() && state.dry !== null && state.reason.trim() !== "" && !state.busy && state.stale === null;
+    const names = Object.keys(state.plan.weights);
+    morph(
+      root,
+      h("h3", {}, "Change the split"),
+      state.plan.overrides.length ? h("p", { class: "hint" }, `${state.plan.overrides.length} overrides stay as they are.`) : null,
+      h(
+        "form",
+        { on: { submit: apply } },
+        h("div", { class: "sliders" }, names.map(slider)),
+        h("p", { class: "sum" }, `Sum: ${Object.values(state.weights).reduce((a, b) => a + b, 0)} %`),
+        h("div", { class: "effect", "aria-live": "polite" }, h("h4", {}, "What would move"), effect()),
+        state.stale === null ? null : stale(),
+        h(
+          "div",
+          { class: "fields" },
+          h("label", { for: `why/${endpoint}` }, "Why?"),
+          h("input", { type: "text", id: `why/${endpoint}`, maxlength: "300", autocomplete: "off", required: true, value: state.reason, on: { input: (event) => ((state.reason = event.target.value), draw()) } }),
+          h("label", { for: `ttl/${endpoint}` }, "For how long?"),
+          h("select", { id: `ttl/${endpoint}`, value: state.ttl, on: { change: (event) => ((state.ttl = event.target.value), draw()) } }, LENGTHS.map(([value, label]) => h("option", { value, selected: value === state.ttl }, label))),
+        ),
+        state.problem ? h("p", { class: "problem", role: "alert" }, state.problem) : null,
+        h("div", { class: "actions" }, h("button", { type: "submit", class: "primary", disabled: !isReady }, "Change the split"), giveUp()),
+        h("p", { class: "hint" }, wanting()),
+      ),
+    );
+  }
+
+  function wanting() {
+    if (state.stale !== null) return "";
+    if (!isDifferent()) return "Move a slider: nothing is changed before you say so.";
+    return state.reason.trim() === "" ? "Say why, to make the change." : "";
+  }
+
+  function effect() {
+    if (!isDifferent()) return h("p", { class: "hint" }, "Nothing yet: this is the present split.");
+    return state.dry === null ? h("p", { class: "hint" }, state.problem || state.stale ? "Unknown." : "Trying it out …") : movesInWords(state.plan.weights, state.dry);
+  }
+
+  function giveUp() {
+    return h("button", { type: "button", on: { click: () => done(null) } }, "Cancel");
+  }
+
+  draw();
+  load();
+  return root;
+}

@@ -1,0 +1,58 @@
+// Which deployment a key gets, and why.
+
+import { h, morph } from "../dom.js";
+import { number, or } from "../format.js";
+import { cell, table } from "../parts.js";
+
+export function explain(endpoint, { api, announce }) {
+  const path = `/api/endpoints/${encodeURIComponent(endpoint.endpoint)}/assignment`;
+  const root = h("section", { class: "panel explain", "aria-label": `Explain a key of ${endpoint.endpoint}`, opaque: true });
+  const key = h("input", { type: "text", id: `key/${endpoint.endpoint}`, autocomplete: "off", spellcheck: "false", opaque: true });
+  let answer = null, problem = null;
+
+  async function ask(event) {
+    event?.preventDefault();
+    try {
+      answer = await api.get(endpoint.sticky ? `${path}?key=${encodeURIComponent(key.value)}` : path);
+      problem = null;
+      announce(answer.why);
+    } catch (error) {
+      answer = null;
+      problem = error.message;
+    }
+    draw();
+  }
+
+  function draw() {
+    morph(
+      root,
+      h("h3", {}, "Explain a key"),
+      endpoint.sticky
+        ? h("form", { class: "inline", on: { submit: ask } }, h("label", { for: key.id }, label(endpoint.sticky)), key, h("button", { type: "submit" }, "Explain"))
+        : null,
+      problem ? h("p", { class: "problem", role: "alert" }, problem) : null,
+      answer
+        ? h(
+            "div",
+            {},
+            h("p", {}, answer.deployment ? [h("strong", {}, answer.deployment), " answers. "] : null, answer.why),
+            table(
+              "Scores of the deployments",
+              ["Deployment", { label: "Share", number: true }, { label: "Score", number: true }],
+              answer.deployments.map((it) => h("tr", { key: it.deployment }, cell("", it.deployment, { header: true }), cell("Share", `${it.weight} %`, { number: true }), cell("Score", or(number(it.score)), { number: true }))),
+              { class: "stacked" },
+            ),
+          )
+        : null,
+    );
+  }
+
+  draw();
+  if (!endpoint.sticky) ask();
+  return root;
+}
+
+function label(sticky) {
+  if (sticky.by === "header") return `A value of ${sticky.name}`;
+  return { user: "A user", api_key: "An API key", conversation: "A conversation" }[sticky.by] ?? "A key";
+}

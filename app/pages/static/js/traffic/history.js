@@ -1,0 +1,86 @@
+// An endpoint's plans, what each changed, and the way back.
+
+import { h, morph } from "../dom.js";
+import { time } from "../format.js";
+import { askForReason } from "../parts.js";
+import { changes } from "../weights.js";
+import { movesInWords } from "./moves.js";
+
+const SHOWN = 20;
+
+/** `done(text)`: the plan was changed. */
+export function history(endpoint, mayChange, { api, announce }, done) {
+  const path = `/api/endpoints/${encodeURIComponent(endpoint)}/traffic`;
+  const root = h("section", { class: "panel history", "aria-label": `Plans of ${endpoint}`, opaque: true });
+  let plans = null, problem = null, all = false;
+
+  async function load() {
+    try {
+      plans = (await api.get(`${path}/history`)).plans;
+    } catch (error) {
+      problem = error.message;
+    }
+    draw();
+  }
+
+  async function rollBack(plan) {
+    let present, dry;
+    try {
+      present = await api.read(path);
+      const weights = { ...Object.fromEntries(Object.keys(present.data.weights).map((it) => [it, 0])), ...plan.weights };
+      const overrides = present.data.overrides.map(({ unit, deployment, until }) => ({ unit, deployment, ...(until === null ? {} : { until }) }));
+      dry = await api.send("PUT", `${path}?dry_run=true`, { weights, overrides }, { "if-match": present.etag });
+    } catch (error) {
+      problem = error.message;
+      announce(error.message);
+      draw();
+      return;
+    }
+    const isDone = await askForReason({
+      title: `Roll ${endpoint} back to generation ${plan.generation}`,
+      explain: movesInWords(present.data.weights, dry),
+      label: "Roll back",
+      act: (reason) => api.send("POST", `${path}/rollback`, { generation: plan.generation, reason }, { "if-match": present.etag }),
+    });
+    if (isDone) done(`${endpoint} is back at the weights of generation ${plan.generation}.`);
+  }
+
+  function line(plan, index) {
+    const before = plans[index + 1];
+    const different = before ? changes(before.weights, plan.weights) : [];
+    return h(
+      "li",
+      { key: `${plan.generation}/${plan.since}` },
+      h(
+        "div",
+        { class: "plan-head" },
+        h("strong", {}, `Generation ${plan.generation}`),
+        index === 0 ? h("span", { class: "tag" }, "in force") : null,
+        h("span", { class: "hint" }, time(plan.since), " ", plan.by ? `by ${plan.by}` : "with a file"),
+        mayChange && index > 0 ? h("button", { type: "button", class: "small", "aria-label": `Roll back to generation ${plan.generation}`, on: { click: () => rollBack(plan) } }, "Roll back to this") : null,
+      ),
+      plan.reason ? h("p", {}, plan.reason) : null,
+      h("p", { class: "weights" }, Object.entries(plan.weights).map(([name, share]) => h("span", {}, name, " ", h("b", {}, `${share} %`)))),
+      different.length
+        ? h("p", { class: "hint" }, "Changed: ", different.map(([name, a, b]) => `${name} ${a} → ${b} %`).join(", "))
+        : before ? h("p", { class: "hint" }, "The same weights as before", plan.overrides !== before.overrides ? ", other overrides" : "") : null,
+    );
+  }
+
+  function draw() {
+    const shown = plans === null ? [] : all ? plans : plans.slice(0, SHOWN);
+    morph(
+      root,
+      h("h3", {}, "Plans"),
+      problem ? h("p", { class: "problem", role: "alert" }, problem) : null,
+      plans === null && !problem ? h("p", { class: "hint" }, "Reading …") : null,
+      plans?.length === 0 ? h("p", { class: "hint" }, "The controller of experiments has not seen a plan of this endpoint yet.") : null,
+      h("ol", { class: "plans" }, shown.map(line)),
+      plans !== null && !all && plans.length > SHOWN ? h("button", { type: "button", on: { click: () => ((all = true), draw()) } }, `All ${plans.length}`) : null,
+    );
+  }
+
+  draw();
+  load();
+  return root;
+}

@@ -1,0 +1,24 @@
+// What a change of plans would move, in words: the answer of a dry run.
+
+import { h } from "../dom.js";
+import { count, percent } from "../format.js";
+import { changes } from "../weights.js";
+
+export function movesInWords(before, answer) {
+  const different = changes(before, answer.after.weights);
+  if (different.length === 0) return h("p", {}, "Nothing changes.");
+  const { made_up_keys: any, recent_keys: recent } = answer.moves;
+  return h(
+    "div",
+    { class: "moves" },
+    h("ul", {}, different.map(([name, a, b]) => h("li", {}, h("strong", {}, name), ` ${b > a ? "rises" : "falls"} from ${a} % to ${b} %`))),
+    h("p", {}, `${percent(any.share)} of all keys get another deployment`, pairs(any), "."),
+    recent.keys > 0 ? h("p", { class: "hint" }, `Of the ${count(recent.keys, "key", "keys")} that this router saw lately: ${percent(recent.share)}.`) : null,
+  );
+}
+
+function pairs({ pairs: all }) {
+  if (all.length === 0) return "";
+  const named = all.slice(0, 3).map((it) => `${percent(it.share)} from ${it.from} to ${it.to}`);
+  return ` (${named.join(", ")}${all.length > 3 ? " …" : ""})`;
+}
