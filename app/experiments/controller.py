@@ -34,7 +34,7 @@ from app.experiments.routers import clock_warnings, total_lost
 from app.experiments.runs import Run, SameRun, next_run, runs_of
 from app.experiments.shadows.judge import ShadowJudge
 from app.experiments.shadows.report import ShadowReport
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import StoreError, open_store
 from app.experiments.summary import Acting, Foreseen

@@ -19,7 +19,7 @@ from app.experiments.attempts import Attempts
 from app.experiments.columns import Exposures, RowColumns, Tables, router_hash
 from app.experiments.routers import forget
 from app.experiments.storage import housekeeping, reading, segments
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import Footer, Segment, date_of
 from app.experiments.storage.snapshots import Snapshot

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from app.experiments.acting.state import KINDS
-from app.experiments.storage.journal import FOLDER, Entry
+from app.experiments.storage.entry import Entry
+from app.experiments.storage.journal import FOLDER
 from app.experiments.storage.store import File, LocalStore, Store
 from tests.support.failing_store import Death
 from tests.support.fake_control_plane import MemoryControl

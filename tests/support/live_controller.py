@@ -17,7 +17,7 @@ from app.experiments.answers import Answers
 from app.experiments.columns import Tables
 from app.experiments.controller import Controller
 from app.experiments.keeper import OpenStore
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.storage.store import open_store
 from app.ledger.controller_client import Answer
 from tests.support.experiment_world import Unpaced

@@ -5,25 +5,14 @@ deleted.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
+from app.experiments.storage.entry import Entry
 from app.experiments.storage.segments import date_of
 from app.experiments.storage.store import File, Missing, Store
 
 FOLDER = "journal"
-
-
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that happened, at a Unix time."""
-
-    at: float
-    kind: str
-    """controller_started, configuration, run_begun, run_state, or what an analysis tells: verdict, alarm …"""
-    experiment: str | None = None
-    detail: dict[str, Any] = {}
-    writer: str = ""
 
 
 def append(store: Store, name: str, entries: list[Entry]) -> None:

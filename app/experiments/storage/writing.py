@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from app.experiments.columns import Exposures, Tables
 from app.experiments.storage import housekeeping, journal, segments, snapshots
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.storage.segments import Footer, Segment, date_of
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import Store, StoreError
