@@ -1,12 +1,8 @@
 """The page Traffic: what is shown, and moving traffic with a hand on the brake."""
 
-import re
-
-import pytest
 from playwright.async_api import Page, expect
 
 from tests.router.console.conftest import Managed, OpenPage
-from tests.support.browser import screenshot
 
 
 async def opened(open_page: OpenPage, managed: Managed, **size: object) -> Page:
