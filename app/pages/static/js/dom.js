@@ -118,7 +118,11 @@ function update(old, child) {
     return;
   }
   for (const { name } of [...old.attributes]) if (!child.hasAttribute(name) && name !== "open") old.removeAttribute(name);
-  for (const { name, value } of child.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name, value } of child.attributes) {
+    if (old.getAttribute(name) === value) continue;
+    if (name === "style") old.style.cssText = value; // the policy refuses the attribute
+    else old.setAttribute(name, value);
+  }
   const now = listeners.get(child) ?? {};
   for (const type of Object.keys(listeners.get(old) ?? {})) if (!(type in now)) listeners.get(old)[type] = undefined;
   for (const [type, handler] of Object.entries(now)) listen(old, type, handler);
