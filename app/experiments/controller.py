@@ -34,7 +34,7 @@ from app.experiments.routers import clock_warnings, total_lost
 from app.experiments.runs import Run, SameRun, next_run, runs_of
 from app.experiments.shadows.judge import ShadowJudge
 from app.experiments.shadows.report import ShadowReport
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import StoreError, open_store
 from app.experiments.summary import Acting, Foreseen
@@ -241,6 +241,9 @@ class Controller:
     def _write(self, now: float) -> None:
         for exposures in self._keeper.step(now, self._snapshots):
             self._count(exposures)
+        if news := self._keeper.news():
+            self._actions.restore(news)
+            self._act_at = 0.0
 
     def _judge(self, now: float) -> None:
         """Looks at the evidence, and does what follows from it."""
@@ -258,7 +261,7 @@ class Controller:
         self._act_at, has_acted = now + ACT_S, False
         for judged in self._judged.values():
             if judged.run.stopped_at is None:
-                has_acted |= self._actions.act(judged.run, self._config, judged.analysis.report(now), now)
+                has_acted |= self._actions.act(judged.run, self._config, judged.analysis.standing(now), now)
                 judged.analysis.intervene(self._actions.interventions(judged.run))
         if has_acted:
             self._write(now)

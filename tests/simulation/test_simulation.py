@@ -15,6 +15,7 @@ from tests.simulation import (
     ramps,
     robustness,
     sample_ratios,
+    shadows,
     verdicts,
 )
 from tests.simulation.pool import processes
@@ -148,3 +149,24 @@ def test_without_a_loss_the_sample_ratio_is_quiet(executor: Executor, weight: fl
 def test_feedback_counts_only_once_it_has_matured(executor: Executor) -> None:
     assert feedback.false_verdicts(executor, matured=True, count=200) <= 0.05
     assert feedback.false_verdicts(executor, matured=False, count=100) >= 0.3
+
+
+@pytest.mark.parametrize("row", shadows.ROWS, ids=lambda row: row.name)
+def test_a_shadow_that_is_no_different_is_not_called_different(executor: Executor, row: shadows.Row) -> None:
+    """400 runs at 5 %, 40 looks at pairs of users that come back. Peeked, or without users, the same pairs fail."""
+    rates = shadows.rates(executor, row, 400)
+    assert rates.cs <= 0.075
+    assert rates.missed <= 0.075
+    assert rates.peeked >= 0.10
+    if row.user_sd >= 0.1:
+        assert rates.cs_single >= 0.12
+
+
+def test_a_shadow_that_is_later_is_found(executor: Executor) -> None:
+    rates = shadows.rates(executor, shadows.LATER, 200)
+    assert rates.cs >= 0.95
+    assert rates.missed <= 0.085
+
+
+def test_equally_frequent_events_of_pairs_are_not_called_different(executor: Executor) -> None:
+    assert shadows.discordant_rate(executor, 1000) <= 0.06

@@ -19,7 +19,7 @@ from app.experiments.acting.view import acting_of, next_sentence
 from app.experiments.plan_history import history
 from app.experiments.report import Report
 from app.experiments.runs import Run
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting, Foreseen
 from app.ledger.wire import Stop
 

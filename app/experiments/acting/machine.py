@@ -266,11 +266,20 @@ def _changed_by_others(state: State, facts: Facts, arms: dict[str, int], now: fl
 
 
 def _fed_again(state: State, facts: Facts, now: float) -> Turn | None:
-    """Somebody gave a treatment traffic that was rolled back: guardrails watch it again."""
-    if state.phase != "paused" or state.stops or state.intent is not None:
+    """Somebody gave a treatment traffic that was rolled back: guardrails watch it again.
+
+    If that was a step of another controller, which knew nothing of the rollback, it is taken back.
+    """
+    if state.phase == "running" or state.stops or state.intent is not None:
         return None
     fed = [name for name in state.out if facts.traffic.get(name, 0) > 0]
     if not fed:
+        return None
+    if facts.planned_by == facts.author and facts.can_move:
+        text, phase, cause = f"{_listed(fed)} was given traffic after the rollback", state.phase, state.cause
+        turn = rolled_back(state, facts, now, fed, text, phase=phase, cause=cause, until=state.until, by=state.by)
+        return Turn(replace(turn.state, text=state.text), turn.kind, text)
+    if state.phase == "stopped":
         return None
     text = f"{_listed(fed)} was given traffic again by {facts.planned_by or 'a deployment of the configuration'}"
     turn = _halted(state, "paused", "paused", "superseded", text)
@@ -322,8 +331,8 @@ _RULES: tuple[Callable[[State, Facts, float], Turn | None], ...] = (
     _as_the_file_says,
     _paused,
     _changed,
-    _fed_again,
     _thawed,
+    _fed_again,
     _begun,
     _stepped,
 )

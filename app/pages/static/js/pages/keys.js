@@ -1,8 +1,103 @@
-import { h } from "../dom.js";
+// Who am I, what may I use, how much of my limits is left; and for managers, who uses what.
+
+import { h, morph } from "../dom.js";
 
 export const title = "Keys";
 
-export async function mount(root, context) {
-  root.append(h("h1", {}, title));
-  return () => {};
+const KINDS = { requests: "Requests per minute", tokens: "Tokens per minute", concurrent: "Concurrent requests" };
+const number = (value) => value.toLocaleString("en-GB");
+
+export async function mount(root, { api, poll }) {
+  const who = h("section", { class: "who" });
+  const others = h("section", { class: "callers", hidden: true });
+  const stale = h("p", { class: "problem", role: "alert", hidden: true });
+  root.append(h("h1", {}, title), stale, who, others);
+
+  async function refresh(signal) {
+    const me = await api.get("/api/me", { signal });
+    morph(who, ...about(me));
+    if (me.manages) morph(others, ...everybody(await api.get("/api/callers", { signal })));
+    others.hidden = !me.manages;
+    stale.hidden = true;
+  }
+
+  return poll(refresh, {
+    failed(error) {
+      stale.textContent = `${error.message}. What is shown is from before.`;
+      stale.hidden = false;
+    },
+  });
+}
+
+function about(me) {
+  const name = me.anonymous ? "You are not signed in." : h("span", {}, "You are ", h("strong", {}, me.caller), ".");
+  const rights = me.manages
+    ? me.anonymous
+      ? "This server has no keys: everybody who reaches it may use and change everything."
+      : "You are a manager: you may change traffic, and decide about experiments."
+    : "You may read, and use what is listed here; managers change traffic.";
+  return [
+    h("p", { class: "lead" }, name, " ", rights),
+    h("h2", {}, "What you may use"),
+    me.endpoints.length ? h("div", { class: "endpoints" }, me.endpoints.map((it) => endpoint(it))) : h("p", { class: "empty" }, "You may use no endpoint of this server."),
+    me.endpoints.some((it) => it.limits.length) && h("p", { class: "hint" }, `Limits are counted ${me.limits_counted}.`),
+  ];
+}
+
+function endpoint({ endpoint: name, tasks, deployments, limits }) {
+  return h(
+    "article",
+    { class: "answer", key: name, "aria-label": name },
+    h("header", {}, h("h3", {}, name), h("a", { href: `#/playground?endpoint=${encodeURIComponent(name)}`, class: "state" }, "Try it")),
+    h("p", { class: "hint" }, `${tasks.join(", ")} · ${deployments.map((it) => `${it.deployment} ${it.weight} %`).join(", ")}`),
+    limits.length ? h("ul", { class: "limits" }, limits.map(limit)) : h("p", {}, "No limits."),
+  );
+}
+
+function limit({ kind, limit: most, used, remaining, resets_in_s }) {
+  if (remaining === null) return h("li", { key: kind }, h("span", {}, KINDS[kind]), h("span", { class: "hint" }, `limit ${number(most)}; what is left is unknown: the store of limits does not answer`));
+  const share = most ? Math.min(1, used / most) : 0;
+  const level = share >= 1 ? "bad" : share >= 0.8 ? "warn" : "good";
+  const resets = resets_in_s ? `, all of it in ${Math.ceil(resets_in_s)} s` : "";
+  return h(
+    "li",
+    { key: kind },
+    h("span", {}, KINDS[kind]),
+    h("span", { class: `bar ${level}`, "aria-hidden": "true" }, h("span", { style: { width: `${(100 * share).toFixed(1)}%` } })),
+    h("span", { class: "hint" }, `${number(remaining)} of ${number(most)} left${resets}`),
+  );
+}
+
+function everybody({ since, callers, view }) {
+  const start = new Date(1000 * since).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+  const heads = ["Endpoint", "Requests", "Failed", "Prompt tokens", "Answer tokens", "Last"];
+  return [
+    h("h2", {}, "What callers use"),
+    h("p", { class: "hint" }, `Since ${start}. The view of ${view}.`),
+    callers.length
+      ? h(
+          "div",
+          { class: "scroll", tabindex: 0, role: "region", "aria-label": "What callers use" },
+          h(
+            "table",
+            {},
+            h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Caller"), heads.map((it) => h("th", { scope: "col" }, it)))),
+            h(
+              "tbody",
+              {},
+              callers.map((it) =>
+                h(
+                  "tr",
+                  { key: JSON.stringify([it.caller, it.endpoint]) },
+                  h("th", { scope: "row" }, it.caller ?? "all others together"),
+                  h("td", { class: "text" }, it.endpoint),
+                  [it.requests, it.failed, it.prompt_tokens, it.completion_tokens].map((value) => h("td", {}, number(value))),
+                  h("td", {}, new Date(1000 * it.last_at).toLocaleTimeString(undefined, { timeStyle: "short" })),
+                ),
+              ),
+            ),
+          ),
+        )
+      : h("p", { class: "empty" }, "Nobody has called yet."),
+  ];
 }

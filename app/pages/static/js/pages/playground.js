@@ -1,8 +1,76 @@
+// One prompt to all deployments of an endpoint, side by side.
+
 import { h } from "../dom.js";
+import { Card, VectorCard } from "../playground/card.js";
+import { codePanel } from "../playground/code_panel.js";
+import { comparison } from "../playground/comparison.js";
+import { Form } from "../playground/form.js";
+import { FormError, request } from "../playground/request.js";
 
 export const title = "Playground";
 
+// What was typed stays while other pages are looked at, in this page's memory alone.
+let kept = {};
+
 export async function mount(root, context) {
-  root.append(h("h1", {}, title));
-  return () => {};
+  const { api, announce } = context;
+  const me = await api.get("/api/me");
+  root.append(h("h1", {}, title), h("p", { class: "hint" }, "One prompt to every deployment of an endpoint. Requests name their deployment, so no experiment counts them."));
+  const usable = me.endpoints.filter((it) => Form.tasksOf(it).length);
+  if (!usable.length) {
+    root.append(h("p", { class: "empty" }, me.endpoints.length ? "None of your endpoints does chat, completions or embeddings." : "You may use no endpoint of this server."));
+    return () => {};
+  }
+  const results = h("section", { class: "answers", "aria-label": "Answers" });
+  const compared = h("section", { class: "comparison", "aria-label": "Comparison", hidden: true });
+  const code = codePanel(context);
+  const form = new Form(usable, { ...kept, ...(context.parameters.endpoint ? { endpoint: context.parameters.endpoint } : {}) }, { changed, run, stop });
+  root.append(form.element, results, compared, code.element);
+  let running = null;
+  changed();
+
+  function changed() {
+    kept = form.values();
+    code.show(kept, form.deployments());
+  }
+
+  async function run() {
+    form.complain(null);
+    const values = form.values();
+    const chosen = form.chosen();
+    let requests;
+    try {
+      if (!chosen.length) throw new FormError("deployments", "Choose a deployment");
+      if (!values.prompt.trim()) throw new FormError("prompt", "Write a prompt");
+      requests = chosen.map((deployment) => request({ ...values, deployment: deployment.deployment }));
+    } catch (error) {
+      if (!(error instanceof FormError)) throw error;
+      form.complain(error);
+      return;
+    }
+    running?.abort();
+    const ended = (running = new AbortController());
+    const Kind = values.task === "embeddings" ? VectorCard : Card;
+    const cards = chosen.map((deployment) => new Kind(deployment, values.endpoint));
+    compared.hidden = true;
+    results.replaceChildren(...cards.map((card) => card.element));
+    form.running(true);
+    announce(`Asking ${chosen.map((it) => it.deployment).join(" and ")}`);
+    await Promise.all(cards.map((card, index) => card.run(api, requests[index], ended.signal)));
+    if (running !== ended) return;
+    running = null;
+    form.running(false);
+    announce(cards.map((card) => card.words).join(" "));
+    const answered = cards.filter((card) => card.text);
+    if (answered.length > 1) {
+      compared.replaceChildren(...comparison(answered.map((card) => ({ name: card.name, text: card.text }))));
+      compared.hidden = false;
+    }
+  }
+
+  function stop() {
+    running?.abort();
+  }
+
+  return stop;
 }

@@ -1,8 +1,131 @@
+// One request by its id: who answered, why, and how it went.
+
 import { h } from "../dom.js";
+import { seconds } from "../playground/card.js";
 
 export const title = "Requests";
 
+const REASONS = {
+  traffic: "drawn by the traffic's percentages",
+  sticky: "its sticky key belongs there",
+  header: "the request named the deployment in a header",
+  model: "the request named the deployment as its model",
+  override: "the plan has an override for its key",
+  pinned: "its conversation had begun there, before the traffic changed",
+};
+const FAILURES = {
+  unreachable: "could not be reached",
+  unavailable: "was unavailable",
+  timeout: "did not answer in time",
+  broken: "failed",
+  incomplete: "ended its answer before it was complete",
+  other: "failed in another way",
+};
+const FLAGS = {
+  forced: "no experiment counts it: its deployment was named",
+  carried: "its conversation may have begun under an earlier plan",
+  invalid_output: "the answer does not keep the form that was asked for",
+  empty: "the answer is empty",
+  client_gone: "the client left before the end",
+};
+
 export async function mount(root, context) {
-  root.append(h("h1", {}, title));
-  return () => {};
+  const { api, announce } = context;
+  const ended = new AbortController();
+  const id = h("input", { id: "request-id", name: "id", class: "mono", autocomplete: "off", spellcheck: "false", value: context.parameters.id ?? "", placeholder: "chatcmpl-… or the header x-request-id" });
+  const found = h("div", { class: "found" });
+  root.append(
+    h("h1", {}, title),
+    h("p", { class: "hint" }, "Find a request by the id in its answer or in the header x-request-id. Your own requests are found; a manager finds everybody's."),
+    h(
+      "form",
+      { class: "search", role: "search", on: { submit: (event) => (event.preventDefault(), look()) } },
+      h("div", { class: "field" }, h("label", { for: id.id }, "Request id"), id),
+      h("button", { type: "submit", class: "primary" }, "Find"),
+    ),
+    found,
+  );
+
+  async function look() {
+    const wanted = id.value.trim();
+    if (!wanted) {
+      id.focus();
+      return;
+    }
+    found.replaceChildren(h("p", { class: "hint" }, "Looking…"));
+    try {
+      const [{ exposures }, me] = await Promise.all([
+        api.get(`/api/requests/${encodeURIComponent(wanted)}`, { signal: ended.signal }),
+        api.get("/api/me", { signal: ended.signal }),
+      ]);
+      found.replaceChildren(...exposures.map((it) => card(it, wanted, me, context)));
+      announce(exposures.length === 1 ? "One request found" : `${exposures.length} requests found`);
+    } catch (error) {
+      if (ended.signal.aborted) return;
+      found.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message), error.status === 404 && h("p", { class: "hint" }, "A request appears a second or two after it has ended."));
+    }
+  }
+
+  if (id.value) await look();
+  return () => ended.abort();
+}
+
+function card(exposure, id, me, context) {
+  const { plan, assigned, served } = exposure;
+  const endpoint = me.endpoints.find((it) => it.endpoint === plan.endpoint);
+  const failed = exposure.error !== "none";
+  const pairs = [
+    ["Deployment", served ?? "none: nobody answered"],
+    ["Why", `${REASONS[exposure.reason] ?? exposure.reason}${failed ? `; ${assigned} ${FAILURES[exposure.error] ?? "failed"}` : ""}${served !== null && served !== assigned ? `, so ${served} answered instead of ${assigned}` : ""}`],
+    ["Status", `${exposure.status}${exposure.finish === "none" ? "" : `, ${exposure.finish.replaceAll("_", " ")}`}`],
+    ["Attempts", String(exposure.attempts)],
+    ["First token", exposure.ttft_s === null ? "–" : seconds(1000 * exposure.ttft_s)],
+    ["Duration", seconds(1000 * exposure.duration_s)],
+    ["Between tokens", exposure.itl_mean_s === null ? "–" : `${seconds(1000 * exposure.itl_mean_s)} on average, at most ${seconds(1000 * (exposure.itl_max_s ?? exposure.itl_mean_s))}`],
+    ["Tokens", `${count(exposure.prompt_tokens)} in the prompt, ${count(exposure.completion_tokens)} in the answer`],
+    ["Plan", `${plan.id}: ${Object.entries(plan.weights).map(([name, weight]) => `${name} ${weight} %`).join(", ")}`],
+    ["Sent as", `${exposure.dialect}, ${exposure.task}${exposure.stream ? ", streamed" : ""}`],
+    ["Arrived", new Date(1000 * exposure.at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" })],
+    ...(exposure.flags.length ? [["Remarks", exposure.flags.map((it) => FLAGS[it] ?? it).join("; ")]] : []),
+  ];
+  const bad = exposure.status >= 400 || failed;
+  return h(
+    "article",
+    { class: "answer request", "aria-label": `Request at ${plan.endpoint}` },
+    h("header", {}, h("h2", {}, plan.endpoint), h("span", { class: `state ${bad ? "bad" : "good"}` }, bad ? "with a failure" : "answered")),
+    h("dl", { class: "pairs" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
+    feedback(endpoint?.feedback ?? [], id, context),
+  );
+}
+
+function count(tokens) {
+  return tokens === null ? "unknown" : String(tokens);
+}
+
+/** Thumbs for each score that a running experiment takes as yes or no. */
+function feedback(declared, id, { api, announce }) {
+  const thumbs = declared.filter((it) => it.type === "boolean");
+  if (!thumbs.length) return h("p", { class: "hint" }, "No running experiment of this endpoint takes a thumb.");
+  return h(
+    "div",
+    { class: "thumbs" },
+    thumbs.map(({ metric }) => {
+      const said = h("span", { class: "hint", role: "status" });
+      const give = async (value) => {
+        try {
+          const { accepted, pending } = await api.send("POST", "/api/feedback", { request_id: id, metric, value });
+          for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.value === String(value)));
+          said.textContent = !accepted ? "No experiment takes this score any more." : pending ? "Taken; it counts once the request is known." : "Taken.";
+        } catch (error) {
+          said.textContent = error.message;
+          announce(error.message);
+        }
+      };
+      const buttons = [
+        [true, "👍", "up"],
+        [false, "👎", "down"],
+      ].map(([value, sign, words]) => h("button", { type: "button", "aria-pressed": "false", "data-value": String(value), "aria-label": `${metric}: thumb ${words}`, on: { click: () => give(value) } }, sign));
+      return h("p", {}, h("strong", {}, metric), " ", buttons, " ", said);
+    }),
+  );
 }

@@ -253,6 +253,16 @@ def test_a_treatment_that_gets_traffic_again_is_watched_again() -> None:
     assert at(LATER + 20, facts(green=30, guardrails=[alarmed("rollback", at=LATER + 19)]), state)[1] == ["stop"]
 
 
+def test_a_late_step_of_another_controller_is_taken_back() -> None:
+    state, _ = at(LATER, facts(guardrails=[alarmed("rollback")]), RUNNING)
+    state, _ = at(LATER, facts(green=0, guardrails=[alarmed("rollback")]), state)
+    late = facts(green=50, planned_by="experiment trial", guardrails=[alarmed("rollback")])
+    after, kinds = at(LATER + 9, late, state)
+    assert (kinds, after.cause, after.until) == (["stop"], "alarm", state.until)
+    assert after.intent is not None
+    assert after.intent.treatments == ["green"]
+
+
 def test_a_file_that_says_paused_pauses_and_one_that_says_running_resumes() -> None:
     state, kinds = at(LATER, ready(section=experiment(state="paused")), RUNNING)
     assert (kinds, state.phase, state.cause) == (["paused"], "paused", "file")

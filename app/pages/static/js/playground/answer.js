@@ -1,0 +1,113 @@
+// One deployment's answer while it streams. Pure: times in milliseconds come from the caller.
+
+/** What a stream of OpenAI's chat or completions says, put together. */
+export class Answer {
+  pieces = []; // {text, tokens: [{token, logprob, others: [{token, logprob}]}]}
+  reasoning = "";
+  tools = []; // {name, arguments}
+  finish = null;
+  usage = null;
+  failure = null;
+  #startedAt;
+  #firstAt = null;
+  #lastAt = null;
+  #parts = 0;
+
+  constructor(startedAt) {
+    this.#startedAt = startedAt;
+  }
+
+  /** Takes one event's data at `now`. Returns the pieces that it added. */
+  read(data, now) {
+    if (data === "[DONE]") return [];
+    let event;
+    try {
+      event = JSON.parse(data);
+    } catch {
+      this.failure = "The stream has an event that is not JSON";
+      return [];
+    }
+    if (event.error) {
+      this.failure = event.error.message ?? "The answer broke off";
+      return [];
+    }
+    if (event.usage) this.usage = event.usage;
+    const choice = event.choices?.[0];
+    if (!choice) return [];
+    if (choice.finish_reason) this.finish = choice.finish_reason;
+    const text = choice.delta?.content ?? choice.text ?? "";
+    const reasoning = choice.delta?.reasoning ?? choice.delta?.reasoning_content ?? "";
+    this.reasoning += reasoning;
+    for (const call of choice.delta?.tool_calls ?? []) this.#tool(call);
+    const tokens = tokensOf(choice.logprobs);
+    if (text !== "" || reasoning !== "" || choice.delta?.tool_calls?.length) {
+      this.#firstAt ??= now;
+      this.#lastAt = now;
+      this.#parts++;
+    }
+    const added = text === "" ? [] : pieces(text, tokens);
+    this.pieces.push(...added);
+    return added;
+  }
+
+  #tool({ index = 0, function: called = {} }) {
+    const tool = (this.tools[index] ??= { name: "", arguments: "" });
+    tool.name += called.name ?? "";
+    tool.arguments += called.arguments ?? "";
+  }
+
+  get text() {
+    return this.pieces.map((it) => it.text).join("");
+  }
+
+  get hasProbabilities() {
+    return this.pieces.some((it) => it.tokens.length > 0);
+  }
+
+  /** The answer's tokens, as the engine counted them; before it has, the pieces that came. */
+  get tokens() {
+    return this.usage?.completion_tokens ?? this.#parts;
+  }
+
+  /** Milliseconds to the first token; null before it. */
+  get firstTokenMs() {
+    return this.#firstAt === null ? null : this.#firstAt - this.#startedAt;
+  }
+
+  /** Tokens a second after the first; null where that is no time. */
+  get tokensPerSecond() {
+    const seconds = (this.#lastAt - this.#firstAt) / 1000;
+    return this.tokens > 1 && seconds > 0 ? (this.tokens - 1) / seconds : null;
+  }
+}
+
+/** OpenAI's two formats of log-probabilities as one. */
+function tokensOf(logprobs) {
+  if (Array.isArray(logprobs?.content))
+    return logprobs.content.map((it) => ({
+      token: it.token,
+      logprob: it.logprob,
+      others: (it.top_logprobs ?? []).filter((other) => other.token !== it.token).map(({ token, logprob }) => ({ token, logprob })),
+    }));
+  return (logprobs?.tokens ?? []).map((token, index) => ({
+    token,
+    logprob: logprobs.token_logprobs?.[index] ?? null,
+    others: Object.entries(logprobs.top_logprobs?.[index] ?? {})
+      .filter(([other]) => other !== token)
+      .map(([other, logprob]) => ({ token: other, logprob })),
+  }));
+}
+
+/** A piece for each token where they make up the text; else one: half a character is no text. */
+function pieces(text, tokens) {
+  if (tokens.length > 1 && tokens.map((it) => it.token).join("") === text) return tokens.map((it) => ({ text: it.token, tokens: [it] }));
+  return [{ text, tokens }];
+}
+
+/** A probability in words: "83 %". */
+export function percent(logprob) {
+  const value = 100 * Math.exp(logprob);
+  if (logprob < 0 && value >= 99.95) return "over 99.9 %";
+  if (value < 0.01) return "below 0.01 %";
+  return `${value.toFixed(value >= 10 ? 0 : value >= 1 ? 1 : 2)} %`;
+}

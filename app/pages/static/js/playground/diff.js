@@ -1,0 +1,100 @@
+// The difference of two texts, word by word.
+
+const WORD =
+  /\s+|[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]\p{M}*|(?:(?![\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}])[\p{L}\p{N}\p{M}_])+|[^]/gu;
+
+const MOST_EDITS = 2000; // the search takes time and memory with the square of this
+
+/** A text's words, spaces, and single other characters; joined, they are the text. */
+export function words(text) {
+  return text.match(WORD) ?? [];
+}
+
+/**
+ * What turns `before` into `after`: pieces `{kind: "same" | "removed" | "added", text}`, with the fewest words changed.
+ * Texts with more than 2,000 changed words are shown as replaced between what they share at both ends.
+ */
+export function diff(before, after) {
+  const [a, b] = [words(before), words(after)];
+  let start = 0;
+  while (start < a.length && start < b.length && a[start] === b[start]) start++;
+  let end = 0;
+  while (end < a.length - start && end < b.length - start && a[a.length - 1 - end] === b[b.length - 1 - end]) end++;
+  const middle = edits(a.slice(start, a.length - end), b.slice(start, b.length - end));
+  const same = (list) => list.map((text) => ({ kind: "same", text }));
+  return joined([...same(a.slice(0, start)), ...middle, ...same(a.slice(a.length - end))]);
+}
+
+/** How alike two texts are: the share of their words, spaces left out, that stay the same; 1 for two empty texts. */
+export function likeness(pieces) {
+  const count = (kinds) =>
+    pieces.filter((it) => kinds.includes(it.kind)).reduce((sum, it) => sum + words(it.text).filter((word) => word.trim()).length, 0);
+  const [same, changed] = [count(["same"]), count(["removed", "added"])];
+  return same + changed === 0 ? 1 : (2 * same) / (2 * same + changed);
+}
+
+/** Myers' algorithm (An O(ND) Difference Algorithm, 1986): for each number of edits, how far each diagonal gets. */
+function edits(a, b) {
+  const replaced = [...a.map((text) => ({ kind: "removed", text })), ...b.map((text) => ({ kind: "added", text }))];
+  if (!a.length || !b.length) return replaced;
+  const most = Math.min(a.length + b.length, MOST_EDITS);
+  const zero = most + 1; // where diagonal 0 is
+  const reach = new Int32Array(2 * most + 3).fill(-1);
+  reach[zero + 1] = 0;
+  const trace = []; // of each number of edits, diagonals -d - 1 to d + 1 before it
+  for (let d = 0; d <= most; d++) {
+    trace.push(reach.slice(zero - d - 1, zero + d + 2));
+    for (let k = -d; k <= d; k += 2) {
+      let x = isDown(reach, zero, d, k) ? reach[zero + k + 1] : reach[zero + k - 1] + 1;
+      while (x < a.length && x - k < b.length && a[x] === b[x - k]) x++;
+      reach[zero + k] = x;
+      if (x >= a.length && x - k >= b.length) return walked(trace, a, b);
+    }
+  }
+  return replaced;
+}
+
+/** Whether diagonal `k` is reached by adding a word, from the diagonal above it. */
+function isDown(reach, zero, d, k) {
+  return k === -d || (k !== d && reach[zero + k - 1] < reach[zero + k + 1]);
+}
+
+/** The path that led to the end, found from the end. */
+function walked(trace, a, b) {
+  const path = [];
+  let [x, y] = [a.length, b.length];
+  for (let d = trace.length - 1; d >= 0; d--) {
+    const [reach, zero, k] = [trace[d], d + 1, x - y];
+    const from = isDown(reach, zero, d, k) ? k + 1 : k - 1;
+    const fromX = reach[zero + from];
+    const fromY = fromX - from;
+    while (x > fromX && y > fromY) {
+      path.push({ kind: "same", text: a[--x] });
+      y--;
+    }
+    if (d > 0) path.push(from > k ? { kind: "added", text: b[--y] } : { kind: "removed", text: a[--x] });
+  }
+  return path.reverse();
+}
+
+/** Neighbours of one kind together, and between two unchanged pieces what was removed before what was added. */
+function joined(pieces) {
+  const found = [];
+  let [removed, added] = ["", ""];
+  const flush = () => {
+    if (removed) found.push({ kind: "removed", text: removed });
+    if (added) found.push({ kind: "added", text: added });
+    [removed, added] = ["", ""];
+  };
+  for (const { kind, text } of pieces) {
+    if (kind === "removed") removed += text;
+    else if (kind === "added") added += text;
+    else {
+      flush();
+      if (found.at(-1)?.kind === "same") found.at(-1).text += text;
+      else found.push({ kind: "same", text });
+    }
+  }
+  flush();
+  return found;
+}

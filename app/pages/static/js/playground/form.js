@@ -1,0 +1,199 @@
+// What the visitor fills in.
+
+import { h } from "../dom.js";
+import { TASKS } from "./request.js";
+
+const MOST_IMAGE_BYTES = 8 * 1024 * 1024;
+const TITLES = { chat: "Chat", completions: "Text completion", embeddings: "Embeddings" };
+const EMPTY = { prompt: "", system: "", temperature: "", seed: "", maxTokens: "256", tools: "", schema: "", image: null, probabilities: true };
+
+/** `on`: `changed()`, `run()` and `stop()`. `endpoints` are those of /api/me. */
+export class Form {
+  #endpoints;
+  #image;
+  #without = new Set(); // deployments that are left out
+  #fields = {};
+
+  static tasksOf(endpoint) {
+    return TASKS.filter((task) => endpoint.tasks.includes(task));
+  }
+
+  constructor(endpoints, values, on) {
+    this.#endpoints = endpoints;
+    const start = { ...EMPTY, ...values };
+    this.#image = start.image;
+    this.#without = new Set(start.without);
+    const change = { input: on.changed };
+    const field = (name, make, label, props = {}) => {
+      const element = make({ id: `playground-${name}`, name, value: start[name], on: change, ...props });
+      this.#fields[name] = element;
+      return h("div", { class: `field field-${name}` }, h("label", { for: element.id }, label), element);
+    };
+    const input = (props) => h("input", { autocomplete: "off", ...props });
+    const area = (props) => h("textarea", { spellcheck: "false", ...props });
+    const refresh = { change: () => (this.#refresh(), on.changed()) };
+
+    this.#fields.endpoint = h("select", { id: "playground-endpoint", on: refresh }, endpoints.map((it) => h("option", { value: it.endpoint, selected: it.endpoint === start.endpoint }, it.endpoint)));
+    this.#fields.task = h("select", { id: "playground-task", on: refresh });
+    this.deploymentBoxes = h("fieldset", { class: "deployments" });
+    this.problem = h("p", { class: "problem", role: "alert", id: "playground-problem", hidden: true });
+    this.runButton = h("button", { type: "submit", class: "primary" }, "Run");
+    this.stopButton = h("button", { type: "button", disabled: true, on: { click: on.stop } }, "Stop");
+    this.imageField = this.#imageField(on);
+    this.options = h(
+      "details",
+      { class: "options", open: ["system", "tools", "schema", "temperature", "seed"].some((name) => start[name]) },
+      h("summary", {}, "Options"),
+      h(
+        "div",
+        { class: "option-grid" },
+        field("system", area, "System prompt", { rows: 2 }),
+        h(
+          "div",
+          { class: "numbers" },
+          field("temperature", input, "Temperature", { inputmode: "decimal", placeholder: "model's own" }),
+          field("seed", input, "Seed", { inputmode: "numeric", placeholder: "none" }),
+          field("maxTokens", input, "Max tokens", { inputmode: "numeric", placeholder: "no limit" }),
+        ),
+        field("tools", area, "Tools (JSON list)", { rows: 3, placeholder: '[{"type": "function", "function": {"name": "…", "parameters": {…}}}]', class: "mono" }),
+        field("schema", area, "JSON schema of the answer", { rows: 3, placeholder: '{"type": "object", "properties": {…}}', class: "mono" }),
+        h("label", { class: "check field-probabilities" }, (this.#fields.probabilities = h("input", { type: "checkbox", checked: start.probabilities, on: { change: on.changed } })), " Ask for each token's probability"),
+      ),
+    );
+    this.element = h(
+      "form",
+      {
+        class: "playground-form",
+        novalidate: true,
+        on: {
+          submit: (event) => (event.preventDefault(), on.run()),
+          keydown: (event) => {
+            if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) (event.preventDefault(), on.run());
+            else if (event.key === "Escape") on.stop();
+          },
+        },
+      },
+      h(
+        "div",
+        { class: "where" },
+        h("div", { class: "field" }, h("label", { for: "playground-endpoint" }, "Endpoint"), this.#fields.endpoint),
+        h("div", { class: "field" }, h("label", { for: "playground-task" }, "Task"), this.#fields.task),
+        this.deploymentBoxes,
+      ),
+      field("prompt", area, "Prompt", { rows: 4, spellcheck: "true", "aria-describedby": "playground-problem" }),
+      h("p", { class: "hint lines-hint", hidden: true }, "One input a line."),
+      this.imageField,
+      this.options,
+      this.problem,
+      h("div", { class: "actions" }, this.runButton, this.stopButton, h("span", { class: "hint keys-hint" }, "Ctrl + Enter runs, Escape stops")),
+    );
+    this.changed = on.changed;
+    this.#refresh(start.task);
+  }
+
+  /** The deployments of the endpoint that is chosen. */
+  deployments() {
+    return this.#endpoint.deployments;
+  }
+
+  /** Those that are asked. */
+  chosen() {
+    return this.deployments().filter((it) => !this.#without.has(it.deployment));
+  }
+
+  /** The form of request.js, without a deployment. */
+  values() {
+    const text = (name) => this.#fields[name].value.toWellFormed();
+    const chat = this.#fields.task.value === "chat";
+    const values = { endpoint: this.#fields.endpoint.value, task: this.#fields.task.value, image: chat && this.#takesImages ? this.#image : null };
+    for (const name of ["prompt", "temperature", "seed", "maxTokens"]) values[name] = text(name);
+    for (const name of ["system", "tools", "schema"]) values[name] = text(name);
+    return { ...values, probabilities: this.#fields.probabilities.checked, without: [...this.#without] };
+  }
+
+  /** Shows what is wrong with the form, and goes to the field; null: nothing is. */
+  complain(error) {
+    this.problem.hidden = error === null;
+    this.problem.textContent = error?.message ?? "";
+    for (const [name, field] of Object.entries(this.#fields)) field.toggleAttribute("aria-invalid", error?.field === name);
+    const field = this.#fields[error?.field];
+    if (field && this.options.contains(field)) this.options.open = true;
+    field?.focus();
+  }
+
+  running(is) {
+    this.stopButton.disabled = !is;
+    this.runButton.textContent = is ? "Run again" : "Run";
+  }
+
+  get #endpoint() {
+    return this.#endpoints.find((it) => it.endpoint === this.#fields.endpoint.value) ?? this.#endpoints[0];
+  }
+
+  get #takesImages() {
+    return this.deployments().some((it) => it.images);
+  }
+
+  #refresh(task = this.#fields.task.value) {
+    const tasks = Form.tasksOf(this.#endpoint);
+    this.#fields.task.replaceChildren(...tasks.map((it) => h("option", { value: it, selected: it === task }, TITLES[it])));
+    const now = this.#fields.task.value;
+    this.deploymentBoxes.replaceChildren(
+      h("legend", {}, "Deployments"),
+      ...this.deployments().map(({ deployment, weight }) =>
+        h("label", { class: "check" }, h("input", { type: "checkbox", checked: !this.#without.has(deployment), on: { change: (event) => this.#choose(deployment, event.target.checked) } }), ` ${deployment} `, h("span", { class: "hint" }, `${weight} %`)),
+      ),
+    );
+    this.options.hidden = now === "embeddings";
+    this.element.querySelector(".lines-hint").hidden = now !== "embeddings";
+    this.imageField.hidden = now !== "chat" || !this.#takesImages;
+    for (const name of ["system", "tools", "schema"]) this.#fields[name].parentElement.hidden = now !== "chat";
+  }
+
+  #choose(deployment, is) {
+    if (is) this.#without.delete(deployment);
+    else this.#without.add(deployment);
+    this.changed();
+  }
+
+  #imageField(on) {
+    const preview = h("img", { class: "preview", alt: "The chosen image", hidden: true });
+    const remove = h("button", { type: "button", class: "quiet", hidden: true }, "Remove");
+    const file = h("input", { type: "file", id: "playground-image", accept: "image/png,image/jpeg,image/webp,image/gif" });
+    const show = (url) => {
+      this.#image = url;
+      if (url) preview.src = url;
+      preview.hidden = remove.hidden = !url;
+      on.changed();
+    };
+    file.addEventListener("change", async () => {
+      const [chosen] = file.files;
+      this.complain(null);
+      if (!chosen) return;
+      if (chosen.size > MOST_IMAGE_BYTES) {
+        file.value = "";
+        this.complain({ field: "image", message: "The image is larger than 8 MB" });
+        return;
+      }
+      show(await dataUrl(chosen));
+    });
+    remove.addEventListener("click", () => {
+      file.value = "";
+      show(null);
+      file.focus();
+    });
+    const named = this.#image !== null;
+    if (named) preview.src = this.#image;
+    preview.hidden = remove.hidden = !named;
+    return h("div", { class: "field field-image" }, h("label", { for: file.id }, "Image"), h("div", { class: "image-row" }, file, preview, remove));
+  }
+}
+
+function dataUrl(file) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.addEventListener("load", () => resolve(reader.result));
+    reader.addEventListener("error", () => reject(reader.error));
+    reader.readAsDataURL(file);
+  });
+}

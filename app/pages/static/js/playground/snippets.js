@@ -1,0 +1,308 @@
+// A request of the playground as programs: curl, and Python for each SDK whose dialect this server speaks.
+//
+// What a caller typed is data: it stands in string literals alone, quoted for the language. The key is never part of a
+// program: it comes from the environment.
+
+import { DEPLOYMENT_HEADER } from "./request.js";
+
+const KEY = 'os.environ.get("SWITCHYARD_API_KEY", "none")';
+const DEFAULT_MAX_TOKENS = 1024;
+
+/**
+ * The programs for `request` (of request.js) against the server at `url`:
+ * `[{id, title, language, code, left}]`, where `left` are the request's fields that the SDK cannot send. A comment of
+ * the program names them.
+ */
+export function snippets(request, url) {
+  const task = taskOf(request.path);
+  return [
+    { id: "curl", title: "curl", language: "sh", ...curl(request, url) },
+    ...PYTHON.map(({ id, title, ...tasks }) => {
+      const made = tasks[task]?.(request, url) ?? { code: `# ${title} has no ${NOUNS[task]}.\n`, left: ["*"] };
+      return { id, title, language: "python", ...made };
+    }),
+  ];
+}
+
+const NOUNS = { chat: "chat", completions: "text completions", embeddings: "embeddings" };
+
+function taskOf(path) {
+  return path.endsWith("/chat/completions") ? "chat" : path.endsWith("/completions") ? "completions" : "embeddings";
+}
+
+// --- Literals ---
+
+// What cannot be seen, or turns the direction of writing, is written as an escape.
+const INVISIBLE = /[\p{Cc}\p{Cf}\p{Cn}\p{Co}\p{Cs}\p{Zl}\p{Zp}]/gu;
+const hex = (code, digits) => code.toString(16).padStart(digits, "0");
+const utf16 = (character) => [...Array(character.length).keys()].map((i) => `\\u${hex(character.charCodeAt(i), 4)}`).join("");
+
+/** A JSON text in ASCII where it has to be. */
+export function jsonText(value, indent = 0) {
+  return JSON.stringify(value, null, indent).replace(INVISIBLE, (it) => (it === "\n" && indent ? it : utf16(it)));
+}
+
+/** A word of a POSIX shell. */
+export function shellWord(text) {
+  return `'${text.replaceAll("'", "'\\''")}'`;
+}
+
+/** A string literal of Python: JSON's, but for characters beyond 16 bits. */
+function pythonString(text) {
+  return JSON.stringify(text).replace(INVISIBLE, (it) => {
+    const code = it.codePointAt(0);
+    return code > 0xffff ? `\\U${hex(code, 8)}` : `\\u${hex(code, 4)}`;
+  });
+}
+
+/** Code that is put into a literal as it stands. */
+class Code {
+  constructor(text) {
+    this.text = text;
+  }
+}
+
+/** `name(arguments)`: positional arguments first, then named ones. */
+class Call extends Code {
+  constructor(name, positional, named) {
+    super("");
+    Object.assign(this, { name, positional, named });
+  }
+}
+
+const WIDTH = 88;
+
+/** A literal of Python, over several lines where one is too long. */
+export function python(value, indent = "") {
+  const line = flat(value);
+  if (indent.length + line.length <= WIDTH) return line;
+  const inner = `${indent}    `;
+  const lines = (open, items, close) => `${open}\n${items.map((it) => `${inner}${it},\n`).join("")}${indent}${close}`;
+  if (value instanceof Call) return lines(`${value.name}(`, [...value.positional.map((it) => python(it, inner)), ...named(value.named, (it) => python(it, inner))], ")");
+  if (value instanceof Code) return value.text;
+  if (Array.isArray(value)) return value.length ? lines("[", value.map((it) => python(it, inner)), "]") : "[]";
+  if (value !== null && typeof value === "object")
+    return lines("{", Object.entries(value).map(([key, it]) => `${pythonString(key)}: ${python(it, inner)}`), "}");
+  return line;
+}
+
+function flat(value) {
+  if (value instanceof Call) return `${value.name}(${[...value.positional.map(flat), ...named(value.named, flat)].join(", ")})`;
+  if (value instanceof Code) return value.text;
+  if (value === null) return "None";
+  if (value === true) return "True";
+  if (value === false) return "False";
+  if (typeof value === "string") return pythonString(value);
+  if (Array.isArray(value)) return `[${value.map(flat).join(", ")}]`;
+  if (typeof value === "object") return `{${Object.entries(value).map(([key, it]) => `${pythonString(key)}: ${flat(it)}`).join(", ")}}`;
+  return String(value);
+}
+
+function named(values, literal) {
+  return Object.entries(values).filter(([, it]) => it !== undefined).map(([name, it]) => `${name}=${literal(it)}`);
+}
+
+const call = (name, named, ...positional) => new Call(name, positional, named);
+
+/** A program: what it imports, a note on what is left out, and its lines. */
+function program(imports, lines, { left = [], notes = [] } = {}) {
+  const comments = [
+    ...(left.length ? [`# This SDK cannot send: ${left.join(", ")}.`] : []),
+    ...notes.map((it) => `# ${it}`),
+  ];
+  return { code: `${[...imports, "", ...comments, ...lines].join("\n")}\n`, left };
+}
+
+// --- curl ---
+
+function curl(request, url) {
+  const headers = ["Content-Type: application/json", ...Object.entries(request.headers).map(([name, value]) => `${name}: ${value}`)];
+  const lines = [
+    `curl --no-buffer ${shellWord(url + request.path)}`,
+    '  -H "Authorization: Bearer $SWITCHYARD_API_KEY"',
+    ...headers.map((it) => `  -H ${shellWord(it)}`),
+    `  --data-raw ${shellWord(jsonText(request.body, 2))}`,
+  ];
+  return { code: `${lines.join(" \\\n")}\n`, left: [] };
+}
+
+// --- Python ---
+
+const deploymentOf = (request) => request.headers[DEPLOYMENT_HEADER];
+const headersOf = (request) => (Object.keys(request.headers).length ? request.headers : undefined);
+const without = (body, ...names) => Object.fromEntries(Object.entries(body).filter(([name]) => !names.includes(name)));
+const only = (body, ...names) => Object.fromEntries(Object.entries(body).filter(([name]) => names.includes(name)));
+const missing = (body, ...names) => names.filter((name) => name in body);
+const READ_CHAT = ["for chunk in stream:", "    for choice in chunk.choices:", '        print(choice.delta.content or choice.delta.tool_calls or "", end="", flush=True)'];
+const READ_TEXT = ["for chunk in stream:", "    for choice in chunk.choices:", '        print(choice.text, end="", flush=True)'];
+const READ_VECTORS = ["for item in answer.data:", "    print(len(item.embedding), item.embedding[:4])"];
+
+function openai(method, read, result) {
+  return (request, url) =>
+    program(
+      ["import os", "", "from openai import OpenAI"],
+      [
+        `client = ${python(call("OpenAI", { base_url: `${url}/v1`, api_key: new Code(KEY) }))}`,
+        `${result} = ${python(call(`client.${method}.create`, { ...request.body, extra_headers: headersOf(request) }))}`,
+        ...read,
+      ],
+    );
+}
+
+const AZURE_KEY = new Code(`AzureKeyCredential(${KEY})`);
+const azureUrl = (request, url) => `${url}/endpoints/${encodeURIComponent(request.body.model)}`;
+
+function azureChat(request, url) {
+  const { response_format, ...body } = request.body;
+  const schema = response_format && call("JsonSchemaFormat", only(response_format.json_schema, "name", "schema", "strict"));
+  const own = only(body, "messages", "stream", "max_tokens", "temperature", "seed", "tools");
+  const extras = without(body, "model", ...Object.keys(own));
+  const models = schema ? ["from azure.ai.inference.models import JsonSchemaFormat"] : [];
+  return program(
+    ["import os", "", "from azure.ai.inference import ChatCompletionsClient", ...models, "from azure.core.credentials import AzureKeyCredential"],
+    [
+      `client = ${python(call("ChatCompletionsClient", { endpoint: azureUrl(request, url), credential: AZURE_KEY }))}`,
+      `stream = ${python(call("client.complete", { ...own, response_format: schema, model_extras: Object.keys(extras).length ? extras : undefined, headers: headersOf(request) }))}`,
+      ...READ_CHAT,
+    ],
+  );
+}
+
+function azureEmbeddings(request, url) {
+  return program(
+    ["import os", "", "from azure.ai.inference import EmbeddingsClient", "from azure.core.credentials import AzureKeyCredential"],
+    [
+      `client = ${python(call("EmbeddingsClient", { endpoint: azureUrl(request, url), credential: AZURE_KEY }))}`,
+      `answer = ${python(call("client.embed", { input: request.body.input, headers: headersOf(request) }))}`,
+      ...READ_VECTORS,
+    ],
+  );
+}
+
+const DATABRICKS = (url) => `client = ${python(call("WorkspaceClient", { host: url, token: new Code(KEY) }))}`;
+
+/** `extra_params` is a map of strings, which are read as JSON. It names the deployment, too. */
+function databricks(request, own, fields, answer) {
+  const { model, ...body } = request.body;
+  const left = missing(body, "stream", "stream_options");
+  const extras = { ...without(body, ...own, ...left), ...(deploymentOf(request) ? { model: deploymentOf(request) } : {}) };
+  const params = Object.fromEntries(Object.entries(extras).map(([name, value]) => [name, call("json.dumps", {}, value)]));
+  const asked = call("client.serving_endpoints.query", { ...fields(body), extra_params: Object.keys(params).length ? params : undefined }, model);
+  return { left, lines: [`answer = ${python(asked)}`, ...answer], json: Object.keys(params).length ? ["import json"] : [] };
+}
+
+function databricksChat(request, url) {
+  const messages = (body) =>
+    body.messages.map(({ role, content }) => call("ChatMessage", { role: new Code(`ChatMessageRole.${role.toUpperCase()}`), content }));
+  const made = databricks(
+    request,
+    ["messages", "max_tokens", "temperature"],
+    (body) => ({ messages: messages(body), ...only(body, "max_tokens", "temperature") }),
+    ["print(answer.choices[0].message.content)"],
+  );
+  const imports = [...made.json, "import os", "", "from databricks.sdk import WorkspaceClient", "from databricks.sdk.service.serving import ChatMessage, ChatMessageRole"];
+  return program(imports, [DATABRICKS(url), ...made.lines], made);
+}
+
+function databricksCompletions(request, url) {
+  const own = ["prompt", "max_tokens", "temperature"];
+  const made = databricks(request, own, (body) => only(body, ...own), ["print(answer.choices[0].text)"]);
+  return program([...made.json, "import os", "", "from databricks.sdk import WorkspaceClient"], [DATABRICKS(url), ...made.lines], made);
+}
+
+function databricksEmbeddings(request, url) {
+  const made = databricks(request, ["input"], (body) => only(body, "input"), READ_VECTORS);
+  return program([...made.json, "import os", "", "from databricks.sdk import WorkspaceClient"], [DATABRICKS(url), ...made.lines], made);
+}
+
+function huggingFace(request, url) {
+  const base = `${url}/tgi/${encodeURIComponent(request.body.model)}`;
+  return `client = ${python(call("InferenceClient", { base_url: base, api_key: new Code(KEY), headers: headersOf(request) }))}`;
+}
+
+const HUGGING_FACE = ["import os", "", "from huggingface_hub import InferenceClient"];
+
+/** TGI takes schemas with `properties` alone. */
+function tgiChat(request, url) {
+  const schema = request.body.response_format?.json_schema.schema;
+  const left = schema && !schema.properties ? ["response_format (TGI's schemas have `properties`)"] : [];
+  const asked = call("client.chat_completion", without(request.body, "model", ...(left.length ? ["response_format"] : [])));
+  return program(HUGGING_FACE, [huggingFace(request, url), `stream = ${python(asked)}`, ...READ_CHAT], { left });
+}
+
+function tgiCompletions(request, url) {
+  const { prompt, max_tokens, temperature, seed, logprobs } = request.body;
+  const asked = call("client.text_generation", { max_new_tokens: max_tokens, temperature: temperature || undefined, do_sample: temperature === 0 ? false : undefined, seed, stream: true, details: true }, prompt);
+  const notes = logprobs === undefined ? [] : ["Every token comes with its log-probability: item.token.logprob."];
+  const read = ["for item in stream:", '    print(item.token.text, end="", flush=True)'];
+  return program(HUGGING_FACE, [huggingFace(request, url), `stream = ${python(asked)}`, ...read], {
+    left: missing(request.body, "stream_options"),
+    notes,
+  });
+}
+
+const FRIENDLI = ["import os", "", "from friendli import SyncFriendli"];
+const friendliClient = (url) => `client = ${python(call("SyncFriendli", { token: new Code(KEY), server_url: url }))}`;
+
+function friendliChat(request, url) {
+  const { response_format, ...body } = request.body;
+  const left = response_format && body.tools ? ["response_format (Friendli has either tools or a schema)"] : [];
+  const schema = left.length || !response_format ? undefined : { type: "json_schema", json_schema: only(response_format.json_schema, "schema") };
+  const notes = "temperature" in body ? [] : ["Friendli's default temperature is 1; the other dialects take the model's own."];
+  const asked = call("client.serverless.chat.complete", { ...body, response_format: schema, http_headers: headersOf(request) });
+  return program(FRIENDLI, [friendliClient(url), `stream = ${python(asked)}`, ...FRIENDLI_READ("choice.delta.content")], { left, notes });
+}
+
+function friendliCompletions(request, url) {
+  const asked = call("client.serverless.completions.complete", { serverless_completions_body: request.body, http_headers: headersOf(request) });
+  return program(FRIENDLI, [friendliClient(url), `stream = ${python(asked)}`, ...FRIENDLI_READ("choice.text")]);
+}
+
+const FRIENDLI_READ = (text) => [
+  "for event in stream:",
+  "    for choice in event.data.choices:",
+  `        print(${text} or "", end="", flush=True)`,
+];
+
+function anthropic(request, url) {
+  const { model, messages, max_tokens, tools, response_format, stream, ...rest } = request.body;
+  const system = messages.find((it) => it.role === "system")?.content;
+  const others = messages.filter((it) => it.role !== "system").map(({ role, content }) => ({ role, content: anthropicContent(content) }));
+  const left = missing(request.body, "seed", "logprobs", "top_logprobs", "stream_options");
+  const extras = without(rest, ...left);
+  const asked = call("client.messages.create", {
+    model,
+    max_tokens: max_tokens ?? DEFAULT_MAX_TOKENS,
+    system,
+    messages: others,
+    tools: tools?.map(({ function: it }) => ({ name: it.name, description: it.description ?? "", input_schema: it.parameters ?? { type: "object" } })),
+    output_config: response_format && { format: { type: "json_schema", schema: response_format.json_schema.schema } },
+    stream,
+    extra_body: Object.keys(extras).length ? extras : undefined,
+    extra_headers: headersOf(request),
+  });
+  const read = ["for event in stream:", '    if event.type == "content_block_delta" and event.delta.type == "text_delta":', '        print(event.delta.text, end="", flush=True)'];
+  return program(
+    ["import os", "", "from anthropic import Anthropic"],
+    [`client = ${python(call("Anthropic", { base_url: url, api_key: new Code(KEY) }))}`, `stream = ${python(asked)}`, ...read],
+    { left, notes: max_tokens === undefined ? [`Anthropic's API requires max_tokens.`] : [] },
+  );
+}
+
+function anthropicContent(content) {
+  if (typeof content === "string") return content;
+  return content.map((part) => {
+    if (part.type !== "image_url") return part;
+    const [, media_type, data] = /^data:([^;,]+);base64,(.*)$/s.exec(part.image_url.url);
+    return { type: "image", source: { type: "base64", media_type, data } };
+  });
+}
+
+const PYTHON = [
+  { id: "openai", title: "OpenAI", chat: openai("chat.completions", READ_CHAT, "stream"), completions: openai("completions", READ_TEXT, "stream"), embeddings: openai("embeddings", READ_VECTORS, "answer") },
+  { id: "azure", title: "Azure AI Inference", chat: azureChat, embeddings: azureEmbeddings },
+  { id: "databricks", title: "Databricks", chat: databricksChat, completions: databricksCompletions, embeddings: databricksEmbeddings },
+  { id: "tgi", title: "Hugging Face (TGI)", chat: tgiChat, completions: tgiCompletions },
+  { id: "friendli", title: "Friendli", chat: friendliChat, completions: friendliCompletions },
+  { id: "anthropic", title: "Anthropic", chat: anthropic },
+];

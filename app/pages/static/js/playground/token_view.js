@@ -1,0 +1,90 @@
+// The text of an answer, token by token: each with its probability, for the mouse, the keyboard and screen readers.
+
+import { h } from "../dom.js";
+import { percent } from "./answer.js";
+
+const NO_TOKEN = "Point at a token, or move with the arrow keys, to see how likely it was.";
+
+export class TokenView {
+  #pieces = [];
+  #spans = [];
+  #active = -1;
+
+  constructor(name) {
+    this.text = h("div", { class: "answer-text", role: "group", "aria-label": `Answer of ${name}` });
+    this.shown = h("p", { class: "token-facts", "aria-live": "polite", hidden: true }, NO_TOKEN);
+    this.shade = h("button", { type: "button", class: "quiet shade", "aria-pressed": "false", hidden: true, on: { click: () => this.#toggle() } }, "Show token probabilities");
+    this.elements = [this.text, this.shade, this.shown];
+    this.text.addEventListener("keydown", (event) => this.#key(event));
+    this.text.addEventListener("pointerover", (event) => this.#point(event.target));
+    this.text.addEventListener("click", (event) => this.#point(event.target));
+  }
+
+  add(pieces) {
+    const spans = pieces.map((piece) => this.#span(piece));
+    this.#pieces.push(...pieces);
+    this.#spans.push(...spans);
+    this.text.append(...spans);
+    if (this.shade.hidden && pieces.some((it) => it.tokens.length)) this.shade.hidden = false;
+  }
+
+  end() {
+    if (!this.#pieces.length) this.text.classList.add("none");
+  }
+
+  #span({ text, tokens }) {
+    if (!tokens.length) return h("span", {}, text);
+    const probability = Math.exp(tokens.reduce((sum, it) => sum + (it.logprob ?? 0), 0));
+    const doubt = probability >= 0.9 ? 0 : probability >= 0.5 ? 1 : probability >= 0.1 ? 2 : 3;
+    return h("span", { class: `token doubt-${doubt}` }, text);
+  }
+
+  #toggle() {
+    const on = this.shade.getAttribute("aria-pressed") !== "true";
+    this.shade.setAttribute("aria-pressed", String(on));
+    this.text.classList.toggle("shaded", on);
+    this.shown.hidden = !on;
+    if (on) {
+      this.text.tabIndex = 0;
+      this.text.setAttribute("aria-description", "Arrow keys move from token to token");
+    } else {
+      this.text.removeAttribute("tabindex");
+      this.text.removeAttribute("aria-description");
+      this.#show(-1);
+    }
+  }
+
+  #point(target) {
+    if (!this.shown.hidden && target.classList.contains("token")) this.#show(this.#spans.indexOf(target));
+  }
+
+  #key(event) {
+    if (this.shown.hidden) return;
+    const last = this.#spans.length - 1;
+    const steps = { ArrowRight: this.#active + 1, ArrowLeft: this.#active - 1, Home: 0, End: last };
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    this.#show(Math.min(Math.max(steps[event.key], 0), last));
+  }
+
+  #show(index) {
+    this.#spans[this.#active]?.classList.remove("active");
+    this.#active = index;
+    this.#spans[index]?.classList.add("active");
+    const piece = this.#pieces[index];
+    this.shown.replaceChildren(...(piece ? facts(piece) : [NO_TOKEN]));
+  }
+}
+
+function facts({ tokens }) {
+  return tokens.flatMap((it) => [
+    h("strong", {}, visible(it.token)),
+    ` ${it.logprob === null ? "has no probability" : percent(it.logprob)}`,
+    ...(it.others.length ? ["; instead ", ...it.others.flatMap((other, index) => [index ? ", " : "", h("span", { class: "mono" }, visible(other.token)), ` ${percent(other.logprob)}`])] : []),
+    ". ",
+  ]);
+}
+
+function visible(token) {
+  return `“${token.replaceAll("\n", "↵").replaceAll("\t", "⇥")}”`;
+}

@@ -1,0 +1,46 @@
+// Calls functions of the console's scripts that need no browser. The argument is a file with a list of
+// [name, arguments]; prints the list of results, each as [true, result] or [false, message].
+import { readFile } from "node:fs/promises";
+
+const scripts = new URL("../../app/pages/static/js/playground/", import.meta.url);
+const load = (name) => import(new URL(name, scripts));
+const { Answer, percent } = await load("answer.js");
+const { diff, likeness, words } = await load("diff.js");
+const { EventParser } = await load("events.js");
+const { request } = await load("request.js");
+const { python, shellWord, jsonText, snippets } = await load("snippets.js");
+const { cosine, norm } = await load("vectors.js");
+
+const FUNCTIONS = {
+  cosine,
+  diff,
+  jsonText,
+  likeness: (before, after) => likeness(diff(before, after)),
+  norm,
+  percent,
+  python,
+  request,
+  shellWord,
+  snippets: (form, url) => snippets(request(form), url),
+  words,
+  events(pieces) {
+    const parser = new EventParser();
+    return pieces.flatMap((piece) => parser.feed(piece));
+  },
+  answer(startedAt, events) {
+    const answer = new Answer(startedAt);
+    for (const [at, data] of events) answer.read(typeof data === "string" ? data : JSON.stringify(data), at);
+    const { text, pieces, reasoning, tools, finish, usage, failure, tokens, firstTokenMs, tokensPerSecond, hasProbabilities } = answer;
+    return { text, pieces, reasoning, tools, finish, usage, failure, tokens, firstTokenMs, tokensPerSecond, hasProbabilities };
+  },
+};
+
+const calls = JSON.parse(await readFile(process.argv[2], "utf8"));
+const results = calls.map(([name, args]) => {
+  try {
+    return [true, FUNCTIONS[name](...args)];
+  } catch (error) {
+    return [false, error.message];
+  }
+});
+console.log(JSON.stringify(results));

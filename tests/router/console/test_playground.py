@@ -1,0 +1,440 @@
+"""The playground in a browser: answers stream side by side, stop, stay text, and say what is wrong."""
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from app.access.api_keys import create
+from app.access.key_file import append
+from tests.router.conftest import Rig
+from tests.router.console.conftest import OpenPage
+from tests.support.browser import screenshot
+from tests.support.fake_engine import USAGE, Answer, chunk, frame, refuse, stream
+
+HOSTILE = '<img src=x onerror="document.title=`taken`"><script>document.title=`taken`</script>'
+
+NONE = "\N{EN DASH}"
+
+
+def token(text: str, logprob: float, others: dict[str, float], finish_reason: str | None = None) -> str:
+    """One frame with one token, and what it might have been."""
+    top = [{"token": name, "logprob": value, "bytes": None} for name, value in {text: logprob, **others}.items()]
+    content = [{"token": text, "logprob": logprob, "bytes": None, "top_logprobs": top}]
+    choice = {"index": 0, "delta": {"content": text}, "logprobs": {"content": content}, "finish_reason": finish_reason}
+    return frame(
+        {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+    )
+
+
+def says(*parts: str, finish_reason: str = "stop", tokens: int | None = None) -> Answer:
+    """Streams these parts, and then the usage."""
+    usage = {"prompt_tokens": 9, "completion_tokens": tokens or len(parts), "total_tokens": 9 + (tokens or len(parts))}
+    last = frame({"id": "chatcmpl-1", "object": "chat.completion.chunk", "choices": [], "usage": usage})
+    frames = [*(chunk(part) for part in parts), chunk("", finish_reason=finish_reason), last, "data: [DONE]\n\n"]
+    return lambda body: stream(frames)
+
+
+class Held:
+    """Streams a part, waits until it may go on, then streams the rest. `left`: the client went away before."""
+
+    def __init__(self, first: str, rest: str = "") -> None:
+        self.first, self.rest = first, rest
+        self.go, self.left = threading.Event(), threading.Event()
+
+    def __call__(self, body: dict[str, Any]) -> Response:
+        return StreamingResponse(self._frames(), media_type="text/event-stream")
+
+    async def _frames(self) -> AsyncIterator[str]:
+        try:
+            yield chunk(self.first)
+            while not self.go.is_set():  # noqa: ASYNC110  it is set by another thread
+                await asyncio.sleep(0.005)
+            yield chunk(self.rest, finish_reason="stop")
+            yield frame({"id": "c", "object": "chat.completion.chunk", "choices": [], "usage": USAGE})
+            yield "data: [DONE]\n\n"
+        except (asyncio.CancelledError, GeneratorExit):
+            self.left.set()
+            raise
+
+
+class Playground:
+    """The page."""
+
+    def __init__(self, page: Page, rig: Rig) -> None:
+        self.page, self.rig = page, rig
+        self.prompt = page.get_by_label("Prompt", exact=True)
+        self.run_button = page.get_by_role("button", name="Run")
+
+    async def open(self, query: str = "") -> None:
+        await self.page.goto(f"/ui#/playground{query}")
+        await expect(self.page.get_by_role("heading", name="Playground")).to_be_visible()
+        await expect(self.prompt).to_be_visible()
+
+    async def ask(self, prompt: str = "Say hello") -> None:
+        await self.prompt.fill(prompt)
+        await self.run_button.click()
+
+    def answer(self, name: str) -> Locator:
+        """One deployment's card."""
+        return self.page.get_by_role("article", name=name)
+
+    def text(self, name: str) -> Locator:
+        return self.answer(name).locator(".answer-text")
+
+    def state(self, name: str) -> Locator:
+        return self.answer(name).locator(".state")
+
+    async def option(self, label: str, value: str) -> None:
+        """Fills an option in."""
+        field = self.page.get_by_label(label)
+        if not await field.is_visible():
+            await self.page.get_by_text("Options", exact=True).click()
+        await field.fill(value)
+
+
+@pytest.fixture
+async def playground(browser_page: Page, rig: Rig) -> Playground:
+    return Playground(browser_page, rig)
+
+
+async def test_answers_stream_side_by_side_in_the_order_in_which_they_arrive(playground: Playground, rig: Rig) -> None:
+    rig.blue.answer = slow = Held("Good ", "morning")
+    rig.green.answer = says("Good ", "evening")
+    await playground.open()
+    await playground.ask()
+    await expect(playground.text("green")).to_have_text("Good evening")
+    await expect(playground.state("green")).to_have_text("finished")
+    await expect(playground.text("blue")).to_have_text("Good ")
+    await expect(playground.state("blue")).to_have_text("streaming")
+    await expect(playground.page.get_by_role("region", name="Comparison")).to_be_hidden()
+    slow.go.set()
+    await expect(playground.text("blue")).to_have_text("Good morning")
+    facts = playground.answer("blue").locator("dd")
+    await expect(facts.nth(2)).to_have_text("3")
+    await expect(facts.nth(3)).to_have_text("9")
+    await expect(facts.first).to_have_text(re.compile(r"\d (ms|s)$"))
+    difference = playground.page.get_by_role("region", name="Comparison")
+    await expect(difference.locator("del")).to_contain_text("morning")
+    await expect(difference.locator("ins")).to_contain_text("evening")
+    await expect(difference.get_by_role("status")).to_contain_text("50 % of the words are the same")
+    for engine, name in ((rig.blue, "blue"), (rig.green, "green")):
+        (request,) = engine.requests
+        assert request == {
+            "model": f"{name}-model",
+            "messages": [{"role": "user", "content": "Say hello"}],
+            "max_tokens": 256,
+            "logprobs": True,
+            "top_logprobs": 3,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    metrics = rig.router.state.telemetry.expose().decode()
+    chosen = re.findall(r'switchyard_requests_total\{.*deployment="(\w+)".*reason="(\w+)".*\} 1\.0', metrics)
+    assert sorted(chosen) == [("blue", "header"), ("green", "header")]
+
+
+async def test_stop_ends_the_engines_work_and_keeps_what_has_come(playground: Playground, rig: Rig) -> None:
+    rig.blue.answer, rig.green.answer = endless = Held("Once "), Held("Twice ")
+    await playground.open()
+    await playground.ask()
+    for name, part in (("blue", "Once "), ("green", "Twice ")):
+        await expect(playground.text(name)).to_have_text(part)
+    await playground.page.get_by_role("button", name="Stop").click()
+    for name, part in (("blue", "Once "), ("green", "Twice ")):
+        await expect(playground.state(name)).to_have_text("stopped")
+        await expect(playground.text(name)).to_have_text(part)
+    for engine in endless:
+        assert await asyncio.to_thread(engine.left.wait, 10)
+    await expect(playground.page.get_by_role("button", name="Stop")).to_be_disabled()
+
+
+async def test_leaving_the_page_stops_the_engines(playground: Playground, rig: Rig) -> None:
+    rig.blue.answer = endless = Held("Once ")
+    await playground.open()
+    await playground.ask()
+    await expect(playground.text("blue")).to_have_text("Once ")
+    await playground.page.get_by_role("navigation").get_by_role("link", name="Keys").click()
+    assert await asyncio.to_thread(endless.left.wait, 10)
+    await playground.page.go_back()
+    await expect(playground.prompt).to_have_value("Say hello")
+
+
+async def test_what_models_and_callers_write_stays_text(open_page: OpenPage, rig: Rig) -> None:
+    page, watch = await open_page(rig.url)
+    watch.expected = ["status of 400"]
+    playground = Playground(page, rig)
+    rig.blue.answer = says(HOSTILE, "<b>bold</b>")
+    rig.green.answer = refuse(400, HOSTILE)
+    await playground.open()
+    await playground.ask(HOSTILE)
+    await expect(playground.text("blue")).to_have_text(HOSTILE + "<b>bold</b>")
+    await expect(playground.answer("green").get_by_role("alert")).to_contain_text(HOSTILE)
+    await expect(playground.page.get_by_role("tabpanel")).to_contain_text("<img src=x onerror=")
+    main = playground.page.get_by_role("main")
+    assert await main.locator("img[src=x], script, b").count() == 0
+    assert "taken" not in await playground.page.title()
+
+
+@pytest.mark.parametrize("title", ["curl", "OpenAI", "Databricks", "Anthropic"])
+async def test_the_request_is_shown_as_code(playground: Playground, title: str) -> None:
+    await playground.open()
+    await playground.prompt.fill("It's “so”")
+    await playground.page.get_by_role("tab", name=title).click()
+    code = playground.page.get_by_role("tabpanel")
+    await expect(code).to_contain_text("It'\\''s “so”" if title == "curl" else "It's “so”")
+    await expect(code).to_contain_text(
+        "azureml-model-deployment" if title != "Databricks" else '"model": json.dumps("blue")'
+    )
+    await playground.page.get_by_label("Deployment", exact=True).select_option("as the traffic decides")
+    await expect(code).not_to_contain_text("azureml-model-deployment")
+    await expect(code).to_contain_text(playground.rig.url)
+
+
+async def test_the_form_says_what_cannot_be_sent(playground: Playground, rig: Rig) -> None:
+    await playground.open()
+    problem = playground.page.get_by_role("alert")
+    await playground.run_button.click()
+    await expect(problem).to_have_text("Write a prompt")
+    await expect(playground.prompt).to_be_focused()
+    await playground.prompt.fill("hi")
+    await playground.option("Tools (JSON list)", "[{]")
+    await playground.run_button.click()
+    await expect(problem).to_contain_text("The tools are not valid JSON")
+    await expect(playground.page.get_by_label("Tools (JSON list)")).to_be_focused()
+    await playground.option("Tools (JSON list)", "{}")
+    await playground.run_button.click()
+    await expect(problem).to_have_text("The tools are a list: […]")
+    await playground.option("Tools (JSON list)", "")
+    await playground.option("Seed", "1.5")
+    await playground.run_button.click()
+    await expect(problem).to_have_text("The seed is a whole number")
+    assert rig.blue.requests == []
+    await playground.option("Seed", "7")
+    await playground.option("Temperature", "0")
+    await playground.option("System prompt", "Be brief")
+    await playground.option("JSON schema of the answer", '{"type": "object"}')
+    await playground.page.get_by_label("green").uncheck()
+    await playground.run_button.click()
+    await expect(playground.state("blue")).to_have_text("finished")
+    (sent,) = rig.blue.requests
+    assert (sent["seed"], sent["temperature"], sent["messages"][0]) == (7, 0, {"role": "system", "content": "Be brief"})
+    assert sent["response_format"]["json_schema"]["schema"] == {"type": "object"}
+    assert rig.green.requests == []
+
+
+async def test_failures_are_said_in_words(open_page: OpenPage, rig: Rig) -> None:
+    page, watch = await open_page(rig.url)
+    watch.expected = ["status of 429", "status of 400"]
+    playground = Playground(page, rig)
+    rig.blue.answer = lambda body: stream(
+        [chunk("Half an"), frame({"error": {"message": "out of memory", "code": 500}})]
+    )
+    rig.green.answer = refuse(400, "This model's maximum context length is 100 tokens")
+    await playground.open()
+    await playground.ask()
+    await expect(playground.state("blue")).to_have_text("failed")
+    await expect(playground.text("blue")).to_have_text("Half an")
+    await expect(playground.answer("blue").get_by_role("alert")).not_to_be_empty()
+    await expect(playground.answer("green").get_by_role("alert")).to_contain_text(
+        "maximum context length is 100 tokens"
+    )
+    rig.change(access={"limits": {"default": {"requests_per_minute": 1}}})
+    await playground.run_button.click()
+    await expect(playground.page.get_by_role("alert").filter(has_text="Limit reached").first).to_be_visible()
+
+
+async def test_each_tokens_probability_is_there_for_keyboard_and_mouse(playground: Playground, rig: Rig) -> None:
+    frames = [token("The", -0.01, {"A": -4.6}), token(" <b>", -1.2, {" cat": -0.7}), token(" sat", -3.0, {}, "stop")]
+    rig.blue.answer = lambda body: stream([*frames, "data: [DONE]\n\n"])
+    await playground.open()
+    await playground.page.get_by_label("green").uncheck()
+    await playground.ask()
+    await expect(playground.text("blue")).to_have_text("The <b> sat")
+    shade = playground.answer("blue").get_by_role("button", name="Show token probabilities")
+    await shade.focus()
+    await playground.page.keyboard.press("Enter")
+    await expect(shade).to_have_attribute("aria-pressed", "true")
+    await playground.text("blue").focus()
+    facts = playground.answer("blue").locator(".token-facts")
+    await expect(facts).to_contain_text("arrow keys")
+    await playground.page.keyboard.press("ArrowRight")
+    await expect(facts).to_have_text("“The” 99 %; instead “A” 1.0 %. ")
+    await playground.page.keyboard.press("ArrowRight")
+    await expect(facts).to_have_text("“ <b>” 30 %; instead “ cat” 50 %. ")
+    await playground.page.keyboard.press("End")
+    await expect(facts).to_have_text("“ sat” 5.0 %. ")
+    await playground.text("blue").get_by_text("The").hover()
+    await expect(facts).to_contain_text("“The” 99 %")
+
+
+async def test_a_tool_call_and_a_cut_answer_are_named(playground: Playground, rig: Rig) -> None:
+    call = {"index": 0, "id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    choice = {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": "tool_calls"}
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    rig.blue.answer = lambda body: stream([frame({**head, "choices": [choice]}), "data: [DONE]\n\n"])
+    rig.green.answer = says("cut", finish_reason="length")
+    await playground.open()
+    await playground.ask()
+    await expect(playground.answer("blue").locator(".tool-calls")).to_have_text('add({"a": 1})')
+    await expect(playground.state("blue")).to_have_text("calls a tool")
+    await expect(playground.state("green")).to_have_text("cut at max tokens")
+
+
+async def test_everything_can_be_done_by_keyboard(playground: Playground, rig: Rig) -> None:
+    rig.blue.answer = endless = Held("Once ")
+    await playground.open()
+    await playground.prompt.focus()
+    await playground.page.keyboard.type("Say hello")
+    await playground.page.keyboard.press("Control+Enter")
+    await expect(playground.text("blue")).to_have_text("Once ")
+    await playground.page.keyboard.press("Escape")
+    await expect(playground.state("blue")).to_have_text("stopped")
+    assert await asyncio.to_thread(endless.left.wait, 10)
+    await playground.page.get_by_role("tab", name="curl").focus()
+    await playground.page.keyboard.press("ArrowRight")
+    await expect(playground.page.get_by_role("tab", name="OpenAI")).to_be_focused()
+    await expect(playground.page.get_by_role("tabpanel")).to_contain_text("from openai import OpenAI")
+    await playground.page.keyboard.press("End")
+    await expect(playground.page.get_by_role("tabpanel")).to_contain_text("from anthropic import Anthropic")
+
+
+async def test_an_image_is_sent_where_a_model_reads_them(playground: Playground, rig: Rig, tmp_path: Path) -> None:
+    picture = tmp_path / "dot.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n")
+    await playground.open()
+    image = playground.page.get_by_label("Image", exact=True)
+    await expect(image).to_be_hidden()
+    rig.change(deployments={"blue": {**rig.config["deployments"]["blue"], "images": True}})
+    await playground.page.reload()
+    await image.set_input_files(picture)
+    await expect(playground.page.get_by_alt_text("The chosen image")).to_be_visible()
+    await playground.ask("What is this?")
+    await expect(playground.state("blue")).to_have_text("finished")
+    text, sent = rig.blue.requests[0]["messages"][0]["content"]
+    assert text == {"type": "text", "text": "What is this?"}
+    assert sent == {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+
+
+async def test_embeddings_show_dimension_norm_and_cosine(playground: Playground, rig: Rig) -> None:
+    vectors = {"cat": [3.0, 4.0], "dog": [4.0, 3.0], HOSTILE: [0.0, 0.0]}
+
+    def embed(body: dict[str, Any]) -> Response:
+        data = [{"object": "embedding", "index": i, "embedding": vectors[it]} for i, it in enumerate(body["input"])]
+        usage = {"prompt_tokens": 3, "total_tokens": 3}
+        return JSONResponse({"id": "e", "object": "list", "model": "m", "created": 1, "data": data, "usage": usage})
+
+    rig.mini.answer = embed
+    await playground.open("?endpoint=embed")
+    await expect(playground.page.get_by_text("One input a line.")).to_be_visible()
+    await playground.ask(f"cat\ndog\n\n{HOSTILE}")
+    card = playground.answer("mini")
+    await expect(card.locator("dd").first).to_have_text("2")
+    rows = card.locator("tbody tr")
+    await expect(rows.nth(0)).to_have_text(f"1. cat5.0001.0000.960{NONE}")
+    await expect(rows.nth(1)).to_have_text(f"2. dog5.0000.9601.000{NONE}")
+    await expect(rows.nth(2)).to_have_text(f"3. {HOSTILE}0.000{NONE * 3}")
+
+
+async def test_text_completions_are_asked_for_where_an_endpoint_has_only_those(
+    playground: Playground, rig: Rig
+) -> None:
+    rig.chat_endpoint(tasks=["completions"])
+    choice = {"index": 0, "text": " time", "finish_reason": "stop"}
+    choice["logprobs"] = {"tokens": [" time"], "token_logprobs": [-0.5], "top_logprobs": [{" day": -1.5}]}
+    event = frame({"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]})
+    rig.blue.answer = rig.green.answer = lambda body: stream([event, "data: [DONE]\n\n"])
+    await playground.open()
+    await playground.ask("Once upon a")
+    await expect(playground.text("blue")).to_have_text(" time")
+    await expect(
+        playground.page.get_by_text("The answers of blue and green are the same, word for word.")
+    ).to_be_visible()
+    assert rig.blue.paths == ["/v1/completions"]
+    assert rig.blue.requests[0]["logprobs"] == 3
+    await playground.page.get_by_role("tab", name="Azure").click()
+    await expect(playground.page.get_by_role("tabpanel")).to_have_text(
+        "# Azure AI Inference has no text completions.\n"
+    )
+
+
+async def test_without_an_endpoint_the_page_says_so_and_without_a_key_it_asks(
+    open_page: OpenPage, rig: Rig, tmp_path: Path
+) -> None:
+    key, record = create("ann", endpoints=["another"])
+    append(tmp_path / "keys.yaml", record.line)
+    rig.change(access={"keys_file": str(tmp_path / "keys.yaml")})
+    page, watch = await open_page(rig.url)
+    watch.expected = ["status of 401"]
+    await page.goto("/ui#/playground")
+    await page.get_by_label("API key").fill(key)
+    await page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+    await expect(page.get_by_text("You may use no endpoint of this server.")).to_be_visible()
+
+
+async def test_an_answer_that_breaks_off_says_so(open_page: OpenPage, rig: Rig) -> None:
+    page, _ = await open_page(rig.url)
+    playground = Playground(page, rig)
+    rig.blue.answer = lambda body: stream([chunk("Half")])
+    await playground.open()
+    await page.get_by_label("green").uncheck()
+    await playground.ask()
+    await expect(playground.state("blue")).to_have_text("failed")
+    await expect(playground.text("blue")).to_have_text("Half")
+    await expect(playground.answer("blue").get_by_role("alert")).to_contain_text("ended its response before")
+
+
+STORY = (
+    "A switchyard sorts wagons: each train that arrives is taken apart, its wagons roll down a small hill, and points "
+    "send every one of them to the right track."
+)
+OTHER = (
+    "A switchyard sorts wagons: every arriving train is split up, its wagons roll over a small hump, and points send "
+    "each of them to the right track, where new trains are made."
+)
+
+
+def streamed(parts: list[Any]) -> Answer:
+    """An engine's answers that are these parts."""
+    return lambda body: stream([*parts, "data: [DONE]\n\n"])
+
+
+def tokens_of(text: str) -> list[str]:
+    """A stream of its words, some of them doubtful."""
+    words = re.findall(r"\s*\S+", text)
+    doubts = [-0.02, -0.05, -0.4, -0.01, -1.4, -0.1, -0.03, -2.9]
+    last = len(words) - 1
+    return [
+        token(it, doubts[n % len(doubts)], {" yard": -2.1, " the": -3.4}, "stop" if n == last else None)
+        for n, it in enumerate(words)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "scheme"),
+    [("playground", 1280, "light"), ("playground-dark", 1280, "dark"), ("playground-360", 360, "light")],
+)
+async def test_the_page_fits_its_window(open_page: OpenPage, rig: Rig, name: str, width: int, scheme: str) -> None:
+    page, _ = await open_page(rig.url, width=width, scheme=scheme)
+    playground = Playground(page, rig)
+    usage = frame({"id": "c", "object": "chat.completion.chunk", "choices": [], "usage": USAGE})
+    for engine, text in ((rig.blue, STORY), (rig.green, OTHER)):
+        parts = [part for it in tokens_of(text) for part in (it, 0.004)]
+        engine.answer = streamed([*parts, usage])
+    await playground.open()
+    await playground.ask("What does a switchyard do? One sentence.")
+    await expect(page.get_by_role("region", name="Comparison")).to_be_visible()
+    await page.get_by_role("button", name="Show token probabilities").first.click()
+    await playground.text("blue").focus()
+    for _ in range(5):
+        await page.keyboard.press("ArrowRight")
+    await page.get_by_role("tab", name="OpenAI").click()
+    await page.get_by_role("tab", name="OpenAI").blur()
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    await screenshot(page, name)
