@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import Page, expect
 
 from app.errors import Conflict
 from app.experiments.report import Effect, HistoryPoint, Report
