@@ -94,10 +94,14 @@ class Controller:
         self._shadows = ShadowJudge(self.tables)
         self._keeper.journal([Entry(clock(), "controller_started")])
 
-    def configure(self, config: Config, *, settled: bool = True) -> None:
-        """What is running, and whether every router has it. The same configuration again begins nothing anew."""
+    def configure(self, config: Config, *, settled: bool = True, turns: int | None = None) -> None:
+        """What is running, and whether every router has it. The same configuration again begins nothing anew.
+
+        `turns`: what `turns` said before the configuration was read; None: it was read just now.
+        """
         self.wants_configuration, self._act_at = False, 0.0
         self._actions.settled = settled
+        self._actions.seen_turns = self._actions.turns if turns is None else turns
         if config == self._config:
             return
         self._config = config
@@ -149,6 +153,11 @@ class Controller:
         self._tell_losses()
         self._judge(now)
         self.wants_configuration |= self._actions.waits_for_delivery
+
+    @property
+    def turns(self) -> int:
+        """How often acting has done something. In any thread."""
+        return self._actions.turns
 
     def changes(self) -> list[Change]:
         """The changes of traffic that are wanted now."""

@@ -8,6 +8,7 @@ import pytest
 
 from tests.simulation import (
     alarms,
+    delays,
     false_positives,
     feedback,
     plans,
@@ -170,3 +171,14 @@ def test_a_shadow_that_is_later_is_found(executor: Executor) -> None:
 
 def test_equally_frequent_events_of_pairs_are_not_called_different(executor: Executor) -> None:
     assert shadows.discordant_rate(executor, 1000) <= 0.06
+
+
+@pytest.mark.parametrize("ill", delays.ILL, ids=lambda ill: ill.name)
+def test_the_real_controller_stops_a_bad_treatment_about_as_soon(executor: Executor, ill: delays.Ill) -> None:
+    """A few ramps only: what the table says is known to a factor."""
+    found = delays.delays(executor, ill, 4)
+    assert found.stopped == 1
+    if ill.design is not None:
+        assert ill.design / 3 <= found.median <= 3 * ill.design
+    documented = delays.documented()[ill.name]
+    assert documented / 3 <= found.median <= 3 * documented

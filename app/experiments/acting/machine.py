@@ -119,6 +119,8 @@ def _stops(state: State, facts: Facts, now: float) -> Turn | None:
     """A stop is lifted when a plan that says the same has reached every router. Until then nobody gives it traffic."""
     if not state.stops or not facts.can_move or (state.intent is not None and state.intent.kind == "rollback"):
         return None
+    if not facts.is_fresh:  # somebody may have given it traffic meanwhile
+        return None
     names = [stop.deployment for stop in state.stops]
     if _have_nothing(names, facts):
         if not facts.settled:
@@ -229,7 +231,7 @@ def _applied(state: State, facts: Facts, now: float) -> Turn | None:
         return None
     arms = shares.of_arms(facts.traffic, facts.experiment)
     if intent.kind == "rollback":
-        if not _have_nothing(intent.treatments, facts):
+        if not facts.is_fresh or not _have_nothing(intent.treatments, facts):
             return None
         return turned(state, "done", f"{_listed(intent.treatments)} has no traffic", intent=None)
     if arms == intent.after:

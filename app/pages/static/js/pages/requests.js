@@ -94,7 +94,9 @@ function card(exposure, id, me, context) {
     { class: "answer request", "aria-label": `Request at ${plan.endpoint}` },
     h("header", {}, h("h2", {}, plan.endpoint), h("span", { class: `state ${bad ? "bad" : "good"}` }, bad ? "with a failure" : "answered")),
     h("dl", { class: "pairs" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
-    feedback(endpoint?.feedback ?? [], id, context),
+    exposure.flags.includes("forced")
+      ? h("p", { class: "hint" }, "A thumb would change no experiment: they count only requests whose deployment the traffic chose.")
+      : feedback(endpoint?.feedback ?? [], id, context),
   );
 }
 

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { percent } from "./answer.js";
 
-const NO_TOKEN = "Point at a token, or move with the arrow keys, to see how likely it was.";
+const NO_TOKEN = "Point at a token, or move with the arrow keys, to see how likely it was. The likeliest are plain; blue is below 90 %, amber below 50 %, red below 10 %.";
 
 export class TokenView {
   #pieces = [];
@@ -13,7 +13,7 @@ export class TokenView {
   constructor(name) {
     this.text = h("div", { class: "answer-text", role: "group", "aria-label": `Answer of ${name}` });
     this.shown = h("p", { class: "token-facts", "aria-live": "polite", hidden: true }, NO_TOKEN);
-    this.shade = h("button", { type: "button", class: "quiet shade", "aria-pressed": "false", hidden: true, on: { click: () => this.#toggle() } }, "Show token probabilities");
+    this.shade = h("button", { type: "button", class: "quiet shade", "aria-pressed": "false", hidden: true, on: { click: () => this.#toggle() } }, "Token probabilities");
     this.elements = [this.text, this.shade, this.shown];
     this.text.addEventListener("keydown", (event) => this.#key(event));
     this.text.addEventListener("pointerover", (event) => this.#point(event.target));
@@ -86,5 +86,5 @@ function facts({ tokens }) {
 }
 
 function visible(token) {
-  return `“${token.replaceAll("\n", "↵").replaceAll("\t", "⇥")}”`;
+  return `“${token.replaceAll("\n", "↵").replaceAll("\t", "⇥").replaceAll(/^ +| +$/g, (it) => "·".repeat(it.length))}”`;
 }

@@ -239,6 +239,14 @@ def test_who_gives_a_stopped_treatment_traffic_before_all_routers_have_the_plan_
     assert state.intent.treatments == ["green"]
 
 
+def test_a_stop_is_not_lifted_by_what_was_read_before_it() -> None:
+    broken = [alarmed("rollback")]
+    state, _ = at(LATER, facts(green=0, is_fresh=False, guardrails=broken), RUNNING)
+    assert state.stops
+    state, kinds = at(LATER + 1, facts(green=0, guardrails=broken), state)
+    assert (kinds, state.stops) == (["done", "stop_lifted"], [])
+
+
 def test_a_temporary_plan_does_not_end_a_stop() -> None:
     state, _ = at(LATER, facts(guardrails=[alarmed("rollback")]), RUNNING)
     assert at(LATER, facts(green=0, is_temporary=True, guardrails=[alarmed("rollback")]), state)[1] == []

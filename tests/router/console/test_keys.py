@@ -1,0 +1,98 @@
+"""The page Keys: who is calling, what is left of its limits, and for managers who uses what."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.async_api import Page, expect
+
+from app.access.api_keys import create
+from app.access.key_file import append
+from app.config.access import Limits
+from tests.router.conftest import Rig
+from tests.router.console.conftest import OpenPage
+from tests.support.browser import screenshot
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+class Keys:
+    """Ann may use `chat`, with limits of her own; Eve manages; one caller has a hostile name."""
+
+    def __init__(self, rig: Rig, directory: Path) -> None:
+        self.rig = rig
+        self.keys: dict[str, str] = {}
+        own = Limits(requests_per_minute=5, tokens_per_minute=20_000, concurrent_requests=4)
+        for name, endpoints, limits in (("ann", ("chat",), own), ("eve", (), None), (HOSTILE, (), None)):
+            self.keys[name], record = create(name, endpoints=endpoints, limits=limits)
+            append(directory / "keys.yaml", record.line)
+        rig.change(access={"keys_file": str(directory / "keys.yaml"), "managers": ["eve"]})
+
+    def chat(self, name: str, requests: int) -> None:
+        with httpx.Client(headers={"authorization": f"Bearer {self.keys[name]}"}) as client:
+            for _ in range(requests):
+                body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+                client.post(f"{self.rig.url}/v1/chat/completions", json=body)
+
+    async def sign_in(self, page: Page, name: str) -> None:
+        await page.goto("/ui#/keys")
+        await page.get_by_label("API key").fill(self.keys[name])
+        await page.get_by_role("dialog").get_by_role("button", name="Sign in").click()
+
+
+@pytest.fixture
+def keys(rig: Rig, tmp_path: Path) -> Keys:
+    return Keys(rig, tmp_path)
+
+
+async def test_a_caller_sees_what_is_left_and_nothing_of_others(open_page: OpenPage, keys: Keys) -> None:
+    page, watch = await open_page(keys.rig.url)
+    watch.expected = ["status of 401"]
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await keys.sign_in(page, "ann")
+    await expect(page.get_by_text("You are ann.")).to_be_visible()
+    chat = page.get_by_role("article", name="chat")
+    await expect(chat).to_contain_text("5 of 5 left")
+    keys.chat("ann", 2)
+    await expect(chat).to_contain_text("3 of 5 left")
+    await expect(chat).to_contain_text("19,976 of 20,000 left")
+    await expect(chat).to_contain_text("4 of 4 left")
+    await expect(page.get_by_text("Limits are counted by this router alone.")).to_be_visible()
+    assert await page.get_by_role("article").count() == 1
+    await expect(page.get_by_text("What callers use")).to_be_hidden()
+    assert not any("/api/callers" in url for url in asked)
+    assert keys.keys["ann"] not in await page.content()
+
+
+@pytest.mark.parametrize(("name", "width", "scheme"), [("keys", 1280, "light"), ("keys-360", 360, "dark")])
+async def test_a_manager_sees_who_uses_what(
+    open_page: OpenPage, keys: Keys, name: str, width: int, scheme: str
+) -> None:
+    keys.rig.change(access={**keys.rig.config["access"], "limits": {"default": {"requests_per_minute": 10}}})
+    for caller, requests in (("ann", 3), ("eve", 9), (HOSTILE, 1)):
+        keys.chat(caller, requests)
+    page, watch = await open_page(keys.rig.url, width=width, scheme=scheme)
+    watch.expected = ["status of 401"]
+    await keys.sign_in(page, "eve")
+    await expect(page.get_by_text("You are a manager")).to_be_visible()
+    rows = page.get_by_role("region", name="What callers use").locator("tbody tr")
+    await expect(rows).to_have_count(3)
+    await expect(rows.filter(has_text="ann")).to_contain_text("chat30279")
+    await expect(rows.filter(has_text=HOSTILE)).to_have_count(1)
+    assert await page.get_by_role("main").locator("img").count() == 0
+    await expect(page.get_by_role("article", name="chat")).to_contain_text("1 of 10 left")
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    await screenshot(page, name)
+
+
+async def test_without_keys_everybody_is_told_so_and_an_absent_server_is_named(open_page: OpenPage, rig: Rig) -> None:
+    page, watch = await open_page(rig.url)
+    watch.expected = ["ERR_FAILED"]
+    await page.goto("/ui#/keys")
+    await expect(page.get_by_text("You are not signed in. This server has no keys")).to_be_visible()
+    await expect(page.get_by_text("Nobody has called yet.")).to_be_visible()
+    await page.route("**/api/me", lambda route: route.abort())
+    await expect(page.get_by_role("alert")).to_have_text("The server cannot be reached. What is shown is from before.")
+    await page.unroute("**/api/me")
+    await expect(page.get_by_role("alert")).to_be_hidden()
