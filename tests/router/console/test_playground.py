@@ -4,6 +4,7 @@ import asyncio
 import re
 import threading
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -411,6 +412,10 @@ def tokens_of(text: str) -> list[str]:
     ]
 
 
+def streamed(parts: list[str | bytes | float], body: dict[str, Any]) -> Response:
+    return stream(parts)
+
+
 @pytest.mark.parametrize(
     ("name", "width", "scheme"),
     [("playground", 1280, "light"), ("playground-dark", 1280, "dark"), ("playground-360", 360, "light")],
@@ -422,7 +427,7 @@ async def test_the_page_fits_its_window(open_page: OpenPage, rig: Rig, name: str
         count = {"prompt_tokens": 17, "completion_tokens": len(text.split()), "total_tokens": 17 + len(text.split())}
         usage = frame({"id": "c", "object": "chat.completion.chunk", "choices": [], "usage": count})
         parts = [part for it in tokens_of(text) for part in (it, 0.004)]
-        engine.answer = lambda body, parts=parts, usage=usage: stream([*parts, usage, "data: [DONE]\n\n"])
+        engine.answer = partial(streamed, [*parts, usage, "data: [DONE]\n\n"])
     await playground.open()
     await playground.ask("What does a switchyard do? One sentence.")
     await expect(page.get_by_role("region", name="Comparison")).to_be_visible()
