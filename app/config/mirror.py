@@ -25,9 +25,11 @@ class Mirror(Section):
     """Shadow copies: after an answer is complete, the request goes to another deployment, too. Clients never see it."""
 
     deployment: Name = Field(description="The deployment that gets the copies; it need not be in the traffic.")
-    percent: Share = Field(description="Percent of the units whose requests are copied.")
+    percent: Share = Field(description="Percent of the units whose requests are copied: all of a unit's, or none.")
     tokens_per_minute: int | None = Field(
-        default=None, ge=1, description="Tokens that copies may cost per minute, on each router. Default: no limit."
+        default=None,
+        ge=1,
+        description="Tokens that copies may cost per minute, on each router; the rest is skipped. Default: no limit.",
     )
     max_concurrent: int = Field(default=4, ge=1, le=256, description="Copies at once, on each router.")
 

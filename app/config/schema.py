@@ -90,7 +90,8 @@ class Endpoint(_Model):
     )
 
     ledger: Literal["experiments", "always"] = Field(
-        default="experiments", description="Whether exposures are recorded only while an experiment runs, or always."
+        default="experiments",
+        description="Whether exposures are recorded only while an experiment runs (or with a mirror), or always.",
     )
     pin_s: float = Field(
         default=1800.0,

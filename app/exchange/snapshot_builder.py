@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from app.access.caller import ConfigViews
 from app.config.experiment_checks import is_active
@@ -20,6 +21,18 @@ from app.upstream.target import Target
 
 _Stops = Mapping[str, Mapping[str, str]]
 """By endpoint: its stopped deployments, each with the one that gets its share."""
+
+
+class BesideTheWeights(NamedTuple):
+    """What decides on an endpoint's requests now, on this router.
+
+    `stops`: its stopped deployments, each with the one that gets its share. `pins`: how many conversations keep each
+    deployment. `until`: how long conversations keep theirs, in Unix seconds; None: there was no change.
+    """
+
+    stops: Mapping[str, str] = NO_STOPS
+    pins: Mapping[str, int] = {}
+    until: float | None = None
 
 
 class SnapshotBuilder:
@@ -58,6 +71,15 @@ class SnapshotBuilder:
         return bool(self.stops) or (
             self._config is not None and any(is_active(it) for it in self._config.experiments.values())
         )
+
+    def beside_the_weights(self, endpoint: str) -> BesideTheWeights:
+        """Takes milliseconds if many conversations are pinned."""
+        found = self._in_force.get(endpoint)
+        if found is None:
+            return BesideTheWeights()
+        now = self._clock()
+        until = max((it.until for it in found.earlier if it.until > now), default=None)
+        return BesideTheWeights(found.stops, self._pins.by_deployment(endpoint), until)
 
     def _built(self, config: Config) -> Snapshot:
         now = self._clock()

@@ -1,1 +1,1 @@
-"""The controller of experiments: keeps exposures, judges them, tells verdicts. Start at `controller.py`."""
+"""The controller of experiments: keeps exposures, judges them, acts on verdicts. Start at `controller.py`."""

@@ -17,7 +17,7 @@ from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
 from app.experiments.feed.entries import deeds
 from app.experiments.feed.page import page
 from app.experiments.plan_history import history
-from app.experiments.questions import choice, decision, number, whole_number
+from app.experiments.questions import MAX_RUNS, choice, decision, number, whole_number
 from app.experiments.rendering import markdown, text
 from app.experiments.rendering.answer_documents import history_document, list_document, plan_document, runs_document
 from app.experiments.rendering.document import Block
@@ -27,14 +27,13 @@ from app.experiments.series import Series, series_of
 from app.experiments.shadows.document import document as shadow_document
 from app.experiments.shadows.report import ShadowReport
 from app.experiments.shadows.series import shadow_series
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting, Foreseen, Summary, summary_of, summary_without_evidence
 from app.ledger.controller_client import Answer
 
 Query = Mapping[str, str]
 JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
 FORMATS = ("json", "markdown", "text")
-MAX_RUNS = 10_000
 DEEDS = 10
 """How many of the last things that were done with an experiment its report lists."""
 

@@ -34,7 +34,7 @@ from app.experiments.routers import clock_warnings, total_lost
 from app.experiments.runs import Run, SameRun, next_run, runs_of
 from app.experiments.shadows.judge import ShadowJudge
 from app.experiments.shadows.report import ShadowReport
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import StoreError, open_store
 from app.experiments.summary import Acting, Foreseen
@@ -94,10 +94,14 @@ class Controller:
         self._shadows = ShadowJudge(self.tables)
         self._keeper.journal([Entry(clock(), "controller_started")])
 
-    def configure(self, config: Config, *, settled: bool = True) -> None:
-        """What is running, and whether every router has it. The same configuration again begins nothing anew."""
+    def configure(self, config: Config, *, settled: bool = True, turns: int | None = None) -> None:
+        """What is running, and whether every router has it. The same configuration again begins nothing anew.
+
+        `turns`: what `turns` said before the configuration was read; None: it was read just now.
+        """
         self.wants_configuration, self._act_at = False, 0.0
         self._actions.settled = settled
+        self._actions.seen_turns = self._actions.turns if turns is None else turns
         if config == self._config:
             return
         self._config = config
@@ -149,6 +153,11 @@ class Controller:
         self._tell_losses()
         self._judge(now)
         self.wants_configuration |= self._actions.waits_for_delivery
+
+    @property
+    def turns(self) -> int:
+        """How often acting has done something. In any thread."""
+        return self._actions.turns
 
     def changes(self) -> list[Change]:
         """The changes of traffic that are wanted now."""
@@ -241,6 +250,9 @@ class Controller:
     def _write(self, now: float) -> None:
         for exposures in self._keeper.step(now, self._snapshots):
             self._count(exposures)
+        if news := self._keeper.news():
+            self._actions.restore(news)
+            self._act_at = 0.0
 
     def _judge(self, now: float) -> None:
         """Looks at the evidence, and does what follows from it."""
@@ -258,7 +270,7 @@ class Controller:
         self._act_at, has_acted = now + ACT_S, False
         for judged in self._judged.values():
             if judged.run.stopped_at is None:
-                has_acted |= self._actions.act(judged.run, self._config, judged.analysis.report(now), now)
+                has_acted |= self._actions.act(judged.run, self._config, judged.analysis.standing(now), now)
                 judged.analysis.intervene(self._actions.interventions(judged.run))
         if has_acted:
             self._write(now)

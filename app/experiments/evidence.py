@@ -52,6 +52,9 @@ class Analysis(Protocol):
         """A configuration by which the same analysis goes on: other traffic, another state."""
 
     def report(self, now: float) -> Report: ...
+    def standing(self, now: float) -> Report:
+        """A report of what the last `tick` left, in milliseconds: without new looks, and without the arms' values."""
+
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]: ...
     def plan_sample_size(
         self, metric: str, effect: float, power: float, now: float, treatment: str | None = None

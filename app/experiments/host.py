@@ -175,6 +175,7 @@ class ControllerHost:
 
     async def _refresh(self) -> None:
         async with self._refreshing:  # what was read first must not come last
+            turns = self._controller.turns if self._controller is not None else 0
             try:
                 config, settled = await self._read()
             except UpstreamError as error:
@@ -182,7 +183,7 @@ class ControllerHost:
                 _log.warning("Experiments: the configuration could not be read, the last one stays", extra=unread)
                 return
             if config is not None:
-                await self._in_thread(partial(self._configure, config, settled))
+                await self._in_thread(partial(self._configure, config, settled, turns))
 
     async def _read(self) -> tuple[Config | None, bool]:
         """What is in force, and whether every router has it. Raises UpstreamError."""
@@ -192,7 +193,7 @@ class ControllerHost:
         applied = await self._control.applied()
         return applied.parsed(), applied.delivery is Delivery.SETTLED
 
-    def _configure(self, config: Config, settled: bool) -> None:
+    def _configure(self, config: Config, settled: bool, turns: int) -> None:
         """In the controller's thread."""
         if self._controller is None or config.ledger.url != self._url:
             if self._controller is not None:
@@ -203,7 +204,7 @@ class ControllerHost:
             controller.tick()  # the journal says that it started before anybody can talk to it
             self._controller = controller
             return
-        self._controller.configure(config, settled=settled)
+        self._controller.configure(config, settled=settled, turns=turns)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)

@@ -12,12 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from app.config.experiments import LedgerSettings
 from app.experiments.attempts import Attempts
 from app.experiments.columns import Exposures, RowColumns, Tables, router_hash
 from app.experiments.routers import forget
 from app.experiments.storage import housekeeping, reading, segments
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import Footer, Segment, date_of
 from app.experiments.storage.snapshots import Snapshot
@@ -87,6 +89,9 @@ class Keeper:
         self._footers: dict[Segment, Footer] = {}
         self._queue: list[Entry] = []
         self._journalled = 0
+        self._known: set[bytes] = set()
+        """Entries of other controllers, encoded."""
+        self._news: list[Entry] = []
         self._names = 0
         self._target: Segment | None = None
         self._journal_file: str | None = None
@@ -112,6 +117,11 @@ class Keeper:
         self._journalled += len(named)
         return self._journalled
 
+    def news(self) -> list[Entry]:
+        """What another controller has added to the journal since the last call."""
+        news, self._news = self._news, []
+        return news
+
     @property
     def durable(self) -> int:
         """How many of the entries are in the directory, or were dropped."""
@@ -130,6 +140,7 @@ class Keeper:
         self._store = store
         self._segments, self._footers, self.snapshots = found.segments, found.footers, found.snapshots
         self.entries = found.entries + self.entries
+        self._known = {msgspec.json.encode(it) for it in found.entries if it.at > now - TIDY_S - 2 * LOOK_S}
         for footer in found.footers.values():
             self.waiting.resume(footer)
         self.waiting.drop_stored()
@@ -269,7 +280,15 @@ class Keeper:
             self._attempts.failed(outcome.error, now)
         else:
             self._attempts.succeeded()
+        self._take_up(outcome.entries)
         return self._others(outcome.found, now) if outcome.found is not None else []
+
+    def _take_up(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if (encoded := msgspec.json.encode(entry)) not in self._known:
+                self._known.add(encoded)
+                self._news.append(entry)
+                self.entries.append(entry)
 
     def _others(self, found: list[Segment], now: float) -> list[Exposures]:
         """What another controller stored, and the analyses have not seen."""

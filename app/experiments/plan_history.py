@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from app.config.schema import Config, Endpoint
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.ledger.plans import content_of, digest_of, plan_of
 
 KIND = "plan"

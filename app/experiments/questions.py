@@ -10,6 +10,9 @@ import msgspec
 from app.errors import BadRequest
 from app.experiments.acting.decisions import Request
 
+MAX_RUNS = 10_000
+"""Of an A/A run."""
+
 
 def choice(query: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
     """One of `choices`, by default the first."""

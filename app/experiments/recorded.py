@@ -23,7 +23,7 @@ from app.experiments.routers import total_lost
 from app.experiments.runs import Run, runs_of
 from app.experiments.stand_in import evenly, stand_in
 from app.experiments.storage import reading
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.storage.reading import Contents
 from app.experiments.storage.store import Missing, open_store
 from app.experiments.summary import Foreseen

@@ -11,7 +11,7 @@ from app.config.experiment_checks import is_active
 from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.experiments.columns import F64, Bool
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 
 BEGUN, CHANGED, STATE = "run_begun", "run_changed", "run_state"
 

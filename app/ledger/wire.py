@@ -240,7 +240,8 @@ class FeedbackItem(msgspec.Struct, frozen=True):
 class Pins(msgspec.Struct, frozen=True):
     """Conversations that have begun since a change of an endpoint's traffic, and where.
 
-    `conversations` are `Hashes.conversation`. `until`: Unix seconds.
+    `conversations` are `Hashes.conversation`. `until`: Unix seconds; it counts for all pins of the endpoint, and may be
+    told without conversations and deployment.
     """
 
     endpoint: str

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from app.config.schema import Timeouts
 from app.engine.errors import ENDED_EARLY
-from app.engine.promised_output import promised
+from app.engine.promised_output import Promise
 from app.engine.stream_collector import StreamCollector
 from app.engine.usage import Usage, find_usage
 from app.errors import (
@@ -70,29 +70,24 @@ class Shadowed(NamedTuple):
 
 @dataclass(slots=True)
 class Copy:
-    """What is kept of a request until its copy is compared. `body` is what is sent, but for a collected answer."""
+    """What is kept of a request until its copy is compared: of the request, no more than the `body` that is sent.
+
+    `collector`: what collects the whole answer from a stream, if the primary's was.
+    """
 
     original: Original
     primary: str
     target: Target
     timeouts: Timeouts
     body: bytes
-    new_collector: NewCollector
+    collector: StreamCollector | None
+    promise: Promise | None
     usage: Usage | None
     """Of the primary's answer."""
 
     @property
     def has_vectors(self) -> bool:
         return has_vectors(self.original.path)
-
-    def estimated_tokens(self) -> float:
-        """What the shadow's call will cost, if it answers as the primary did."""
-        if self.usage is not None:
-            return self.usage.prompt_tokens + self.usage.completion_tokens
-        original = self.original
-        per_token = _EVENT_BYTES if original.is_stream else _BYTES_PER_TOKEN
-        answer = 0 if self.has_vectors else original.kept.total / per_token
-        return estimate(original.body) + answer
 
     async def send(self, upstream: Upstream, room: Room, request_id: str) -> Shadowed:
         """Calls the shadow. Raises nothing but CancelledError."""
@@ -143,7 +138,7 @@ class Copy:
         else:
             if shadow.finish is Finish.NONE and primary.finish is not Finish.NONE:
                 return failed(Incomplete(ENDED_EARLY), status=200)
-            compared = compare(primary, shadow, promised(self.original.body))
+            compared = compare(primary, shadow, self.promise)
         return {"status": 200, "error": Failure.NONE.value, **compared}
 
     def _answer(self, shadowed: Shadowed) -> bytes:
@@ -155,9 +150,9 @@ class Copy:
             if watch.is_broken:
                 raise Broken(FAILED_LATE)
             return answer
-        if (collector := self.new_collector()) is not None:
-            collector.feed(answer)
-            answer = collector.complete()
+        if self.collector is not None:
+            self.collector.feed(answer)
+            answer = self.collector.complete()
         elif not shadowed.kept.tail.rstrip().endswith(b"}"):
             raise Incomplete(ENDED_EARLY)
         watch.answer(answer)
@@ -174,6 +169,15 @@ class Copy:
         seen, rate = shadowed.watch, _rate(shadowed.watch, shadowed.usage)
         ttft_s, stream = seen.first_token, self.original.is_stream
         return Answered(answer, stream, seen.finish, seen.is_visible, ttft_s, shadowed.duration_s, rate)
+
+
+def estimated_tokens(original: Original, usage: Usage | None) -> float:
+    """What the shadow's call will cost, if it answers as the primary did."""
+    if usage is not None:
+        return usage.prompt_tokens + usage.completion_tokens
+    per_token = _EVENT_BYTES if original.is_stream else _BYTES_PER_TOKEN
+    answer = 0 if has_vectors(original.path) else original.kept.total / per_token
+    return estimate(original.body) + answer
 
 
 def failed(error: SwitchyardError, *, status: int | None = None) -> Values:

@@ -35,7 +35,16 @@ class Kept:
 
     def add(self, chunk: bytes) -> None:
         """A part of the answer."""
-        self.total += len(chunk)
+        size, room = len(chunk), self._room
+        self.total += size
+        if self.total <= self._most and self.has_room and room.used + size <= room.limit:  # nearly always
+            room.used += size
+            self._taken += size
+            self.head += chunk
+        else:
+            self._add_partly(chunk)
+
+    def _add_partly(self, chunk: bytes) -> None:
         if (space := self._most - len(self.head)) > 0 and self.has_room:
             part = chunk if len(chunk) <= space else chunk[:space]
             if self._room.take(len(part)):

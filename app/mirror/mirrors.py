@@ -17,13 +17,15 @@ from typing import Any, Protocol
 
 from app.config.mirror import Mirror
 from app.config.schema import Timeouts
+from app.engine.promised_output import promised
+from app.engine.stream_collector import StreamCollector
 from app.engine.usage import Usage
 from app.errors import UpstreamError
 from app.ledger.exposure import Exposure
 from app.ledger.ledger import Ledger
 from app.ledger.wire import Failure, Flag, Skip
 from app.mirror.budget import Charge, TokenBudget
-from app.mirror.copy import Copy, NewCollector, Shadowed, cost_of, has_vectors
+from app.mirror.copy import Copy, NewCollector, Shadowed, cost_of, estimated_tokens, has_vectors
 from app.mirror.kept import Room
 from app.mirror.original import Original
 from app.mirror.sampling import is_drawn
@@ -158,19 +160,23 @@ class Mirrors:
         original.exposure.conclude()
         self._check(original, served)
         self._check_shadow(original, lane)
+        if original.size > MOST_BODY_BYTES:
+            raise _Skipped(Skip.REQUEST_TOO_LARGE)
         if not original.kept.is_whole and original.kept.has_room and not has_vectors(original.path):
             raise _Skipped(Skip.ANSWER_TOO_LARGE)
         if not original.kept.has_room or len(lane.waiting) >= MOST_WAITING:
             raise _Skipped(Skip.QUEUE_FULL)
-        body = self._body(original, served)
-        primary = served.deployment or original.exposure.arrival.assigned
-        copy = Copy(original, primary, served.target, served.timeouts, body, served.new_collector, served.usage)
+        collector = served.new_collector()
+        body = _body(original, served, collector)
         if not self._bodies.take(len(body)):
             raise _Skipped(Skip.QUEUE_FULL)
-        limit = original.mirror.tokens_per_minute
-        if (charge := lane.budget.take(copy.estimated_tokens(), limit, self._clock())) is None:
+        cost, limit = estimated_tokens(original, served.usage), original.mirror.tokens_per_minute
+        if (charge := lane.budget.take(cost, limit, self._clock())) is None:
             self._bodies.give_back(len(body))
             raise _Skipped(Skip.BUDGET)
+        promise, primary = promised(original.body), served.deployment
+        copy = Copy(original, primary, served.target, served.timeouts, body, collector, promise, served.usage)
+        original.forget_request()
         lane.waiting.append((copy, charge))
         self._start(lane)
 
@@ -192,15 +198,6 @@ class Mirrors:
             raise _Skipped(Skip.STOPPED)
         if lane.breaker.is_open and not lane.breaker.wants_check(self._clock()):
             raise _Skipped(Skip.BREAKER_OPEN)
-
-    def _body(self, original: Original, served: Served) -> bytes:
-        if original.size > MOST_BODY_BYTES:
-            raise _Skipped(Skip.REQUEST_TOO_LARGE)
-        collector = served.new_collector()
-        body = encoded(collector.request if collector is not None else original.body, served.target)
-        if len(body) > MOST_BODY_BYTES:
-            raise _Skipped(Skip.REQUEST_TOO_LARGE)
-        return body
 
     def _start(self, lane: _Lane) -> None:
         """Sends what waits, as far as there are slots."""
@@ -225,11 +222,12 @@ class Mirrors:
             request_id = f"{original.exposure.arrival.request_id}-{os.urandom(4).hex()}"
             shadowed = await copy.send(self._upstream, self._answers, request_id)
             lane.budget.settle(charge, cost_of(shadowed), self._clock())
-            self._judge(lane, shadowed, is_trial=is_trial)
-            if not shadowed.kept.has_room:
-                self._skip(original, copy.primary, Skip.QUEUE_FULL)
+            if shadowed.kept.has_room:
+                values = await self._compared(copy, shadowed)
+                self._judge(lane, shadowed, values, is_trial=is_trial)
+                self._record(copy, values, shadowed)
             else:
-                self._record(copy, await self._compared(copy, shadowed), shadowed)
+                self._skip(original, copy.primary, Skip.QUEUE_FULL)
         except Exception as error:  # noqa: BLE001  a bug with one copy must not end the others
             _report(error)
             self._count(original, "failed")
@@ -253,10 +251,12 @@ class Mirrors:
             return copy.compare(shadowed)
         return await asyncio.get_running_loop().run_in_executor(self._thread, copy.compare, shadowed)
 
-    def _judge(self, lane: _Lane, shadowed: Shadowed, *, is_trial: bool) -> None:
+    def _judge(self, lane: _Lane, shadowed: Shadowed, values: Mapping[str, Any], *, is_trial: bool) -> None:
         """Whether the shadow's breaker opens or closes. No client meets it: every fault is believed."""
         error, now, breaker = shadowed.error, self._clock(), lane.breaker
-        faulty = isinstance(error, UpstreamError) and error.is_fault
+        faulty = values["error"] != Failure.NONE
+        if error is not None:  # being busy, and refusing a request, are no faults
+            faulty = isinstance(error, UpstreamError) and error.is_fault
         if is_trial:
             breaker.checked(not faulty, now)
         elif faulty:
@@ -293,6 +293,14 @@ class Mirrors:
         if (lane := self._lanes.get(key)) is None:
             lane = self._lanes[key] = _Lane(*key)
         return lane
+
+
+def _body(original: Original, served: Served, collector: StreamCollector | None) -> bytes:
+    """What is sent. Raises _Skipped."""
+    body = encoded(collector.request if collector is not None else original.body, served.target)
+    if len(body) > MOST_BODY_BYTES:
+        raise _Skipped(Skip.REQUEST_TOO_LARGE)
+    return body
 
 
 def _has_tokens(prompt: object) -> bool:

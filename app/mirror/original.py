@@ -42,6 +42,11 @@ class Original:
         self._ended_at = time.perf_counter()
         self.kept.add(chunk)
 
+    def forget_request(self) -> None:
+        """What was asked is not kept while a copy waits; the ledger has what it needs of it."""
+        self.body = {}
+        self.exposure.arrival = self.exposure.arrival._replace(body={})
+
     @property
     def duration_s(self) -> float:
         """From the call of the engine to the end of its answer."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from app.routing.overrides import Overrides
+from app.routing.stops import NO_STOPS
 from app.routing.traffic import rendezvous
 
 Choice = Callable[[str], str]
@@ -25,11 +26,15 @@ class Moved(NamedTuple):
         return sum(self.pairs.values()) / self.keys if self.keys else 0.0
 
 
-def choice(traffic: Mapping[str, int], overrides: Overrides | None = None) -> Choice:
-    """Who answers under a plan."""
+def choice(
+    traffic: Mapping[str, int], overrides: Overrides | None = None, stops: Mapping[str, str] = NO_STOPS
+) -> Choice:
+    """Who answers the first turn of a conversation under a plan. `stops`: stopped deployments, and who gets their
+    share."""
 
     def chosen(key: str) -> str:
-        return (overrides.deployment(key) if overrides is not None else None) or rendezvous(key, traffic)
+        found = (overrides.deployment(key) if overrides is not None else None) or rendezvous(key, traffic)
+        return stops.get(found, found)
 
     return chosen
 

@@ -4,7 +4,7 @@ Every router keeps those of all routers: they exchange theirs through the contro
 """
 
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -73,6 +73,10 @@ class PinnedConversations:
     def sizes(self) -> dict[str, int]:
         """How many conversations are pinned, by endpoint."""
         return {endpoint: len(pins) for endpoint, pins in self._pins.items()}
+
+    def by_deployment(self, endpoint: str) -> dict[str, int]:
+        """How many of the endpoint's conversations are pinned to each deployment. Takes milliseconds."""
+        return dict(Counter(pin.deployment for pin in self._pins.get(endpoint, {}).values()))
 
     def until(self, endpoint: str) -> float | None:
         """When the endpoint's pins end; None if there are none to keep."""

@@ -139,12 +139,13 @@ class Router:
             lambda: self.state.snapshot.stops if self.state.snapshot is not None else {},
         )
         seen, access, keys = self._views, self._access, self.state.recent_keys
+        beside = self._snapshots.beside_the_weights
         self._overview = OverviewApi(seen, telemetry, access, control, controller, health)
         self._apis = (
             self._management,
-            ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys),
+            ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys, beside),
             EventsApi(seen, telemetry, access, EventFeed(controller)),
-            TrafficApi(seen, telemetry, access, control, controller, keys, ledger.unit),
+            TrafficApi(seen, telemetry, access, control, controller, keys, ledger.unit, beside),
             MirrorApi(seen, telemetry, access, controller),
             self._overview,
             CallersApi(seen, telemetry, access),

@@ -1,10 +1,11 @@
 """Which deployment an endpoint's sticky key reaches, and why: `GET /api/endpoints/{endpoint}/assignment`."""
 
-from collections.abc import Collection
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from app.config.schema import Endpoint, Sticky
 from app.errors import BadRequest
+from app.exchange.snapshot_builder import BesideTheWeights
 from app.ledger.plans import plan_of
 from app.routing.traffic import rendezvous, scores
 
@@ -15,16 +16,19 @@ def explain(
     key: str | None,
     *,
     unit: int | None,
-    failing: Collection[str],
+    failing: AbstractSet[str],
     override: str | None = None,
+    now: BesideTheWeights = BesideTheWeights(),  # noqa: B008  it is not changed
 ) -> dict[str, Any]:
     """Who would answer a request with the sticky key `key`, in the plan that is in force.
 
     `unit` is the key's hash in the ledger, None to leave it out. `failing` are the deployments whose breaker is open:
-    they are assigned all the same, and replaced. `override` is the deployment that the plan gives this key. Raises
-    BadRequest, naming ``key``, unless there is one exactly where the endpoint is sticky.
+    they are assigned all the same, and replaced. `override` is the deployment that the plan gives this key. `now` is
+    what decides on this router beside the weights: a running conversation may keep another deployment than a new one.
+    Raises BadRequest, naming ``key``, unless there is one exactly where the endpoint is sticky.
     """
     traffic = endpoint.traffic
+    stops = now.stops if failing.isdisjoint(now.stops.values()) else {}
     if endpoint.sticky is None:
         if key is not None:
             raise BadRequest(f"key: '{name}' is not sticky, so that no key decides who answers", param="key")
@@ -40,6 +44,13 @@ def explain(
                 override,
                 f"The plan has an override: {override} answers this key, whatever the weights are.",
             )
+    if assigned is not None and assigned in stops:
+        why += f" But {assigned} is stopped: {stops[assigned]} answers in its place."
+        assigned = stops[assigned]
+    elif assigned is not None and assigned in now.stops:
+        why += f" It is stopped, but answers until the circuit breaker of {now.stops[assigned]} has closed."
+    if now.until is not None and assigned is not None:
+        why += " A conversation that has begun before the last change of traffic keeps its deployment for now."
     if assigned in failing:
         why += " Its circuit breaker is open: until it closes, another deployment answers."
     return {
@@ -47,9 +58,11 @@ def explain(
         "deployment": assigned,
         "reason": "override" if override is not None else "sticky" if assigned is not None else "traffic",
         "why": why,
-        "plan": plan_of(name, endpoint).id,
+        "plan": plan_of(name, endpoint, stops).id,
         "sticky": endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None,
         "unit": f"{unit:016x}" if unit is not None else None,
+        "stops": [{"deployment": it, "control": control, "applied": it in stops} for it, control in now.stops.items()],
+        "pins": {"conversations": sum(now.pins.values()), "until": now.until} if now.until is not None else None,
         "deployments": [
             {"deployment": it, "weight": weight, "score": points.get(it), "breaker_open": it in failing}
             for it, weight in traffic.items()

@@ -9,6 +9,7 @@ import msgspec
 from prometheus_client import Metric, generate_latest
 from prometheus_client.registry import Collector
 
+from app.config.experiment_checks import is_active
 from app.config.schema import Config
 from app.errors import SwitchyardError
 from app.experiments.series import METRICS, Series
@@ -40,7 +41,7 @@ class ExperimentMetrics:
 
     async def expose(self, config: Config, plans: Mapping[str, str], endpoints: Collection[str] | None) -> bytes:
         """In Prometheus' text format: all of them, or those of some endpoints. `plans`: each endpoint's plan's id."""
-        running = any(it.state == "running" for it in config.experiments.values())
+        running = any(is_active(it) for it in config.experiments.values())
         if running or any(it.mirror is not None for it in config.endpoints.values()):
             await self._refresh()
         else:

@@ -11,7 +11,7 @@ from app.config.experiments import Feedback as Declaration
 from app.config.schema import Config
 from app.dialects.validation import Checked, validated
 from app.errors import BadRequest
-from app.experiments.answers import MAX_RUNS
+from app.experiments.questions import MAX_RUNS
 from app.ledger.units import request_hash
 from app.ledger.wire import FeedbackItem
 

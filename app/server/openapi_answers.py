@@ -49,6 +49,7 @@ _ARMS: Mapping[str, Schema] = {"control": _TEXT, "treatments": _list(_TEXT)}
 _SUMMARY = _object(experiment=_TEXT, endpoint=_TEXT, state=_TEXT, **_ARMS, headline=_TEXT)
 _RUNS = _object(experiment=_TEXT, runs=_COUNT, state=_TEXT, results=_LIST)
 _PLAN = _object(endpoint=_TEXT, plan=_TEXT, generation=_COUNT, weights=_OBJECT, overrides=_LIST)
+_DRY_RUN = _object(before=_OBJECT, after=_OBJECT, moves=_OBJECT, overrides=_OBJECT, stops=_LIST, pins=_LIST)
 
 _SHARED: Mapping[str, Schema] = {
     "chat": _CHAT,
@@ -123,7 +124,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "get_request": _object(request_id=_TEXT, exposures=_LIST),
         "feedback": _object(accepted=_COUNT, pending={"type": ["integer", "null"]}, unknown_metric=_list(_TEXT)),
         "get_traffic": _PLAN,
-        "put_traffic": {"anyOf": [_PLAN, _object(before=_OBJECT, after=_OBJECT, moves=_OBJECT, overrides=_OBJECT)]},
+        "put_traffic": {"anyOf": [_PLAN, _DRY_RUN]},
         "roll_back_traffic": _PLAN,
         "mirror": _object(
             endpoint=_TEXT, shadow=_TEXT, copies=_COUNT, skipped=_OBJECT, primaries=_LIST, headline=_TEXT

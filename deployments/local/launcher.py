@@ -209,6 +209,7 @@ def _announce_ready(document: Mapping[str, Any], run: processes.Run) -> None:
     if _host(document) == HOST:
         report("It listens on the loopback interface only: `http_options: {host: 0.0.0.0}` opens it, given `access`")
     report("To look at it: switchyard status. To change it live, edit the configuration, then: switchyard deploy")
+    report(f"The console, in a browser: http://{HOST}:{run.port}/ui")
     announce(f"Switchyard is ready: http://{HOST}:{run.port}/v1")
 
 

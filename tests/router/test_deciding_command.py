@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from app.experiments.acting.decisions import Action
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment

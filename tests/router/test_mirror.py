@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from app.ledger.wire import Failure, Finish, Skip
+from app.ledger.wire import Failure, Finish, Skip, Stop
 from app.mirror.mirrors import MOST_WAITING
 from tests.router.conftest import PROMPT, Rig
 from tests.support.fake_engine import CARD, USAGE, Answer, FakeEngine, RawServer, chat, chunk, refuse, stream
@@ -20,6 +20,12 @@ from tests.support.recording_controller import SeenPair
 from tests.support.servers import ServerPool
 
 SAY: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "What is a secret?"}]}
+EXPERIMENT: dict[str, Any] = {
+    "endpoint": "chat",
+    "control": "blue",
+    "treatments": ["green"],
+    "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+}
 MIRROR: dict[str, Any] = {"deployment": "green", "percent": 100}
 HANGS: Answer = lambda body: stream([3600.0, "data: [DONE]\n\n"])  # noqa: E731
 
@@ -342,6 +348,20 @@ def test_conversations_that_began_under_other_weights_are_not_copied(mirrored: R
     told = [{"role": "assistant", "content": "A thing."}, {"role": "user", "content": "Why?"}]
     assert post(mirrored, body={**SAY, "messages": [*SAY["messages"], *told]}).status_code == 200
     assert the_pair(mirrored).skipped is Skip.CARRIED
+
+
+def test_a_stopped_shadow_gets_no_copies(mirrored: Rig) -> None:
+    """The controller says so with an acknowledgement, and takes it back with another."""
+    mirrored.change(experiments={"first": EXPERIMENT})
+    stop = Stop("s-1", "chat", "green", "blue")
+    for number, (stops, skipped) in enumerate([([stop], Skip.STOPPED), ([], Skip.NONE)], 1):
+        mirrored.keeper.stops = stops
+        deadline = time.monotonic() + 30
+        while mirrored.router.state.mirrors._is_stopped("chat", "green") != bool(stops):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        assert post(mirrored).status_code == 200
+        assert mirrored.keeper.wait_for_pairs(number)[-1].skipped is skipped
 
 
 def test_large_requests_and_answers_are_not_copied(mirrored: Rig) -> None:

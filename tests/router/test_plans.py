@@ -17,6 +17,7 @@ from app.access.key_file import append
 from app.config.schema import parse
 from app.control_plane import Delivery, restore_expired, with_traffic
 from app.errors import Unavailable
+from app.ledger.wire import Stop
 from app.server.application import Router
 from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment
@@ -127,6 +128,8 @@ def test_a_plan_that_came_with_the_file_has_generation_0(planned: Planned) -> No
         "by": None,
         "reason": None,
         "since": None,
+        "pin_s": 1800.0,
+        "earlier": [],
         "served": told["plan"],
         "delivery": "settled",
     }
@@ -334,6 +337,27 @@ def test_a_dry_run_tells_what_would_move_and_changes_nothing(planned: Planned) -
         "share": len(moved) / 40,
         "pairs": [{"from": "blue", "to": "green", "share": len(moved) / 40}],
     }
+
+
+def test_a_dry_run_names_the_stops_and_pins_that_it_touches(planned: Planned) -> None:
+    planned.change(weights={"blue": 50, "green": 50})
+    for number in range(20):
+        planned.ask(f"user-{number}", messages=[{"role": "user", "content": f"Question {number}"}])
+    begun = planned.routers[0].state.pins.by_deployment("chat")
+    assert list(begun) == ["green"], "only keys that the change moved"
+    planned.controller.absent = True  # else it would say that there is no stop
+    planned.routers[0]._stop([Stop("1", "chat", "green", "blue")])
+    document = {"weights": {"blue": 80, "green": 20}}
+    told = planned.put(document, tag="", params={"dry_run": "true"}).json()
+    assert told["stops"] == [{"deployment": "green", "control": "blue", "before": 50, "after": 20}]
+    assert told["pins"] == [{"deployment": "green", "conversations": begun["green"]}]
+    assert told["moves"]["made_up_keys"]["pairs"] == [], "while green is stopped, blue has them all"
+    assert [it["weights"] for it in told["after"]["earlier"]] == [SEED, {"blue": 50, "green": 50}]
+    untouched = planned.put({"weights": {"blue": 50, "green": 50}}, tag="", params={"dry_run": "true"}).json()
+    assert (untouched["stops"], untouched["pins"]) == ([], [])
+    explained = planned.call("GET", "/api/endpoints/chat/assignment?key=ann").json()
+    assert explained["stops"] == [{"deployment": "green", "control": "blue", "applied": True}]
+    assert explained["pins"]["conversations"] == begun["green"]
 
 
 def test_a_dry_run_of_the_present_plan_moves_nothing(planned: Planned) -> None:

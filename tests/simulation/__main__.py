@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.simulation import (
     alarms,
+    delays,
     false_positives,
     feedback,
     plans,
@@ -160,6 +161,23 @@ def feedback_table(executor: Executor, count: int) -> Iterator[str]:
     yield table(["feedback", "false verdicts"], rows, "{:.3f}")
 
 
+def delay_table(executor: Executor, count: int) -> Iterator[str]:
+    runs = max(count // 2, 1)
+    yield (
+        f"## Until a bad treatment is stopped\n\nThe real controller, its journal and its plans, fed by "
+        f"{delays.ROUTERS} made-up routers under the default ramp: {delays.PER_S:.0f} requests a second, four "
+        f"guardrails at 0.25 % each, {runs} ramps. Counted are the treatment's requests until the last router has "
+        "stopped it, with those that came while records and the stop were on their way.\n"
+    )
+    rows: list[list[Cell]] = []
+    for ill in delays.ILL:
+        found = delays.delays(executor, ill, runs)
+        median: Cell = found.median if ill.design is None else (found.median, ill.design)
+        rows.append([ill.name, f"{found.stopped:.0%}", median, found.ninth_tenth, f"{found.share:.0f} %"])
+    columns = ["the treatment", "stopped", "its requests until then, median", "in nine of ten ramps, at most", "at"]
+    yield table(columns, rows, "{:,.0f}")
+
+
 TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     false_positive_table,
     verdict_table,
@@ -167,8 +185,9 @@ TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     guardrail_tables,
     sample_ratio_table,
     feedback_table,
+    delay_table,
 ]
-SCALES = [1.0, 0.4, 0.4, 0.4, 0.4, 0.4]
+SCALES = [1.0, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4]
 """Runs of each table, as a share of the first one's."""
 
 

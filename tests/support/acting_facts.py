@@ -117,6 +117,7 @@ def facts(section: Experiment | None = None, green: int = 5, **fields: Any) -> F
         "is_temporary": False,
         "can_move": True,
         "settled": True,
+        "is_fresh": True,
         "report": report_of(section, **fields),
     }
     return Facts(**(base | of_facts))

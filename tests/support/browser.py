@@ -4,9 +4,11 @@ the browser's own tools: an error, a violated policy, a request to another host.
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from io import BytesIO
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from PIL import Image
 from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
 
 from tests.support.node import SCRIPTS, run_script
@@ -113,4 +115,26 @@ async def screenshot(page: Page, name: str) -> None:
     file = IMAGES / f"{name}.png"
     if os.environ.get("SWITCHYARD_SCREENSHOTS") == "1" or not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        await page.screenshot(path=file, full_page=True)
+        picture = Image.open(BytesIO(await page.screenshot(full_page=True)))
+        # A page has few colours: a palette makes the file a third as large.
+        colours = picture.convert("RGB").quantize(128, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        colours.save(file, optimize=True)
+
+
+async def accessibility_problems(page: Page) -> list[str]:
+    """What axe-core finds serious or critical, each with the elements."""
+    file = SCRIPTS / "node_modules" / "axe-core" / "axe.min.js"
+    assert file.is_file(), "axe-core is not installed: run `make setup`"
+    await page.evaluate(file.read_text())  # not as a script of the page: its policy refuses that
+    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{it['id']}: {it['help']}: {[node['html'] for node in it['nodes']]}"
+        for it in found["violations"]
+        if it["impact"] in ("serious", "critical")
+    ]
+
+
+async def overflow(page: Page) -> int:
+    """By how many pixels the page is wider than the window."""
+    wider: int = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return wider

@@ -10,7 +10,7 @@ from app.errors import ClientError
 from app.experiments.acting.decisions import Request
 from app.experiments.report import Effect, FalseVerdicts, HistoryPoint, Planned, Report
 from app.experiments.shadows.report import ShadowReport
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting, Foreseen
 from tests.support.experiment_reports import NOW, SHIP, START
 

@@ -88,6 +88,9 @@ class FakeAnalysis:
             strata=1,
         )
 
+    def standing(self, now: float) -> Report:
+        return self.report(now)
+
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]:
         return []
 

@@ -1,5 +1,6 @@
 """A control plane in memory: it keeps one configuration and delivers it when the test says."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ class MemoryControl:
         self.failure: SwitchyardError | None = None
         self.delivers_at_once = False
         self.replaced = 0
+        self._lock = threading.RLock()
         self.running = Replicas({}, {"RUNNING": 1})
 
     async def applied(self) -> Applied:
@@ -27,15 +29,16 @@ class MemoryControl:
 
     async def replace(self, expected: Any, wanted: Any) -> None:
         self._fail()
-        if self.config != expected:
-            raise Conflict(CHANGED_MEANWHILE)
-        if self.delivery is Delivery.DELIVERING:
-            raise Conflict(BEING_DELIVERED)
-        self.config, self.delivery = wanted, Delivery.DELIVERING
-        self.since_ms += 1000
-        self.replaced += 1
-        if self.delivers_at_once:
-            self.deliver()
+        with self._lock:
+            if self.config != expected:
+                raise Conflict(CHANGED_MEANWHILE)
+            if self.delivery is Delivery.DELIVERING:
+                raise Conflict(BEING_DELIVERED)
+            self.config, self.delivery = wanted, Delivery.DELIVERING
+            self.since_ms += 1000
+            self.replaced += 1
+            if self.delivers_at_once:
+                self.deliver()
 
     async def replicas(self) -> Replicas:
         self._fail()

@@ -95,6 +95,11 @@ def test_importing_the_router_starts_nothing_and_needs_no_engine() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 
+def test_a_router_loads_nothing_of_what_the_controller_computes_with() -> None:
+    code = "import sys, app.server.application; assert not {'numpy', 'scipy', 'pyarrow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+
+
 def test_no_folder_has_more_than_20_modules_nor_a_prefix_that_should_be_a_folder() -> None:
     folders: dict[Path, list[str]] = {}
     for path in MODULES.values():

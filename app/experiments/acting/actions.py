@@ -6,7 +6,7 @@ hurts and a repeated stop does not.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.config.schema import Config
 from app.errors import Conflict, PreconditionFailed
@@ -19,7 +19,7 @@ from app.experiments.acting.view import acting_of, next_sentence
 from app.experiments.plan_history import history
 from app.experiments.report import Report
 from app.experiments.runs import Run
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting, Foreseen
 from app.ledger.wire import Stop
 
@@ -34,6 +34,8 @@ RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 class _Course:
     """What is known of one experiment besides its state."""
 
+    turn: int = 0
+    """The number of its last turn."""
     position: int = 0
     """In the journal: of the state's entry."""
     changed_at: float = 0.0
@@ -57,6 +59,10 @@ class Actions:
     def __init__(self, journal: Journal, *, can_move: bool) -> None:
         self.settled = not can_move
         """Every router has what is applied."""
+        self.turns = 0
+        """How many have been taken. In any thread."""
+        self.seen_turns = 0
+        """How many had been when what is applied was read."""
         self._journal, self._can_move = journal, can_move
         self._states: dict[str, State] = {}
         self._courses: dict[str, _Course] = {}
@@ -79,7 +85,7 @@ class Actions:
             if (turn := next_turn(self._state(run), facts, now)) is None:
                 break
             self._take(run.name, turn, now)
-            has_turned = True
+            facts, has_turned = replace(facts, is_fresh=False), True
         return has_turned
 
     def decide(self, run: Run, config: Config, report: Report, request: Request, now: float) -> None:
@@ -163,6 +169,8 @@ class Actions:
 
     def _take(self, name: str, turn: Turn, now: float, **detail: object) -> None:
         course = self._course(name)
+        self.turns += 1
+        course.turn = self.turns
         if turn.kind != "done":
             course.refusals, course.retry_at = 0, 0.0
         course.trouble = course.trouble if turn.state.intent is not None else ""
@@ -198,6 +206,7 @@ class Actions:
             is_temporary=endpoint.plan.expires is not None,
             can_move=self._can_move,
             settled=self.settled,
+            is_fresh=self.seen_turns >= self._course(run.name).turn,
             report=report,
             trouble=self._course(run.name).trouble,
         )

@@ -46,6 +46,8 @@ class Facts:
     """There is a control plane."""
     settled: bool
     """Every router has what is applied."""
+    is_fresh: bool
+    """What is applied was read after the experiment's last turn."""
     report: Report
     trouble: str = ""
     """Why the control plane has not made the change that is wanted."""

@@ -119,6 +119,8 @@ def _stops(state: State, facts: Facts, now: float) -> Turn | None:
     """A stop is lifted when a plan that says the same has reached every router. Until then nobody gives it traffic."""
     if not state.stops or not facts.can_move or (state.intent is not None and state.intent.kind == "rollback"):
         return None
+    if not facts.is_fresh:  # somebody may have given it traffic meanwhile
+        return None
     names = [stop.deployment for stop in state.stops]
     if _have_nothing(names, facts):
         if not facts.settled:
@@ -229,7 +231,7 @@ def _applied(state: State, facts: Facts, now: float) -> Turn | None:
         return None
     arms = shares.of_arms(facts.traffic, facts.experiment)
     if intent.kind == "rollback":
-        if not _have_nothing(intent.treatments, facts):
+        if not facts.is_fresh or not _have_nothing(intent.treatments, facts):
             return None
         return turned(state, "done", f"{_listed(intent.treatments)} has no traffic", intent=None)
     if arms == intent.after:
@@ -266,11 +268,20 @@ def _changed_by_others(state: State, facts: Facts, arms: dict[str, int], now: fl
 
 
 def _fed_again(state: State, facts: Facts, now: float) -> Turn | None:
-    """Somebody gave a treatment traffic that was rolled back: guardrails watch it again."""
-    if state.phase != "paused" or state.stops or state.intent is not None:
+    """Somebody gave a treatment traffic that was rolled back: guardrails watch it again.
+
+    If that was a step of another controller, which knew nothing of the rollback, it is taken back.
+    """
+    if state.phase == "running" or state.stops or state.intent is not None:
         return None
     fed = [name for name in state.out if facts.traffic.get(name, 0) > 0]
     if not fed:
+        return None
+    if facts.planned_by == facts.author and facts.can_move:
+        text, phase, cause = f"{_listed(fed)} was given traffic after the rollback", state.phase, state.cause
+        turn = rolled_back(state, facts, now, fed, text, phase=phase, cause=cause, until=state.until, by=state.by)
+        return Turn(replace(turn.state, text=state.text), turn.kind, text)
+    if state.phase == "stopped":
         return None
     text = f"{_listed(fed)} was given traffic again by {facts.planned_by or 'a deployment of the configuration'}"
     turn = _halted(state, "paused", "paused", "superseded", text)
@@ -322,8 +333,8 @@ _RULES: tuple[Callable[[State, Facts, float], Turn | None], ...] = (
     _as_the_file_says,
     _paused,
     _changed,
-    _fed_again,
     _thawed,
+    _fed_again,
     _begun,
     _stepped,
 )

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from app.experiments.acting.facts import Interventions
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.summary import Cause
 from app.ledger.wire import Stop
 

@@ -205,7 +205,23 @@ class Analysis:
             if comparing.looked_version < 0:
                 self._look_at(comparing, now)
         self._advance(now)
-        return reported(self.name, self._config, self._collected, self._watched, self._feedback, self._comparing, now)
+        return self._reported(now)
+
+    def standing(self, now: float) -> Report:
+        """What the last `tick` left, in milliseconds: a report without new looks, and without the arms' values."""
+        return self._reported(now, with_values=False)
+
+    def _reported(self, now: float, *, with_values: bool = True) -> Report:
+        return reported(
+            self.name,
+            self._config,
+            self._collected,
+            self._watched,
+            self._feedback,
+            self._comparing,
+            now,
+            with_values=with_values,
+        )
 
     def update(self, config: Config) -> None:
         """A new configuration of the same run (`same_run`): its state and what else reports tell."""

@@ -28,12 +28,19 @@ def reported(
     feedback: PendingFeedback,
     comparing: Sequence[Comparing],
     now: float,
+    *,
+    with_values: bool = True,
 ) -> Report:
-    """From the latest looks. `now` in Unix seconds."""
+    """From the latest looks. `now` in Unix seconds. `with_values`: of each metric in each arm."""
     experiment = config.experiments[name]
     per_day = watched.units_per_day(now)
     comparisons = [
-        it.comparison(collected, invalid=watched.invalidates(it.column, it.treatment), units_per_day=per_day)
+        it.comparison(
+            collected,
+            invalid=watched.invalidates(it.column, it.treatment),
+            units_per_day=per_day,
+            with_values=with_values,
+        )
         for it in comparing
     ]
     primary = [it for it in comparisons if it.role == "primary"]

@@ -10,7 +10,7 @@ import msgspec
 from app.experiments.acting.state import KINDS
 from app.experiments.feed.wire import Event
 from app.experiments.rendering import words
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 
 Detail = Mapping[str, Any]
 

@@ -6,7 +6,7 @@ from app.config.experiments import Experiment
 from app.experiments.feed.entries import event_of, id_of
 from app.experiments.feed.wire import Page, time_of
 from app.experiments.runs import BEGUN
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 
 PAGE = 500
 """The most entries that one page looks at."""

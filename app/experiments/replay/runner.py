@@ -21,7 +21,7 @@ from app.experiments.replay.client import ReplayClient, ReplayRefused
 from app.experiments.replay.requests import Replayed, replayed
 from app.experiments.replay.schedule import Punctuality, due, order
 from app.experiments.storage import journal
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.storage.store import open_store
 from app.ledger.exposure import Arrival
 from app.ledger.ledger import Ledger

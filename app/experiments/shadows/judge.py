@@ -13,7 +13,7 @@ from app.experiments.columns import PairColumns, Tables
 from app.experiments.shadows.document import headline
 from app.experiments.shadows.evidence import ALPHA, ShadowEvidence
 from app.experiments.shadows.report import ShadowReport
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.ledger.wire import Skip
 
 BEGUN, ENDED = "mirror_begun", "mirror_ended"

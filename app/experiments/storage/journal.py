@@ -4,25 +4,15 @@ JSON lines in small files with unique names, `journal/date=2026-11-12/<writer>-<
 deleted.
 """
 
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
+from app.experiments.storage.entry import Entry
 from app.experiments.storage.segments import date_of
-from app.experiments.storage.store import Missing, Store
+from app.experiments.storage.store import File, Missing, Store
 
 FOLDER = "journal"
-
-
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One thing that happened, at a Unix time."""
-
-    at: float
-    kind: str
-    """controller_started, configuration, run_begun, run_state, or what an analysis tells: verdict, alarm …"""
-    experiment: str | None = None
-    detail: dict[str, Any] = {}
-    writer: str = ""
 
 
 def append(store: Store, name: str, entries: list[Entry]) -> None:
@@ -33,9 +23,19 @@ def append(store: Store, name: str, entries: list[Entry]) -> None:
 
 def read(store: Store) -> list[Entry]:
     """Every entry, in order of time. Lines that are no entries are left out. Raises StoreError."""
+    return _read(store, store.list(FOLDER))
+
+
+def read_days(store: Store, days: Iterable[str], besides: str) -> list[Entry]:
+    """The same of some days (as `date_of`), but for what the writer `besides` has written."""
+    files = [file for day in sorted(set(days)) for file in store.list(f"{FOLDER}/date={day}")]
+    return _read(store, [file for file in files if not _name(file).startswith(f"{besides}-")])
+
+
+def _read(store: Store, files: Iterable[File]) -> list[Entry]:
     found: list[Entry] = []
-    for file in store.list(FOLDER):
-        if not file.path.endswith(".jsonl") or file.path.rpartition("/")[2].startswith("."):
+    for file in files:
+        if not file.path.endswith(".jsonl") or _name(file).startswith("."):
             continue
         try:
             with store.open(file.path) as lines:
@@ -43,6 +43,10 @@ def read(store: Store) -> list[Entry]:
         except Missing:
             continue
     return sorted(found, key=lambda entry: entry.at)
+
+
+def _name(file: File) -> str:
+    return file.path.rpartition("/")[2]
 
 
 def _entry(line: bytes) -> Entry | None:

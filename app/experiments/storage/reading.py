@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from app.experiments.columns import Exposures, RowColumns, Tables
 from app.experiments.storage import journal, segments, snapshots
 from app.experiments.storage.arrow import from_arrow
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import EXPOSURES, Footer, Segment, date_of
 from app.experiments.storage.snapshots import Snapshot

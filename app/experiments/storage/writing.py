@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from app.experiments.columns import Exposures, Tables
 from app.experiments.storage import housekeeping, journal, segments, snapshots
-from app.experiments.storage.journal import Entry
-from app.experiments.storage.segments import Footer, Segment
+from app.experiments.storage.entry import Entry
+from app.experiments.storage.segments import Footer, Segment, date_of
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import Store, StoreError
 
@@ -21,7 +21,7 @@ class Round:
     """The journal file's name, and its lines."""
     snapshots: list[Snapshot] = field(default_factory=list)
     look_since: str | None = None
-    """Look for segments from this day on that others have written."""
+    """Look for segments from this day on that others have written, and for entries of theirs."""
     merge: tuple[list[Segment], Segment] | None = None
     """The sources, and what they become."""
     tidy_days: int | None = None
@@ -41,6 +41,8 @@ class Outcome:
     stored: Footer | None = None
     journalled: bool = False
     found: list[Segment] | None = None
+    entries: list[Entry] = field(default_factory=list)
+    """Of other writers, since the day."""
     has_merged: bool = False
     merged: Footer | None = None
     """None with `has_merged`: the sources were gone."""
@@ -67,6 +69,7 @@ def _carry_out(store: Store, round_: Round, tables: Tables, outcome: Outcome) ->
     for snapshot in round_.snapshots:
         snapshots.write(store, round_.writer, snapshot)
     if round_.look_since is not None:
+        outcome.entries = journal.read_days(store, [round_.look_since, date_of(round_.now)], besides=round_.writer)
         outcome.found = segments.committed(store, round_.look_since)
     if round_.merge is not None:
         outcome.merged = housekeeping.merge(store, *round_.merge)

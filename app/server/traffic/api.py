@@ -44,6 +44,7 @@ from app.errors import (
     Unavailable,
 )
 from app.exchange.request import read_body
+from app.exchange.snapshot_builder import BesideTheWeights
 from app.experiments.questions import choice
 from app.ledger.controller_client import ControllerClient
 from app.ledger.plans import plan_of
@@ -72,6 +73,7 @@ _log = logging.getLogger("switchyard")
 
 class TrafficApi:
     """The routes. `views` returns the configuration in force (None before the first). `unit` hashes a sticky key.
+    `beside_the_weights` tells what else decides on an endpoint's requests here.
 
     `control` and `controller` are None where there is none: without the first nothing is changed, without the second
     there is no history.
@@ -86,10 +88,11 @@ class TrafficApi:
         controller: ControllerClient | None,
         recent_keys: RecentKeys,
         unit: Callable[[str], int],
+        beside_the_weights: Callable[[str], BesideTheWeights],
     ) -> None:
         self._views_or_none, self._access = views, access
         self._control, self._controller = control, controller
-        self._recent_keys, self._unit = recent_keys, unit
+        self._recent_keys, self._unit, self._beside_the_weights = recent_keys, unit, beside_the_weights
         self._api = Api("switchyard", telemetry, access, views, error_words)
 
     def operations(self) -> list[Operation]:
@@ -145,7 +148,8 @@ class TrafficApi:
             raise Conflict(CHANGED_MEANWHILE)
         wanted = check(config)
         after = before if is_present(wanted, before) else planned(before, wanted, author)
-        moves = await asyncio.to_thread(dry_run, name, before, after, self._recent_keys.of(name), self._unit)
+        recent, now = self._recent_keys.of(name), self._beside_the_weights(name)
+        moves = await asyncio.to_thread(dry_run, name, before, after, recent, self._unit, now)
         return Reply(dump(moves))
 
     async def _roll_back(self, request: HTTPRequest, context: OperationContext) -> Reply:

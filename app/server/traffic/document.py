@@ -115,6 +115,8 @@ def plan_view(name: str, endpoint: Endpoint, *, with_units: bool) -> dict[str, A
         "by": plan.by,
         "reason": plan.reason,
         "since": plan.since,
+        "pin_s": endpoint.pin_s,
+        "earlier": [{"weights": dict(it.weights), "until": it.until} for it in plan.earlier],
     }
 
 

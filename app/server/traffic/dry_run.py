@@ -1,39 +1,71 @@
 """What a change of an endpoint's plan would move."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.config.schema import Endpoint
+from app.exchange.snapshot_builder import BesideTheWeights
 from app.routing.moves import Choice, Moved, choice, made_up_keys, moved
 from app.routing.overrides import Overrides
+from app.routing.stops import NO_STOPS
 from app.server.traffic.document import plan_view
 
 
 def dry_run(
-    name: str, before: Endpoint, after: Endpoint, recent_keys: Sequence[str], unit: Callable[[str], int]
+    name: str,
+    before: Endpoint,
+    after: Endpoint,
+    recent_keys: Sequence[str],
+    unit: Callable[[str], int],
+    now: BesideTheWeights,
 ) -> dict[str, Any]:
-    """Both plans, the share of keys that would move for each pair of deployments, and the overrides that differ.
+    """Both plans, the share of keys that would move for each pair of deployments, and the overrides, stops and pins
+    that the change touches.
 
-    Takes about 0.2 s of CPU: for a thread. `recent_keys` are those that this router saw; `unit` hashes one.
+    Takes about 0.2 s of CPU: for a thread. `recent_keys` are those that this router saw; `unit` hashes one; `now` is
+    what decides on this router beside the weights.
     """
     return {
         "before": plan_view(name, before, with_units=True),
         "after": plan_view(name, after, with_units=True),
-        "moves": moves(before, after, recent_keys, unit),
+        "moves": moves(before, after, recent_keys, unit, now.stops),
         "overrides": _overrides(before, after),
+        "stops": [
+            {
+                "deployment": it,
+                "control": control,
+                "before": before.traffic.get(it, 0),
+                "after": after.traffic.get(it, 0),
+            }
+            for it, control in now.stops.items()
+            if before.traffic.get(it, 0) != after.traffic.get(it, 0)
+        ],
+        "pins": [
+            {"deployment": it, "conversations": count}
+            for it, count in now.pins.items()
+            if before.traffic.get(it, 0) != after.traffic.get(it, 0)
+        ],
     }
 
 
-def moves(before: Endpoint, after: Endpoint, recent_keys: Sequence[str], unit: Callable[[str], int]) -> dict[str, Any]:
-    """The share of keys that would move, for each pair of deployments: of made-up keys, and of `recent_keys`."""
-    made_up = moved(made_up_keys(), choice(before.traffic), choice(after.traffic))
-    recent = moved(recent_keys, _choice(before, unit), _choice(after, unit))
+def moves(
+    before: Endpoint,
+    after: Endpoint,
+    recent_keys: Sequence[str],
+    unit: Callable[[str], int],
+    stops: Mapping[str, str] = NO_STOPS,
+) -> dict[str, Any]:
+    """The share of keys that would move, for each pair of deployments: of made-up keys, and of `recent_keys`. `stops`:
+    the endpoint's stopped deployments, each with the one that gets its share."""
+    still = {it: control for it, control in stops.items() if {it, control} <= after.traffic.keys()}
+    made_up = moved(made_up_keys(), choice(before.traffic, stops=stops), choice(after.traffic, stops=still))
+    recent = moved(recent_keys, _choice(before, unit, stops), _choice(after, unit, still))
     return {"made_up_keys": _view(made_up), "recent_keys": _view(recent)}
 
 
-def _choice(endpoint: Endpoint, unit: Callable[[str], int]) -> Choice:
-    return choice(endpoint.traffic, Overrides(endpoint.plan.overrides, unit, time.time))
+def _choice(endpoint: Endpoint, unit: Callable[[str], int], stops: Mapping[str, str]) -> Choice:
+    return choice(endpoint.traffic, Overrides(endpoint.plan.overrides, unit, time.time), stops)
 
 
 def _view(found: Moved) -> dict[str, Any]:

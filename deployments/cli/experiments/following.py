@@ -31,9 +31,10 @@ def follow(
     """
     last, is_first, said = since, True, ""
     while True:
+        is_empty = True
         try:
             for frame in frames(client.lines("/api/events", last)):
-                is_first = False
+                is_first = is_empty = False
                 last = frame.id or last
                 if frame.data:
                     said = ""
@@ -48,6 +49,7 @@ def follow(
             if said != error.message:
                 said = error.message
                 say(f"{error.message}; trying again")
+        if is_empty:  # nobody there, or something that ends streams at once
             sleep(RETRY_S)
 
 

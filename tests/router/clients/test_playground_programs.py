@@ -73,7 +73,14 @@ def answers(engine: FakeEngine) -> Any:
     """An engine that answers every route as vLLM does, as far as the SDKs read it."""
 
     def message(body: Mapping[str, Any]) -> Response:
-        start: dict[str, Any] = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
+        start: dict[str, Any] = {
+            "id": "m",
+            "type": "message",
+            "role": "assistant",
+            "model": "m",
+            "content": [],
+            "stop_reason": None,
+        }
         usage = {"input_tokens": 9, "output_tokens": 3}
         block = {"type": "text", "text": ""}
         events: list[dict[str, Any]] = [

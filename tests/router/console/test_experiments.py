@@ -1,21 +1,52 @@
-"""The pages Experiments and Experiment."""
+"""The pages Experiments and Experiment: the verdict in words first, then what it rests on."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from playwright.async_api import Page, expect
 
+from app.errors import Conflict
+from app.experiments.report import Effect, HistoryPoint, Report
+from app.experiments.storage.journal import Entry
+from app.experiments.summary import Acting
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
+from tests.support.browser import accessibility_problems, overflow, screenshot
 from tests.support.deciding_controller import DecidingController
-from tests.support.experiment_reader import GREEN_FLOAT32
+from tests.support.experiment_reader import GREEN_FLOAT32, FixedEvidence
+from tests.support.experiment_reports import INVALID, NOW, SHIP, START
 from tests.support.experiments_rig import BLUE, GREEN
 from tests.support.fake_control_plane import MemoryControl
 from tests.support.servers import ServerPool
+
+HOSTILE = "<img src=x onerror=document.title='broken'>"
+EXPERIMENT = "/ui#/experiments/green-float32"
+
+
+class Evidence(FixedEvidence):
+    """A day of looks, whose intervals become narrower."""
+
+    def __init__(self, report: Report = SHIP, looks: int = 96) -> None:
+        super().__init__(report)
+        self.looks = looks
+
+    def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]:
+        return [self._look(number / self.looks, number) for number in range(1, self.looks + 1)]
+
+    def _look(self, part: float, number: int) -> HistoryPoint:
+        middle, half = -0.077 + 0.05 * math.sin(9 * part) * (1 - part), 0.06 / math.sqrt(part)
+        return HistoryPoint(
+            at=START + part * (NOW - START),
+            effect=Effect(estimate=middle, lower=middle - half, upper=middle + half),
+            ln_e=float(number),
+            verdict="undecided",
+        )
 
 
 class Compared:
@@ -23,15 +54,26 @@ class Compared:
 
     def __init__(self) -> None:
         self.controller = DecidingController()
+        self.reader = self.controller.reader
+        self.reader.judged = Evidence()
+        for number, weights in enumerate(({BLUE: 95, GREEN: 5}, {BLUE: 75, GREEN: 25}, {BLUE: 50, GREEN: 50}), 1):
+            plan = {
+                "endpoint": "chat",
+                "generation": number,
+                "plan": f"{number}-5e6f7a8b",
+                "weights": weights,
+                "since": START + number * 9000,
+                "by": "green-float32",
+                "reason": "the ramp's next step",
+            }
+            self.reader.journal.append(Entry(START + number * 9000, "plan", None, plan))
         self.config: dict[str, Any] = {
             "endpoints": {
-                "chat": {"tasks": ["chat"], "traffic": {BLUE: 50, GREEN: 50}, "sticky": {"by": "conversation"}}
+                "chat": {"tasks": ["chat"], "traffic": {BLUE: 50, GREEN: 50}, "sticky": {"by": "conversation"}},
+                "other": {"tasks": ["chat"], "traffic": {BLUE: 99, GREEN: 1}, "sticky": {"by": "conversation"}},
             },
             "deployments": {name: {"url": f"http://127.0.0.1:1/{name}", "model": name} for name in (BLUE, GREEN)},
-            "experiments": {
-                "green-float32": {**GREEN_FLOAT32, "ramp": {"steps": [5, 25, 50]}},
-                "next": {**GREEN_FLOAT32, "state": "draft"},
-            },
+            "experiments": {"green-float32": GREEN_FLOAT32, "next": {**GREEN_FLOAT32, "state": "draft"}},
         }
         self.control = MemoryControl(self.config, lambda config: self.router.reconfigure(config))
         self.router = Router(
@@ -43,32 +85,277 @@ class Compared:
         self.router.reconfigure(self.config)
         self.url = ""
 
+    def tell(self, report: Report) -> None:
+        """From now on the controller tells this."""
+        self.reader.judged = Evidence(report)
+
+    def act(self, **changes: Any) -> None:
+        """Changes what is done with the experiment."""
+        assert self.controller.acting is not None
+        self.controller.acting = msgspec.structs.replace(self.controller.acting, **changes)
+
 
 @pytest.fixture
 def compared(rig: Rig, servers: ServerPool) -> Iterator[Compared]:
+    """Before `open_page` in a test's arguments: the pages are closed first, with their streams."""
     compared = Compared()
     with servers.host(compared.router.app) as compared.url:
         yield compared
 
 
-async def test_debug(open_page: OpenPage, compared: Compared) -> None:
-    page, _ = await open_page(compared.url)
+async def opened(open_page: OpenPage, compared: Compared, path: str = EXPERIMENT, **size: Any) -> Page:
+    page, _ = await open_page(compared.url, **size)
+    await page.goto(path)
+    return page
+
+
+async def test_each_experiment_is_a_line_with_its_verdict_in_words(compared: Compared, open_page: OpenPage) -> None:
+    page = await opened(open_page, compared, "/ui#/experiments")
+    line = page.get_by_role("row").filter(has_text="green-float32")
+    await expect(line).to_contain_text("Ship it")
+    await expect(line).to_contain_text("smollm2-green is better than smollm2-blue.")
+    await expect(line).to_contain_text(
+        "\N{MINUS SIGN}7.7 %, between \N{MINUS SIGN}13.4 % and \N{MINUS SIGN}1.7 %; lower is better; "
+        "±5 % or less does not matter"
+    )
+    await expect(line).to_contain_text("2,402")
+    await expect(line).to_contain_text("no alarm")
+    await expect(page.get_by_role("row").filter(has_text="draft")).to_contain_text("No evidence yet")
+    await expect(page.get_by_text("2 experiments, 1 running.")).to_be_visible()
+    assert await accessibility_problems(page) == []
+    await screenshot(page, "console-experiments")
+
+
+async def test_the_bar_is_the_interval_on_an_axis_around_zero(compared: Compared, open_page: OpenPage) -> None:
+    page = await opened(open_page, compared, "/ui#/experiments")
+    await expect(page.locator(".sequence")).to_have_count(1)
+    places = await page.evaluate("""() => [...document.querySelectorAll(".track > span")].map((it) => {
+        const track = it.parentElement.getBoundingClientRect(), own = it.getBoundingClientRect();
+        const part = (at) => (at - track.left) / track.width;
+        return [it.className.split(" ")[0], part(own.left), part(own.right)];
+    })""")
+    found = {name: (left, right) for name, left, right in places}
+    # The axis reaches from -14.7 % to 14.7 %, 1.1 times the widest bound: that is 29.48 % for the whole width.
+    assert found["sequence"] == pytest.approx((0.5 - 0.134 / 0.2948, 0.5 - 0.0166 / 0.2948), abs=0.01)
+    assert found["minimal"] == pytest.approx((0.5 - 0.05 / 0.2948, 0.5 + 0.05 / 0.2948), abs=0.01)
+    assert found["zero"][0] == pytest.approx(0.5, abs=0.01)
+
+
+async def test_the_page_begins_with_the_verdict_and_what_happens_next(compared: Compared, open_page: OpenPage) -> None:
+    page = await opened(open_page, compared)
+    await expect(page.locator(".verdict")).to_have_text(SHIP.headline)
+    await expect(page.get_by_text(SHIP.next)).to_be_visible()
+    await expect(page.get_by_text("Treatments have 5 % of the traffic; the next step is 25 %.")).to_be_visible()
+    await expect(page.get_by_text("96 looks from")).to_contain_text("The traffic changed 3 times (dashed lines).")
+    metric = page.get_by_role("region", name="Metrics").get_by_role("row").filter(has_text="thumbs")
+    await expect(metric).to_contain_text("no difference that matters")
+    await expect(metric).to_contain_text("71.2 %")
+    guardrail = page.get_by_role("region", name="Guardrails").get_by_role("row").filter(has_text="error")
+    await expect(guardrail).to_contain_text("a rate 2.9 times control's")
+    await expect(page.get_by_text("As configured: the units do not contradict the weights.")).to_be_visible()
+    await expect(page.locator(".events li").first).to_contain_text("Plan 3")
+    assert await accessibility_problems(page) == []
+    await page.evaluate("document.fonts.ready")
+    await screenshot(page, "console-experiment")
+
+
+async def test_the_chart_draws_what_the_history_says(compared: Compared, open_page: OpenPage) -> None:
+    page = await opened(open_page, compared)
+    await expect(page.locator(".plot canvas")).to_be_visible()
+    inked = await page.evaluate("""() => {
+        const canvas = document.querySelector(".plot canvas");
+        const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+        let count = 0;
+        for (let at = 3; at < pixels.length; at += 4) count += pixels[at] > 0;
+        return count / (pixels.length / 4);
+    }""")
+    assert inked > 0.15, "the bands fill a good part of it"
+    await page.locator(".u-over").hover()
+    await expect(page.locator(".readout")).to_contain_text("between")
+    await page.get_by_label("Metric", exact=True).select_option(label=f"thumbs, {GREEN}")
+    await expect(page.get_by_text("higher is better").first).to_be_visible()
+
+
+async def test_alarms_are_words_that_nobody_overlooks(compared: Compared, open_page: OpenPage) -> None:
+    compared.tell(INVALID)
+    page = await opened(open_page, compared)
+    await expect(page.locator(".verdict")).to_have_text(INVALID.headline)
+    await expect(page.get_by_text("Not to be trusted")).to_be_visible()
+    await expect(page.get_by_text("The units contradict the weights 50 / 50.")).to_be_visible()
+    await expect(page.get_by_text("smollm2-green lost 4,790 rows")).to_be_visible()
+    await expect(page.get_by_role("region", name="Guardrails").locator("td .mark-bad")).to_be_visible()
+    assert await accessibility_problems(page) == []
+    await page.goto("/ui#/experiments")
+    await expect(page.get_by_text("2 alarms: rows lost and sample ratio")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("label", "action"),
+    [("Advance", "advance"), ("Pause", "pause"), ("Roll back", "rollback"), ("Promote", "promote"), ("Stop", "stop")],
+)
+async def test_a_decision_shows_its_dry_run_and_wants_a_reason(
+    compared: Compared, open_page: OpenPage, label: str, action: str
+) -> None:
+    page = await opened(open_page, compared)
+    await page.get_by_role("button", name=label, exact=True).click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog.get_by_text("rises from 5 % to 25 %")).to_be_visible()
+    await expect(dialog.get_by_text("of all keys get another deployment")).to_be_visible()
+    await dialog.get_by_role("button", name=label).click()
+    assert compared.controller.decisions == [], "a reason is needed"
+    await dialog.get_by_label("Why?").fill("I looked at it")
+    if action == "rollback":
+        assert await accessibility_problems(page) == []
+        await screenshot(page, "console-decision")
+    await dialog.get_by_role("button", name=label).click()
+    await expect(page.get_by_role("main").get_by_text(f"{label}: done.")).to_be_visible()
+    (made,) = compared.controller.decisions
+    assert (made["action"], made["reason"], made["revision"]) == (action, "I looked at it", 7)
+    assert made.get("treatment") == (GREEN if action == "promote" else None)
+
+
+async def test_a_paused_experiment_is_started_again(compared: Compared, open_page: OpenPage) -> None:
+    compared.act(state="paused", text="Somebody looked at it.", by="boss")
+    page = await opened(open_page, compared)
+    await expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+    await page.get_by_role("button", name="Start again").click()
+    await page.get_by_role("dialog").get_by_label("Why?").fill("it is fine")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("main").get_by_text("Start again: done.")).to_be_visible()
+    assert [it["action"] for it in compared.controller.decisions] == ["resume"]
+
+
+async def test_a_stopped_one_has_no_buttons(compared: Compared, open_page: OpenPage) -> None:
+    compared.act(state="stopped")
+    page = await opened(open_page, compared)
+    await expect(page.get_by_text("It is stopped: declare another experiment")).to_be_visible()
+    await expect(page.get_by_role("main").get_by_role("button")).to_have_count(0)
+
+
+async def test_a_decision_about_a_state_that_is_no_more_is_not_made(compared: Compared, open_page: OpenPage) -> None:
+    page, watch = await open_page(compared.url)
+    watch.expected.append("412")
+    await page.goto(EXPERIMENT)
+    await page.get_by_role("button", name="Advance").click()
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_label("Why?").fill("it is better")
+    compared.act(revision=8, state="paused", share=1)
+    await dialog.get_by_role("button", name="Advance").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text(
+        "The experiment has gone on since you looked. It is paused now, with 1 % on treatments."
+    )
+    assert compared.controller.decisions == []
+
+
+async def test_a_decision_that_makes_no_sense_is_refused_beforehand(compared: Compared, open_page: OpenPage) -> None:
+    compared.controller.reader.refusal = Conflict("The ramp is at its end")
+    page, watch = await open_page(compared.url)
+    watch.expected.append("409")
+    await page.goto(EXPERIMENT)
+    await page.get_by_role("button", name="Advance").click()
+    await expect(page.get_by_role("dialog").get_by_text("The ramp is at its end")).to_be_visible()
+
+
+async def test_without_evidence_the_page_says_so(compared: Compared, open_page: OpenPage) -> None:
+    page = await opened(open_page, compared, "/ui#/experiments/next")
+    await expect(page.get_by_text("There is no evidence yet")).to_be_visible()
+    await expect(page.get_by_role("main").get_by_role("button")).to_have_count(0)
+
+
+async def test_an_unknown_experiment_is_no_empty_page(compared: Compared, open_page: OpenPage) -> None:
+    page, watch = await open_page(compared.url)
+    watch.expected.append("404")
+    await page.goto(f"/ui#/experiments/{HOSTILE.replace('/', '')}")
+    await expect(page.get_by_text("No experiment '<img")).to_be_visible()
+    assert await page.locator("main img").count() == 0
+    assert await page.title() != "broken"
+
+
+async def test_without_experiments_the_list_says_what_one_is(rig: Rig, open_page: OpenPage) -> None:
+    page, _ = await open_page(rig.url)
+    await page.goto("/ui#/experiments")
+    await expect(page.get_by_text("No experiment is declared.")).to_be_visible()
+
+
+async def test_without_the_controller_it_says_since_when_nothing_moves(compared: Compared, open_page: OpenPage) -> None:
+    page, watch = await open_page(compared.url)
+    watch.expected.append("503")
     await page.goto("/ui#/experiments")
     await expect(page.get_by_role("link", name="green-float32")).to_be_visible()
-    await page.screenshot(path="/tmp/e1.png", full_page=True)
+    compared.controller.absent = True
+    await expect(page.get_by_text("The controller of experiments cannot be reached")).to_be_visible()
+    await expect(page.get_by_text("What you see stands still since")).to_be_visible()
+    await expect(page.get_by_role("link", name="green-float32")).to_be_visible()
     await page.get_by_role("link", name="green-float32").click()
-    await expect(page.get_by_role("heading", level=2, name="Guardrails")).to_be_visible()
-    await page.wait_for_timeout(500)
-    await page.screenshot(path="/tmp/e2.png", full_page=True)
-    await page.get_by_role("button", name="Roll back").click()
-    await page.wait_for_timeout(500)
-    await page.screenshot(path="/tmp/e3.png")
-    await page.keyboard.press("Escape")
+    await expect(page.get_by_text("There is nothing to show until it does.")).to_be_visible()
+    compared.controller.absent = False
+    await expect(page.locator(".verdict")).to_have_text(SHIP.headline)
+
+
+async def test_hostile_texts_stay_text(compared: Compared, open_page: OpenPage) -> None:
+    compared.tell(msgspec.structs.replace(SHIP, headline=HOSTILE, next=HOSTILE, warnings=[HOSTILE]))
+    plan = {"endpoint": "chat", "generation": 9, "weights": {HOSTILE: 100}, "reason": HOSTILE}
+    compared.reader.journal.append(Entry(NOW, "plan", None, {**plan, "plan": "9-5e6f7a8b", "since": NOW}))
+    page = await opened(open_page, compared)
+    await expect(page.locator(".verdict")).to_have_text(HOSTILE)
+    await expect(page.locator(".events li").first).to_contain_text(HOSTILE)
+    assert await page.locator("main img").count() == 0
+    assert await page.title() == "green-float32 · Switchyard"
+
+
+async def test_a_new_experiment_is_checked_as_the_file_is(compared: Compared, open_page: OpenPage) -> None:
+    page = await opened(open_page, compared, "/ui#/experiments")
+    await page.get_by_role("link", name="Declare an experiment").click()
+    await expect(page.get_by_text("'chat' already has the experiment 'green-float32'")).to_be_visible()
+    await page.get_by_label("Endpoint").select_option("other")
+    await page.get_by_label("Name").fill("green-everywhere")
+    await page.get_by_label("If it is worse").select_option("rollback")
+    await expect(page.get_by_text("Valid. Merge this into the router's configuration:")).to_be_visible()
+    yaml = page.locator("pre")
+    await expect(yaml).to_contain_text("experiments:\n  green-everywhere:\n    endpoint: other\n")
+    await expect(yaml).to_contain_text("on_worse: rollback")
+    await expect(yaml).to_contain_text("steps: [1, 5, 25, 50]")
+    assert await accessibility_problems(page) == []
+    await screenshot(page, "console-declare")
+    await page.get_by_label("Steps, percent").fill("50, 5")
+    await expect(page.get_by_text("`steps` must rise")).to_be_visible()
+    await page.get_by_label("Name").fill("no spaces!")
+    await expect(page.locator(".result li")).to_have_count(1)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_telephone_shows_everything_without_scrolling_sideways(
+    compared: Compared, open_page: OpenPage, scheme: str
+) -> None:
+    page = await opened(open_page, compared, width=360, scheme=scheme)
+    await expect(page.locator(".plot canvas")).to_be_visible()
+    await expect(page.locator(".events li").first).to_be_visible()
+    assert await overflow(page) <= 0
+    assert await accessibility_problems(page) == []
+    await screenshot(page, f"console-experiment-small-{scheme}")
+    await page.goto("/ui#/experiments")
+    await expect(page.get_by_role("link", name="green-float32")).to_be_visible()
+    assert await overflow(page) <= 0
     await page.goto("/ui#/experiments?new")
-    await page.wait_for_timeout(1000)
-    await page.screenshot(path="/tmp/e4.png", full_page=True)
-    small, _ = await open_page(compared.url, width=360, scheme="dark")
-    await small.goto("/ui#/experiments/green-float32")
-    await expect(small.get_by_role("heading", level=2, name="Guardrails")).to_be_visible()
-    await small.wait_for_timeout(500)
-    await small.screenshot(path="/tmp/e5.png", full_page=True)
+    await expect(page.get_by_label("Name")).to_be_visible()
+    assert await overflow(page) <= 0
+
+
+async def test_in_forced_colours_the_bars_are_still_there(compared: Compared, open_page: OpenPage) -> None:
+    page, _ = await open_page(compared.url)
+    await page.emulate_media(forced_colors="active")
+    await page.goto("/ui#/experiments")
+    await expect(page.locator(".sequence")).to_have_count(1)
+    bar = page.locator(".sequence")
+    own, back = await bar.evaluate(
+        "(it) => [getComputedStyle(it).backgroundColor, getComputedStyle(document.body).backgroundColor]"
+    )
+    assert own != back
+
+
+async def test_the_words_of_acting_are_shown(compared: Compared, open_page: OpenPage) -> None:
+    compared.controller.acting = Acting(
+        state="running", revision=9, step=1, share=5, next_share=25, waits_for=["20 more units"], by="boss"
+    )
+    page = await opened(open_page, compared)
+    await expect(page.get_by_text("The last decision was boss's.")).to_be_visible()

@@ -4,7 +4,6 @@ import asyncio
 import re
 import threading
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -401,6 +400,11 @@ OTHER = (
 )
 
 
+def streamed(parts: list[Any]) -> Answer:
+    """An engine's answers that are these parts."""
+    return lambda body: stream([*parts, "data: [DONE]\n\n"])
+
+
 def tokens_of(text: str) -> list[str]:
     """A stream of its words, some of them doubtful."""
     words = re.findall(r"\s*\S+", text)
@@ -410,10 +414,6 @@ def tokens_of(text: str) -> list[str]:
         token(it, doubts[n % len(doubts)], {" yard": -2.1, " the": -3.4}, "stop" if n == last else None)
         for n, it in enumerate(words)
     ]
-
-
-def streamed(parts: list[str | bytes | float], body: dict[str, Any]) -> Response:
-    return stream(parts)
 
 
 @pytest.mark.parametrize(
@@ -427,7 +427,7 @@ async def test_the_page_fits_its_window(open_page: OpenPage, rig: Rig, name: str
         count = {"prompt_tokens": 17, "completion_tokens": len(text.split()), "total_tokens": 17 + len(text.split())}
         usage = frame({"id": "c", "object": "chat.completion.chunk", "choices": [], "usage": count})
         parts = [part for it in tokens_of(text) for part in (it, 0.004)]
-        engine.answer = partial(streamed, [*parts, usage, "data: [DONE]\n\n"])
+        engine.answer = streamed([*parts, usage])
     await playground.open()
     await playground.ask("What does a switchyard do? One sentence.")
     await expect(page.get_by_role("region", name="Comparison")).to_be_visible()

@@ -1,7 +1,10 @@
 """The console's shell: pages by their hash, signing in, and what no page may do."""
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Request, expect
+
+from tests.router.console.conftest import Managed, OpenPage
+from tests.support.browser import accessibility_problems, screenshot
 
 
 @pytest.mark.parametrize("name", ["Traffic", "Experiments", "Playground", "Requests", "Keys"])
@@ -29,3 +32,130 @@ async def test_the_first_tab_stop_skips_to_the_content(browser_page: Page) -> No
     await expect(skip).to_be_focused()
     await browser_page.keyboard.press("Enter")
     await expect(browser_page.get_by_role("main")).to_be_focused()
+
+
+async def test_a_key_is_asked_for_once_and_lost_with_the_page(managed: Managed, open_page: OpenPage) -> None:
+    keys = managed.guard()
+    page, watch = await open_page(managed.url)
+    watch.expected.append("401")
+    await page.goto("/ui")
+    await expect(page.get_by_role("dialog")).to_have_count(1)
+    assert await accessibility_problems(page) == []
+    await screenshot(page, "console-sign-in")
+    await page.get_by_label("API key").fill("sk-nonsense")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("alert")).to_have_text("This key is not accepted")
+    await page.get_by_label("API key").fill(keys["boss"])
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=2)).to_have_text(["chat", "embed"])
+    assert await page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [0, 0, ""]
+    await page.get_by_role("link", name="Experiments").first.click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Experiments")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    await page.reload()
+    await expect(page.get_by_role("dialog")).to_have_count(1)
+
+
+async def test_a_key_is_kept_for_the_tab_if_wanted_until_one_signs_out(managed: Managed, open_page: OpenPage) -> None:
+    keys = managed.guard()
+    page, watch = await open_page(managed.url)
+    watch.expected.append("401")
+    await page.goto("/ui")
+    await page.get_by_label("API key").fill(keys["chat team"])
+    await page.get_by_label("Keep it until this tab is closed").check()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", level=2)).to_have_text(["chat"])
+    await page.reload()
+    await expect(page.get_by_role("heading", level=2)).to_have_text(["chat"])
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page.get_by_role("dialog")).to_have_count(1)
+    assert await page.evaluate("sessionStorage.length") == 0
+    await expect(page.get_by_role("heading", level=2, name="chat")).to_have_count(0)
+
+
+async def test_whoever_gives_no_key_sees_why_there_is_nothing(managed: Managed, open_page: OpenPage) -> None:
+    managed.guard()
+    page, watch = await open_page(managed.url)
+    watch.expected.append("401")
+    await page.goto("/ui")
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.get_by_role("main")).to_contain_text("There is nothing to show until")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+async def test_a_hidden_page_asks_for_nothing(managed: Managed, open_page: OpenPage) -> None:
+    page, _ = await open_page(managed.url)
+    # Headless pages are always shown: the page is told otherwise, as a browser would tell it.
+    await page.add_init_script("""
+        let hidden = false;
+        Object.defineProperty(document, "hidden", { get: () => hidden });
+        window.hide = (value) => { hidden = value; document.dispatchEvent(new Event("visibilitychange")); };
+    """)
+    await page.clock.install()
+    asked = 0
+
+    def count(request: Request) -> None:
+        nonlocal asked
+        asked += request.url.endswith("/api/overview")
+
+    page.on("request", count)
+    await page.goto("/ui#/traffic")
+    await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
+    await page.evaluate("hide(true)")
+    before = asked
+    await page.clock.run_for(60_000)
+    assert asked - before <= 0
+    async with page.expect_request("**/api/overview"):
+        await page.evaluate("hide(false)")
+
+
+async def test_a_picture_of_a_thousand_redraws_keeps_nothing(browser_page: Page) -> None:
+    """What a page draws again takes the place of what was there."""
+    await browser_page.goto("/ui#/traffic")
+    await expect(browser_page.get_by_role("heading", level=2, name="chat")).to_be_visible()
+    counts = await browser_page.evaluate("""async () => {
+        const { h, morph } = await import("/ui/static/js/dom.js");
+        const root = document.createElement("div");
+        const draw = (names) => morph(root, h("p", {}, "first"), names.map((it) => h("b", { key: it }, it)), "last");
+        const texts = [];
+        for (const names of [["a", "b", "c"], ["c", "a"], [], ["b", "a", "c"], ["b"]]) {
+            draw(names);
+            texts.push(root.textContent);
+        }
+        for (let turn = 0; turn < 1000; turn += 1) draw(["a", "b"]);
+        return [...texts, root.childNodes.length];
+    }""")
+    assert counts == ["firstabclast", "firstcalast", "firstlast", "firstbaclast", "firstblast", 4]
+
+
+async def test_shares_sum_to_a_hundred_whatever_is_moved(browser_page: Page) -> None:
+    await browser_page.goto("/ui")
+    wrong = await browser_page.evaluate("""async () => {
+        const { moved } = await import("/ui/static/js/weights.js");
+        const wrong = [];
+        let seed = 7;
+        const random = (below) => (seed = (seed * 16807) % 2147483647) % below;
+        for (let turn = 0; turn < 5000; turn += 1) {
+            const names = Array.from({ length: 1 + random(7) }, (_, index) => `d${index}`);
+            let weights = Object.fromEntries(names.map((it) => [it, 0]));
+            weights[names[0]] = 100;
+            for (let step = 0; step < 4; step += 1) {
+                const name = names[random(names.length)], value = random(140) - 20;
+                const before = weights;
+                weights = moved(weights, name, value);
+                const all = Object.values(weights);
+                const wanted = names.length === 1 ? 100 : Math.min(100, Math.max(0, value));
+                const isWhole = all.every((it) => Number.isInteger(it) && it >= 0);
+                const isRight = all.reduce((a, b) => a + b, 0) === 100 && isWhole && weights[name] === wanted;
+                if (!isRight) wrong.push([before, name, value, weights]);
+            }
+        }
+        return wrong.slice(0, 3);
+    }""")
+    assert wrong == []
+    shares = await browser_page.evaluate("""async () => {
+        const { moved } = await import("/ui/static/js/weights.js");
+        const three = { a: 60, b: 30, c: 10 };
+        return [moved(three, "c", 40), moved({ a: 100, b: 0, c: 0 }, "a", 40), moved({ a: 1, b: 99 }, "a", "")];
+    }""")
+    assert shares == [{"a": 40, "b": 20, "c": 40}, {"a": 40, "b": 30, "c": 30}, {"a": 0, "b": 100}]

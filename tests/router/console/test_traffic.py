@@ -1,36 +1,261 @@
 """The page Traffic: what is shown, and moving traffic with a hand on the brake."""
 
-import re
+from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Locator, Page, expect
 
+from app.errors import Unavailable
+from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
-from tests.support.browser import screenshot
+from tests.support.browser import accessibility_problems, overflow, screenshot
+from tests.support.fake_engine import refuse
+
+HOSTILE = "<img src=x onerror=document.title='broken'>"
 
 
-async def opened(open_page: OpenPage, managed: Managed, **size: object) -> Page:
+async def opened(open_page: OpenPage, managed: Managed, **size: Any) -> Page:
+    """The page, once it shows something."""
     page, _ = await open_page(managed.url, **size)
     await page.goto("/ui#/traffic")
     await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
     return page
 
 
-async def test_debug(open_page: OpenPage, managed: Managed) -> None:
-    managed.put({"blue": 80, "green": 20}, "first step")
-    managed.put({"blue": 60, "green": 40}, "second step")
+def chat(page: Page) -> Locator:
+    """The section of the endpoint `chat`."""
+    return page.get_by_role("region", name="chat", exact=True)
+
+
+def row(page: Page, deployment: str) -> Locator:
+    return chat(page).get_by_role("row").filter(has=page.get_by_role("rowheader", name=deployment))
+
+
+async def test_the_split_and_the_times_are_shown(managed: Managed, open_page: OpenPage) -> None:
+    managed.put({"blue": 80, "green": 20}, "more for green")
+    managed.put({"blue": 60, "green": 40}, "green holds")
     managed.chat(60, stream=True)
     page = await opened(open_page, managed)
-    await page.screenshot(path="/tmp/t1.png", full_page=True)
-    await page.get_by_role("button", name="Change the split").first.click()
+    await expect(chat(page).get_by_text("All answered.")).to_be_visible()
+    await expect(row(page, "blue").get_by_role("cell").nth(0)).to_have_text("60 %")
+    await expect(row(page, "blue").get_by_role("cell").nth(1)).to_have_text("56.7 %")
+    await expect(row(page, "green").get_by_role("cell").nth(4)).to_contain_text("ms")
+    await expect(page.get_by_text("This router counted this in the last")).to_be_visible()
+    assert await accessibility_problems(page) == []
+    await screenshot(page, "console-traffic")
+
+
+async def test_without_requests_it_says_so(managed: Managed, open_page: OpenPage) -> None:
+    page = await opened(open_page, managed)
+    await expect(chat(page).get_by_text("No requests in this time.")).to_be_visible()
+    await expect(row(page, "blue").get_by_role("cell").nth(1)).to_contain_text("no value")
+
+
+async def test_errors_come_first_and_in_words(managed: Managed, open_page: OpenPage) -> None:
+    managed.blue.answer = managed.green.answer = refuse(500, "broken")
+    managed.chat(3)
+    page = await opened(open_page, managed)
+    await expect(chat(page).locator(".lead")).to_contain_text("3 requests of 3 failed on")
+
+
+async def test_a_moved_slider_takes_from_the_others_and_nothing_changes_before_a_reason_is_given(
+    managed: Managed, open_page: OpenPage
+) -> None:
+    managed.chat(20)
+    page = await opened(open_page, managed)
+    await chat(page).get_by_role("button", name="Change the split").click()
+    await page.get_by_role("slider", name="green").fill("25")
+    await expect(page.get_by_role("slider", name="blue")).to_have_value("75")
+    await expect(page.get_by_text("Sum: 100 %")).to_be_visible()
+    moves = page.get_by_role("region", name="Change the split of chat")
+    await expect(moves.get_by_text("rises from 10 % to 25 %")).to_be_visible()
+    await expect(moves.get_by_text("of all keys get another deployment")).to_be_visible()
+    await expect(moves.get_by_text("Of the 20 keys that this router saw lately")).to_be_visible()
+    change = moves.get_by_role("button", name="Change the split")
+    await expect(change).to_be_disabled()
+    assert managed.weights() == {"blue": 90, "green": 10}
+    await screenshot(page, "console-change")
+    await page.get_by_label("Why?").fill("green is faster")
+    await change.click()
+    await expect(page.get_by_role("main").get_by_text("The split of chat is changed.")).to_be_visible()
+    assert managed.weights() == {"blue": 75, "green": 25}
+    plan = managed.control.config["endpoints"]["chat"]["plan"]
+    assert (plan["reason"], plan.get("expires")) == ("green is faster", None)
+    await expect(row(page, "green").get_by_role("cell").nth(0)).to_have_text("25 %")
+
+
+async def test_the_editor_keeps_its_focus_while_the_page_is_drawn_again(managed: Managed, open_page: OpenPage) -> None:
+    page = await opened(open_page, managed)
+    await chat(page).get_by_role("button", name="Change the split").click()
     slider = page.get_by_role("slider", name="green")
-    await slider.fill("55")
-    await page.wait_for_timeout(1500)
-    await page.screenshot(path="/tmp/t2.png", full_page=True)
-    await page.get_by_role("button", name="Plans and rollback").first.click()
-    await page.wait_for_timeout(500)
-    await page.screenshot(path="/tmp/t3.png", full_page=True)
-    small = await opened(open_page, managed, width=360, scheme="dark")
-    await small.get_by_role("button", name="Change the split").first.click()
-    await small.wait_for_timeout(500)
-    await small.screenshot(path="/tmp/t4.png", full_page=True)
+    await slider.focus()
+    for _ in range(5):
+        await page.keyboard.press("ArrowRight")
+    async with page.expect_response("**/api/overview"):
+        pass
+    await page.evaluate("new Promise((resolve) => requestAnimationFrame(resolve))")
+    await expect(slider).to_be_focused()
+    await page.keyboard.press("ArrowRight")
+    await expect(slider).to_have_value("16")
+    await expect(page.get_by_role("slider", name="blue")).to_have_value("84")
+
+
+async def test_a_plan_that_somebody_else_made_meanwhile_is_shown(managed: Managed, open_page: OpenPage) -> None:
+    page, watch = await open_page(managed.url)
+    watch.expected.append("412")
+    await page.goto("/ui#/traffic")
+    await chat(page).get_by_role("button", name="Change the split").click()
+    await page.get_by_role("slider", name="green").fill("25")
+    await expect(page.get_by_text("rises from 10 % to 25 %")).to_be_visible()
+    managed.put({"blue": 30, "green": 70}, "somebody else's")
+    await page.get_by_label("Why?").fill("mine")
+    await (
+        page.get_by_role("region", name="Change the split of chat")
+        .get_by_role("button", name="Change the split")
+        .click()
+    )
+    await expect(page.get_by_text("Somebody changed the plan while you were looking.")).to_be_visible()
+    await expect(page.get_by_text("(somebody else's): blue 30 %, green 70 %.")).to_be_visible()
+    assert managed.weights() == {"blue": 30, "green": 70}
+    await page.get_by_role("button", name="Start again from it").click()
+    await expect(page.get_by_role("slider", name="green")).to_have_value("70")
+
+
+async def test_the_rollback_button_ends_in_a_plan(managed: Managed, open_page: OpenPage) -> None:
+    managed.put({"blue": 80, "green": 20}, "first step")
+    managed.put({"blue": 20, "green": 80}, "a mistake")
+    page = await opened(open_page, managed)
+    await chat(page).get_by_role("button", name="Plans and rollback").click()
+    await expect(page.get_by_text("Changed: blue 80 → 20 %, green 20 → 80 %")).to_be_visible()
+    await page.get_by_role("button", name="Roll back to generation 1").click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog.get_by_text("rises from 20 % to 80 %")).to_be_visible()
+    await dialog.get_by_role("button", name="Roll back").click()
+    assert managed.weights() == {"blue": 20, "green": 80}, "a reason is needed"
+    await dialog.get_by_label("Why?").fill("it was slower")
+    await dialog.get_by_role("button", name="Roll back").click()
+    await expect(page.get_by_role("main").get_by_text("chat is back at the weights of generation 1.")).to_be_visible()
+    assert managed.weights() == {"blue": 80, "green": 20}
+    assert managed.control.config["endpoints"]["chat"]["plan"]["reason"] == "it was slower"
+
+
+async def test_a_key_is_explained(managed: Managed, open_page: OpenPage) -> None:
+    page = await opened(open_page, managed)
+    await chat(page).get_by_role("button", name="Explain a key").click()
+    await page.get_by_label("A user").fill(HOSTILE)
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("main").get_by_text("has the highest score for this key")).to_be_visible()
+    assert await page.title() == "Traffic · Switchyard"
+
+
+async def test_everything_is_done_by_keyboard(managed: Managed, open_page: OpenPage) -> None:
+    page = await opened(open_page, managed)
+    await chat(page).get_by_role("button", name="Change the split").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("slider", name="blue")).to_be_focused()
+    for _ in range(4):
+        await page.keyboard.press("ArrowLeft")
+    await expect(page.get_by_text("rises from 10 % to 14 %")).to_be_visible()
+    await page.get_by_label("Why?").focus()
+    await page.keyboard.type("by keyboard")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("main").get_by_text("The split of chat is changed.")).to_be_visible()
+    assert managed.weights() == {"blue": 86, "green": 14}
+
+
+async def test_who_may_not_change_traffic_sees_no_way_to(managed: Managed, open_page: OpenPage) -> None:
+    keys = managed.guard()
+    page, watch = await open_page(managed.url)
+    watch.expected.append("401")
+    await page.goto("/ui#/traffic")
+    await page.get_by_label("API key").fill(keys["chat team"])
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_text("Managers change traffic; your key only shows it.")).to_be_visible()
+    await expect(page.get_by_role("heading", level=2)).to_have_text(["chat"])
+    await expect(page.get_by_role("button", name="Change the split")).to_have_count(0)
+    await chat(page).get_by_role("button", name="Plans and rollback").click()
+    await expect(page.get_by_text("in force")).to_be_visible()
+    await expect(page.get_by_role("button", name="Roll back")).to_have_count(0)
+
+
+async def test_a_router_that_reads_a_file_says_so(rig: Rig, open_page: OpenPage) -> None:
+    page, _ = await open_page(rig.url)
+    await page.goto("/ui#/traffic")
+    await expect(page.get_by_text("This router reads its traffic from its configuration file")).to_be_visible()
+
+
+async def test_hostile_texts_stay_text(managed: Managed, open_page: OpenPage) -> None:
+    deployments = managed.config["deployments"]
+    managed.deliver(deployments={**deployments, "blue": {**deployments["blue"], "model": HOSTILE}})
+    managed.put({"blue": 50, "green": 50}, HOSTILE)
+    page = await opened(open_page, managed)
+    await expect(row(page, "blue")).to_contain_text(HOSTILE)
+    await chat(page).get_by_role("button", name="Plans and rollback").click()
+    await expect(page.get_by_text(HOSTILE).last).to_be_visible()
+    assert await page.locator("main img").count() == 0
+    assert await page.title() == "Traffic · Switchyard"
+
+
+async def test_without_the_server_what_is_shown_stands_still(managed: Managed, open_page: OpenPage) -> None:
+    page, watch = await open_page(managed.url)
+    watch.expected.append("Failed to load resource")
+    await page.goto("/ui#/traffic")
+    await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
+    await page.route("**/api/overview", lambda route: route.abort())
+    await expect(page.get_by_text("The server cannot be reached")).to_be_visible()
+    await expect(page.get_by_text("What you see stands still since")).to_be_visible()
+    await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
+    await page.unroute("**/api/overview")
+    await expect(page.get_by_text("What you see stands still since")).to_have_count(0)
+
+
+async def test_without_the_controller_plans_are_unknown_and_traffic_can_be_changed(
+    managed: Managed, open_page: OpenPage
+) -> None:
+    managed.controller.absent = True
+    page, watch = await open_page(managed.url)
+    watch.expected.append("503")
+    await page.goto("/ui#/traffic")
+    await chat(page).get_by_role("button", name="Plans and rollback").click()
+    await expect(
+        page.get_by_role("main").get_by_text("The controller of experiments cannot be reached")
+    ).to_be_visible()
+    await chat(page).get_by_role("button", name="Change the split").click()
+    await page.get_by_role("slider", name="green").fill("30")
+    await page.get_by_label("Why?").fill("it is away")
+    await (
+        page.get_by_role("region", name="Change the split of chat")
+        .get_by_role("button", name="Change the split")
+        .click()
+    )
+    await expect(page.get_by_role("main").get_by_text("The split of chat is changed.")).to_be_visible()
+    assert managed.weights() == {"blue": 70, "green": 30}
+
+
+async def test_a_control_plane_that_is_away_is_said_and_nothing_changes(managed: Managed, open_page: OpenPage) -> None:
+    page, watch = await open_page(managed.url)
+    watch.expected.append("503")
+    await page.goto("/ui#/traffic")
+    await chat(page).get_by_role("button", name="Change the split").click()
+    await expect(page.get_by_role("slider", name="green")).to_be_visible()
+    managed.control.failure = Unavailable("The Serve controller is not available")
+    await page.get_by_role("slider", name="green").fill("30")
+    region = page.get_by_role("region", name="Change the split of chat")
+    await expect(region.get_by_role("alert")).to_have_text("The Serve controller is not available")
+    await expect(region.get_by_role("button", name="Change the split")).to_be_disabled()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_a_telephone_shows_everything_without_scrolling_sideways(
+    managed: Managed, open_page: OpenPage, scheme: str
+) -> None:
+    managed.chat(5)
+    page = await opened(open_page, managed, width=360, scheme=scheme)
+    await chat(page).get_by_role("button", name="Change the split").click()
+    await expect(page.get_by_role("slider", name="green")).to_be_visible()
+    assert await overflow(page) <= 0
+    assert await accessibility_problems(page) == []
+    await chat(page).get_by_role("button", name="Plans and rollback").click()
+    await expect(page.get_by_text("in force")).to_be_visible()
+    assert await overflow(page) <= 0
+    await screenshot(page, f"console-traffic-small-{scheme}")

@@ -135,8 +135,11 @@ class Comparing:
         needed = information_needed(self.delta, alpha=self.alpha, power=POWER) / look.information
         return max(0, math.ceil((needed - 1) * clusters(look)))
 
-    def comparison(self, collected: Collected, *, invalid: str, units_per_day: float | None) -> Comparison:
-        """For a report. `invalid`: why no verdict counts, empty if nothing is wrong."""
+    def comparison(
+        self, collected: Collected, *, invalid: str, units_per_day: float | None, with_values: bool = True
+    ) -> Comparison:
+        """For a report. `invalid`: why no verdict counts, empty if nothing is wrong. `with_values`: what the metric is
+        in each arm, which for quantiles takes a while."""
         known, measure = self.known, self.measure
         verdict: Verdict = "invalid" if invalid else self.stays or known.verdict
         needed = self.units_needed() if verdict == "undecided" else None
@@ -163,7 +166,7 @@ class Comparing:
             event_test=known.event_test,
             events=self._events(collected) if known.event_test else None,
             without_cold=known.without_cold,
-            values=[self._value(collected, arm) for arm in (0, self.treatment)],
+            values=[self._value(collected, arm) for arm in (0, self.treatment)] if with_values else [],
         )
 
     def _events(self, collected: Collected) -> dict[str, int]:

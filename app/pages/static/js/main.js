@@ -83,7 +83,7 @@ async function show() {
     if (turn !== shown) return;
     document.title = `${found.names[0] ?? page.title} · Switchyard`;
     main.replaceChildren(root);
-    main.focus({ preventScroll: true });
+    if (turn > 1) main.focus({ preventScroll: true }); // not at the start: the first Tab goes to the first link
     const context = { api, poll, announce, navigate, names: found.names, parameters: found.parameters };
     const ended = await page.mount(root, context);
     if (turn === shown) unmount = ended;

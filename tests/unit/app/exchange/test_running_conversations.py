@@ -7,6 +7,7 @@ stopped, and turns of conversations come to any router. Pins travel faster than 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -205,3 +206,64 @@ class RunningConversations(RuleBasedStateMachine):
 
 TestRunningConversations = RunningConversations.TestCase
 TestRunningConversations.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+
+
+# --- what chance seldom makes ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def two() -> RunningConversations:
+    """Two routers, whose conversations have begun under weights that give two deployments a share."""
+    machine = RunningConversations()
+    machine.begin(2)
+    machine.a_file_changes_the_weights(WEIGHTS[1])
+    machine.everybody_says_something(0, 1, True)
+    machine.time_passes(PIN_S + 1)
+    machine.everybody_says_something(0, 1, True)
+    return machine
+
+
+def by(machine: RunningConversations) -> set[str]:
+    return {deployment for _, deployment, _ in machine.last.values()}
+
+
+def test_a_stop_that_is_lifted_moves_nobody_back() -> None:
+    machine = RunningConversations()
+    machine.begin(2)
+    machine.a_plan_changes_the_weights(WEIGHTS[2])
+    assert by(machine) == {"a", "b", "c"}
+    machine.a_treatment_is_stopped("b")
+    machine.a_stop_is_lifted()
+    machine.everybody_says_something(0, 1, False)
+    assert by(machine) == {"a", "c"}
+
+
+def test_a_router_that_starts_after_a_rollback_brings_nobody_back(two: RunningConversations) -> None:
+    two.a_plan_changes_the_weights(WEIGHTS[2])
+    two.a_treatment_is_stopped("b")
+    two.a_rollback_is_planned_and_its_stop_lifted()
+    two.another_router_starts()
+    two.everybody_says_something(2, 0, False)
+    assert by(two) == {"a"}, "nobody had begun on c"
+
+
+def test_a_router_that_starts_hears_the_pins_from_another_controller(two: RunningConversations) -> None:
+    two.last.clear()
+    two.a_plan_changes_the_weights(WEIGHTS[2])
+    assert by(two) == {"a", "b", "c"}
+    two.the_controller_is_replaced()
+    two.another_router_starts()
+    two.everybody_says_something(2, 0, False)
+
+
+def test_conversations_over_two_changes_keep_their_deployments_until_both_are_over(two: RunningConversations) -> None:
+    began = by(two)
+    two.a_plan_changes_the_weights(WEIGHTS[4])
+    two.time_passes(60.0)
+    two.a_plan_changes_the_weights(WEIGHTS[5])
+    two.time_passes(60.0)
+    two.everybody_says_something(1, 1, False)
+    assert by(two) == began == {"a", "b"}
+    two.time_passes(60.0)
+    two.everybody_says_something(1, 1, False)
+    assert by(two) == {"a", "c"}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.config.schema import Config, parse
 from app.experiments.plan_history import PlanEntry, history, new_plans
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.ledger.plans import plan_of
 
 

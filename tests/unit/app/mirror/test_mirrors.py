@@ -164,6 +164,18 @@ async def test_copies_wait_for_a_slot_in_their_order_and_leave_nothing_behind() 
     assert bench.room == (0, 0)
 
 
+async def test_what_was_asked_is_kept_once_as_it_is_sent() -> None:
+    bench = Bench(max_concurrent=1)
+    async with bench.mirrors.running():
+        bench.upstream.go.clear()
+        bench.request()
+        bench.request()
+        (lane,) = bench.mirrors._lanes.values()
+        copy, _ = lane.waiting[0]
+        assert (copy.original.body, copy.original.exposure.arrival.body) == ({}, {})
+        assert json.loads(copy.body) == {**BODY, "model": "m"}
+
+
 async def test_above_64_waiting_copies_are_skipped() -> None:
     bench = Bench(max_concurrent=1)
     async with bench.mirrors.running():
@@ -217,6 +229,17 @@ async def test_the_breaker_opens_after_faults_in_a_row_and_one_copy_tries_again(
         bench.request()
         await settle()
         assert [(it.error, it.skipped) for it in bench.pairs()] == [(Failure.NONE, Skip.NONE)] * 2
+
+
+async def test_an_answer_that_is_none_is_a_fault_of_the_shadow() -> None:
+    bench = Bench()
+    async with bench.mirrors.running():
+        bench.upstream.answer = lambda: b'{"choices": []'
+        for _ in range(FAULTS_IN_A_ROW + 1):
+            bench.request()
+            await settle()
+        expected = [(Failure.INCOMPLETE, Skip.NONE)] * FAULTS_IN_A_ROW + [(Failure.NONE, Skip.BREAKER_OPEN)]
+        assert [(it.error, it.skipped) for it in bench.pairs()] == expected
 
 
 async def test_being_busy_or_refusing_opens_no_breaker() -> None:

@@ -1,8 +1,9 @@
 """Stops and overrides decide before the weights, and move nobody else."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from random import Random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +11,10 @@ from scipy.stats import chisquare
 
 from app.config.plans import Override
 from app.routing.overrides import Overrides
-from app.routing.rules import Rules, Turn
+from app.routing.pinned_conversations import PinnedConversations
+from app.routing.rules import NO_CONVERSATION, IsOpen, Rules, Turn, Window
 from app.routing.traffic import Decision, rendezvous
+from app.routing.windows import Earlier
 
 TRAFFIC = {"blue": 30, "green": 60, "red": 10}
 STOPPED = {"green": "blue"}
@@ -77,6 +80,84 @@ def test_another_breaker_that_is_open_changes_nothing() -> None:
     said = Rules(TRAFFIC, stops=STOPPED).decide("key", Random(1), lambda name: name != "blue", unasked)
     assert said == decided(Rules(TRAFFIC, stops=STOPPED), "key")
     assert not said.unstopped
+
+
+# --- the time after a change -----------------------------------------------------------------------
+
+BEFORE = {"blue": 100, "green": 0, "red": 0}
+NOW = 1000.0
+
+
+class After:
+    """The time after a change from `BEFORE` to `TRAFFIC`."""
+
+    def __init__(self, *earlier: Earlier, withdrawn: Mapping[str, str] = {}, able: Collection[str] = TRAFFIC) -> None:
+        self.now = NOW
+        self.misses: list[str] = []
+        self.pins = PinnedConversations(lambda endpoint, cause: self.misses.append(cause), lambda: self.now)
+        self.pins.configure({"chat": NOW + 60})
+        self.window = Window("chat", earlier or (Earlier(BEFORE, NOW + 60),), withdrawn, able, self.pins)
+
+    def decided(self, key: str, turn: Turn, *, is_open: IsOpen = closed, stops: Mapping[str, str] = {}) -> Decision:
+        return Rules(TRAFFIC, stops=stops, window=self.window).decide(key, Random(1), is_open, lambda: turn)
+
+    def answers(self, key: str, turn: Turn, **more: Any) -> tuple[str, str]:
+        said = self.decided(key, turn, **more)
+        return said.deployment, said.reason
+
+
+MOVED = next(key for key in KEYS if rendezvous(key, TRAFFIC) == "green")
+STAYS = next(key for key in KEYS if rendezvous(key, TRAFFIC) == "blue")
+RUNNING, FIRST = Turn(True, 1), Turn(False, 1)
+
+
+def test_a_running_conversation_follows_the_weights_before_and_a_new_one_the_present() -> None:
+    after = After()
+    assert after.answers(MOVED, RUNNING) == ("blue", "pinned")
+    assert after.answers(MOVED, FIRST) == ("green", "sticky")
+    assert after.answers(MOVED, RUNNING) == ("green", "sticky"), "it is known now"
+    assert after.answers(STAYS, Turn(False, 2)) == after.answers(STAYS, Turn(True, 2)) == ("blue", "sticky")
+    assert after.pins.sizes() == {"chat": 1}, "only what moves is pinned"
+    after.now = NOW + 60
+    assert after.decided(MOVED, RUNNING).deployment == "green"
+    assert after.answers(MOVED, Turn(True, 3)) == ("green", "sticky")
+
+
+def test_what_is_no_conversation_is_not_pinned() -> None:
+    after = After()
+    assert after.answers(MOVED, NO_CONVERSATION) == ("green", "sticky")
+    assert after.pins.sizes() == {}
+
+
+def test_the_weights_before_the_oldest_change_are_followed_as_long_as_they_count() -> None:
+    all_red = {"blue": 0, "green": 0, "red": 100}
+    after = After(Earlier(BEFORE, NOW + 10), Earlier(all_red, NOW + 60))
+    assert after.answers(MOVED, RUNNING) == ("blue", "pinned")
+    after.now = NOW + 10
+    assert after.answers(MOVED, RUNNING) == ("red", "pinned")
+
+
+def test_what_is_withdrawn_is_left_by_running_conversations_too() -> None:
+    after = After(Earlier({"blue": 0, "green": 0, "red": 100}, NOW + 60), withdrawn={"red": "blue"})
+    assert after.answers(MOVED, RUNNING) == ("blue", "pinned")
+    after.pins.pin("chat", 2, "red")
+    assert after.answers(MOVED, Turn(True, 2)) == ("blue", "pinned")
+    assert after.misses == ["stopped"], "a pin that is not kept"
+
+
+def test_a_stop_moves_what_is_pinned_to_control() -> None:
+    after = After()
+    after.pins.pin("chat", 1, "red")
+    assert after.answers(MOVED, RUNNING, stops={"red": "blue"}) == ("blue", "pinned")
+    assert after.answers(MOVED, RUNNING, stops={"red": "blue"}, is_open=lambda it: it == "blue") == ("red", "pinned")
+
+
+def test_a_deployment_that_is_gone_or_failing_is_not_followed() -> None:
+    after = After(able={"green", "red"})
+    assert after.answers(MOVED, RUNNING) == ("green", "sticky")
+    after.pins.pin("chat", 1, "red")
+    assert after.answers(MOVED, RUNNING, is_open=lambda it: it == "red") == ("green", "sticky")
+    assert after.misses == ["gone", "failing"]
 
 
 def test_weights_are_those_of_the_plan_where_nothing_is_stopped() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from app.config.schema import Endpoint
 from app.errors import BadRequest
+from app.exchange.snapshot_builder import BesideTheWeights
 from app.ledger.plans import plan_of
 from app.routing.traffic import rendezvous
 from app.server.assignment import explain
@@ -20,7 +21,7 @@ def endpoint(**sticky: Any) -> Endpoint:
 def test_the_deployment_is_the_one_that_routing_chooses_and_has_the_highest_score() -> None:
     chat = endpoint(by="user")
     for key in ("ann", "bob", "cy", "dee"):
-        told = explain("chat", chat, key, unit=0xAB, failing=())
+        told = explain("chat", chat, key, unit=0xAB, failing=frozenset())
         scores = {it["deployment"]: it["score"] for it in told["deployments"]}
         assert told["deployment"] == rendezvous(key, TRAFFIC) == max(scores, key=lambda name: scores[name])
         assert scores["red"] == 0.0
@@ -28,13 +29,13 @@ def test_the_deployment_is_the_one_that_routing_chooses_and_has_the_highest_scor
 
 
 def test_without_stickiness_every_request_is_drawn() -> None:
-    told = explain("chat", endpoint(), None, unit=None, failing=())
+    told = explain("chat", endpoint(), None, unit=None, failing=frozenset())
     assert (told["deployment"], told["reason"], told["sticky"], told["unit"]) == (None, "traffic", None, None)
     assert [it["weight"] for it in told["deployments"]] == [60, 40, 0]
 
 
 def test_an_override_answers_whatever_the_score_is() -> None:
-    told = explain("chat", endpoint(by="user"), "ann", unit=None, failing=(), override="red")
+    told = explain("chat", endpoint(by="user"), "ann", unit=None, failing=frozenset(), override="red")
     assert (told["deployment"], told["reason"]) == ("red", "override")
     assert "override" in told["why"]
 
@@ -43,6 +44,32 @@ def test_an_open_breaker_is_told() -> None:
     told = explain("chat", endpoint(by="user"), "ann", unit=None, failing={"blue", "green"})
     assert "circuit breaker is open" in told["why"]
     assert [it["breaker_open"] for it in told["deployments"]] == [True, True, False]
+
+
+def test_a_stop_gives_the_key_to_control_unless_controls_breaker_is_open() -> None:
+    chat = endpoint(by="user")
+    key = next(key for key in ("ann", "bob", "cy", "dee", "eve", "fay") if rendezvous(key, TRAFFIC) == "green")
+    now = BesideTheWeights(stops={"green": "blue"})
+    told = explain("chat", chat, key, unit=None, failing=frozenset(), now=now)
+    assert (told["deployment"], told["reason"]) == ("blue", "sticky")
+    assert "green is stopped: blue answers in its place" in told["why"]
+    assert told["stops"] == [{"deployment": "green", "control": "blue", "applied": True}]
+    assert told["plan"] == plan_of("chat", chat, {"green": "blue"}).id
+    open_breaker = explain("chat", chat, key, unit=None, failing={"blue"}, now=now)
+    assert (open_breaker["deployment"], open_breaker["plan"]) == ("green", plan_of("chat", chat).id)
+    assert "until the circuit breaker of blue has closed" in open_breaker["why"]
+    assert open_breaker["stops"][0]["applied"] is False
+    own = explain("chat", chat, key, unit=None, failing=frozenset(), override="green", now=now)
+    assert (own["deployment"], own["reason"]) == ("blue", "override")
+
+
+def test_the_pins_of_running_conversations_are_told() -> None:
+    now = BesideTheWeights(pins={"green": 2, "blue": 5}, until=2000.0)
+    told = explain("chat", endpoint(by="user"), "ann", unit=None, failing=frozenset(), now=now)
+    assert told["pins"] == {"conversations": 7, "until": 2000.0}
+    assert "keeps its deployment for now" in told["why"]
+    quiet = explain("chat", endpoint(by="user"), "ann", unit=None, failing=frozenset())
+    assert (quiet["pins"], quiet["stops"]) == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -56,9 +83,9 @@ def test_an_open_breaker_is_told() -> None:
 )
 def test_a_missing_key_is_asked_for_in_the_endpoints_words(sticky: dict[str, str], words: str) -> None:
     with pytest.raises(BadRequest, match=f"^key: name .*{words}"):
-        explain("chat", endpoint(**sticky), None, unit=None, failing=())
+        explain("chat", endpoint(**sticky), None, unit=None, failing=frozenset())
 
 
 def test_a_key_for_an_endpoint_that_is_not_sticky_is_refused() -> None:
     with pytest.raises(BadRequest, match="not sticky"):
-        explain("chat", endpoint(), "ann", unit=None, failing=())
+        explain("chat", endpoint(), "ann", unit=None, failing=frozenset())

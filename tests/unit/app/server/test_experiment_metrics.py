@@ -88,6 +88,11 @@ async def test_a_reader_of_some_endpoints_sees_their_experiments(scraped: Scrape
     assert await scraped.samples(LIFT, ["chat"])
 
 
+async def test_a_paused_experiment_has_its_series(scraped: Scraped) -> None:
+    states = await scraped.samples("switchyard_experiment_state", config=config("paused"))
+    assert {it.labels["state"]: it.value for it in states} == {"running": 1.0, "paused": 0.0, "stopped": 0.0}
+
+
 async def test_without_a_running_experiment_nobody_is_asked(scraped: Scraped) -> None:
     assert await scraped.samples(LIFT, config=config("draft")) == []
     assert scraped.controller.asked == []

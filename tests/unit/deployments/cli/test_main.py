@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -38,7 +39,7 @@ COMMANDS = [
     "experiments export",
 ]
 
-ROUTER_PART = {
+ROUTER_PART: dict[str, Any] = {
     "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"far": 100}}},
     "deployments": {"far": {"url": "http://127.0.0.1:9", "model": "big"}},
 }
@@ -147,6 +148,17 @@ def test_check_prints_warnings_on_stderr_and_succeeds(tmp_path: Path, capsys: py
     printed = capsys.readouterr()
     assert printed.out == f"{file}: OK\n"
     assert printed.err.startswith("warning: experiments.same: 'chat' has no `sticky`")
+
+
+def test_check_warns_of_a_shadow_that_answers_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "router.yaml"
+    near = {"url": "http://near", "model": "m", "tasks": ["chat"]}
+    chat = {"tasks": ["chat"], "traffic": {"far": 90, "near": 10}, "mirror": {"deployment": "near", "percent": 5}}
+    deployments = {**ROUTER_PART["deployments"], "near": near}
+    file.write_text(yaml.safe_dump({**ROUTER_PART, "deployments": deployments, "endpoints": {"chat": chat}}))
+    assert main(["check", str(file)]) == 0
+    warning = "warning: endpoints.chat.mirror.deployment: 'near' has 10 % of the traffic, too; the requests"
+    assert capsys.readouterr().err.startswith(warning)
 
 
 @pytest.mark.parametrize("command", ["serve", "router"])

@@ -10,8 +10,9 @@ const HEIGHT = 260;
 export function chart() {
   const place = h("div", { class: "plot", opaque: true, "aria-hidden": "true" });
   const words = h("p", { class: "hint small" });
-  const element = h("figure", { class: "chart", opaque: true }, place, h("figcaption", {}, words));
-  let plot = null, shown = null, marks = [], minimal = 0;
+  const readout = h("p", { class: "hint small readout", "aria-hidden": "true" });
+  const element = h("figure", { class: "chart", opaque: true }, place, h("figcaption", {}, readout, words));
+  let plot = null, shown = null, marks = [], minimal = 0, most = 0.1;
 
   const color = (name) => getComputedStyle(element).getPropertyValue(name).trim();
   const width = () => Math.max(240, Math.floor(place.clientWidth));
@@ -41,10 +42,16 @@ export function chart() {
     ctx.restore();
   }
 
+  function point({ cursor: { idx } }) {
+    const [comparison, points] = shown ?? [], it = points?.[idx];
+    readout.textContent = it ? `${moment(it.at)}: ${amount(it.effect.estimate, comparison.scale)}, ${between(it, comparison)}` : "";
+  }
+
   function build(comparison, points, plans) {
     plot?.destroy();
     place.replaceChildren();
     minimal = comparison.minimal_effect;
+    most = height(points, minimal);
     marks = plans;
     const axis = { stroke: color("--text-2"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") }, font: "12px system-ui, sans-serif" };
     const bound = { width: 1, stroke: color("--accent"), points: { show: false } };
@@ -54,11 +61,11 @@ export function chart() {
         height: HEIGHT,
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false } },
-        scales: { x: { time: true }, y: { range: (_, low, high) => { const most = Math.max(Math.abs(low), Math.abs(high), 1.4 * minimal) * 1.08; return [-most, most]; } } },
+        scales: { x: { time: true }, y: { range: () => [-most, most] } },
         axes: [{ ...axis, size: 46, space: 70, values: (_, times) => ticks(times) }, { ...axis, size: 68, values: (_, values) => values.map((it) => amount(it, comparison.scale)) }],
         series: [{}, { ...bound, label: "upper" }, { ...bound, label: "lower" }, { label: "estimate", width: 2, stroke: color("--accent"), points: { show: points.length < 3 } }],
         bands: [{ series: [1, 2], fill: color("--band") }],
-        hooks: { drawClear: [underlay] },
+        hooks: { drawClear: [underlay], setCursor: [point] },
       },
       data(points),
       place,
@@ -80,6 +87,7 @@ export function chart() {
       if (!again) build(...shown);
       else {
         marks = plans;
+        most = height(usable, minimal);
         plot.setData(data(usable));
       }
     },
@@ -93,6 +101,12 @@ export function chart() {
 
 function data(points) {
   return [points.map((it) => it.at), points.map((it) => it.effect.upper), points.map((it) => it.effect.lower), points.map((it) => it.effect.estimate)];
+}
+
+/** How far the axis reaches up and down: the first intervals are wide, and would leave nothing to see of the others. */
+function height(points, minimal) {
+  const later = points.slice(Math.floor(points.length / 6));
+  return 1.1 * Math.max(1.4 * minimal, ...later.flatMap((it) => [Math.abs(it.effect.lower), Math.abs(it.effect.upper)]));
 }
 
 function line(ctx, x1, y1, x2, y2) {

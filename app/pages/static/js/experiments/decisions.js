@@ -24,21 +24,27 @@ export const LABELS = { resume: "Start again", advance: "Advance", pause: "Pause
 /** Asks, shows what would happen, and decides. Resolves to whether it was done. `etag`: of what the visitor saw. */
 export async function decide(action, summary, etag, treatment, { api }) {
   const name = summary.experiment;
-  const weights = after(action, summary, treatment);
+  const path = `/api/experiments/${encodeURIComponent(name)}/decision`;
+  const named = action === "promote" ? { treatment } : {};
   return askForReason({
     title: `${LABELS[action]}: ${name}`,
-    explain: h("div", {}, h("p", {}, inWords(action, summary, treatment)), weights ? await dryRun(summary.endpoint, weights, api) : h("p", {}, "No traffic moves.")),
+    explain: h("div", {}, h("p", {}, inWords(action, summary, treatment)), await dryRun(path, { action, reason: "dry run", ...named }, api)),
     label: LABELS[action],
     danger: action === "rollback" || action === "stop",
     act: async (reason) => {
       try {
-        await api.send("POST", `/api/experiments/${encodeURIComponent(name)}/decision`, { action, reason, ...(action === "promote" ? { treatment } : {}) }, { "if-match": etag });
+        await api.send("POST", path, { action, reason, ...named }, { "if-match": etag });
       } catch (error) {
-        if (error.status === 412) throw new Error(`The experiment has gone on since: it is ${error.body?.current?.acting?.state ?? "another one"} now, at ${error.body?.current?.acting?.share ?? "?"} %. Close this, look at it, and decide again.`);
+        if (error.status === 412) throw new Error(goneOn(error.body?.current?.acting));
         throw error;
       }
     },
   });
+}
+
+function goneOn(acting) {
+  const now = acting ? ` It is ${acting.state} now, with ${acting.share} % on treatments.` : "";
+  return `The experiment has gone on since you looked.${now} Close this, look at it, and decide again.`;
 }
 
 function inWords(action, { acting, control, treatments }, treatment) {
@@ -52,27 +58,15 @@ function inWords(action, { acting, control, treatments }, treatment) {
   }[action];
 }
 
-/** The weights of the arms after it, where they are known beforehand. */
-function after(action, { acting, control, treatments, weights }, treatment) {
-  const arms = [control, ...treatments];
-  const total = arms.reduce((sum, it) => sum + (weights[it] ?? 0), 0);
-  const given = (shares) => ({ ...weights, ...Object.fromEntries(arms.map((it) => [it, shares[it] ?? 0])) });
-  if (action === "rollback") return given({ [control]: total });
-  if (action === "promote") return given({ [treatment]: total });
-  if (action !== "advance" || acting.next_share > total) return null;
-  const each = Math.floor(acting.next_share / treatments.length), rest = acting.next_share - each * treatments.length;
-  const shares = Object.fromEntries(treatments.map((it, index) => [it, each + (index < rest ? 1 : 0)]));
-  return given({ ...shares, [control]: total - acting.next_share });
-}
-
-async function dryRun(endpoint, weights, api) {
-  const path = `/api/endpoints/${encodeURIComponent(endpoint)}/traffic`;
+/** What the server says that it would do. Where it refuses, it would refuse the decision, too. */
+async function dryRun(path, decision, api) {
   try {
-    const present = await api.get(path);
-    const overrides = present.overrides.map(({ unit, deployment, until }) => ({ unit, deployment, ...(until === null ? {} : { until }) }));
-    const none = Object.fromEntries(Object.keys(present.weights).map((it) => [it, 0]));
-    return movesInWords(present.weights, await api.send("PUT", `${path}?dry_run=true`, { weights: { ...none, ...weights }, overrides }));
+    const { before, after, stopped, moves } = await api.send("POST", `${path}?dry_run=true`, decision);
+    return [
+      stopped.length ? h("p", {}, h("strong", {}, list(stopped)), " gets nothing at once, before the plan is changed.") : null,
+      movesInWords(before, { after: { weights: after }, moves }),
+    ];
   } catch (error) {
-    return h("p", { class: "hint" }, `What moves is unknown: ${error.message}`);
+    return h("p", { class: "problem" }, error.message);
   }
 }

@@ -14,7 +14,8 @@ export function reach(effects) {
 
 const place = (value, span) => Math.min(100, Math.max(0, 50 + (50 * value) / span));
 
-export function interval(it, span) {
+/** `words`: whether it says to screen readers what it is; not where the words stand beside it. */
+export function interval(it, span, words = true) {
   const { lower, upper, estimate } = it.effect;
   const known = lower !== null && upper !== null && lower !== undefined && upper !== undefined;
   const left = known ? place(lower, span) : 0, right = known ? place(upper, span) : 0;
@@ -29,7 +30,7 @@ export function interval(it, span) {
       known ? h("span", { class: `sequence ${lower < -span ? "cut-left" : ""} ${upper > span ? "cut-right" : ""}`, style: { left: `${left}%`, width: `${Math.max(right - left, 0.8)}%` } }) : null,
       known && estimate !== null ? h("span", { class: "estimate", style: { left: `${place(estimate, span)}%` } }) : null,
     ),
-    h("span", { class: "unseen" }, effectInWords(it)),
+    words ? h("span", { class: "unseen" }, effectInWords(it)) : null,
   );
 }
 

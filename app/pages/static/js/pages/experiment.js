@@ -20,7 +20,7 @@ export async function mount(root, context) {
   const path = `/api/experiments/${encodeURIComponent(name)}`;
   const state = { summary: null, etag: null, report: null, at: null, problem: null, missing: false, chosen: null, points: [], plans: [], events: [], why: null, said: null };
   const plot = chart();
-  let frame = null;
+  let frame = null, following = null;
 
   async function read(signal) {
     try {
@@ -29,6 +29,7 @@ export async function mount(root, context) {
       state.report = data.decision === null || data.decision === undefined ? null : await api.get(`${path}/report`, { signal });
       state.at = Date.now() / 1000;
       state.problem = null;
+      following ??= follow(api, Math.floor(state.report?.started_at ?? state.at - WEEK_S), heard);
       await readHistory(signal);
     } catch (error) {
       if (signal?.aborted) return;
@@ -70,8 +71,7 @@ export async function mount(root, context) {
 
   async function press(action) {
     const treatment = state.report?.treatments.find((it) => state.report.decisions?.[it] === "ship") ?? state.summary.treatments[0];
-    const weights = { ...state.summary.weights };
-    if (await decide(action, { ...state.summary, weights }, state.etag, treatment, context)) {
+    if (await decide(action, state.summary, state.etag, treatment, context)) {
       state.said = `${LABELS[action]}: done.`;
       announce(state.said);
       await read();
@@ -134,13 +134,14 @@ export async function mount(root, context) {
   }
 
   function events() {
-    return h("section", { key: "events" }, h("h2", {}, "Events"), state.events.length === 0 ? h("p", { class: "hint" }, "None in the last week.") : h("ol", { class: "events" }, state.events.map((it) => h("li", { key: it.id }, h("span", { class: "hint" }, time(it.at)), h("span", { class: "tag" }, it.kind), h("span", {}, it.text)))));
+    return h("section", { key: "events" }, h("h2", {}, "Events"), state.events.length === 0 ? h("p", { class: "hint" }, state.report ? "None since it began." : "None in the last week.") : h("ol", { class: "events" }, state.events.map((it) => h("li", { key: it.id }, h("span", { class: "hint" }, time(it.at)), h("span", { class: "tag" }, it.kind), h("span", {}, it.text)))));
   }
 
   draw();
-  const stops = [poll(read), poll(readSeldom, { every: 15_000 }), follow(api, Math.floor(Date.now() / 1000) - WEEK_S, heard)];
+  const stops = [poll(read), poll(readSeldom, { every: 15_000 })];
   return () => {
     stops.forEach((it) => it());
+    following?.();
     if (frame !== null) cancelAnimationFrame(frame);
     plot.end();
   };
@@ -161,7 +162,7 @@ function metrics(report, arms) {
         { key: keyOf(it) },
         cell("", [metricName(it.metric), it.role === "primary" ? h("span", { class: "tag" }, "decides") : null, several ? h("div", { class: "hint small" }, it.treatment) : null], { header: true }),
         cell("Verdict", [verdict(it.verdict), it.since ? h("div", { class: "hint small" }, "since ", time(it.since)) : null, it.units_needed ? h("div", { class: "hint small" }, `about ${whole(it.units_needed)} more units${it.days_needed ? `, ${number(it.days_needed)} days` : ""}`) : null]),
-        cell("Effect", it.scale === "relative" && it.effect.lower !== null ? interval(it, span) : or(null)),
+        cell("Effect", it.scale === "relative" && it.effect.lower !== null ? interval(it, span, false) : or(null)),
         cell("In words", h("span", { class: "small" }, it.reason && it.effect.estimate === null ? it.reason : effectInWords(it))),
         arms.map((arm) => cell(arm, or(inUnit(it, it.values.find((value) => value.arm === arm)?.value)), { number: true })),
       ),

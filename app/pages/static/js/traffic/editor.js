@@ -24,6 +24,7 @@ export function editor(endpoint, { api, announce }, done) {
       state.problem = error.message;
     }
     draw();
+    root.querySelector("input")?.focus({ preventScroll: true });
   }
 
   function body() {

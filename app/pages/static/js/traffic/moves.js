@@ -6,7 +6,7 @@ import { changes } from "../weights.js";
 
 export function movesInWords(before, answer) {
   const different = changes(before, answer.after.weights);
-  if (different.length === 0) return h("p", {}, "Nothing changes.");
+  if (different.length === 0) return h("p", {}, "No traffic moves.");
   const { made_up_keys: any, recent_keys: recent } = answer.moves;
   return h(
     "div",

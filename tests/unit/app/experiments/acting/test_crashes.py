@@ -141,6 +141,23 @@ class Crashes(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
+    @rule(number=st.integers(0, 1), effects=st.integers(1, 8), seconds=st.sampled_from([1.0, 61.0]))
+    def one_after_the_other(self, number: int, effects: int, seconds: float) -> None:
+        """What happens in a round, up to one of its effects."""
+        self.now += seconds
+        in_order: tuple[Callable[[int], Any], ...] = (
+            self.tick,
+            self.write,
+            self.tick,
+            self.ask_for_changes,
+            self.compare_and_set,
+            self.hear_the_outcome,
+            lambda number: self.control.deliver(),
+            self.read,
+        )
+        for effect in in_order[:effects]:
+            effect(number)
+
     @rule(number=st.integers(0, 1))
     def tick(self, number: int) -> None:
         self._of(number).controller.tick()

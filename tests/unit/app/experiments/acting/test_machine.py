@@ -239,6 +239,14 @@ def test_who_gives_a_stopped_treatment_traffic_before_all_routers_have_the_plan_
     assert state.intent.treatments == ["green"]
 
 
+def test_a_stop_is_not_lifted_by_what_was_read_before_it() -> None:
+    broken = [alarmed("rollback")]
+    state, _ = at(LATER, facts(green=0, is_fresh=False, guardrails=broken), RUNNING)
+    assert state.stops
+    state, kinds = at(LATER + 1, facts(green=0, guardrails=broken), state)
+    assert (kinds, state.stops) == (["done", "stop_lifted"], [])
+
+
 def test_a_temporary_plan_does_not_end_a_stop() -> None:
     state, _ = at(LATER, facts(guardrails=[alarmed("rollback")]), RUNNING)
     assert at(LATER, facts(green=0, is_temporary=True, guardrails=[alarmed("rollback")]), state)[1] == []
@@ -251,6 +259,16 @@ def test_a_treatment_that_gets_traffic_again_is_watched_again() -> None:
     assert (kinds, state.phase, state.cause) == (["paused"], "paused", "superseded")
     assert (state.armed_since, state.out, state.until) == (LATER + 9, [], None)
     assert at(LATER + 20, facts(green=30, guardrails=[alarmed("rollback", at=LATER + 19)]), state)[1] == ["stop"]
+
+
+def test_a_late_step_of_another_controller_is_taken_back() -> None:
+    state, _ = at(LATER, facts(guardrails=[alarmed("rollback")]), RUNNING)
+    state, _ = at(LATER, facts(green=0, guardrails=[alarmed("rollback")]), state)
+    late = facts(green=50, planned_by="experiment trial", guardrails=[alarmed("rollback")])
+    after, kinds = at(LATER + 9, late, state)
+    assert (kinds, after.cause, after.until) == (["stop"], "alarm", state.until)
+    assert after.intent is not None
+    assert after.intent.treatments == ["green"]
 
 
 def test_a_file_that_says_paused_pauses_and_one_that_says_running_resumes() -> None:

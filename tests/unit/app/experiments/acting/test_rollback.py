@@ -7,6 +7,7 @@ import pytest
 from app.control_plane import Delivery
 from app.errors import Unavailable
 from app.experiments.acting.changes import carry_out
+from app.experiments.answers import Answers
 from tests.support.failing_store import Disk
 from tests.support.stage import RAMP, START, Stage, plain
 
@@ -26,6 +27,7 @@ async def test_an_alarm_is_a_stop_in_the_same_acknowledgement_and_then_a_plan(st
     assert stage.config.endpoints["chat"].traffic == {"blue": 100, "green": 0}
     plan = stage.config.endpoints["chat"].plan
     assert (plan.by, plan.generation) == ("experiment trial", 1)
+    assert plan.withdrawn == {"green": "blue"}, "running conversations leave it, too"
     assert plan.reason == "green exceeds the guardrail error, at most 1.5 times control's rate"
     assert stage.hear() == [stop], "until every router has the plan"
     stage.control.deliver()
@@ -143,6 +145,18 @@ async def test_a_ramp_goes_up_by_evidence(tmp_path: Path) -> None:
     assert stage.acting["waits_for"] == ["the decision to ship"]
 
 
+async def test_units_of_a_step_count_after_a_restart_too(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, plain(5, ramp=RAMP))
+    stage.wait(1)
+    stage.send(blue=380, green=20)
+    stage.controller.close()
+    stage.begin()
+    stage.wait(1)
+    stage.wait(100)
+    await stage.settle()
+    assert stage.green == 50
+
+
 async def test_who_changes_the_arms_by_hand_pauses_the_ramp(tmp_path: Path) -> None:
     stage = Stage(tmp_path, plain(5, ramp=RAMP))
     stage.wait(1)
@@ -153,3 +167,23 @@ async def test_who_changes_the_arms_by_hand_pauses_the_ramp(tmp_path: Path) -> N
     stage.wait(1e4)
     await stage.settle()
     assert stage.green == 20
+
+
+async def test_what_another_controller_was_told_is_known_a_minute_later(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, plain(5, ramp=RAMP))
+    stage.wait(1)
+    former, answers = stage.controller, stage.answers
+    stage.begin()
+    latter, stage.controller, stage.answers = stage.controller, former, answers
+    assert stage.decide("pause").status == 200
+    stage.controller = latter
+    stage.answers = Answers(latter)
+    assert stage.acting["state"] == "running"
+    stage.wait(61)
+    stage.wait(1)
+    acting = stage.acting
+    assert (acting["state"], acting["by"]) == ("paused", "alice")
+    stage.send(blue=380, green=20)
+    stage.wait(100)
+    await stage.settle()
+    assert stage.green == 5

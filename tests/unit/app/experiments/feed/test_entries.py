@@ -3,7 +3,7 @@
 import msgspec
 
 from app.experiments.feed.entries import event_of, id_of
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 
 PLAN = {
     "endpoint": "chat",

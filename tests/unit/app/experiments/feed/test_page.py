@@ -12,7 +12,7 @@ from app.experiments.feed import page as pages
 from app.experiments.feed.entries import id_of
 from app.experiments.feed.page import page
 from app.experiments.feed.wire import Page
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 
 CHAT = {"section": {"endpoint": "chat", "control": "blue", "treatments": ["green"]}}
 

@@ -5,7 +5,7 @@ from typing import Any
 from app.config.schema import Config, parse
 from app.experiments.columns import PairColumns, from_batch
 from app.experiments.shadows.judge import BEGUN, ENDED, Period, ShadowJudge, periods_of
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.ledger.wire import Plan, Skip
 from tests.support.exposure_columns import Recorder
 from tests.support.exposures import NAMES, batch, pair

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from app.experiments.storage import journal, snapshots
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import LocalStore
 

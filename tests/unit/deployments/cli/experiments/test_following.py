@@ -52,7 +52,11 @@ def test_an_event_that_is_cut_off_comes_again() -> None:
 
 def test_a_server_that_is_away_for_a_while_is_said_once() -> None:
     streams = Streams([event(1), AWAY], [AWAY], [AWAY], [event(2)])
-    assert followed(streams, 2) == ([1, 2], ["it cannot be reached; trying again"], [RETRY_S] * 3)
+    assert followed(streams, 2) == ([1, 2], ["it cannot be reached; trying again"], [RETRY_S] * 2)
+
+
+def test_a_stream_that_ends_at_once_is_not_asked_for_in_a_hurry() -> None:
+    assert followed(Streams([], [], [event(1)]), 1) == ([1], [], [RETRY_S] * 2)
 
 
 def test_a_controller_that_is_away_is_said_once_for_each_time() -> None:

@@ -1,0 +1,16 @@
+"""An entry of the journal. Apart from the journal itself, so that routers, who read some, need not load pyarrow."""
+
+from typing import Any
+
+import msgspec
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that happened, at a Unix time."""
+
+    at: float
+    kind: str
+    """controller_started, configuration, run_begun, run_state, or what an analysis tells: verdict, alarm …"""
+    experiment: str | None = None
+    detail: dict[str, Any] = {}
+    writer: str = ""

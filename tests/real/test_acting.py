@@ -1,0 +1,182 @@
+"""A ramp on two real variants: a step, a rollback by a guardrail, one by a manager, through Serve's control plane."""
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.real.conftest import Application, eventually
+from tests.support.launcher import command, deliver, environment
+from tests.support.project import ROOT
+
+pytestmark = [pytest.mark.real, pytest.mark.alone]
+
+NAME = "ramp-trial"
+BLUE, GREEN = "smollm2-blue", "smollm2-green"
+EXPERIMENT: dict[str, Any] = {
+    "endpoint": "chat",
+    "control": BLUE,
+    "treatments": [GREEN],
+    "primary": [{"metric": "ttft", "minimal_effect": 0.5}],
+    "guardrails": [{"event": "truncated", "tolerance": 1.0, "action": "rollback"}],
+    "alpha_guardrails": 0.05,
+    "on_worse": "pause",
+    "ramp": {"steps": [20, 50], "hold_s": 1, "min_units": 3, "freeze_s": 86400},
+}
+TRUNCATED = 12
+"""Sessions of the treatment whose answer is cut off: more than enough for an alarm."""
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def ramp(application: Application, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
+    """The application with the ramp; afterwards it has its own configuration again."""
+    document: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
+    router = next(app for app in document["applications"] if app["name"] == "router")
+    user_config = router["deployments"][0]["user_config"]
+    user_config["endpoints"]["chat"] |= {"traffic": {BLUE: 80, GREEN: 20}, "sticky": {"by": "conversation"}}
+    user_config["experiments"] = {NAME: EXPERIMENT}
+    file = tmp_path_factory.mktemp("acting") / "serve_config.yaml"
+    file.write_text(yaml.safe_dump(document))
+    deliver(file, application.directory)
+    try:
+        assert eventually(lambda: acting(application) is not None, within_s=PATIENCE_S)
+        yield application
+    finally:
+        deliver(ROOT / "serve_config.yaml", application.directory)
+        assert eventually(lambda: acting(application) is None, within_s=PATIENCE_S)
+
+
+def acting(application: Application) -> dict[str, Any] | None:
+    """What is being done with the experiment; None while there is none."""
+    answer = httpx.get(f"{application.url}/api/experiments/{NAME}", timeout=30)
+    if answer.status_code != 200:
+        return None
+    told: dict[str, Any] | None = answer.json().get("acting")
+    return told
+
+
+def weights(application: Application) -> dict[str, int]:
+    """The endpoint's traffic, as the router serves it."""
+    answer = httpx.get(f"{application.url}/api/endpoints/chat/traffic", timeout=30).raise_for_status()
+    found: dict[str, int] = answer.json()["weights"]
+    return found
+
+
+def switchyard(application: Application, *arguments: str) -> str:
+    """What `switchyard experiments` prints."""
+    done = subprocess.run(
+        command("experiments", *arguments, "--url", application.url),
+        cwd=ROOT,
+        env=environment(application.directory),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    return done.stdout
+
+
+class Talk:
+    """Sessions by the official SDK, each of which is asked for one word."""
+
+    def __init__(self, application: Application) -> None:
+        self._sdk = application.sdk
+        self._numbers = count()
+
+    def begin(self) -> tuple[str, str]:
+        """A new session, and the variant that answered it."""
+        session = f"session-{next(self._numbers)}"
+        return session, self.ask(session)
+
+    def ask(self, session: str, **fields: Any) -> str:
+        """The variant that answered; raises if none did."""
+        answer = self._sdk.chat.completions.with_raw_response.create(
+            model="chat",
+            messages=[{"role": "user", "content": "Is water wet?"}],
+            extra_headers={"x-session-id": session},
+            **({"extra_body": {"structured_outputs": {"choice": ["yes", "no"]}}, "max_tokens": 8} | fields),
+        )
+        assert answer.parse().choices[0].finish_reason == ("length" if fields else "stop")
+        deployment: str = answer.headers["azureml-model-deployment"]
+        return deployment
+
+    @contextmanager
+    def going_on(self) -> Iterator[list[str]]:
+        """Sessions in the background; the variants that answered. Fails if one got no answer."""
+        answered: list[str] = []
+        failures: list[Exception] = []
+        over = threading.Event()
+
+        def talk() -> None:
+            while not over.is_set():
+                try:
+                    answered.append(self.begin()[1])
+                except Exception as error:  # noqa: BLE001  whatever a client sees
+                    failures.append(error)
+                time.sleep(0.05)
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        try:
+            yield answered
+        finally:
+            over.set()
+            thread.join()
+        assert failures == []
+
+
+def test_a_ramp_steps_up_and_is_rolled_back_by_a_guardrail_and_by_a_manager(ramp: Application) -> None:
+    talk = Talk(ramp)
+    with talk.going_on() as answered:
+        assert eventually(lambda: weights(ramp) == {BLUE: 50, GREEN: 50}, within_s=PATIENCE_S), acting(ramp)
+        assert GREEN in answered
+        while_listed = switchyard(ramp, "list")
+        assert NAME in while_listed
+
+        greens: list[str] = []
+        while len(greens) < TRUNCATED:
+            session, deployment = talk.begin()
+            greens += [session] if deployment == GREEN else []
+        for session in greens:
+            talk.ask(session, max_tokens=1)
+        assert eventually(lambda: weights(ramp) == {BLUE: 100, GREEN: 0}, within_s=PATIENCE_S), acting(ramp)
+        assert eventually(lambda: is_over(ramp), within_s=PATIENCE_S), acting(ramp)
+        told = acting(ramp)
+        assert told is not None
+        assert (told["state"], told["cause"]) == ("paused", "alarm")
+        assert told["text"].startswith(f"{GREEN} exceeds the guardrail truncated")
+        assert {talk.ask(session) for session in greens} == {BLUE}, "running conversations leave it, too"
+
+        switchyard(ramp, "decide", NAME, "resume", "--reason", "a new build", "--yes")
+        assert eventually(lambda: weights(ramp) == {BLUE: 80, GREEN: 20}, within_s=PATIENCE_S), acting(ramp)
+        decided = switchyard(ramp, "decide", NAME, "rollback", "--reason", "that was a test", "--yes")
+        assert "paused" in decided
+        assert eventually(lambda: weights(ramp) == {BLUE: 100, GREEN: 0}, within_s=PATIENCE_S), acting(ramp)
+        assert eventually(lambda: is_over(ramp), within_s=PATIENCE_S), acting(ramp)
+        answered.clear()
+        assert eventually(lambda: len(answered) >= 10, within_s=PATIENCE_S)
+        assert set(answered[1:]) == {BLUE}
+    plans = httpx.get(f"{ramp.url}/api/endpoints/chat/traffic/history", timeout=30).json()["plans"][:4][::-1]
+    assert [(it["weights"][GREEN], it["by"]) for it in plans] == [
+        (50, f"experiment {NAME}"),
+        (0, f"experiment {NAME}"),
+        (20, f"experiment {NAME}"),
+        (0, f"experiment {NAME}"),
+    ]
+    assert [it["generation"] for it in plans] == list(range(plans[0]["generation"], plans[0]["generation"] + 4))
+    assert plans[-1]["reason"].endswith("that was a test")
+
+
+def is_over(application: Application) -> bool:
+    """Whether a rollback is complete: the plan is everywhere, and the stop is lifted."""
+    told = acting(application)
+    return told is not None and told["stopped"] == []

@@ -1,0 +1,326 @@
+"""Three real routers with one real controller of experiments that acts, in front of fake deployments."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from app.config.schema import parse
+from app.experiments.report import Report
+from app.experiments.summary import Acting, Summary
+from app.ledger.controller_client import Answer
+from app.server.application import Router
+from app.upstream.target import RuntimeEnvironment
+from tests.support.fake_engine import Answer as Engine
+from tests.support.fake_engine import FakeEngine, chat, chunk, refuse, stream
+from tests.support.killer import MortalControl
+from tests.support.live_controller import LiveController
+from tests.support.load import Lane, Outcome, ask_all
+from tests.support.servers import ServerPool, free_port
+
+ROUTERS = 3
+PATIENCE_S = 60.0
+SAY = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+DONE = b"data: [DONE]"
+TRAFFIC = "/api/endpoints/chat/traffic"
+
+
+class OneOfThem:
+    """How one router reaches the controllers: always the same one, or one by chance, as a load balancer does."""
+
+    def __init__(self, rig: "ActingRig", number: int) -> None:
+        self._rig, self._number, self._random = rig, number, Random(number)
+
+    async def send(self, batch: bytes) -> bytes:
+        controllers = self._rig.controllers
+        number = (
+            self._number % len(controllers) if self._rig.is_partitioned else self._random.randrange(len(controllers))
+        )
+        return await controllers[number].send(batch)
+
+    async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        return await self._rig.controller.ask(method, path, query, body)
+
+
+class ActingRig:
+    """The experiment `first` on the endpoint `chat`: green against blue, with a ramp. A user is the header `x-user`.
+
+    Time passes with `advance`, for routers and the controller. `skewed_s`: how far each router's clock is ahead.
+    `cut_off`: a router that cannot reach blue, from the next delivery on.
+    """
+
+    def __init__(self, engines: dict[str, FakeEngine], url: str, base: Path) -> None:
+        self.blue, self.green = engines["blue"], engines["green"]
+        self.config: dict[str, Any] = {
+            "endpoints": {
+                "chat": {
+                    "tasks": ["chat"],
+                    "traffic": {"blue": 100, "green": 0},
+                    "sticky": {"by": "header", "name": "x-user"},
+                }
+            },
+            "deployments": {
+                name: {"url": f"{url}/{name}", "model": f"{name}-model", "tasks": ["chat"]}
+                for name in ("blue", "green")
+            },
+            "ledger": {"url": "ledger"},
+            "experiments": {
+                "first": {
+                    "state": "draft",
+                    "endpoint": "chat",
+                    "control": "blue",
+                    "treatments": ["green"],
+                    "primary": [{"metric": "ttft", "minimal_effect": 0.2}],
+                    "guardrails": [{"event": "error", "action": "rollback"}],
+                    "min_duration_s": 7200,
+                    "ramp": {"steps": [10, 50, 100], "hold_s": 600, "min_units": 10, "freeze_s": 3600},
+                }
+            },
+        }
+        self.skewed_s = [0.0] * ROUTERS
+        self.cut_off: int | None = None
+        self.control = MortalControl(self.config, self._deliver)
+        self.control.delivers_at_once = True
+        self._base = base
+        self.controllers = [LiveController(base, self.control)]
+        self.is_partitioned = False
+        self.routers = [
+            Router(
+                RuntimeEnvironment(internal_key="internal"),
+                random=Random(number),
+                control=self.control,
+                controller=OneOfThem(self, number),
+                send_every_s=0.02,
+                clock=partial(self._clock, number),
+            )
+            for number in range(ROUTERS)
+        ]
+        self.urls: list[str] = []
+        self.outcomes: list[Outcome] = []
+        """Of every request so far."""
+        self._users = count()
+
+    @property
+    def controller(self) -> LiveController:
+        """The first one."""
+        return self.controllers[0]
+
+    def another_controller(self) -> LiveController:
+        """On the same directory and control plane. Chance decides which one hears a batch, unless `is_partitioned`."""
+        controller = LiveController(self._base, self.control)
+        controller.ahead_s = self.controller.ahead_s
+        controller.configure(parse(self.control.config))
+        self.controllers.append(controller)
+        return controller
+
+    def _clock(self, router: int) -> float:
+        return time.time() + self.controller.ahead_s + self.skewed_s[router]
+
+    def _deliver(self, config: Any) -> None:
+        for number, router in enumerate(self.routers):
+            router.reconfigure(_without_blue(config) if number == self.cut_off else config)
+
+    def deploy(self, green: int | None = None, **experiment: Any) -> None:
+        """Applies a file, as `switchyard deploy` does: its traffic if given, else that which is applied."""
+        endpoint, section = self.config["endpoints"]["chat"], self.config["experiments"]["first"]
+        traffic = {"blue": 100 - green, "green": green} if green is not None else endpoint["traffic"]
+        self.config = {
+            **self.config,
+            "endpoints": {"chat": {**endpoint, "traffic": traffic}},
+            "experiments": {"first": {**section, "state": "running", **experiment}},
+        }
+        self.control.config = self.config
+        self.control.deliver()
+        for controller in self.controllers:
+            controller.configure(parse(self.config))
+
+    def advance(self, seconds: float) -> None:
+        """Lets time pass for routers and controllers."""
+        for controller in self.controllers:
+            controller.advance(seconds)
+
+    @property
+    def weight(self) -> int:
+        """Green's, as the control plane has it."""
+        weight: int = self.control.config["endpoints"]["chat"]["traffic"]["green"]
+        return weight
+
+    def shares(self) -> list[int]:
+        """Green's share on each router, stops included."""
+        return [_share(router) for router in self.routers]
+
+    def plans(self) -> list[str]:
+        """The plan that each router serves."""
+        return [router.state.snapshot.plans["chat"] for router in self.routers if router.state.snapshot is not None]
+
+    async def send(self, requests: int, *routers: int, at_once: int = 4) -> list[Outcome]:
+        """So many requests of as many new users, evenly through these routers; by default through all."""
+        urls = [self.urls[number] for number in routers or range(ROUTERS)]
+        each = [[_lane(next(self._users)) for _ in range(requests // len(urls))] for _ in urls]
+        answered = await asyncio.gather(
+            *(ask_all(url, lanes, at_once=at_once) for url, lanes in zip(urls, each, strict=True))
+        )
+        outcomes = [outcome for some in answered for outcome in some]
+        self.outcomes += outcomes
+        return outcomes
+
+    async def drive(self, holds: Callable[[], bool], *, requests: int = 60, seconds: float = 0.0) -> None:
+        """Sends requests until something holds; after each batch so much time passes."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < deadline, (await self.acting(), await self.report())
+            await self.send(requests)
+            await self.heard()
+            if seconds:
+                self.advance(seconds)
+                await self.heard()
+
+    async def heard(self) -> None:
+        """Once every router has sent what it has recorded, and heard what follows."""
+        await asyncio.sleep(0.2)
+
+    async def get(self, path: str, router: int = 0) -> Any:
+        async with httpx.AsyncClient(base_url=self.urls[router], timeout=30) as client:
+            return (await client.get(path)).raise_for_status()
+
+    async def report(self, requests: int = 0) -> Report:
+        """Once it has so many."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            answer = await self.get("/api/experiments/first/report")
+            report = msgspec.json.decode(answer.content, type=Report)
+            if sum(report.requests.values()) >= requests:
+                return report
+            assert time.monotonic() < deadline, report.requests
+            await asyncio.sleep(0.1)
+
+    async def acting(self) -> Acting:
+        summary = msgspec.json.decode((await self.get("/api/experiments/first")).content, type=Summary)
+        assert summary.acting is not None
+        return summary.acting
+
+    async def history(self) -> list[dict[str, Any]]:
+        """The endpoint's plans, the first one first."""
+        plans: list[dict[str, Any]] = (await self.get(f"{TRAFFIC}/history")).json()["plans"]
+        return plans[::-1]
+
+    async def decide(self, action: str, reason: str = "as agreed") -> httpx.Response:
+        """A manager's decision."""
+        seen = await self.get("/api/experiments/first")
+        async with httpx.AsyncClient(base_url=self.urls[1], timeout=30) as client:
+            return await client.post(
+                "/api/experiments/first/decision",
+                json={"action": action, "reason": reason},
+                headers={"if-match": seen.headers["etag"]},
+            )
+
+    async def put_traffic(self, green: int) -> httpx.Response:
+        """A manager's change of the traffic."""
+        seen = await self.get(TRAFFIC)
+        async with httpx.AsyncClient(base_url=self.urls[2], timeout=30) as client:
+            document = {"weights": {"blue": 100 - green, "green": green}, "reason": "by hand"}
+            return await client.put(TRAFFIC, json=document, headers={"if-match": seen.headers["etag"]})
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Waits without any request."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < deadline, await self.acting()
+            await asyncio.sleep(0.02)
+
+    def kinds(self, *kinds: str) -> list[str]:
+        """The first controller's entries of these kinds in the journal, in words."""
+        return [f"{it.kind}: {it.detail['text']}" for it in self.controller.journal if it.kind in kinds]
+
+
+def _share(router: Router) -> int:
+    snapshot = router.state.snapshot
+    assert snapshot is not None
+    stopped = snapshot.stops.get("chat", {})
+    return 0 if "green" in stopped else snapshot.config.endpoints["chat"].traffic["green"]
+
+
+def _without_blue(config: dict[str, Any]) -> dict[str, Any]:
+    deployments = config["deployments"]
+    unreachable = {**deployments["blue"], "url": f"http://127.0.0.1:{free_port()}"}
+    return {**config, "deployments": {**deployments, "blue": unreachable}}
+
+
+def _lane(user: int) -> Lane:
+    return Lane("openai", "/v1/chat/completions", SAY, DONE, True, {"x-user": f"user-{user}"})
+
+
+def after(seconds: float, answer: Engine = chat) -> Engine:
+    """The same stream, its first token so much later."""
+
+    def later(body: dict[str, Any]) -> Any:
+        text = ["Hel", "lo ", body["model"]]
+        return stream([seconds, *(chunk(it) for it in text), chunk("", finish_reason="stop"), "data: [DONE]\n\n"])
+
+    return later
+
+
+def some(share: float, first: Engine, other: Engine = chat) -> Engine:
+    """`first` for a share of the requests, spread evenly."""
+    asked = count(1)
+
+    def answer(body: dict[str, Any]) -> Any:
+        number = next(asked)
+        return (first if int(number * share) > int((number - 1) * share) else other)(body)
+
+    return answer
+
+
+def empty(body: dict[str, Any]) -> Any:
+    """An answer that says nothing."""
+    return stream([chunk(" \n"), chunk("", finish_reason="stop"), "data: [DONE]\n\n"])
+
+
+@asynccontextmanager
+async def watched(acting: ActingRig) -> AsyncIterator[set[tuple[int, ...]]]:
+    """Every combination of green's shares on the routers that there was while the block ran."""
+    seen: set[tuple[int, ...]] = set()
+
+    async def watch() -> None:
+        while True:
+            seen.add(tuple(acting.shares()))
+            await asyncio.sleep(0.001)
+
+    watching = asyncio.create_task(watch())
+    try:
+        yield seen
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+failing = refuse(500, "broken", kind="InternalServerError")
+
+
+@pytest.fixture
+def acting(engines: tuple[dict[str, FakeEngine], str], servers: ServerPool, tmp_path: Path) -> Iterator[ActingRig]:
+    """The experiment is a draft until it is deployed."""
+    fakes, url = engines
+    for fake in fakes.values():
+        fake.reset()
+    rig = ActingRig(fakes, url, tmp_path)
+    with ExitStack() as stack:
+        rig.deploy(state="draft")
+        rig.urls = [stack.enter_context(servers.host(router.app)) for router in rig.routers]
+        yield rig
+    for controller in rig.controllers:
+        controller.close()
+
+
+def failed(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Those that were not answered in full."""
+    return [it for it in outcomes if not it.is_whole]

@@ -1,0 +1,75 @@
+"""A treatment that is good ramps to all traffic by itself; whoever else changes the traffic takes over."""
+
+from tests.router.acting.conftest import ActingRig, after, failed, failing
+
+
+async def test_a_good_treatment_gets_all_traffic_step_by_step(acting: ActingRig) -> None:
+    acting.blue.answer, acting.green.answer = after(0.03), after(0.003)
+    acting.deploy()
+    await acting.drive(lambda: acting.weight == 10)
+    await acting.drive(lambda: acting.weight == 50, seconds=120)
+    begun = acting.controller.ahead_s
+    await acting.drive(lambda: acting.controller.ahead_s - begun > 1200, seconds=300)
+    told = await acting.acting()
+    assert (acting.weight, told.step, told.next_share) == (50, 1, 100)
+    assert told.waits_for == ["the decision to ship"]
+    assert (await acting.report()).primary[0].verdict == "better", "it may not before min_duration_s, however good"
+    acting.advance(7200)
+    await acting.drive(lambda: acting.shares() == [100, 100, 100], requests=12)
+    assert failed(acting.outcomes) == []
+    plans = await acting.history()
+    assert [it["weights"]["green"] for it in plans] == [0, 10, 50, 100]
+    assert [it["reason"] for it in plans[1:]] == ["step to 10 %", "step to 50 %", "step to 100 %"]
+    assert {it["by"] for it in plans[1:]} == {"experiment first"}
+    assert [it["generation"] for it in plans] == sorted({it["generation"] for it in plans})
+
+
+async def test_after_the_freeze_the_ramp_begins_again_and_a_manager_may_resume_before(acting: ActingRig) -> None:
+    acting.green.answer = failing
+    acting.deploy(green=10)
+    for number, begins_again in enumerate(("resume", "thaw"), 1):
+        await acting.drive(lambda: acting.weight == 0)
+        await acting.until(lambda number=number: len(acting.kinds("stop_lifted")) == number)  # type: ignore[misc]
+        told = await acting.acting()
+        assert (told.state, told.cause, told.until is not None) == ("paused", "alarm", True)
+        acting.advance(3000)
+        assert failed(await acting.send(60)) == []
+        await acting.heard()
+        assert acting.shares() == [0, 0, 0], "it is frozen"
+        if begins_again == "resume":
+            assert (await acting.decide("resume", "a new build")).status_code == 200
+        else:
+            acting.advance(700)
+        await acting.until(lambda: acting.shares() == [10, 10, 10])
+    reasons = [it["reason"] for it in await acting.history()]
+    assert [it for it in reasons if it] == [
+        *2 * ("green exceeds the guardrail error, at most 1.5 times control's rate", "step to 10 %")
+    ]
+    assert acting.kinds("decision") == ["decision: resume, by anonymous: a new build"]
+
+
+async def test_a_managers_change_of_the_traffic_pauses_the_ramp(acting: ActingRig) -> None:
+    acting.deploy()
+    await acting.drive(lambda: acting.shares() == [10, 10, 10])
+    assert (await acting.put_traffic(30)).status_code == 200
+    await acting.until(lambda: bool(acting.kinds("paused")))
+    told = await acting.acting()
+    assert (told.state, told.cause) == ("paused", "superseded")
+    await acting.drive(lambda: acting.controller.ahead_s > 3000, seconds=800)
+    assert acting.shares() == [30, 30, 30], "it stays where they put it"
+    assert (await acting.decide("resume", "go on from there")).status_code == 200
+    await acting.drive(lambda: acting.shares() == [50, 50, 50], seconds=300)
+
+
+async def test_a_file_with_other_traffic_pauses_the_ramp_and_one_with_the_same_does_not(acting: ActingRig) -> None:
+    acting.deploy()
+    await acting.drive(lambda: acting.shares() == [10, 10, 10])
+    acting.deploy(green=10)
+    await acting.heard()
+    assert ((await acting.acting()).state, acting.kinds("paused")) == ("running", [])
+    acting.deploy(green=20)
+    await acting.until(lambda: bool(acting.kinds("paused")))
+    told = await acting.acting()
+    assert (told.state, told.cause) == ("paused", "superseded")
+    assert told.text == "green 20 %: changed by a deployment of the configuration, not by this experiment"
+    assert (await acting.history())[-1]["by"] is None

@@ -1,0 +1,116 @@
+"""A treatment that is ill loses its traffic on every router, for the right reason; what both share moves nothing."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from app.control_plane import Delivery
+from tests.router.acting.conftest import ActingRig, after, empty, failed, failing, some
+from tests.support.fake_engine import Answer, chunk, stream
+
+GUARDRAILS = [
+    {"event": "error", "action": "rollback"},
+    {"event": "empty", "action": "rollback"},
+    {"event": "truncated", "tolerance": 1.25, "action": "rollback"},
+    {"event": "slow", "ttft_above_s": 0.5, "action": "rollback"},
+]
+
+
+def truncated(body: dict[str, Any]) -> Any:
+    return stream([chunk("Hel"), chunk("lo", finish_reason="length"), "data: [DONE]\n\n"])
+
+
+@pytest.mark.parametrize(
+    ("green", "event"),
+    [
+        (some(0.2, failing), "error"),
+        (empty, "empty"),
+        (some(0.5, truncated), "truncated"),
+        (after(0.6), "slow"),
+    ],
+    ids=["failing", "empty", "truncated", "slow"],
+)
+async def test_an_ill_treatment_is_rolled_back_for_the_right_reason(
+    acting: ActingRig, green: Answer, event: str
+) -> None:
+    acting.green.answer = green
+    acting.deploy(green=50, guardrails=GUARDRAILS)
+    served = acting.plans()
+    await acting.drive(lambda: acting.shares() == [0, 0, 0])
+    await acting.until(lambda: acting.weight == 0 and bool(acting.kinds("stop_lifted")))
+    told = await acting.acting()
+    assert (told.state, told.cause, told.stopped) == ("paused", "alarm", [])
+    assert told.text.startswith(f"green exceeds the guardrail {event}")
+    assert [it.event for it in (await acting.report()).guardrails if it.alarm] == [event]
+    assert [it.partition(":")[0] for it in acting.kinds("stop", "done", "stop_lifted")] == [
+        "stop",
+        "done",
+        "stop_lifted",
+    ]
+    delivered, rolled_back = (await acting.history())[1:]
+    assert (delivered["weights"]["green"], rolled_back["weights"]["green"]) == (50, 0)
+    assert rolled_back["reason"] == told.text
+    of_green = [it for it in failed(acting.outcomes) if it.headers["x-switchyard-plan"] in served]
+    assert failed(acting.outcomes) == of_green, "only green's own failures, before the stop"
+    asked = len(acting.green.requests)
+    assert failed(await acting.send(60)) == []
+    assert len(acting.green.requests) == asked
+
+
+async def test_a_treatment_that_hangs_is_stopped_while_it_hangs(acting: ActingRig) -> None:
+    acting.green.answer = lambda body: stream([3600.0])
+    acting.deploy(green=50, guardrails=[{"event": "slow", "ttft_above_s": 1.0, "action": "rollback"}])
+    requests = [asyncio.create_task(acting.send(3)) for _ in range(20)]
+    await acting.until(lambda: acting.shares() == [0, 0, 0])
+    assert (await acting.acting()).text.startswith("green exceeds the guardrail slow")
+    assert failed(await acting.send(30)) == [], "new requests do not hang"
+    for request in requests:
+        request.cancel()
+    await asyncio.gather(*requests, return_exceptions=True)
+
+
+@pytest.mark.parametrize("on_worse", ["pause", "rollback"])
+async def test_a_slower_treatment_is_worse_and_is_treated_as_configured(acting: ActingRig, on_worse: str) -> None:
+    acting.blue.answer, acting.green.answer = after(0.01), after(0.05)
+    acting.deploy(green=50, on_worse=on_worse)
+    await acting.drive(lambda: bool(acting.kinds("paused", "stop")))
+    told = await acting.acting()
+    assert (told.state, told.cause) == ("paused", "worse")
+    assert told.text == "green is worse than blue in ttft"
+    if on_worse == "rollback":
+        await acting.until(lambda: acting.weight == 0)
+        assert acting.shares() == [0, 0, 0]
+    else:
+        await acting.drive(lambda: acting.controller.ahead_s > 3000, seconds=700)
+        assert acting.shares() == [50, 50, 50]
+        assert acting.control.replaced == 0
+    assert failed(acting.outcomes) == []
+
+
+async def test_when_both_are_as_ill_nothing_moves(acting: ActingRig) -> None:
+    acting.deploy(green=50, guardrails=GUARDRAILS, ramp={"steps": [50, 100], "hold_s": 600, "min_units": 10})
+    await acting.send(60)
+    acting.blue.answer, acting.green.answer = (some(0.5, failing, some(0.5, empty)) for _ in "bg")
+    await acting.send(300)
+    await acting.heard()
+    report = await acting.report()
+    events = {it.event: it.events for it in report.guardrails}
+    assert min(*events["error"].values(), *events["empty"].values()) >= 20
+    assert acting.kinds("stop", "paused", "intent") == []
+    assert acting.shares() == [50, 50, 50]
+    assert (await acting.acting()).state == "running"
+
+
+async def test_a_router_that_cannot_reach_control_does_not_apply_the_stop(acting: ActingRig) -> None:
+    acting.cut_off = 0
+    acting.deploy(green=50, guardrails=GUARDRAILS)
+    await acting.send(90, 0)
+    assert (await acting.get("/ready")).json()["open_breakers"] == ["blue"]
+    acting.green.answer = empty
+    acting.control.delivery = Delivery.DELIVERING  # the plan does not follow yet
+    await acting.drive(lambda: acting.shares() == [0, 0, 0])
+    answered = [await acting.send(30, number) for number in range(3)]
+    by = [{it.headers["azureml-model-deployment"] for it in outcomes} for outcomes in answered]
+    assert by == [{"green"}, {"blue"}, {"blue"}], "better a stopped deployment than none"
+    assert [len(failed(outcomes)) for outcomes in answered] == [0, 0, 0]

@@ -1,0 +1,52 @@
+"""While an alarm comes, the ledger's directory is full, or a router's clock is wrong: the stop acts all the same."""
+
+from tests.router.acting.conftest import ActingRig, after, failed, failing
+from tests.support.failing_store import Disk
+
+
+async def test_a_stop_acts_while_the_directory_cannot_be_written(acting: ActingRig) -> None:
+    disk = Disk()
+    acting.controller.open_store = lambda url, base: disk
+    acting.controller.replaced()
+    acting.deploy(green=50)
+    await acting.send(30)
+    await acting.report(30)
+    disk.is_read_only = True
+    acting.green.answer = failing
+    acting.control.delivers_at_once = False
+    await acting.drive(lambda: acting.shares() == [0, 0, 0])
+    acting.advance(61)
+    await acting.until(lambda: acting.weight == 0)
+    acting.control.deliver()
+    await acting.heard()
+    assert acting.shares() == [0, 0, 0]
+    assert failed(await acting.send(60)) == []
+    report = await acting.report(len(acting.outcomes))
+    assert [it for it in report.warnings if it.startswith("The ledger's directory has failed for ")] != []
+    assert "No space left on device" in report.warnings[0]
+    told = await acting.acting()
+    assert (told.state, told.cause) == ("paused", "alarm")
+    disk.is_read_only = False
+    acting.advance(61)
+    acting.controller.replaced(killed=True)
+    await acting.send(3)
+    report = await acting.report(len(acting.outcomes))
+    assert (report.warnings, sum(report.rows_lost.values())) == ([], 0)
+    assert acting.shares() == [0, 0, 0]
+    assert (await acting.acting()).cause == "alarm", "the journal has it now"
+
+
+async def test_a_router_whose_clock_is_off_changes_nothing_but_a_warning(acting: ActingRig) -> None:
+    acting.skewed_s[1] = 5.0
+    acting.blue.answer, acting.green.answer = after(0.03), after(0.003)
+    acting.deploy(min_duration_s=1)
+    await acting.drive(lambda: acting.shares() == [50, 50, 50], seconds=150)
+    report = await acting.report(len(acting.outcomes))
+    assert sum(report.requests.values()) == len(acting.outcomes)
+    (warning,) = report.warnings
+    assert warning.startswith("The clock of router ")
+    assert " s ahead of the controller's" in warning
+    acting.green.answer = failing
+    await acting.drive(lambda: acting.shares() == [0, 0, 0])
+    assert (await acting.acting()).text.startswith("green exceeds the guardrail error")
+    assert failed(await acting.send(60)) == []

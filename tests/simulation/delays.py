@@ -1,0 +1,221 @@
+"""How many requests a bad treatment gets before it is stopped: the real controller under the default ramp.
+
+Made-up routers send it encoded batches and apply the stops of its acknowledgements; it moves the traffic of a control
+plane in memory. Only the requests are drawn.
+"""
+
+import asyncio
+import math
+import tempfile
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.config.experiments import Experiment
+from app.config.schema import Config, parse
+from app.experiments.acting.changes import carry_out
+from app.experiments.analysis.analysis import Analysis
+from app.experiments.analysis.pace import Pace
+from app.experiments.columns import Tables
+from app.experiments.controller import Controller
+from app.ledger.plans import plan_of
+from app.ledger.wire import Failure, Finish, Flag, Plan, Row, Start, decode_acknowledgement, encode
+from tests.simulation.pool import generator, spread
+from tests.simulation.ramps import RATES, TOLERANCES
+from tests.support.exposures import batch, row, start
+from tests.support.failing_store import Disk
+from tests.support.fake_control_plane import MemoryControl
+from tests.support.project import ROOT
+
+ROUTERS = 3
+PER_S = 100 / 3
+"""Requests of the endpoint: 20,000 in the 600 seconds of a step, as the design has it."""
+
+BEGIN = 1_800_000_000.0
+LONGEST_S = 4 * 600.0
+
+
+@dataclass(frozen=True)
+class Ill:
+    """A treatment with a rate of one event that is not control's. `design`: the median that the design measured."""
+
+    name: str
+    event: str
+    rate: float
+    design: float | None
+    every_s: float = 1.0
+    """How often each router sends; less often where hundreds of requests are needed anyway."""
+
+
+ILL = (
+    Ill("fails always", "error", 1.0, 3),
+    Ill("fails 10 % of the time", "error", 0.1, 46),
+    Ill("fails 2.5 % of the time", "error", 0.025, None, 10.0),
+    Ill("fails 2 % of the time", "error", 0.02, 1_027, 10.0),
+    Ill("says nothing half of the time", "empty", 0.5, 6),
+    Ill("truncates 1.6 times as many answers", "truncated", 1.6 * RATES["truncated"], 1_722, 10.0),
+    Ill("is slow twice as often", "slow", 2 * RATES["slow"], 2_303, 10.0),
+)
+
+
+@dataclass(frozen=True)
+class Delay:
+    """`treated`: its requests until the last router has stopped; infinite if none did. `share`: what it had then."""
+
+    treated: float
+    share: int
+
+
+def documented() -> dict[str, float]:
+    """The medians in the table of docs/experiments.md."""
+    lines = (ROOT / "docs" / "experiments.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("| ")]
+    names = {ill.name for ill in ILL}
+    return {row[0]: float(row[2].split()[0].replace(",", "")) for row in cells if row[0] in names}
+
+
+def declared() -> dict[str, Any]:
+    """The default ramp, four guardrails at 0.25 % each."""
+    guardrails = [
+        {"event": event, "tolerance": limit, "action": "rollback"} | ({"ttft_above_s": 10.0} if event == "slow" else {})
+        for event, limit in TOLERANCES.items()
+    ]
+    chat = {"tasks": ["chat"], "traffic": {"blue": 99, "green": 1}}
+    return {
+        "endpoints": {"chat": chat},
+        "deployments": {name: {"app": name, "model": name} for name in ("blue", "green")},
+        "experiments": {
+            "ramp": {
+                "endpoint": "chat",
+                "control": "blue",
+                "treatments": ["green"],
+                "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+                "guardrails": guardrails,
+                "alpha_guardrails": 0.01,
+                "ramp": {},
+            }
+        },
+    }
+
+
+class _Still(Pace):
+    """No looks at metrics: guardrails alone decide here."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0.0)
+
+    def allows(self) -> bool:
+        return False
+
+
+def _analysis(name: str, experiment: Experiment, config: Config, tables: Tables, started_at: float) -> Analysis:
+    return Analysis(name, experiment, config, tables, started_at, pace=_Still())
+
+
+class _Run:
+    """One ramp."""
+
+    def __init__(self, ill: Ill, rng: np.random.Generator) -> None:
+        self.ill, self.rng, self.now = ill, rng, BEGIN
+        self.control = MemoryControl(declared(), lambda config: None)
+        self.control.delivers_at_once = True
+        self.treated = self.sequence = 0
+        self.numbers, self.stopped = [0] * ROUTERS, [False] * ROUTERS
+
+    async def until_stopped(self, directory: Path) -> Delay:
+        router, config, known = 0, parse(self.control.config), None
+        controller = Controller(
+            config.ledger,
+            base=directory,
+            analysis_factory=_analysis,
+            clock=lambda: self.now,
+            can_move=True,
+            open_store=lambda url, base: disk,
+        )
+        disk = Disk()
+        while not all(self.stopped) and self.now < BEGIN + LONGEST_S:
+            if self.control.config is not known:
+                known = self.control.config
+                config = parse(known)
+                controller.configure(config)
+            self._send(controller, router, config)
+            controller.tick()
+            for change in controller.changes():
+                if not any(self.stopped):  # what the stops do is measured, not the plan after them
+                    controller.changed(change, await carry_out(self.control, change, self.now))
+            self.now += self.ill.every_s / ROUTERS
+            router = (router + 1) % ROUTERS
+        return Delay(self.treated if all(self.stopped) else math.inf, config.endpoints["chat"].traffic["green"])
+
+    def _send(self, controller: Controller, router: int, config: Config) -> None:
+        """What came to one router since it sent last."""
+        endpoint = config.endpoints["chat"]
+        plan = Plan("chat", plan_of("chat", endpoint).id, dict(endpoint.traffic))
+        count = int(self.rng.poisson(PER_S * self.ill.every_s / ROUTERS))
+        share = 0.0 if self.stopped[router] else endpoint.traffic["green"] / 100
+        green = self.rng.random(count) < share
+        self.treated += int(green.sum())
+        events = {
+            event: self.rng.random(count) < np.where(green & (event == self.ill.event), self.ill.rate, rate)
+            for event, rate in RATES.items()
+        }
+        requests = [
+            self._request(int(green[place]), frozenset(event for event, of in events.items() if of[place]))
+            for place in range(count)
+        ]
+        starts, rows = [start for start, _ in requests], [row for _, row in requests]
+        self.numbers[router] += 1
+        sent = batch(
+            self.numbers[router], f"router-{router}", plans=[plan], starts=starts, rows=rows, sent_at=self.now, oldest=1
+        )
+        heard = decode_acknowledgement(controller.ingest(encode(sent)))
+        self.stopped[router] |= bool(heard.stops)
+
+    def _request(self, arm: int, happened: frozenset[str]) -> tuple[Start, Row]:
+        """One of a user of its own."""
+        self.sequence += 1
+        number = self.sequence
+        common = {"at": self.now, "unit": number, "assigned": arm}
+        fields: dict[str, Any] = {"served": arm, "flags": Flag.EMPTY if "empty" in happened else 0}
+        fields["finish"] = Finish.LENGTH if "truncated" in happened else Finish.STOP
+        fields["ttft_s"] = 12.0 if "slow" in happened else 0.25
+        if "error" in happened:
+            fields = {"served": -1, "status": 502, "error": Failure.UNREACHABLE, "finish": 0, "ttft_s": None}
+        return start(number, **common), row(number, **common, **fields)
+
+
+def delay(ill: Ill, seed: int) -> Delay:
+    """Of one ramp."""
+    with tempfile.TemporaryDirectory() as directory:
+        return asyncio.run(_Run(ill, generator(f"delays {ill.name}", seed)).until_stopped(Path(directory)))
+
+
+def _part(ill: Ill, seeds: range) -> list[Delay]:
+    return [delay(ill, seed) for seed in seeds]
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Of several ramps: the share that was stopped; of the treatment's requests the median and the ninth tenth; of its
+    share of the traffic then the median."""
+
+    stopped: float
+    median: float
+    ninth_tenth: float
+    share: float
+
+
+def delays(executor: Executor, ill: Ill, count: int) -> Delays:
+    """Of `count` ramps."""
+    found = [it for part in spread(executor, partial(_part, ill), count) for it in part]
+    treated, shares = [it.treated for it in found], [it.share for it in found]
+    return Delays(
+        stopped=float(np.isfinite(treated).mean()),
+        median=float(np.median(treated)),
+        ninth_tenth=float(np.quantile(treated, 0.9, method="higher")),
+        share=float(np.median(shares)),
+    )
