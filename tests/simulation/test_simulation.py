@@ -159,6 +159,8 @@ def test_the_real_controller_stops_a_bad_treatment_about_as_soon(executor: Execu
     assert found.stopped == 1
     if ill.design is not None:
         assert ill.design / 3 <= found.median <= 3 * ill.design
+    documented = delays.documented()[ill.name]
+    assert documented / 3 <= found.median <= 3 * documented
 
 
 @pytest.mark.parametrize("row", shadows.ROWS, ids=lambda row: row.name)

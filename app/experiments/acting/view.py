@@ -46,8 +46,8 @@ def next_sentence(state: State, facts: Facts, now: float) -> str:
         return f"{facts.report.next} The ramp is at its end."
     if not step.waits_for:
         return f"Next: {step.share} %."
-    since = f"{shares.treated(shares.of_arms(facts.traffic, facts.experiment), facts.experiment)} % " + (
-        f"since {words.moment(state.since, now)}; " if state.since else ""
+    since = f"{shares.treated(shares.of_arms(facts.traffic, facts.experiment), facts.experiment)} %" + (
+        f" since {words.moment(state.since, now)}; " if state.since else "; "
     )
     return f"Next: {since}{step.share} % waits for {'; '.join(step.waits_for)}."
 
