@@ -49,7 +49,7 @@ def callers_document(since: float, uses: Iterable[tuple[str, str, Use]]) -> dict
     """Every caller's use since `since` (Unix seconds). A caller that is None stands for all that are not counted
     apart."""
     return {
-        "view": "this router alone: each counts the requests that it has finished since it started",
+        "view": "this router alone: each router counts what it has answered since it started",
         "since": since,
         "callers": [{"caller": caller or None, "endpoint": endpoint, **asdict(use)} for caller, endpoint, use in uses],
     }

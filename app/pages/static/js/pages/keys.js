@@ -73,7 +73,7 @@ function everybody({ since, callers, view }) {
   const heads = ["Endpoint", "Requests", "Failed", "Prompt tokens", "Answer tokens", "Last"];
   return [
     h("h2", {}, "What callers use"),
-    h("p", { class: "hint" }, `Since ${start}. The view of ${view}.`),
+    h("p", { class: "hint" }, `Since ${start}, counted by ${view}.`),
     callers.length
       ? h(
           "div",

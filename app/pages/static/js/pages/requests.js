@@ -1,9 +1,11 @@
 // One request by its id: who answered, why, and how it went.
 
-import { h } from "../dom.js";
+import { h, svg } from "../dom.js";
 import { seconds } from "../playground/card.js";
 
 export const title = "Requests";
+
+const THUMB = "M7 11v9H3v-9zM7 11l4-8c1.7 0 2.6 1 2.6 2.4L13 9h6.2c1.2 0 2 1 1.8 2.2l-1.3 7c-.2 1-1 1.8-2 1.8H7";
 
 const REASONS = {
   traffic: "drawn by the traffic's percentages",
@@ -124,9 +126,9 @@ function feedback(declared, id, { api, announce }) {
         }
       };
       const buttons = [
-        [true, "👍", "up"],
-        [false, "👎", "down"],
-      ].map(([value, sign, words]) => h("button", { type: "button", "aria-pressed": "false", "data-value": String(value), "aria-label": `${metric}: thumb ${words}`, on: { click: () => give(value) } }, sign));
+        [true, "up"],
+        [false, "down"],
+      ].map(([value, way]) => h("button", { type: "button", class: way, "aria-pressed": "false", "data-value": String(value), "aria-label": `${metric}: thumb ${way}`, on: { click: () => give(value) } }, svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: THUMB }))));
       return h("p", {}, h("strong", {}, metric), " ", buttons, " ", said);
     }),
   );

@@ -33,7 +33,7 @@ function taskOf(path) {
 // --- Literals ---
 
 // What cannot be seen, or turns the direction of writing, is written as an escape.
-const INVISIBLE = /[\p{Cc}\p{Cf}\p{Cn}\p{Co}\p{Cs}\p{Zl}\p{Zp}]/gu;
+const INVISIBLE = /(?! )[\p{C}\p{Z}]/gu;
 const hex = (code, digits) => code.toString(16).padStart(digits, "0");
 const utf16 = (character) => [...Array(character.length).keys()].map((i) => `\\u${hex(character.charCodeAt(i), 4)}`).join("");
 

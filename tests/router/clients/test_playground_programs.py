@@ -1,0 +1,271 @@
+"""The programs that the playground shows, executed: each SDK sends the engine what the page sends."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import JSONResponse, Response
+
+from app.access.api_keys import create
+from app.access.key_file import append
+from app.engine.model import Model
+from tests.router.conftest import Rig
+from tests.support.fake_engine import CARD, CONTEXT, USAGE, FakeEngine, chunk, frame, speaks, stream
+from tests.support.page_modules import call
+from tests.support.program_runner import ProgramFailed, ProgramRunner, program_runner
+from tests.support.samples import tokenizer
+
+URL = "http://router"
+TOKENS = list(range(9))
+"""What the engine makes of every prompt."""
+
+MODEL = Model.build(tokenizer().to_str(), eos_ids=[0], max_len=CONTEXT)
+PROMPT = 'it\'s "quoted" $(echo no) `no` \\ \\n {x} %s\n\nEOF 😀 עברית \u202e\u2028 </script>'
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Adds 'two' \"numbers\"",
+            "parameters": {"type": "object", "properties": {"a": {"type": "number"}, "signed": {"const": True}}},
+        },
+    }
+]
+SCHEMA = {
+    "type": "object",
+    "properties": {"answer": {"type": "string", "enum": ["ja'", None]}},
+    "additionalProperties": False,
+}
+PNG = "data:image/png;base64,iVBORw0KGgo="
+CHAT = {"endpoint": "chat", "task": "chat", "prompt": PROMPT, "deployment": "green"}
+OPTIONS = {"system": "Be \"brief\"\n'now'", "temperature": "0.5", "seed": "7", "maxTokens": "20"}
+
+FORMS: dict[str, dict[str, Any]] = {
+    "tools": {**CHAT, **OPTIONS, "tools": json.dumps(TOOLS), "probabilities": True},
+    "schema": {**CHAT, **OPTIONS, "schema": json.dumps(SCHEMA)},
+    "both": {**CHAT, "tools": json.dumps(TOOLS), "schema": '{"type": "object"}', "maxTokens": "20"},
+    "image": {**CHAT, "image": PNG, "maxTokens": "20"},
+    "plain": {**CHAT, "deployment": None},
+    "completion": {**CHAT, "task": "completions", **OPTIONS, "probabilities": True},
+    "embeddings": {"endpoint": "embed", "task": "embeddings", "deployment": "mini", "prompt": f"{PROMPT}\nyou"},
+}
+SDKS = ["curl", "openai", "azure", "databricks", "tgi", "friendli", "anthropic"]
+WITHOUT = {
+    ("completion", "azure"),
+    ("completion", "anthropic"),
+    *(("embeddings", it) for it in ("tgi", "friendli", "anthropic")),
+}
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[ProgramRunner]:
+    with program_runner() as runner:
+        yield runner
+
+
+def answers(engine: FakeEngine) -> Any:
+    """An engine that answers every route as vLLM does, as far as the SDKs read it."""
+
+    def message(body: Mapping[str, Any]) -> Response:
+        start: dict[str, Any] = {
+            "id": "m",
+            "type": "message",
+            "role": "assistant",
+            "model": "m",
+            "content": [],
+            "stop_reason": None,
+        }
+        usage = {"input_tokens": 9, "output_tokens": 3}
+        block = {"type": "text", "text": ""}
+        events: list[dict[str, Any]] = [
+            {"type": "message_start", "message": {**start, "usage": usage}},
+            {"type": "content_block_start", "index": 0, "content_block": block},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hello"}},
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
+            {"type": "message_stop"},
+        ]
+        return stream([f"event: {it['type']}\n{frame(it)}" for it in events])
+
+    def chat(body: Mapping[str, Any]) -> Response:
+        if body.get("stream"):
+            last = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": []}
+            frames = [chunk("hello"), chunk("", finish_reason="stop"), frame({**last, "usage": USAGE})]
+            return stream([*frames, "data: [DONE]\n\n"])
+        choices = [{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]
+        head = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
+        return JSONResponse({**head, "choices": choices, "usage": USAGE})
+
+    def completion(body: dict[str, Any]) -> Response:
+        if body.get("return_token_ids"):
+            return speaks(MODEL, "hello", eos=[0])(body)
+        choice = {"index": 0, "text": "hello", "finish_reason": "stop", "logprobs": None}
+        head = {"id": "c", "object": "text_completion", "created": 1, "model": "m"}
+        if body.get("stream"):
+            return stream(
+                [
+                    frame({**head, "choices": [choice]}),
+                    frame({**head, "choices": [], "usage": USAGE}),
+                    "data: [DONE]\n\n",
+                ]
+            )
+        return JSONResponse({**head, "choices": [choice], "usage": USAGE})
+
+    def embeddings(body: Mapping[str, Any]) -> Response:
+        vector = "AACAPwAAAMA=" if body.get("encoding_format") == "base64" else [1.0, -2.0]
+        data = [{"object": "embedding", "index": i, "embedding": vector} for i in range(len(body["input"]))]
+        return JSONResponse({"id": "e", "object": "list", "model": "m", "created": 1, "data": data, "usage": USAGE})
+
+    def tokens(body: Mapping[str, Any]) -> Response:
+        return JSONResponse({"count": 9, "max_model_len": CONTEXT, "tokens": TOKENS})
+
+    routes = {
+        "/v1/messages": message,
+        "/v1/chat/completions": chat,
+        "/v1/completions": completion,
+        "/v1/embeddings": embeddings,
+        "/tokenize": tokens,
+    }
+    return lambda body: routes[engine.paths[-1]](body)
+
+
+@pytest.fixture
+def answering(rig: Rig) -> Rig:
+    for engine in (rig.blue, rig.green, rig.mini):
+        engine.card, engine.answer = CARD, answers(engine)
+    return rig
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+    """The page's request of each form, and the programs by SDK."""
+    made = {}
+    for name, form in FORMS.items():
+        made[name] = call("request", form), {it["id"]: it for it in call("snippets", form, URL)}
+    return made
+
+
+def received(rig: Rig, task: str) -> dict[str, Any]:
+    """The last request that an engine got, apart from counts of tokens; forgets all."""
+    engines = (rig.blue, rig.green, rig.mini)
+    found = [it for engine in engines for it in zip(engine.paths, engine.requests, strict=True) if it[0] != "/tokenize"]
+    for engine in engines:
+        engine.paths.clear()
+        engine.requests.clear()
+    ((_, body),) = found
+    return body
+
+
+@pytest.mark.parametrize("sdk", SDKS)
+@pytest.mark.parametrize("name", FORMS)
+def test_every_program_sends_the_engine_what_the_page_sends(
+    answering: Rig, runner: ProgramRunner, programs: Any, name: str, sdk: str
+) -> None:
+    request, by_sdk = programs[name]
+    program = by_sdk[sdk]
+    code = program["code"].replace(URL, answering.url)
+    if (name, sdk) in WITHOUT:
+        assert (program["left"], program["code"].count("\n")) == (["*"], 1)
+        assert program["code"].startswith("# ")
+        return
+    page = httpx.post(answering.url + request["path"], json=request["body"], headers=request["headers"])
+    assert page.status_code == 200, page.text
+    sent = received(answering, name)
+    printed = shell(code) if sdk == "curl" else runner.run(code)
+    got = received(answering, name)
+    assert ("hello" if name != "embeddings" else "2") in printed
+    left = {it.partition(" ")[0] for it in program["left"]}
+    assert all(f"{it}" in program["code"].partition("client = ")[0] for it in left), "a comment names what is left out"
+    assert got == expected(sdk, sent, left)
+    assert left <= LEFT[sdk], "no more is left out than has to be"
+
+
+LEFT: Mapping[str, set[str]] = {
+    "curl": set(),
+    "openai": set(),
+    "azure": set(),
+    "databricks": {"stream", "stream_options"},
+    "tgi": {"stream_options", "response_format"},
+    "friendli": {"response_format"},
+    "anthropic": {"seed", "logprobs", "top_logprobs", "stream_options"},
+}
+
+
+def expected(sdk: str, sent: dict[str, Any], left: set[str]) -> dict[str, Any]:
+    """What the engine gets from the SDK where it gets `sent` from the page."""
+    body = {name: value for name, value in sent.items() if name not in left}
+    schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
+    if "input" in body:
+        encodings = {"openai": "base64", "azure": "float"}
+        return body | ({"encoding_format": encodings[sdk]} if sdk in encodings else {})
+    if "prompt" in body and sdk in ("databricks", "tgi", "friendli"):  # where the router counts the prompt's tokens
+        if sdk == "databricks":
+            return {**body, "prompt": [TOKENS]}
+        body.pop("stream_options", None)
+        own = {"n": 1, "logprobs": 0} if sdk == "tgi" else {}
+        tokens = {"prompt": MODEL.encode(body["prompt"]), "return_token_ids": True, "return_tokens_as_token_ids": True}
+        return {**body, **tokens, **own}
+    if sdk in ("tgi", "friendli"):
+        body.pop("response_format", None)
+        default = {"temperature": 1.0} if sdk == "friendli" else {}
+        return {**default, **body, **({"structured_outputs": {"json": schema}} if schema else {})}
+    if sdk == "anthropic":
+        return anthropic_body(body)
+    return body
+
+
+def anthropic_body(body: dict[str, Any]) -> dict[str, Any]:
+    """The same request in Anthropic's words."""
+    system = [it["content"] for it in body["messages"] if it["role"] == "system"]
+    messages = [it for it in body["messages"] if it["role"] != "system"]
+    made: dict[str, Any] = {"max_tokens": 1024, **body, "messages": messages}
+    if system:
+        (made["system"],) = system
+    if isinstance(messages[0]["content"], list):
+        source = {"type": "base64", "media_type": "image/png", "data": PNG.partition(",")[2]}
+        text = messages[0]["content"][0]
+        made["messages"] = [{"role": "user", "content": [text, {"type": "image", "source": source}]}]
+    if "tools" in made:
+        function = TOOLS[0]["function"]
+        assert isinstance(function, dict)
+        names = {"name": "name", "description": "description", "input_schema": "parameters"}
+        made["tools"] = [{mine: function[theirs] for mine, theirs in names.items()}]
+    if (format := made.pop("response_format", None)) is not None:
+        made["output_config"] = {"format": {"type": "json_schema", "schema": format["json_schema"]["schema"]}}
+    return made
+
+
+def shell(code: str, **variables: str) -> str:
+    """What the program prints in a shell."""
+    assert shutil.which("curl"), "curl is not installed"
+    environment = {**os.environ, **variables}
+    ran = subprocess.run(["sh", "-c", code], capture_output=True, text=True, timeout=60, env=environment)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.parametrize("sdk", SDKS)
+def test_every_program_takes_its_key_from_the_environment(
+    answering: Rig, runner: ProgramRunner, programs: Any, sdk: str, tmp_path: Path
+) -> None:
+    key, record = create("ann")
+    append(tmp_path / "keys.yaml", record.line)
+    answering.change(access={"keys_file": str(tmp_path / "keys.yaml")})
+    code = programs["plain"][1][sdk]["code"].replace(URL, answering.url)
+    assert key not in code
+    if sdk == "curl":
+        assert "invalid_api_key" in shell(code, SWITCHYARD_API_KEY="sk-another")
+        assert "hello" in shell(code, SWITCHYARD_API_KEY=key)
+        return
+    with pytest.raises(ProgramFailed):
+        runner.run(f'import os\nos.environ["SWITCHYARD_API_KEY"] = "sk-another"\n{code}')
+    try:
+        assert "hello" in runner.run(f'import os\nos.environ["SWITCHYARD_API_KEY"] = "{key}"\n{code}')
+    finally:
+        runner.run('import os\ndel os.environ["SWITCHYARD_API_KEY"]')

@@ -1,0 +1,291 @@
+"""The playground's scripts that need no browser, in Node: differences, events, answers, requests, literals."""
+
+import ast
+import json
+import shlex
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.support.page_modules import PageError, call, call_all
+
+# One run of Node takes many cases: to start it takes longer than they do.
+batches = settings(
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+WORDS = st.lists(st.sampled_from(["a", "b", "c", " ", "\n", ",", "日本", "é", "😀"]), max_size=30).map("".join)
+HOSTILE = [
+    "",
+    "'",
+    '"',
+    "'''\"\"\"",
+    "\\",
+    "\\\\'",
+    "it's $(rm -rf /) `id` ${HOME} $HOME !! %s {x} {{}}",
+    "line\nline\r\ntab\tnull\x00bell\x07escape\x1b[31m",
+    "😀 日本 עברית \u202eevil\u202c \u2028\u2029 \ufeff \U000e0001",
+    "<img src=x onerror=alert(1)></script>",
+    "EOF\nEOF\n'\n--data-raw @/etc/passwd",
+    "-n",
+    "\\u0041\\x41\\N{BULLET}\\",
+    "\\\n\\",
+]
+TEXT = st.text(st.characters(exclude_categories=["Cs", "Cn"])) | st.sampled_from(HOSTILE)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(-(2.0**53), 2.0**53) | TEXT,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(TEXT.filter(lambda it: it != "__proto__"), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+# --- diff.js ---
+
+
+def common(a: list[str], b: list[str]) -> int:
+    """The length of the longest common subsequence, by the textbook's table."""
+    row = [0] * (len(b) + 1)
+    for left in a:
+        before = 0
+        for index, right in enumerate(b, 1):
+            before, row[index] = row[index], before + 1 if left == right else max(row[index], row[index - 1])
+    return row[-1]
+
+
+@batches
+@given(st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=100))
+def test_a_difference_has_both_texts_and_the_fewest_changes(pairs: list[tuple[str, str]]) -> None:
+    differences = call_all([("diff", pair) for pair in pairs])
+    words = call_all([("words", (text,)) for pair in pairs for text in pair])
+    for (before, after), pieces, a, b in zip(pairs, differences, words[::2], words[1::2], strict=True):
+        assert "".join(it["text"] for it in pieces if it["kind"] != "added") == before == "".join(a)
+        assert "".join(it["text"] for it in pieces if it["kind"] != "removed") == after == "".join(b)
+        assert all(it["text"] for it in pieces)
+        kinds = [it["kind"] for it in pieces]
+        assert not {("same", "same"), ("added", "removed")} & set(pairwise(kinds))
+    same = [[it["text"] for it in pieces if it["kind"] == "same"] for pieces in differences]
+    kept = iter(call_all([("words", (text,)) for texts in same for text in texts]))
+    for texts, a, b in zip(same, words[::2], words[1::2], strict=True):
+        assert sum(len(next(kept)) for _ in texts) == common(a, b)
+
+
+def test_words_are_the_units_also_where_no_spaces_are() -> None:
+    assert call("words", "It's 3.5 naïve_x, 日本語だ!") == [
+        "It", "'", "s", " ", "3", ".", "5", " ", "naïve_x", ",", " ", "日", "本", "語", "だ", "!",
+    ]  # fmt: skip
+    assert call("diff", "the quick brown fox", "the slow brown fox") == [
+        {"kind": "same", "text": "the "},
+        {"kind": "removed", "text": "quick"},
+        {"kind": "added", "text": "slow"},
+        {"kind": "same", "text": " brown fox"},
+    ]
+
+
+def test_likeness_is_the_share_of_words_that_stay() -> None:
+    cases = [("", ""), ("a b", "a b"), ("a b", "a c"), ("a", "b"), ("a", "")]
+    assert call_all([("likeness", case) for case in cases]) == [1, 1, 0.5, 0, 0]
+
+
+def test_long_texts_that_have_nothing_in_common_are_compared_at_once() -> None:
+    before, after = (" ".join(f"{letter}{n}" for n in range(20_000)) for letter in "ab")
+    pieces = call("diff", f"same {before} same", f"same {after} same")
+    assert [it["kind"] for it in pieces] == ["same", "removed", "added", "same"]
+    assert pieces[1]["text"] == before
+
+
+# --- events.js ---
+
+
+EVENTS = st.lists(TEXT, min_size=1, max_size=5)
+CUTS = st.lists(st.integers(0, 400), max_size=6)
+
+
+@batches
+@given(st.lists(st.tuples(EVENTS, st.sampled_from(["\n", "\r\n", "\r"]), CUTS), min_size=1, max_size=30))
+def test_events_are_the_same_however_the_stream_is_cut(cases: list[tuple[list[str], str, list[int]]]) -> None:
+    calls, wanted = [], []
+    for texts, end, cuts in cases:
+        lines = [[part.replace("\r", " ") for part in text.replace("\r\n", "\n").split("\n")] for text in texts]
+        lines = [[line[1:] if line.startswith(" ") else line for line in event] for event in lines]
+        whole = f": hello{end}{end}"
+        for number, event in enumerate(lines):
+            whole += f"id: {number}{end}" + "".join(f"data: {line}{end}" for line in event) + end
+        places = sorted({min(cut, len(whole)) for cut in cuts})
+        pieces = [whole[a:b] for a, b in zip([0, *places], [*places, len(whole)], strict=True)]
+        # The end of the last line is certain once something follows it.
+        calls.append(("events", ([*pieces, ": end"],)))
+        wanted.append(["\n".join(event) for event in lines])
+    assert call_all(calls) == wanted
+
+
+def test_an_event_without_a_space_or_with_a_byte_order_mark_is_read_and_an_unfinished_one_is_not() -> None:
+    assert call("events", ["\ufeffdata:a\n\ndata\n\nevent: x\n\ndata:  b\n\ndata: c"]) == ["a", "", " b"]
+
+
+# --- answer.js ---
+
+
+def chunk(content: str = "", **fields: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": content}, **fields}]}
+
+
+def test_an_answers_times_and_tokens_are_those_of_its_stream() -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 5}
+    events = [(150, chunk()), (200, chunk("Hel")), (300, chunk("lo")), (1200, chunk(" you", finish_reason="stop"))]
+    answer = call("answer", 100, [*events, (1300, {"choices": [], "usage": usage}), (1300, "[DONE]")])
+    assert (answer["text"], answer["finish"], answer["usage"], answer["failure"]) == ("Hello you", "stop", usage, None)
+    assert (answer["firstTokenMs"], answer["tokens"], answer["tokensPerSecond"]) == (100, 5, 4)
+    assert not answer["hasProbabilities"]
+
+
+def test_without_an_event_there_are_no_times() -> None:
+    answer = call("answer", 100, [(200, chunk())])
+    assert (answer["firstTokenMs"], answer["tokens"], answer["tokensPerSecond"]) == (None, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("event", "failure"),
+    [({"error": {"message": "out of memory"}}, "out of memory"), ("{", "The stream has an event that is not JSON")],
+)
+def test_a_failure_in_the_stream_is_kept_with_what_came_before(event: Any, failure: str) -> None:
+    answer = call("answer", 0, [(1, chunk("Half")), (2, event)])
+    assert (answer["text"], answer["failure"]) == ("Half", failure)
+
+
+def test_tokens_of_both_formats_are_pieces_unless_they_are_parts_of_characters() -> None:
+    top = [{"token": "a", "logprob": -0.1}, {"token": "b", "logprob": -2.5}]
+    chat = {
+        "content": [
+            {"token": "a", "logprob": -0.1, "top_logprobs": top},
+            {"token": " c", "logprob": -1, "top_logprobs": []},
+        ]
+    }
+    half = {"content": [{"token": "\ufffd", "logprob": -0.5}, {"token": "\ufffd", "logprob": -0.2}]}
+    text = {"tokens": ["d"], "token_logprobs": [-0.3], "top_logprobs": [{"d": -0.3, "e": -1.5}]}
+    events = [(1, chunk("a c", logprobs=chat)), (2, chunk("😀", logprobs=half))]
+    events.append((3, {"choices": [{"index": 0, "text": "d", "logprobs": text}]}))
+    answer = call("answer", 0, events)
+    assert [(it["text"], len(it["tokens"])) for it in answer["pieces"]] == [("a", 1), (" c", 1), ("😀", 2), ("d", 1)]
+    assert answer["pieces"][0]["tokens"][0]["others"] == [{"token": "b", "logprob": -2.5}]
+    assert answer["pieces"][3]["tokens"][0] == {
+        "token": "d",
+        "logprob": -0.3,
+        "others": [{"token": "e", "logprob": -1.5}],
+    }
+    assert answer["hasProbabilities"]
+
+
+def test_tool_calls_and_reasoning_are_put_together() -> None:
+    def tool(**function: str) -> dict[str, Any]:
+        return {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": function}]}}]}
+
+    thought = {"choices": [{"index": 0, "delta": {"reasoning": "Hm."}}]}
+    answer = call("answer", 0, [(1, thought), (2, tool(name="add", arguments='{"a"')), (3, tool(arguments=": 1}"))])
+    assert (answer["reasoning"], answer["tools"]) == ("Hm.", [{"name": "add", "arguments": '{"a": 1}'}])
+
+
+def test_probabilities_in_words() -> None:
+    logprobs = [0, -0.0001, -0.01, -0.7, -2.5, -4.8, -9, -20]
+    words = ["100 %", "over 99.9 %", "99 %", "50 %", "8.2 %", "0.82 %", "0.01 %", "below 0.01 %"]
+    assert call_all([("percent", (it,)) for it in logprobs]) == words
+
+
+def test_norm_and_cosine() -> None:
+    calls: list[tuple[str, Any]] = [("norm", ([3, 4],)), ("cosine", ([1, 0], [0, 2])), ("cosine", ([1, 1], [2, 2]))]
+    assert call_all(calls) == [5, 0, pytest.approx(1)]
+    assert call("cosine", [0, 0], [1, 1]) is None
+
+
+# --- request.js ---
+
+FORM = {"endpoint": "chat", "task": "chat", "prompt": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temperature": "warm"}, "The temperature is a number from 0"),
+        ({"temperature": "-1"}, "The temperature is a number from 0"),
+        ({"maxTokens": "0"}, "Max tokens is a whole number from 1"),
+        ({"maxTokens": "1.5"}, "Max tokens is a whole number from 1"),
+        ({"seed": "1e99"}, "The seed is a whole number"),
+        ({"tools": '"a"'}, "The tools are a list: […]"),
+        ({"schema": "[]"}, "The JSON schema is an object: {…}"),
+        ({"schema": "{"}, "The JSON schema is not valid JSON"),
+        ({"task": "embeddings", "prompt": "\n \n"}, "Write a text, or several: one a line"),
+    ],
+)
+def test_what_cannot_be_sent_is_named(fields: dict[str, str], message: str) -> None:
+    with pytest.raises(PageError, match=message.replace("[…]", ".*").replace("{…}", ".*")):
+        call("request", {**FORM, **fields})
+
+
+def test_what_is_left_empty_is_not_sent() -> None:
+    empty = {"system": "", "temperature": " ", "seed": "", "maxTokens": "", "tools": "[]", "schema": "", "image": None}
+    assert call("request", {**FORM, **empty})["body"] == {
+        "model": "chat",
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+# --- literals of snippets.js ---
+
+
+@batches
+@given(st.lists(JSON, min_size=1, max_size=30))
+def test_every_value_is_itself_as_a_literal_of_python(values: list[Any]) -> None:
+    values = json.loads(json.dumps(values))
+    for value, literal in zip(values, call_all([("python", (it,)) for it in values]), strict=True):
+        assert ast.literal_eval(literal) == value
+        assert not [it for it in literal if not (it.isprintable() or it == "\n")]
+
+
+@batches
+@given(st.lists(TEXT, min_size=1, max_size=30))
+def test_every_text_is_one_word_of_a_shell_and_every_value_is_itself_as_json(texts: list[str]) -> None:
+    words = call_all([("shellWord", (it,)) for it in texts])
+    for text, word in zip(texts, words, strict=True):
+        assert shlex.split(word) == [text]
+    bodies = call_all([("jsonText", ({"a": [it]}, 2)) for it in texts])
+    for text, body in zip(texts, bodies, strict=True):
+        assert json.loads(body) == {"a": [text]}
+        assert not [it for it in body if not (it.isprintable() or it == "\n")]
+
+
+@batches
+@given(st.lists(TEXT, min_size=1, max_size=10))
+def test_every_program_is_one_and_has_the_prompt_in_literals_alone(prompts: list[str]) -> None:
+    tasks = ["chat", "completions", "embeddings"]
+    plain = [{**FORM, "task": task, "prompt": "x", "system": "x", "deployment": "blue"} for task in tasks]
+    forms = [{**form, "prompt": f"x{it}", "system": f"x{it}"} for it in prompts for form in plain]
+    url = "http://127.0.0.1:1"
+    results = call_all(
+        [*(("snippets", (form, url)) for form in [*plain, *forms]), *(("request", (it,)) for it in forms)]
+    )
+    wanted, made, requests = results[: len(plain)], results[len(plain) : -len(forms)], results[-len(forms) :]
+    for index, (programs, request) in enumerate(zip(made, requests, strict=True)):
+        for program, harmless in zip(programs, wanted[index % len(plain)], strict=True):
+            if program["language"] == "python":
+                assert shape(program["code"]) == shape(harmless["code"])
+            else:
+                words = shlex.split(program["code"])
+                assert words[:2] == ["curl", "--no-buffer"]
+                assert json.loads(words[-1]) == request["body"]
+
+
+def shape(code: str) -> str:
+    """The syntax tree without its strings, and lists of strings with one."""
+    tree = ast.parse(code)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = ""
+        if isinstance(node, ast.List):
+            node.elts = node.elts[:1] if all(isinstance(it, ast.Constant) for it in node.elts) else node.elts
+    return ast.dump(tree)
