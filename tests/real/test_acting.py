@@ -30,7 +30,7 @@ EXPERIMENT: dict[str, Any] = {
     "on_worse": "pause",
     "ramp": {"steps": [20, 50], "hold_s": 1, "min_units": 3, "freeze_s": 86400},
 }
-TRUNCATED = 12
+TRUNCATED = 11
 """Sessions of the treatment whose answer is cut off: more than enough for an alarm."""
 
 PATIENCE_S = 60.0
