@@ -41,7 +41,7 @@ async def test_a_key_is_asked_for_once_and_lost_with_the_page(managed: Managed, 
     await page.goto("/ui")
     await expect(page.get_by_role("dialog")).to_have_count(1)
     assert await accessibility_problems(page) == []
-    await screenshot(page, "console-sign-in")
+    await screenshot(page, "console-sign-in", whole=False)
     await page.get_by_label("API key").fill("sk-nonsense")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("alert")).to_have_text("This key is not accepted")
