@@ -11,7 +11,7 @@ from app.access.key_file import append
 from app.config.access import Limits
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
-from tests.support.browser import screenshot
+from tests.support.browser import accessibility_problems, overflow, screenshot
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -82,7 +82,8 @@ async def test_a_manager_sees_who_uses_what(
     await expect(rows.filter(has_text=HOSTILE)).to_have_count(1)
     assert await page.get_by_role("main").locator("img").count() == 0
     await expect(page.get_by_role("article", name="chat")).to_contain_text("1 of 10 left")
-    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    assert await overflow(page) == 0
+    assert await accessibility_problems(page) == []
     await screenshot(page, name)
 
 

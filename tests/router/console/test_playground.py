@@ -15,7 +15,7 @@ from app.access.api_keys import create
 from app.access.key_file import append
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
-from tests.support.browser import screenshot
+from tests.support.browser import accessibility_problems, overflow, screenshot
 from tests.support.fake_engine import USAGE, Answer, chunk, frame, refuse, stream
 
 HOSTILE = '<img src=x onerror="document.title=`taken`"><script>document.title=`taken`</script>'
@@ -248,6 +248,7 @@ async def test_failures_are_said_in_words(open_page: OpenPage, rig: Rig) -> None
     rig.change(access={"limits": {"default": {"requests_per_minute": 1}}})
     await playground.run_button.click()
     await expect(playground.page.get_by_role("alert").filter(has_text="Limit reached").first).to_be_visible()
+    await expect(playground.page.get_by_role("button", name="Stop")).to_be_disabled()
 
 
 async def test_each_tokens_probability_is_there_for_keyboard_and_mouse(playground: Playground, rig: Rig) -> None:
@@ -316,7 +317,8 @@ async def test_an_image_is_sent_where_a_model_reads_them(playground: Playground,
     await image.set_input_files(picture)
     await expect(playground.page.get_by_alt_text("The chosen image")).to_be_visible()
     await playground.ask("What is this?")
-    await expect(playground.state("blue")).to_have_text("finished")
+    for name in ("blue", "green"):
+        await expect(playground.state(name)).to_have_text("finished")
     text, sent = rig.blue.requests[0]["messages"][0]["content"]
     assert text == {"type": "text", "text": "What is this?"}
     assert sent == {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
@@ -437,5 +439,6 @@ async def test_the_page_fits_its_window(open_page: OpenPage, rig: Rig, name: str
         await page.keyboard.press("ArrowRight")
     await page.get_by_role("tab", name="OpenAI").click()
     await page.get_by_role("tab", name="OpenAI").blur()
-    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    assert await overflow(page) == 0
+    assert await accessibility_problems(page) == []
     await screenshot(page, name)

@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 
 from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
-from tests.support.browser import screenshot
+from tests.support.browser import accessibility_problems, overflow, screenshot
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -71,7 +71,8 @@ async def test_a_request_is_found_and_gets_a_thumb(open_page: OpenPage, judged: 
     await expect(card.get_by_role("status")).to_have_text("Taken.")
     await expect(up).to_have_attribute("aria-pressed", "true")
     assert await card.get_by_role("button", name="stars").count() == 0
-    assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    assert await overflow(page) == 0
+    assert await accessibility_problems(page) == []
     await screenshot(page, name)
 
 
