@@ -257,6 +257,17 @@ async def test_a_decision_shows_its_dry_run_and_wants_a_reason(
     assert made.get("treatment") == (GREEN if action == "promote" else None)
 
 
+async def test_of_several_treatments_each_can_be_promoted(compared: Compared, open_page: OpenPage) -> None:
+    compared.tell(msgspec.structs.replace(SHIP, treatments=[GREEN, "smollm2-red"]))
+    page = await opened(open_page, compared)
+    await page.get_by_role("button", name="Promote smollm2-red").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("smollm2-red gets all the traffic that the holdout leaves")
+    await page.get_by_role("dialog").get_by_label("Why?").fill("it is better")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("main").get_by_text("Promote: done.")).to_be_visible()
+    assert [it.get("treatment") for it in compared.controller.decisions] == ["smollm2-red"]
+
+
 async def test_a_paused_experiment_is_started_again(compared: Compared, open_page: OpenPage) -> None:
     compared.act(state="paused", text="Somebody looked at it.", by="boss")
     page = await opened(open_page, compared)
