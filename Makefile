@@ -17,13 +17,15 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
 
-# Tests run in one process more than there are CPUs, at most 8: they wait a part of their time. Importing takes long in
-# some: those with SDKs share one process, those with vLLM run with the application.
+# Importing takes long in some tests: those with SDKs share one process; those with vLLM run with the application. So do
+# the long ones of the router: whole experiments, ramps, and the console in a browser.
 CPUS := $(shell nproc)
 SDK_TESTS := tests/router/clients tests/router/hostile
 ENGINE_TESTS := tests/unit/deployments/engine tests/engine
-FAST = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) : 7))) --dist worksteal \
+LONG_TESTS := tests/router/acting tests/router/console tests/router/experiments
+LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) : 7))) --dist worksteal \
 	tests/unit tests/router --ignore tests/unit/deployments/engine
+FAST = $(LAYER) $(addprefix --ignore ,$(SDK_TESTS) $(LONG_TESTS))
 
 .PHONY: serve deploy stop status check schema test test-fast test-application test-simulation simulate \
 	test-nightly coverage faults soak lint \
@@ -51,17 +53,18 @@ schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its
 test: test-fast test-application  ## set up and run the whole suite
 
 test-fast: $(VENV)/.ready $(NODE)/.ready  ## unit and router tests, in parallel: no Ray, no engine
-	@$(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(FAST) $(addprefix --ignore ,$(SDK_TESTS)); status=$$?; wait $$sdks && exit $$status
+	@$(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(FAST); status=$$?; wait $$sdks && exit $$status
 
-test-application: $(VENV)/.ready  ## the real application: Ray Serve, vLLM, real weights
-	@$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder tests/launcher $(ENGINE_TESTS) tests/real
+test-application: $(VENV)/.ready $(NODE)/.ready  ## the real application: Ray Serve, vLLM, real weights
+	@$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder tests/launcher \
+		$(LONG_TESTS) $(ENGINE_TESTS) tests/real
 
 coverage: $(VENV)/.ready $(NODE)/.ready  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
-	@$(FAST) --cov --cov-report=term
+	@$(LAYER) --cov --cov-report=term
 
 test-nightly: $(VENV)/.ready $(NODE)/.ready  ## the fast layer with cases that are new in every run: 200 of each property, 20,000 hostile
 	@SWITCHYARD_NIGHTLY=1 $(BIN)/python -m pytest $(ENGINE_TESTS) --timeout 3600
-	@SWITCHYARD_NIGHTLY=1 $(FAST) --timeout 3600
+	@SWITCHYARD_NIGHTLY=1 $(LAYER) --timeout 3600
 
 test-simulation: $(VENV)/.ready  ## the statistics on simulated traffic: 10 minutes
 	@$(BIN)/python -m pytest tests/simulation --timeout 1800

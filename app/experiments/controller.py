@@ -251,7 +251,7 @@ class Controller:
         for exposures in self._keeper.step(now, self._snapshots):
             self._count(exposures)
         if news := self._keeper.news():
-            self._actions.restore(news)
+            self._actions.learn(news, self._runs)
             self._act_at = 0.0
 
     def _judge(self, now: float) -> None:

@@ -68,7 +68,12 @@ def _next(name: str, endpoint: Endpoint, last: PlanEntry | None, now: float) -> 
 
 
 def _plans(entries: Iterable[Entry]) -> list[PlanEntry]:
-    return [plan for it in entries if it.kind == KIND and (plan := _plan(it.detail)) is not None]
+    """Each once, though two controllers have seen it."""
+    found: dict[tuple[str, int, str], PlanEntry] = {}
+    for entry in entries:
+        if entry.kind == KIND and (plan := _plan(entry.detail)) is not None:
+            found.setdefault((plan.endpoint, plan.generation, plan.plan), plan)
+    return list(found.values())
 
 
 def _plan(detail: dict[str, Any]) -> PlanEntry | None:

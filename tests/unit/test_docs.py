@@ -136,6 +136,13 @@ def test_the_configuration_reference_is_the_generated_one() -> None:
     assert updated(page) == page, "run `make schema`"
 
 
+def test_how_soon_a_bad_treatment_is_stopped_is_as_measured() -> None:
+    page, measured = ((ROOT / "docs" / f"{it}.md").read_text() for it in ("experiments", "experiments-measured"))
+    table = page.partition("### How soon\n")[2].partition("\n| ")[2].partition("\n\n")[0]
+    assert len(table.splitlines()) > 5
+    assert table in measured
+
+
 def test_operating_lists_every_metric() -> None:
     families = [family for family in Telemetry().registry.collect() if not family.name.startswith("process_")]
     exposed = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}

@@ -74,6 +74,11 @@ class Actions:
             if known is None or known.revision < state.revision:
                 self._states[name] = state
 
+    def learn(self, entries: Iterable[Entry], runs: Mapping[str, Run]) -> None:
+        """What another controller has done with the same runs. One that began a run of its own has its own states."""
+        same = {name: run.started_at for name, run in runs.items()}
+        self.restore(it for it in entries if it.experiment in same and _started_at(it) == same[it.experiment])
+
     def interventions(self, run: Run) -> Interventions:
         """What counting depends on."""
         return self._state(run).interventions
@@ -210,6 +215,12 @@ class Actions:
             report=report,
             trouble=self._course(run.name).trouble,
         )
+
+
+def _started_at(entry: Entry) -> float | None:
+    """Of the run that an entry's state belongs to."""
+    state = entry.detail.get("state")
+    return state.get("started_at") if isinstance(state, dict) else None
 
 
 def _is_of(state: State, run: Run | None) -> bool:

@@ -24,7 +24,7 @@ from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.openapi import Operation
 from app.server.overview.document import Present, endpoints_document
 from app.telemetry.metrics import Telemetry
-from app.telemetry.recent import EVERY_S, Recent, in_flight
+from app.telemetry.recent import EVERY_S, Recent, Window, in_flight
 
 CACHE_S = 1.0
 REPLICAS_EVERY_S = 5.0
@@ -60,6 +60,7 @@ class OverviewApi:
         self._control, self._has_controller, self._health, self._clock = control, controller is not None, health, clock
         self._recent = Recent(telemetry, clock())
         self._answers: dict[tuple[frozenset[str], bool], tuple[float, Config, bytes]] = {}
+        self._counted: tuple[float, Window | None] = (float("-inf"), None)
         self._replicas: tuple[float, Replicas | None] = (float("-inf"), None)
         self._api = Api("switchyard", telemetry, access, views, openai_words)
         self._entry = Entry("GET", "/api/overview", "overview", self._overview)
@@ -105,7 +106,7 @@ class OverviewApi:
         return Reply(answer)
 
     def _document(self, seen: Config, is_manager: bool, replicas: Replicas | None) -> dict[str, Any]:
-        health, window = self._health, self._recent.window(self._clock())
+        health, window = self._health, self._window()
         present = Present(in_flight(self._telemetry), health.queued(), health.open_breakers(), health.stops(), replicas)
         return {
             "at": time.time(),
@@ -116,6 +117,15 @@ class OverviewApi:
             "has_controller": self._has_controller,
             "endpoints": endpoints_document(seen, window, present),
         }
+
+    def _window(self) -> Window:
+        """The last minute: counted once for all views."""
+        now = self._clock()
+        at, window = self._counted
+        if window is None or now - at >= CACHE_S:
+            window = self._recent.window(now)
+            self._counted = (now, window)
+        return window
 
     def _why_not(self, is_manager: bool) -> str | None:
         """Why the caller changes no traffic here; None if it may."""

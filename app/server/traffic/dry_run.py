@@ -59,7 +59,8 @@ def moves(
     """The share of keys that would move, for each pair of deployments: of made-up keys, and of `recent_keys`. `stops`:
     the endpoint's stopped deployments, each with the one that gets its share."""
     still = {it: control for it, control in stops.items() if {it, control} <= after.traffic.keys()}
-    made_up = moved(made_up_keys(), choice(before.traffic, stops=stops), choice(after.traffic, stops=still))
+    keys = made_up_keys(max(len(before.traffic), len(after.traffic)))
+    made_up = moved(keys, choice(before.traffic, stops=stops), choice(after.traffic, stops=still))
     recent = moved(recent_keys, _choice(before, unit, stops), _choice(after, unit, still))
     return {"made_up_keys": _view(made_up), "recent_keys": _view(recent)}
 

@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 
 from app.errors import Conflict
 from app.experiments.report import Effect, HistoryPoint, Report
-from app.experiments.storage.journal import Entry
+from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment

@@ -80,3 +80,8 @@ def test_every_process_agrees(seed: str) -> None:
         check=True,
     )
     assert json.loads(said.stdout) == [rendezvous(key, dict(reversed(traffic.items()))) for key in KEYS]
+
+
+def test_with_many_deployments_fewer_keys_are_made_up() -> None:
+    assert [len(made_up_keys(it)) for it in (1, 10, 20, 200)] == [20_000, 20_000, 10_000, 1_000]
+    assert made_up_keys(200) == made_up_keys(2)[:1_000]

@@ -10,6 +10,7 @@ import { cell, mark, notice, standstill, swatch, table } from "../parts.js";
 export const title = "Experiment";
 
 const EVENTS_SHOWN = 50;
+const REPORT_EVERY_S = 10; // evidence moves slowly, and is more work to tell than the summary
 const WEEK_S = 7 * 86400;
 const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
 const SHARES = new Set(["proportion"]);
@@ -18,7 +19,7 @@ export async function mount(root, context) {
   const { api, poll, announce, names } = context;
   const name = names[0];
   const path = `/api/experiments/${encodeURIComponent(name)}`;
-  const state = { summary: null, etag: null, report: null, at: null, problem: null, missing: false, chosen: null, points: [], plans: [], events: [], why: null, said: null };
+  const state = { summary: null, etag: null, report: null, due: 0, at: null, problem: null, missing: false, chosen: null, points: [], plans: [], events: [], why: null, said: null };
   const plot = chart();
   let frame = null, following = null;
 
@@ -26,13 +27,18 @@ export async function mount(root, context) {
     try {
       const { data, etag } = await api.read(path, { signal });
       Object.assign(state, { summary: data, etag, missing: false });
-      state.report = data.decision === null || data.decision === undefined ? null : await api.get(`${path}/report`, { signal });
+      if (data.decision === null || data.decision === undefined) state.report = null;
+      else if (Date.now() / 1000 >= state.due) {
+        state.report = await api.get(`${path}/report`, { signal });
+        await readHistory(signal);
+        state.due = Date.now() / 1000 + REPORT_EVERY_S;
+      }
       state.at = Date.now() / 1000;
       state.problem = null;
       following ??= follow(api, Math.floor(state.report?.started_at ?? state.at - WEEK_S), heard);
-      await readHistory(signal);
     } catch (error) {
       if (signal?.aborted) return;
+      state.due = 0;
       state.missing = error.status === 404 || error.status === 403;
       state.problem = error.message;
     }
@@ -73,6 +79,7 @@ export async function mount(root, context) {
     const treatment = state.report?.treatments.find((it) => state.report.decisions?.[it] === "ship") ?? state.summary.treatments[0];
     if (await decide(action, state.summary, state.etag, treatment, context)) {
       state.said = `${LABELS[action]}: done.`;
+      state.due = 0;
       announce(state.said);
       await read();
     }
@@ -109,7 +116,7 @@ export async function mount(root, context) {
 
   function ramp(acting) {
     const share = Math.max(0, Math.min(100, acting.share));
-    return h("div", { class: "ramp" }, h("div", { class: "bar", "aria-hidden": "true" }, h("span", { class: "part arm-2", style: { "flex-grow": String(share) } }), h("span", { class: "rest", style: { "flex-grow": String(100 - share) } })), h("p", { class: "hint small" }, `Treatments have ${share} % of the traffic${acting.next_share === null || acting.next_share === undefined ? "" : `; the next step is ${acting.next_share} %`}.`));
+    return h("div", { class: "ramp" }, h("div", { class: "share-bar", "aria-hidden": "true" }, h("span", { class: "part arm-2", style: { "flex-grow": String(share) } }), h("span", { class: "rest", style: { "flex-grow": String(100 - share) } })), h("p", { class: "hint small" }, `Treatments have ${share} % of the traffic${acting.next_share === null || acting.next_share === undefined ? "" : `; the next step is ${acting.next_share} %`}.`));
   }
 
   function buttons(summary) {

@@ -61,7 +61,7 @@ export async function mount(root, context) {
         "header",
         {},
         h("h2", { id: `endpoint/${name}` }, name),
-        h("p", { class: "hint facts" }, [list(endpoint.tasks), endpoint.sticky ? `sticky ${STICKY[endpoint.sticky.by] ?? `by ${endpoint.sticky.name}`}` : "not sticky", `plan ${endpoint.plan}`].join(" · ")),
+        h("p", { class: "hint about" }, [list(endpoint.tasks), endpoint.sticky ? `sticky ${STICKY[endpoint.sticky.by] ?? `by ${endpoint.sticky.name}`}` : "not sticky", `plan ${endpoint.plan}`].join(" · ")),
         h("div", { class: "figures" }, figure(number(endpoint.requests_per_s), "requests/s"), figure(whole(endpoint.queued), "queued")),
       ),
       h("p", { class: "lead" }, sentence(endpoint)),
@@ -111,7 +111,8 @@ export async function mount(root, context) {
 
 function scope({ routers, window_s: window }) {
   const who = routers === null || routers === 1 ? "This router" : `One of ${routers} routers`;
-  return `${who} counted this in the last ${duration(window)}. Times are read from histograms, so they are approximate.`;
+  const since = window < 5 ? "since it started" : `in the last ${duration(window)}`;
+  return `${who} counted this ${since}. Times are read from histograms, so they are approximate.`;
 }
 
 /** What matters most, in words. */
@@ -139,7 +140,7 @@ function figure(value, label) {
 function bars(endpoint) {
   const rows = endpoint.deployments.filter((it) => it.role === "traffic");
   const bar = (label, share) =>
-    h("div", { class: "split" }, h("span", { class: "hint" }, label), h("div", { class: "bar", "aria-hidden": "true" }, rows.map((it, index) => (share(it) > 0 ? h("span", { class: `part arm-${(index % 6) + 1}`, key: it.deployment, style: { "flex-grow": String(share(it)) } }, share(it) >= 12 ? it.deployment : "") : null))));
+    h("div", { class: "split" }, h("span", { class: "hint" }, label), h("div", { class: "share-bar", "aria-hidden": "true" }, rows.map((it, index) => (share(it) > 0 ? h("span", { class: `part arm-${(index % 6) + 1}`, key: it.deployment, style: { "flex-grow": String(share(it)) } }, share(it) >= 12 ? it.deployment : "") : null))));
   return h("div", { class: "splits" }, bar("Configured", (it) => it.weight), rows.some((it) => it.share !== null) ? bar("Observed", (it) => (it.share ?? 0) * 100) : null);
 }
 

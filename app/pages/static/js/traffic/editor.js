@@ -13,7 +13,7 @@ const PAUSE_MS = 250; // after the last movement of a slider, before the server 
 export function editor(endpoint, { api, announce }, done) {
   const path = `/api/endpoints/${encodeURIComponent(endpoint)}/traffic`;
   const root = h("section", { class: "panel editor", "aria-label": `Change the split of ${endpoint}`, opaque: true });
-  const state = { plan: null, etag: null, weights: {}, reason: "", ttl: "", dry: null, asked: 0, problem: null, stale: null, busy: false };
+  const state = { plan: null, etag: null, weights: {}, reason: "", ttl: "", dry: null, trying: false, problem: null, stale: null, busy: false };
   let timer;
 
   async function load() {
@@ -47,18 +47,23 @@ export function editor(endpoint, { api, announce }, done) {
 
   const isDifferent = () => changes(state.plan.weights, state.weights).length > 0;
 
+  /** One at a time: with many deployments a dry run is work for the server. */
   async function tryIt() {
-    const turn = ++state.asked;
+    if (state.trying) return;
+    state.trying = true;
+    const wanted = state.weights;
     try {
       const answer = await api.send("PUT", `${path}?dry_run=true`, body(), { "if-match": state.etag });
-      if (turn !== state.asked) return;
-      state.dry = answer;
-      announce("The dry run is there.");
+      if (wanted === state.weights) {
+        state.dry = answer;
+        announce("The dry run is there.");
+      }
     } catch (error) {
-      if (turn !== state.asked) return;
-      refused(error);
+      if (wanted === state.weights) refused(error);
     }
-    draw();
+    state.trying = false;
+    if (wanted !== state.weights && isDifferent()) await tryIt();
+    else draw();
   }
 
   async function apply(event) {

@@ -1,0 +1,35 @@
+"""The console on the real application: what Serve and real engines say, in a real browser."""
+
+from pathlib import Path
+
+import pytest
+from playwright.async_api import expect
+
+from tests.real.conftest import Application
+from tests.support.browser import running_browser, watched_page
+
+pytestmark = pytest.mark.real
+
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
+
+
+async def test_the_console_shows_the_real_split_replicas_and_times(application: Application, tmp_path: Path) -> None:
+    for _ in range(3):
+        list(application.sdk.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True}))
+    async with (
+        running_browser(tmp_path) as browser,
+        watched_page(browser, application.url) as (page, _),
+    ):
+        await page.goto("/ui#/traffic")
+        chat = page.get_by_role("region", name="chat", exact=True)
+        await expect(chat.get_by_text("replica runs").first).to_be_visible()
+        await expect(chat.get_by_role("cell").filter(has_text="ms").first).to_be_visible()
+        await chat.get_by_role("button", name="Change the split").click()
+        first = chat.get_by_role("slider").first
+        await first.fill("60" if await first.input_value() != "60" else "70")
+        await expect(chat.get_by_text("of all keys get another deployment")).to_be_visible()
+        for name in ("Experiments", "Playground", "Requests", "Keys"):
+            await page.get_by_role("navigation").get_by_role("link", name=name).click()
+            await expect(page.get_by_role("heading", level=1)).to_have_text(name)
+        await page.goto("/docs")
+        await expect(page.get_by_text("/api/overview").first).to_be_visible()
