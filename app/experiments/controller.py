@@ -26,7 +26,7 @@ from app.experiments.columns import Exposures, Tables, from_batch
 from app.experiments.evidence import AnalysisFactory, Evidence, Judged, basis_of
 from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
 from app.experiments.pins import PinExchange
-from app.experiments.plain import exposures_of
+from app.experiments.plain import exposures_of, scored
 from app.experiments.plan_history import new_plans
 from app.experiments.recordings.keeping import RecordingKeeper
 from app.experiments.report import Report
@@ -217,7 +217,7 @@ class Controller:
         In any thread: it changes nothing, and reads batches that nobody changes. Raises StoreError.
         """
         found = self._keeper.find(request)
-        return exposures_of(*found) if found is not None else []
+        return scored(exposures_of(*found), self._keeper.scores(found[0])) if found is not None else []
 
     def entries(self) -> Sequence[Entry]:
         """The journal."""

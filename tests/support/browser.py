@@ -110,12 +110,15 @@ async def watched_page(
     assert watch.problems == [], "\n".join(watch.problems)
 
 
-async def screenshot(page: Page, name: str) -> None:
-    """Writes docs/images/<name>.png if it is missing, or if SWITCHYARD_SCREENSHOTS is 1: a run leaves no changes."""
+async def screenshot(page: Page, name: str, *, whole: bool = True) -> None:
+    """Writes docs/images/<name>.png, of the `whole` page or of the window.
+
+    Only if it is missing, or SWITCHYARD_SCREENSHOTS is 1: a run leaves no changes.
+    """
     file = IMAGES / f"{name}.png"
     if os.environ.get("SWITCHYARD_SCREENSHOTS") == "1" or not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
-        picture = Image.open(BytesIO(await page.screenshot(full_page=True)))
+        picture = Image.open(BytesIO(await page.screenshot(full_page=whole)))
         # A page has few colours: a palette makes the file a third as large.
         colours = picture.convert("RGB").quantize(128, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
         colours.save(file, optimize=True)

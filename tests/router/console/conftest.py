@@ -35,8 +35,11 @@ OpenPage = Callable[..., Awaitable[tuple[Page, Watch]]]
 
 
 @pytest.fixture
-async def open_page(browser: Browser) -> AsyncIterator[OpenPage]:
-    """Opens a page: `open_page(url, width=…, scheme=…)`, with its `Watch`."""
+async def open_page(browser: Browser, rig: Rig) -> AsyncIterator[OpenPage]:
+    """Opens a page: `open_page(url, width=…, scheme=…)`, with its `Watch`.
+
+    A test names the fixture of its router before this one: pages are then closed while their server still answers.
+    """
     async with AsyncExitStack() as pages:
 
         async def opened(
@@ -50,8 +53,8 @@ async def open_page(browser: Browser) -> AsyncIterator[OpenPage]:
 
 
 @pytest.fixture
-async def browser_page(open_page: OpenPage, rig: Rig) -> Page:
-    """An empty page on `rig`'s router: `await browser_page.goto("/ui#/traffic")`."""
+async def browser_page(rig: Rig, open_page: OpenPage) -> Page:
+    """An empty page on `rig`'s router: `await browser_page.goto("/ui#/traffic")`. It is closed before the router."""
     page, _ = await open_page(rig.url)
     return page
 

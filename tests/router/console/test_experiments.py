@@ -10,6 +10,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from app.errors import Conflict
+from app.experiments.answers import Answers
 from app.experiments.report import Effect, HistoryPoint, Report
 from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting
@@ -18,12 +19,15 @@ from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
 from tests.support.browser import accessibility_problems, overflow, screenshot
-from tests.support.deciding_controller import DecidingController
+from tests.support.deciding_controller import DecidingController, DecidingReader
 from tests.support.experiment_reader import GREEN_FLOAT32, FixedEvidence
 from tests.support.experiment_reports import INVALID, NOW, SHIP, START
 from tests.support.experiments_rig import BLUE, GREEN
 from tests.support.fake_control_plane import MemoryControl
 from tests.support.servers import ServerPool
+
+OTHERS = {"int8-weights": (0.09, 0.03), "long-context": (-0.02, 0.11)}
+"""Other experiments: the estimate, and half of its interval."""
 
 HOSTILE = "<img src=x onerror=document.title='broken'>"
 EXPERIMENT = "/ui#/experiments/green-float32"
@@ -49,12 +53,46 @@ class Evidence(FixedEvidence):
         )
 
 
+def undecided(name: str, estimate: float, half: float) -> Report:
+    """Of another experiment, which has begun lately."""
+    (first,) = SHIP.primary
+    effect = Effect(estimate=estimate, lower=estimate - half, upper=estimate + half)
+    is_worse = estimate - half > 0
+    comparison = msgspec.structs.replace(first, effect=effect, verdict="worse" if is_worse else "undecided")
+    return msgspec.structs.replace(
+        SHIP,
+        experiment=name,
+        endpoint="other",
+        decision="do_not_ship" if is_worse else "keep_going",
+        headline=f"{name} on other: {GREEN} is worse than {BLUE}." if is_worse else f"{name} on other: no verdict yet.",
+        next=f"Next: keep {BLUE}." if is_worse else "Next: wait for about 3,200 units more.",
+        units={BLUE: 310, GREEN: 302},
+        primary=[comparison],
+        guardrails=[],
+    )
+
+
+class Reader(DecidingReader):
+    """With the evidence of other experiments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.others = {name: Evidence(undecided(name, *effect)) for name, effect in OTHERS.items()}
+        for name in self.others:
+            self.declared[name] = self.declared["next"].model_copy(update={"endpoint": "other", "state": "running"})
+
+    def analysis(self, name: str) -> FixedEvidence | None:
+        return self.others.get(name) or super().analysis(name)
+
+
 class Compared:
     """A router with an experiment that is decided about, on a controller in memory."""
 
     def __init__(self) -> None:
         self.controller = DecidingController()
-        self.reader = self.controller.reader
+        self.reader = self.controller.reader = Reader()
+        self.controller.answers = Answers(self.reader)
+        self.controller.acting = Acting(state="running", revision=7, step=1, share=5, next_share=25)
         self.reader.judged = Evidence()
         for number, weights in enumerate(({BLUE: 95, GREEN: 5}, {BLUE: 75, GREEN: 25}, {BLUE: 50, GREEN: 50}), 1):
             plan = {
@@ -73,7 +111,12 @@ class Compared:
                 "other": {"tasks": ["chat"], "traffic": {BLUE: 99, GREEN: 1}, "sticky": {"by": "conversation"}},
             },
             "deployments": {name: {"url": f"http://127.0.0.1:1/{name}", "model": name} for name in (BLUE, GREEN)},
-            "experiments": {"green-float32": GREEN_FLOAT32, "next": {**GREEN_FLOAT32, "state": "draft"}},
+            "experiments": {
+                "green-float32": GREEN_FLOAT32,
+                # The file says that they are drafts, for an endpoint has one experiment: the controller knows better.
+                **{name: {**GREEN_FLOAT32, "endpoint": "other", "state": "draft"} for name in OTHERS},
+                "next": {**GREEN_FLOAT32, "state": "draft"},
+            },
         }
         self.control = MemoryControl(self.config, lambda config: self.router.reconfigure(config))
         self.router = Router(
@@ -121,15 +164,15 @@ async def test_each_experiment_is_a_line_with_its_verdict_in_words(compared: Com
     await expect(line).to_contain_text("2,402")
     await expect(line).to_contain_text("no alarm")
     await expect(page.get_by_role("row").filter(has_text="draft")).to_contain_text("No evidence yet")
-    await expect(page.get_by_text("2 experiments, 1 running.")).to_be_visible()
+    await expect(page.get_by_text("4 experiments, 3 running.")).to_be_visible()
     assert await accessibility_problems(page) == []
     await screenshot(page, "console-experiments")
 
 
 async def test_the_bar_is_the_interval_on_an_axis_around_zero(compared: Compared, open_page: OpenPage) -> None:
     page = await opened(open_page, compared, "/ui#/experiments")
-    await expect(page.locator(".sequence")).to_have_count(1)
-    places = await page.evaluate("""() => [...document.querySelectorAll(".track > span")].map((it) => {
+    await expect(page.locator(".sequence")).to_have_count(3)
+    places = await page.evaluate("""() => [...document.querySelector(".track").children].map((it) => {
         const track = it.parentElement.getBoundingClientRect(), own = it.getBoundingClientRect();
         const part = (at) => (at - track.left) / track.width;
         return [it.className.split(" ")[0], part(own.left), part(own.right)];
@@ -186,7 +229,7 @@ async def test_alarms_are_words_that_nobody_overlooks(compared: Compared, open_p
     await expect(page.get_by_role("region", name="Guardrails").locator("td .mark-bad")).to_be_visible()
     assert await accessibility_problems(page) == []
     await page.goto("/ui#/experiments")
-    await expect(page.get_by_text("2 alarms: rows lost and sample ratio")).to_be_visible()
+    await expect(page.get_by_text("2 alarms: rows lost and sample ratio").first).to_be_visible()
 
 
 @pytest.mark.parametrize(
@@ -204,14 +247,25 @@ async def test_a_decision_shows_its_dry_run_and_wants_a_reason(
     await dialog.get_by_role("button", name=label).click()
     assert compared.controller.decisions == [], "a reason is needed"
     await dialog.get_by_label("Why?").fill("I looked at it")
-    if action == "rollback":
+    if action == "advance":
         assert await accessibility_problems(page) == []
-        await screenshot(page, "console-decision")
+        await screenshot(page, "console-decision", whole=False)
     await dialog.get_by_role("button", name=label).click()
     await expect(page.get_by_role("main").get_by_text(f"{label}: done.")).to_be_visible()
     (made,) = compared.controller.decisions
     assert (made["action"], made["reason"], made["revision"]) == (action, "I looked at it", 7)
     assert made.get("treatment") == (GREEN if action == "promote" else None)
+
+
+async def test_of_several_treatments_each_can_be_promoted(compared: Compared, open_page: OpenPage) -> None:
+    compared.tell(msgspec.structs.replace(SHIP, treatments=[GREEN, "smollm2-red"]))
+    page = await opened(open_page, compared)
+    await page.get_by_role("button", name="Promote smollm2-red").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("smollm2-red gets all the traffic that the holdout leaves")
+    await page.get_by_role("dialog").get_by_label("Why?").fill("it is better")
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("main").get_by_text("Promote: done.")).to_be_visible()
+    assert [it.get("treatment") for it in compared.controller.decisions] == ["smollm2-red"]
 
 
 async def test_a_paused_experiment_is_started_again(compared: Compared, open_page: OpenPage) -> None:
@@ -345,8 +399,8 @@ async def test_in_forced_colours_the_bars_are_still_there(compared: Compared, op
     page, _ = await open_page(compared.url)
     await page.emulate_media(forced_colors="active")
     await page.goto("/ui#/experiments")
-    await expect(page.locator(".sequence")).to_have_count(1)
-    bar = page.locator(".sequence")
+    await expect(page.locator(".sequence")).to_have_count(3)
+    bar = page.locator(".sequence").first
     own, back = await bar.evaluate(
         "(it) => [getComputedStyle(it).backgroundColor, getComputedStyle(document.body).backgroundColor]"
     )

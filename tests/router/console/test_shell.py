@@ -41,7 +41,7 @@ async def test_a_key_is_asked_for_once_and_lost_with_the_page(managed: Managed, 
     await page.goto("/ui")
     await expect(page.get_by_role("dialog")).to_have_count(1)
     assert await accessibility_problems(page) == []
-    await screenshot(page, "console-sign-in")
+    await screenshot(page, "console-sign-in", whole=False)
     await page.get_by_label("API key").fill("sk-nonsense")
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("alert")).to_have_text("This key is not accepted")
@@ -159,3 +159,10 @@ async def test_shares_sum_to_a_hundred_whatever_is_moved(browser_page: Page) -> 
         return [moved(three, "c", 40), moved({ a: 100, b: 0, c: 0 }, "a", 40), moved({ a: 1, b: 99 }, "a", "")];
     }""")
     assert shares == [{"a": 40, "b": 20, "c": 40}, {"a": 40, "b": 30, "c": 30}, {"a": 0, "b": 100}]
+
+
+async def test_the_apis_page_needs_no_other_host_and_no_exception_of_its_policy(browser_page: Page) -> None:
+    await browser_page.goto("/ui")
+    await browser_page.get_by_role("navigation").get_by_role("link", name="API").click()
+    await browser_page.get_by_role("link", name="switchyard", exact=True).click()
+    await expect(browser_page.get_by_text("/api/overview").first).to_be_visible()

@@ -75,8 +75,7 @@ export async function mount(root, context) {
     frame ??= requestAnimationFrame(() => ((frame = null), draw()));
   }
 
-  async function press(action) {
-    const treatment = state.report?.treatments.find((it) => state.report.decisions?.[it] === "ship") ?? state.summary.treatments[0];
+  async function press(action, treatment) {
     if (await decide(action, state.summary, state.etag, treatment, context)) {
       state.said = `${LABELS[action]}: done.`;
       state.due = 0;
@@ -123,7 +122,11 @@ export async function mount(root, context) {
     const possible = actions(summary);
     if (possible.length === 0) return summary.acting ? h("p", { class: "hint" }, "It is stopped: declare another experiment in the configuration file.") : null;
     if (state.why !== null) return h("p", { class: "hint" }, state.why);
-    return h("div", { class: "actions" }, possible.map((it, index) => h("button", { type: "button", class: it === "rollback" ? "danger" : index === 0 ? "primary" : null, on: { click: () => press(it) } }, LABELS[it])));
+    return h("div", { class: "actions" }, possible.map((it, index) => (it === "promote" && summary.treatments.length > 1 ? summary.treatments.map((arm) => button(it, index, arm, `${LABELS[it]} ${arm}`)) : button(it, index, summary.treatments[0], LABELS[it]))));
+  }
+
+  function button(action, index, treatment, label) {
+    return h("button", { type: "button", key: label, class: action === "rollback" ? "danger" : index === 0 ? "primary" : null, on: { click: () => press(action, treatment) } }, label);
   }
 
   function evidence(report) {

@@ -24,7 +24,7 @@ export async function mount(root, context) {
       declaring,
       declaring ? null : h("p", { class: "hint" }, found === null ? (state.problem ? "" : "Reading …") : summary(found)),
       state.problem ? standstill(state.problem, state.at) : null,
-      declaring || !found?.length ? null : table("Experiments", heads(span, effects), found.map((it) => row(it, span)), { class: "stacked list" }),
+      declaring || !found?.length ? null : table("Experiments", heads(span, effects), [...found].sort((a, b) => rank(a) - rank(b)).map((it) => row(it, span)), { class: "stacked list" }),
       declaring || found?.length !== 0 ? null : notice("info", h("strong", {}, "No experiment is declared."), " An experiment compares deployments of an endpoint on its own traffic, and can move the traffic by its verdicts."),
     );
   }
@@ -49,6 +49,9 @@ function summary(found) {
   const running = found.filter((it) => (it.acting?.state ?? it.state) === "running").length;
   return `${count(found.length, "experiment", "experiments")}, ${running} running. Intervals hold at any time you look.`;
 }
+
+/** What runs comes first. */
+const rank = (it) => ["running", "paused"].indexOf(it.acting?.state ?? it.state) >>> 0;
 
 function heads(span, effects) {
   return [
@@ -84,8 +87,9 @@ function effect(line, span, several) {
   );
 }
 
-function ramp(acting) {
-  return `${acting.share} % on treatments${acting.next_share === null ? "" : `, next ${acting.next_share} %`}`;
+function ramp({ share, next_share: next }) {
+  const kept = (percent) => `${percent}\u00a0%`; // on one line
+  return `${kept(share)} on treatments${next === null || next === undefined ? "" : `, next\u00a0${kept(next)}`}`;
 }
 
 function checks(it) {
