@@ -26,7 +26,7 @@ from app.experiments.columns import Exposures, Tables, from_batch
 from app.experiments.evidence import AnalysisFactory, Evidence, Judged, basis_of
 from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
 from app.experiments.pins import PinExchange
-from app.experiments.plain import exposures_of
+from app.experiments.plain import exposures_of, scored
 from app.experiments.plan_history import new_plans
 from app.experiments.recordings.keeping import RecordingKeeper
 from app.experiments.report import Report
@@ -180,7 +180,7 @@ class Controller:
     def analysis(self, name: str) -> Evidence | None:
         """The evidence of an experiment that has a run."""
         judged = self._judged.get(name)
-        return Evidence(judged.analysis, self.warnings, self._next_sentence) if judged is not None else None
+        return Evidence(judged.analysis, self.warnings, self._amended) if judged is not None else None
 
     def acting(self, report: Report) -> Acting | None:
         """What is being done with the experiment of a report."""
@@ -217,7 +217,7 @@ class Controller:
         In any thread: it changes nothing, and reads batches that nobody changes. Raises StoreError.
         """
         found = self._keeper.find(request)
-        return exposures_of(*found) if found is not None else []
+        return scored(exposures_of(*found), self._keeper.scores(found[0])) if found is not None else []
 
     def entries(self) -> Sequence[Entry]:
         """The journal."""
@@ -240,9 +240,12 @@ class Controller:
             found.append("What was recorded before the controller's start could not be read yet")
         return found
 
-    def _next_sentence(self, report: Report) -> str:
+    def _amended(self, report: Report) -> Report:
+        """What happens next, and the arms' traffic as it is now: analyses know it from the latest requests only."""
         assert self._config is not None
-        return self._actions.next_sentence(self._runs[report.experiment], self._config, report, self.now())
+        run, now = self._runs[report.experiment], self.now()
+        next_ = self._actions.next_sentence(run, self._config, report, now)
+        return replace(report, next=next_, weights=self._actions.weights(run, self._config, report))
 
     def _is_failing(self) -> bool:
         return self.health().failing_since is not None

@@ -16,7 +16,7 @@ import msgspec
 
 from app.config.experiments import LedgerSettings
 from app.experiments.attempts import Attempts
-from app.experiments.columns import Exposures, RowColumns, Tables, router_hash
+from app.experiments.columns import Exposures, FeedbackColumns, RowColumns, Tables, router_hash
 from app.experiments.routers import forget
 from app.experiments.storage import housekeeping, reading, segments
 from app.experiments.storage.entry import Entry
@@ -26,6 +26,7 @@ from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import Store, StoreError
 from app.experiments.storage.writing import Outcome, Round, carry_out
 from app.experiments.waiting import Waiting
+from app.ledger.wire import FeedbackItem
 
 FLUSH_S = 60.0
 FLUSH_RECORDS = 100_000
@@ -166,6 +167,15 @@ class Keeper:
         if hits.any():
             return waiting.take(hits), self._tables
         return reading.find(self._store, request) if self._store is not None else None
+
+    def scores(self, rows: RowColumns) -> list[FeedbackItem] | None:
+        """The scores of these requests, the oldest first; None if the directory fails, so that some may be missing."""
+        try:
+            stored = reading.scores(self._store, rows) if self._store is not None else []
+        except StoreError:
+            return None
+        waiting = FeedbackColumns.concat([taken.exposures.feedback for taken in self.waiting])
+        return [*stored, *waiting.take(reading.is_of(waiting, rows)).items(self._tables)]
 
     def step(self, now: float, states: States) -> list[Exposures]:
         """Ends a round that is done, and begins another if there is something to do.

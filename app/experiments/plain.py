@@ -1,11 +1,13 @@
 """Exposures as plain data, for answers in JSON."""
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from app.experiments.columns import NAMES, RowColumns, Tables
-from app.ledger.wire import Failure, Finish, Flag, Reason
+from app.ledger.wire import Failure, FeedbackItem, Finish, Flag, Reason
 
+_MANAGER = f"{0:016x}"
 _HASHES = ("router", "request", "answer", "unit", "caller")
 _ENUMS = {"reason": Reason, "finish": Finish, "error": Failure}
 
@@ -17,6 +19,27 @@ def exposures_of(rows: RowColumns, tables: Tables) -> list[dict[str, Any]]:
         for index in range(len(rows))
     ]
     return sorted(found, key=lambda row: float(row["at"]))
+
+
+def scored(exposures: list[dict[str, Any]], items: Iterable[FeedbackItem] | None) -> list[dict[str, Any]]:
+    """The exposures with `feedback`: the last score of each metric, of those by its caller or a manager.
+
+    `items` are in the order in which they came, None if they could not be read; `feedback` is then None, too.
+    """
+    if items is None:
+        return [{**row, "feedback": None} for row in exposures]
+    scores = [(f"{it.request:016x}", f"{it.caller:016x}", it.metric, it.value) for it in items]
+    return [
+        {
+            **row,
+            "feedback": {
+                metric: value
+                for request, caller, metric, value in scores
+                if request in (row["request"], row["answer"]) and caller in (_MANAGER, row["caller"])
+            },
+        }
+        for row in exposures
+    ]
 
 
 def _plain(name: str, value: Any, tables: Tables) -> Any:

@@ -17,7 +17,7 @@ from app.experiments.acting.decisions import Request
 from app.experiments.acting.state import states_of
 from app.experiments.columns import Exposures, Tables
 from app.experiments.evidence import AnalysisFactory, Evidence, Judged
-from app.experiments.plain import exposures_of
+from app.experiments.plain import exposures_of, scored
 from app.experiments.report import Report
 from app.experiments.routers import total_lost
 from app.experiments.runs import Run, runs_of
@@ -93,7 +93,9 @@ class RecordedLedger:
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's."""
         found = reading.find(self._store, request)
-        return exposures_of(*found) if found is not None else []
+        if found is None:
+            return []
+        return scored(exposures_of(*found), reading.scores(self._store, found[0]))
 
     def mirrored(self) -> Sequence[str]:
         """Shadows are for a running server."""

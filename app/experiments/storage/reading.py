@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.parquet as pq
 
-from app.experiments.columns import Exposures, RowColumns, Tables
+from app.experiments.columns import Exposures, FeedbackColumns, RowColumns, Tables
 from app.experiments.storage import journal, segments, snapshots
 from app.experiments.storage.arrow import from_arrow
 from app.experiments.storage.entry import Entry
@@ -14,7 +15,9 @@ from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import EXPOSURES, Footer, Segment, date_of
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import Damaged, Missing, Store
+from app.ledger.wire import FeedbackItem
 
+_EARLY_S = 3600.0
 UNREADABLE = (Missing, Damaged)
 """What a segment raises that another controller has merged or deleted, or that is not ours."""
 
@@ -83,6 +86,26 @@ def find(store: Store, request: int) -> tuple[RowColumns, Tables] | None:
         except UNREADABLE:
             continue
     return None
+
+
+def scores(store: Store, rows: RowColumns) -> list[FeedbackItem]:
+    """The stored scores of these requests, the oldest first. Raises StoreError."""
+    found: list[FeedbackItem] = []
+    # A score may come a little before its request has ended.
+    for segment in segments.committed(store, date_of(float(rows.at.min()) - _EARLY_S)):
+        tables = Tables()
+        try:
+            with store.open(segment.path("feedback")) as file:
+                columns = from_arrow(pq.read_table(file), FeedbackColumns, tables)
+        except UNREADABLE:
+            continue  # most segments have no scores
+        found += columns.take(is_of(columns, rows)).items(tables)
+    return sorted(found, key=lambda item: item.at)
+
+
+def is_of(feedback: FeedbackColumns, rows: RowColumns) -> npt.NDArray[np.bool_]:
+    """Which scores are for one of these requests, by the id of either the request or its answer."""
+    return np.isin(feedback.request, np.concatenate([rows.request, rows.answer]))
 
 
 def _footers(store: Store, since: str) -> Iterator[tuple[Segment, Footer]]:

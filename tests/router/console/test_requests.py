@@ -71,6 +71,14 @@ async def test_a_request_is_found_and_gets_a_thumb(open_page: OpenPage, judged: 
     await expect(card.get_by_role("status")).to_have_text("Taken.")
     await expect(up).to_have_attribute("aria-pressed", "true")
     assert await card.get_by_role("button", name="stars").count() == 0
+    given = card.locator("dl > div").filter(has_text="Feedback")
+    await expect(given).to_have_text("Feedbacknone yet")
+    async with asyncio.timeout(30):
+        while await given.inner_text() != "Feedback\nliked 1":
+            await asyncio.sleep(0.05)
+            await page.get_by_role("button", name="Find").click()
+            await expect(card).to_be_visible()
+    await expect(up).to_have_attribute("aria-pressed", "true")
     assert await overflow(page) == 0
     assert await accessibility_problems(page) == []
     await screenshot(page, name)

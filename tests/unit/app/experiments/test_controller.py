@@ -1,5 +1,6 @@
 """The controller takes every batch once, keeps it, and finds everything again when it restarts."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,32 @@ def test_an_exposure_is_found_by_its_request_or_answer_wherever_it_is(desk: Desk
     assert stored["plan"] == {"endpoint": "chat", "id": "0-aaaaaaaa", "weights": {"blue": 50, "green": 50}}
     assert stored["max_tokens"] is None
     assert desk.controller.exposures(1) == []
+
+
+def test_an_exposure_has_the_last_score_of_each_metric_by_its_caller_or_a_manager(desk: Desk) -> None:
+    scores = [
+        (10_001, 7, "thumbs", 0.0),
+        (20_001, 0, "stars", 4.0),
+        (10_001, 8, "stars", 1.0),
+        (10_002, 7, "thumbs", 1.0),
+    ]
+    desk.send(full(1, feedback=[FeedbackItem(START + n, *it) for n, it in enumerate(scores)]))
+    (waiting,) = desk.controller.exposures(10_001)
+    assert waiting["feedback"] == {"thumbs": 0.0, "stars": 4.0}
+    desk.pass_time(60)
+    desk.send(full(2, feedback=[FeedbackItem(START + 9, 10_001, 7, "thumbs", 1.0)]))
+    (stored,) = desk.controller.exposures(10_001)
+    assert stored["feedback"] == {"thumbs": 1.0, "stars": 4.0}
+    (other,) = desk.controller.exposures(10_002)
+    assert other["feedback"] == {"thumbs": 1.0}
+
+
+def test_an_exposure_is_found_without_scores_while_the_directory_fails(desk: Desk) -> None:
+    desk.send(full(1, feedback=[FeedbackItem(START, 10_001, 7, "thumbs", 1.0)]))
+    shutil.rmtree(desk.directory / "ledger", ignore_errors=True)
+    (desk.directory / "ledger").write_text("")
+    (waiting,) = desk.controller.exposures(10_001)
+    assert waiting["feedback"] is None
 
 
 def test_the_journal_says_what_happened_and_a_restart_keeps_the_run(desk: Desk) -> None:

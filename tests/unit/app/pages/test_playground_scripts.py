@@ -123,6 +123,14 @@ def test_events_are_the_same_however_the_stream_is_cut(cases: list[tuple[list[st
     assert call_all(calls) == wanted
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_stream_may_be_cut_anywhere_also_within_a_lines_end(end: str) -> None:
+    whole = end.join(["data: a", "data: b", "", ": c", "data: d", "", ": e"])
+    calls = [("events", ([whole[:cut], whole[cut:]],)) for cut in range(len(whole) + 1)]
+    calls.append(("events", (list(whole),)))
+    assert call_all(calls) == [["a\nb", "d"]] * len(calls)
+
+
 def test_an_event_without_a_space_or_with_a_byte_order_mark_is_read_and_an_unfinished_one_is_not() -> None:
     assert call("events", ["\ufeffdata:a\n\ndata\n\nevent: x\n\ndata:  b\n\ndata: c"]) == ["a", "", " b"]
 

@@ -88,6 +88,7 @@ function card(exposure, id, me, context) {
     ["Plan", `${plan.id}: ${Object.entries(plan.weights).map(([name, weight]) => `${name} ${weight} %`).join(", ")}`],
     ["Sent as", `${exposure.dialect}, ${exposure.task}${exposure.stream ? ", streamed" : ""}`],
     ["Arrived", new Date(1000 * exposure.at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" })],
+    ["Feedback", scores(exposure.feedback)],
     ...(exposure.flags.length ? [["Remarks", exposure.flags.map((it) => FLAGS[it] ?? it).join("; ")]] : []),
   ];
   const bad = exposure.status >= 400 || failed;
@@ -98,7 +99,7 @@ function card(exposure, id, me, context) {
     h("dl", { class: "pairs" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
     exposure.flags.includes("forced")
       ? h("p", { class: "hint" }, "A thumb would change no experiment: they count only requests whose deployment the traffic chose.")
-      : feedback(endpoint?.feedback ?? [], id, context),
+      : feedback(endpoint?.feedback ?? [], id, exposure.feedback ?? {}, context),
   );
 }
 
@@ -106,8 +107,13 @@ function count(tokens) {
   return tokens === null ? "unknown" : String(tokens);
 }
 
+function scores(given) {
+  if (given === null) return "unknown: the ledger's directory cannot be read";
+  return Object.entries(given).map(([metric, value]) => `${metric} ${value}`).join(", ") || "none yet";
+}
+
 /** Thumbs for each score that a running experiment takes as yes or no. */
-function feedback(declared, id, { api, announce }) {
+function feedback(declared, id, given, { api, announce }) {
   const thumbs = declared.filter((it) => it.type === "boolean");
   if (!thumbs.length) return h("p", { class: "hint" }, "No running experiment of this endpoint takes a thumb.");
   return h(
@@ -128,7 +134,7 @@ function feedback(declared, id, { api, announce }) {
       const buttons = [
         [true, "up"],
         [false, "down"],
-      ].map(([value, way]) => h("button", { type: "button", class: way, "aria-pressed": "false", "data-value": String(value), "aria-label": `${metric}: thumb ${way}`, on: { click: () => give(value) } }, svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: THUMB }))));
+      ].map(([value, way]) => h("button", { type: "button", class: way, "aria-pressed": String(given[metric] === Number(value)), "data-value": String(value), "aria-label": `${metric}: thumb ${way}`, on: { click: () => give(value) } }, svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: THUMB }))));
       return h("p", {}, h("strong", {}, metric), " ", buttons, " ", said);
     }),
   );
