@@ -180,7 +180,7 @@ class Controller:
     def analysis(self, name: str) -> Evidence | None:
         """The evidence of an experiment that has a run."""
         judged = self._judged.get(name)
-        return Evidence(judged.analysis, self.warnings, self._next_sentence) if judged is not None else None
+        return Evidence(judged.analysis, self.warnings, self._amended) if judged is not None else None
 
     def acting(self, report: Report) -> Acting | None:
         """What is being done with the experiment of a report."""
@@ -240,9 +240,12 @@ class Controller:
             found.append("What was recorded before the controller's start could not be read yet")
         return found
 
-    def _next_sentence(self, report: Report) -> str:
+    def _amended(self, report: Report) -> Report:
+        """What happens next, and the arms' traffic as it is now: analyses know it from the latest requests only."""
         assert self._config is not None
-        return self._actions.next_sentence(self._runs[report.experiment], self._config, report, self.now())
+        run, now = self._runs[report.experiment], self.now()
+        next_ = self._actions.next_sentence(run, self._config, report, now)
+        return replace(report, next=next_, weights=self._actions.weights(run, self._config, report))
 
     def _is_failing(self) -> bool:
         return self.health().failing_since is not None

@@ -105,16 +105,18 @@ class Evidence:
     """The read side of one analysis. Reports say what the controller knows of routers and of the directory, too."""
 
     def __init__(
-        self, analysis: Analysis, warnings: Callable[[], Iterable[str]], next_: Callable[[Report], str] | None = None
+        self,
+        analysis: Analysis,
+        warnings: Callable[[], Iterable[str]],
+        amended: Callable[[Report], Report] = lambda report: report,
     ) -> None:
-        """`next_`: what happens next, by whoever acts on the evidence."""
-        self._analysis, self._warnings, self._next = analysis, warnings, next_
+        """`amended`: a report with what whoever acts on the evidence knows better."""
+        self._analysis, self._warnings, self._amended = analysis, warnings, amended
 
     def report(self, now: float) -> Report:
         """The experiment at this moment."""
-        report = self._analysis.report(now)
-        next_ = report.next if self._next is None else self._next(report)
-        return msgspec.structs.replace(report, warnings=[*report.warnings, *self._warnings()], next=next_)
+        report = self._amended(self._analysis.report(now))
+        return msgspec.structs.replace(report, warnings=[*report.warnings, *self._warnings()])
 
     def history(self, metric: str, treatment: str) -> Sequence[HistoryPoint]:
         """A comparison's stored looks."""

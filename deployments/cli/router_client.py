@@ -65,8 +65,8 @@ class RouterClient:
         *,
         tag: str | None = None,
     ) -> bytes:
-        """What the API of experiments answers below ``/api``; `body` is sent as JSON. `tag`: the state seen."""
-        headers = {"If-Match": f'"{tag}"'} if tag is not None else {}
+        """What the API of experiments answers below ``/api``; `body` is sent as JSON. `tag`: the state seen, or `*`."""
+        headers = {"If-Match": tag if tag == "*" else f'"{tag}"'} if tag is not None else {}
         status, text = self._exchange(method, f"/api{path}?{urlencode(query or {})}".rstrip("?"), body, headers)
         if not 200 <= status < 300:
             raise self._error(status, _json(text))

@@ -17,7 +17,7 @@ from app.experiments.summary import Acting
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from deployments.cli.errors import ExitCode
-from deployments.cli.experiments import deciding
+from deployments.cli.experiments import deciding, decisions
 from deployments.cli.main import main
 from tests.router.conftest import Rig
 from tests.support.deciding_controller import DecidingController
@@ -93,6 +93,23 @@ def test_somebody_else_was_faster(running: Deciding) -> None:
     code, out, told = running.decide("pause", "--yes")
     assert (code, out) == (ExitCode.WRONG, "")
     assert "the experiment has gone on since" in told
+
+
+@pytest.mark.parametrize(("action", "code"), [("rollback", 0), ("advance", ExitCode.WRONG)])
+def test_a_step_of_the_ramp_in_between_does_not_hold_up_a_rollback(
+    running: Deciding, monkeypatch: pytest.MonkeyPatch, action: str, code: int
+) -> None:
+    foreseen = decisions.foreseen
+
+    def stepped(*arguments: Any) -> str:
+        told = foreseen(*arguments)
+        assert running.controller.acting is not None
+        running.controller.acting = msgspec.structs.replace(running.controller.acting, revision=9)
+        return told
+
+    monkeypatch.setattr(decisions, "foreseen", stepped)
+    assert running.decide(action, "--yes")[0] == code
+    assert len(running.controller.decisions) == (1 if code == 0 else 0)
 
 
 def test_what_cannot_be_decided(running: Deciding) -> None:

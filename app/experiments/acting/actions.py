@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from app.config.schema import Config
 from app.errors import Conflict, PreconditionFailed
+from app.experiments.acting import shares
 from app.experiments.acting.changes import Change
 from app.experiments.acting.decisions import Request, decided, foreseen
 from app.experiments.acting.facts import Facts, Interventions
@@ -157,6 +158,17 @@ class Actions:
         if report.mode == "aa" or run.stopped_at is not None:
             return report.next
         return next_sentence(self._state(run), self._facts(run, config, report), now)
+
+    def weights(self, run: Run, config: Config, report: Report) -> dict[str, int]:
+        """What the arms have, for the report: as it is applied, less what routers were told to stop."""
+        if report.mode == "aa" or run.stopped_at is not None:
+            return report.weights
+        facts = self._facts(run, config, report)
+        arms, stopped = (
+            shares.of_arms(facts.traffic, facts.experiment),
+            [it.deployment for it in self._state(run).stops],
+        )
+        return shares.without(arms, facts.experiment, stopped)
 
     def _changes(
         self, config: Config, runs: Mapping[str, Run], entries: Sequence[Entry], now: float

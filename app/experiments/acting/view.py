@@ -1,6 +1,9 @@
 """What is being done with an experiment, and what comes next, in words."""
 
+from typing import get_args
+
 from app.experiments.acting import shares
+from app.experiments.acting.decisions import Action
 from app.experiments.acting.facts import Facts
 from app.experiments.acting.next_step import NextStep, next_step
 from app.experiments.acting.state import State
@@ -46,8 +49,8 @@ def next_sentence(state: State, facts: Facts, now: float) -> str:
         return f"{facts.report.next} The ramp is at its end."
     if not step.waits_for:
         return f"Next: {step.share} %."
-    since = f"{shares.treated(shares.of_arms(facts.traffic, facts.experiment), facts.experiment)} % " + (
-        f"since {words.moment(state.since, now)}; " if state.since else ""
+    since = f"{shares.treated(shares.of_arms(facts.traffic, facts.experiment), facts.experiment)} %" + (
+        f" since {words.moment(state.since, now)}; " if state.since else "; "
     )
     return f"Next: {since}{step.share} % waits for {'; '.join(step.waits_for)}."
 
@@ -91,4 +94,6 @@ def _trouble(facts: Facts) -> str:
 
 
 def _sentence(text: str) -> str:
+    if text.partition(" by ")[0] in get_args(Action):  # what a person decided; other texts may begin with a name
+        text = text[0].upper() + text[1:]
     return text if not text or text.endswith((".", "!")) else f"{text}."

@@ -26,7 +26,8 @@ def decide(
 ) -> None:
     """Decide about an experiment, as a manager.
 
-    Shows what holds and what the decision does, and asks. If somebody else was faster, nothing is done.
+    Shows what holds and what the decision does, and asks. If somebody else was faster, nothing is done; with --yes,
+    pause, rollback and stop are done all the same.
 
     \b
     Actions:
@@ -53,7 +54,7 @@ def decide(
         typer.echo(moves, err=True)
     if not (yes or _confirmed()):
         raise CommandError("Nothing is decided. Without a terminal: add --yes")
-    typer.echo(decisions.described(decisions.decide(client, summary, action, reason, treatment)))
+    typer.echo(decisions.described(decisions.decide(client, summary, action, reason, treatment, anyway=yes)))
 
 
 def watch(

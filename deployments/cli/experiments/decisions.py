@@ -11,6 +11,9 @@ from deployments.cli.router_client import RouterClient
 Summary = Mapping[str, Any]
 """As `GET /api/experiments/{name}` answers it."""
 
+_CAREFUL = ("pause", "rollback", "stop")
+"""Decisions that give no treatment more traffic: they are right whatever the ramp has done in the meantime."""
+
 
 def seen(client: RouterClient, name: str) -> Summary:
     """The experiment as it is. Raises CommandError, also if nothing acts on it."""
@@ -62,10 +65,16 @@ def _body(action: str, reason: str, treatment: str | None) -> dict[str, str]:
     return {"action": action, "reason": reason} | ({"treatment": treatment} if treatment is not None else {})
 
 
-def decide(client: RouterClient, summary: Summary, action: str, reason: str, treatment: str | None) -> Summary:
-    """Makes the decision if the experiment is still as it was `seen`. Raises CommandError."""
+def decide(
+    client: RouterClient, summary: Summary, action: str, reason: str, treatment: str | None, *, anyway: bool
+) -> Summary:
+    """Makes the decision if the experiment is still as it was `seen`; `anyway`: one that adds no traffic, if not, too.
+
+    Raises CommandError.
+    """
     path, body = path_of(summary["experiment"], "/decision"), _body(action, reason, treatment)
-    made: Summary = json.loads(client.ask("POST", path, body=body, tag=str(summary["acting"]["revision"])))
+    tag = "*" if anyway and action in _CAREFUL else str(summary["acting"]["revision"])
+    made: Summary = json.loads(client.ask("POST", path, body=body, tag=tag))
     return made
 
 

@@ -114,3 +114,19 @@ async def test_a_router_that_cannot_reach_control_does_not_apply_the_stop(acting
     by = [{it.headers["azureml-model-deployment"] for it in outcomes} for outcomes in answered]
     assert by == [{"green"}, {"blue"}, {"blue"}], "better a stopped deployment than none"
     assert [len(failed(outcomes)) for outcomes in answered] == [0, 0, 0]
+
+
+async def test_the_report_has_the_traffic_as_it_is_though_nobody_asks_any_more(acting: ActingRig) -> None:
+    acting.green.answer = empty
+    acting.deploy(green=50, guardrails=GUARDRAILS)
+    acting.control.delivery = Delivery.DELIVERING
+    await acting.drive(lambda: bool(acting.kinds("stop")))
+    assert (await acting.report()).weights == {"blue": 100, "green": 0}, "stopped"
+    acting.control.delivery = Delivery.SETTLED
+    acting.advance(5)
+    await acting.until(lambda: bool(acting.kinds("stop_lifted")))
+    assert (await acting.report()).weights == {"blue": 100, "green": 0}, "planned"
+    assert (await acting.put_traffic(30)).status_code == 200
+    await acting.until(lambda: bool(acting.kinds("paused")))
+    acting.advance(5)  # a report is a second old at most
+    assert (await acting.report()).weights == {"blue": 70, "green": 30}

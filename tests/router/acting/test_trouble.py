@@ -50,3 +50,19 @@ async def test_a_router_whose_clock_is_off_changes_nothing_but_a_warning(acting:
     await acting.drive(lambda: acting.shares() == [0, 0, 0])
     assert (await acting.acting()).text.startswith("green exceeds the guardrail error")
     assert failed(await acting.send(60)) == []
+
+
+async def test_a_stop_acts_though_so_much_was_lost_that_no_verdict_counts(acting: ActingRig) -> None:
+    acting.config["ledger"] = {"url": "ledger", "buffer_bytes": 64 * 1024}
+    acting.deploy(green=50)
+    acting.controller.absent = True
+    await acting.send(900, at_once=8)
+    acting.controller.absent = False
+    acting.green.answer = failing
+    await acting.drive(lambda: acting.shares() == [0, 0, 0])
+    await acting.until(lambda: bool(acting.kinds("stop_lifted")))
+    told, report = await acting.acting(), await acting.report()
+    assert (told.state, told.cause) == ("paused", "alarm")
+    assert min(report.rows_lost.values()) > 0
+    assert {it.kind for it in report.alarms} >= {"guardrail", "rows_lost"}
+    assert (report.decision, report.primary[0].verdict) == ("do_not_ship", "invalid")

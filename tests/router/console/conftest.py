@@ -35,7 +35,7 @@ OpenPage = Callable[..., Awaitable[tuple[Page, Watch]]]
 
 
 @pytest.fixture
-async def open_page(browser: Browser) -> AsyncIterator[OpenPage]:
+async def open_page(browser: Browser, rig: Rig) -> AsyncIterator[OpenPage]:
     """Opens a page: `open_page(url, width=…, scheme=…)`, with its `Watch`.
 
     A test names the fixture of its router before this one: pages are then closed while their server still answers.
