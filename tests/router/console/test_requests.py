@@ -136,4 +136,8 @@ async def test_without_a_controller_the_page_says_why_nothing_is_found(open_page
     page, watch = await open_page(rig.url)
     watch.expected = ["status of 404", "status of 503"]
     await found(page, "abc")
-    await expect(page.get_by_role("alert")).not_to_be_empty()
+    await expect(page.get_by_role("alert")).to_contain_text("or of an endpoint without a running experiment")
+    rig.chat_endpoint(ledger="always")
+    await page.get_by_role("button", name="Find").click()
+    await expect(page.get_by_role("alert")).to_have_text("this controller answers nothing")
+    assert await page.get_by_role("article").count() == 0
