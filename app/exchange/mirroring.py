@@ -15,16 +15,11 @@ from app.routing.traffic import Assignment
 _CHOSEN = ("header", "model", "override")
 
 
-def to_mirror(
-    state: RouterState, snapshot: Snapshot, assignment: Assignment, exposure: Exposure | None, size: int
-) -> Original | None:
+def to_mirror(state: RouterState, assignment: Assignment, exposure: Exposure | None, size: int) -> Original | None:
     """What is to hear of the request, if it is to be mirrored. `size`: its body's, in bytes."""
-    if exposure is None or assignment.reason in _CHOSEN:
+    if exposure is None or (mirror := exposure.scope.mirror) is None or assignment.reason in _CHOSEN:
         return None
-    name = assignment.endpoint
-    if (endpoint := snapshot.config.endpoints.get(name)) is None or (mirror := endpoint.mirror) is None:
-        return None
-    return state.mirrors.draw(name, mirror, exposure, size)
+    return state.mirrors.draw(assignment.endpoint, mirror, exposure, size)
 
 
 def mirrored(state: RouterState, snapshot: Snapshot, call: Call, original: Original, writer: ResponseWriter) -> None:

@@ -37,7 +37,7 @@ def begin(
     exposure = recording.drawn(state.ledger, snapshot, caller, call, assignment, record, size)
     return Observation(
         exposure,
-        mirroring.to_mirror(state, snapshot, assignment, exposure, size),
+        mirroring.to_mirror(state, assignment, exposure, size),
         written_requests.arrived(state.recorder, snapshot, call, assignment, record, size),
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from app.config.experiment_checks import is_active
 from app.config.experiments import Experiment, Guardrail
+from app.config.mirror import Mirror
 from app.config.schema import Config, Endpoint
 from app.ledger.wire import Plan
 from app.routing.stops import NO_STOPS, effective, with_share
@@ -56,6 +57,7 @@ class Scope:
     slow: tuple[float, ...] = ()
     unfinished: tuple[float, ...] = ()
     carried_until: float | None = None
+    mirror: Mirror | None = None
 
     @cached_property
     def first_due(self) -> tuple[float, float]:
@@ -71,7 +73,10 @@ def scopes(
     active = {it.endpoint: it for it in config.experiments.values() if is_active(it)}
     return {
         name: Scope(
-            plan_of(name, endpoint, stops.get(name, NO_STOPS)), *_limits(active.get(name)), carried_until.get(name)
+            plan_of(name, endpoint, stops.get(name, NO_STOPS)),
+            *_limits(active.get(name)),
+            carried_until.get(name),
+            endpoint.mirror,
         )
         for name, endpoint in config.endpoints.items()
         if name in active or endpoint.mirror is not None or endpoint.ledger == "always"
