@@ -11,16 +11,20 @@ from app.config.schema import Config, Endpoint
 from app.exchange.snapshot import Snapshot, Unstopped
 from app.ledger.ledger import Ledger
 from app.ledger.plans import Scope, plan_of
-from app.ledger.wire import Stop
+from app.ledger.wire import Replaced, Stop
 from app.routing.overrides import Overrides
 from app.routing.pinned_conversations import PinnedConversations
 from app.routing.rules import Rules, Window
 from app.routing.stops import NO_STOPS, stops_of
-from app.routing.windows import Earlier, InForce, in_force
+from app.routing.windows import Earlier, InForce, in_force, same
 from app.upstream.target import Target
 
 _Stops = Mapping[str, Mapping[str, str]]
 """By endpoint: its stopped deployments, each with the one that gets its share."""
+
+NEW_S = 60.0
+"""For so long after its first configuration a router asks what was in force before, and believes it. Later it would do
+harm: conversations that have begun here since, and are not pinned, would leave their deployment."""
 
 
 class BesideTheWeights(NamedTuple):
@@ -39,17 +43,21 @@ class SnapshotBuilder:
     """Keeps what the next snapshot is made of. `clock` returns Unix seconds."""
 
     def __init__(self, ledger: Ledger, pins: PinnedConversations, clock: Callable[[], float] = time.time) -> None:
-        self.stops: Sequence[Stop] = ()
+        self.stops: Sequence[Stop] = []
         """As the controller has said last. They stay when it does not answer."""
         self._ledger, self._pins, self._clock = ledger, pins, clock
         self._in_force: Mapping[str, InForce] = {}
         self._config: Config | None = None
         self._targets: Mapping[str, Target] = {}
         self._applied_at = 0
+        self._new_until: float | None = None
 
     def configured(self, config: Config, targets: Mapping[str, Target]) -> Snapshot:
         """The snapshot of a new configuration."""
-        self._config, self._targets, self._applied_at = config, targets, int(self._clock())
+        now = self._clock()
+        self._config, self._targets, self._applied_at = config, targets, int(now)
+        if self._new_until is None:
+            self._new_until = now + NEW_S
         return self._built(config)
 
     def stopped(self, stops: Sequence[Stop]) -> Snapshot | None:
@@ -61,15 +69,44 @@ class SnapshotBuilder:
         self.stops = new
         return self._built(self._config)
 
+    def replaced(self, replaced: Sequence[Replaced]) -> Snapshot | None:
+        """The snapshot in which running conversations follow these weights, too; None if they change nothing.
+
+        They count for a router that is new, under the plan that it serves.
+        """
+        config, now = self._config, self._clock()
+        if config is None or not self._is_new:
+            return None
+        heard: dict[str, list[Replaced]] = {}
+        for it in replaced:
+            endpoint = config.endpoints.get(it.endpoint)
+            if endpoint is not None and it.until > now and it.plan == plan_of(it.endpoint, endpoint).id:
+                heard.setdefault(it.endpoint, []).append(it)
+        unknown = {name: found for name, found in heard.items() if not all(map(self._is_known, found))}
+        return self._built(config, unknown) if unknown else None
+
+    def _is_known(self, replaced: Replaced) -> bool:
+        """Whether conversations follow the weights, or did until the time was over."""
+        return any(same(it.weights, replaced.weights) for it in self._in_force[replaced.endpoint].earlier)
+
+    @property
+    def _is_new(self) -> bool:
+        return self._new_until is not None and self._clock() < self._new_until
+
     def is_stopped(self, endpoint: str, deployment: str) -> bool:
         """Whether the controller has stopped the deployment, in the endpoint's traffic or not."""
         return any((it.endpoint, it.deployment) == (endpoint, deployment) for it in self.stops)
 
     @property
     def is_watched(self) -> bool:
-        """Whether the controller may have something to say: there is an active experiment, or a stop to be lifted."""
-        return bool(self.stops) or (
-            self._config is not None and any(is_active(it) for it in self._config.experiments.values())
+        """Whether the controller may have something to say: there is an active experiment, or a stop to be lifted, or
+        this router is new and may have to know what was in force before."""
+        if self._config is None:
+            return bool(self.stops)
+        return (
+            bool(self.stops)
+            or any(is_active(it) for it in self._config.experiments.values())
+            or (self._is_new and any(it.sticky is not None and it.pin_s > 0 for it in self._config.endpoints.values()))
         )
 
     def beside_the_weights(self, endpoint: str) -> BesideTheWeights:
@@ -81,7 +118,7 @@ class SnapshotBuilder:
         until = max((it.until for it in found.earlier if it.until > now), default=None)
         return BesideTheWeights(found.stops, self._pins.by_deployment(endpoint), until)
 
-    def _built(self, config: Config) -> Snapshot:
+    def _built(self, config: Config, replaced: Mapping[str, Sequence[Replaced]] = {}) -> Snapshot:
         now = self._clock()
         stops: _Stops = {
             name: found
@@ -89,7 +126,7 @@ class SnapshotBuilder:
             if (found := stops_of(name, endpoint.traffic, self.stops))
         }
         self._in_force = {
-            name: self._followed(name, endpoint, stops.get(name, NO_STOPS), now)
+            name: self._followed(name, endpoint, stops.get(name, NO_STOPS), replaced.get(name, ()), now)
             for name, endpoint in config.endpoints.items()
         }
         until = {name: max(map(_until, it.earlier)) for name, it in self._in_force.items() if it.earlier}
@@ -101,11 +138,15 @@ class SnapshotBuilder:
         views = ConfigViews(config)
         return Snapshot(config, self._targets, views, self._applied_at, recorded, plans, rules, unstopped, stops)
 
-    def _followed(self, name: str, endpoint: Endpoint, stops: Mapping[str, str], now: float) -> InForce:
+    def _followed(
+        self, name: str, endpoint: Endpoint, stops: Mapping[str, str], replaced: Sequence[Replaced], now: float
+    ) -> InForce:
         """What the endpoint's keys are drawn by, with what running conversations follow."""
         if endpoint.sticky is None:
             return InForce(endpoint.traffic, stops)
-        before, listed = self._in_force.get(name), endpoint.plan.earlier
+        # First what was replaced: it is all that is followed, the plan lists the end of it.
+        before, listed = self._in_force.get(name), [Earlier(it.weights, it.until) for it in replaced]
+        listed += [Earlier(it.weights, it.until) for it in endpoint.plan.earlier]
         if before is not None and (lifted := {it: to for it, to in before.stops.items() if it not in stops}):
             self._pins.move(name, lifted)
         return in_force(before, endpoint.traffic, stops, listed, pin_s=endpoint.pin_s, now=now)

@@ -27,7 +27,7 @@ from app.experiments.evidence import AnalysisFactory, Evidence, Judged, basis_of
 from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
 from app.experiments.pins import PinExchange
 from app.experiments.plain import exposures_of, scored
-from app.experiments.plan_history import new_plans
+from app.experiments.plan_history import new_plans, replaced
 from app.experiments.recordings.keeping import RecordingKeeper
 from app.experiments.report import Report
 from app.experiments.routers import clock_warnings, total_lost
@@ -39,7 +39,7 @@ from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import StoreError, open_store
 from app.experiments.summary import Acting, Foreseen
 from app.experiments.waiting import Taken
-from app.ledger.wire import VERSION, decode_batch, encode
+from app.ledger.wire import VERSION, Replaced, decode_batch, encode
 
 ACT_S = 5.0
 """How often every experiment is asked what to do next, alarms and new configurations apart."""
@@ -91,6 +91,7 @@ class Controller:
         """Whether the analyses have counted all that was recorded."""
         self._retry_at = 0.0
         self._pins = PinExchange()
+        self._replaced: list[Replaced] = []
         self._shadows = ShadowJudge(self.tables)
         self._keeper.journal([Entry(clock(), "controller_started")])
 
@@ -142,7 +143,8 @@ class Controller:
         self._pins.take(batch.router, batch.pins, now)
         pins, end = self._pins.after(batch.pins_seen, batch.router)
         had, stops = self._keeper.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
-        return encode(replace(had, controller=self._pins.id, stops=stops, pins=pins, pins_end=end))
+        former = [it for it in self._replaced if it.until > now]
+        return encode(replace(had, controller=self._pins.id, stops=stops, pins=pins, pins_end=end, replaced=former))
 
     def tick(self) -> None:
         """To be called about every second: writes, reads what failed before, looks at the evidence."""
@@ -305,6 +307,7 @@ class Controller:
         if self._knows_runs:
             plans = new_plans(self._keeper.entries, config, now)
             self._keeper.journal([*self._configuration(config, now), *plans, *entries, *mirrors])
+            self._replaced = replaced(self._keeper.entries, config)
 
     def _rebuild(self, config: Config) -> None:
         """Makes analyses where the basis is new, and counts for them what has been recorded so far.

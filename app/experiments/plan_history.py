@@ -1,13 +1,18 @@
 """The plans of endpoints, numbered and kept in the journal: whoever made them, a file's delivery included."""
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
+from app.config.plans import MAX_EARLIER
 from app.config.schema import Config, Endpoint
 from app.experiments.storage.entry import Entry
 from app.ledger.plans import content_of, digest_of, plan_of
+from app.ledger.wire import Replaced
+from app.routing.windows import same
 
 KIND = "plan"
 
@@ -50,6 +55,37 @@ def new_plans(entries: Sequence[Entry], config: Config, now: float) -> list[Entr
 def history(entries: Iterable[Entry], endpoint: str) -> list[PlanEntry]:
     """The endpoint's plans, the latest first."""
     return [it for it in _plans(entries) if it.endpoint == endpoint][::-1]
+
+
+def replaced(entries: Iterable[Entry], config: Config) -> list[Replaced]:
+    """What running conversations follow by the journal, where the present plan does not say all of it: it came with a
+    file, or after one. The journal must have the plans of `config`.
+
+    As routers do that see the changes: the time begins anew with each, for all weights that are still followed.
+    """
+    plans: dict[str, list[PlanEntry]] = {}
+    for it in _plans(entries):
+        plans.setdefault(it.endpoint, []).append(it)
+    found: list[Replaced] = []
+    for name, endpoint in config.endpoints.items():
+        if endpoint.sticky is not None and endpoint.pin_s > 0:
+            followed = _followed(name, plan_of(name, endpoint).id, plans.get(name, []), endpoint.pin_s)
+            if not all(any(same(it.weights, listed.weights) for listed in endpoint.plan.earlier) for it in followed):
+                found += followed
+    return found
+
+
+def _followed(name: str, id: str, plans: Sequence[PlanEntry], pin_s: float) -> list[Replaced]:
+    """The weights before the last of an endpoint's plans that are followed when that is made, the oldest first."""
+    found: list[Replaced] = []
+    for before, plan in pairwise(plans):
+        if same(before.weights, plan.weights):
+            continue
+        until = plan.since + pin_s
+        found = [replace(it, until=until) for it in found if it.until > plan.since]
+        if not any(same(it.weights, before.weights) for it in found):
+            found.append(Replaced(name, id, before.weights, until))
+    return found[-MAX_EARLIER:]
 
 
 def _next(name: str, endpoint: Endpoint, last: PlanEntry | None, now: float) -> PlanEntry | None:

@@ -1,16 +1,17 @@
-"""What a router tells and hears with every batch, beside exposures: the conversations that are pinned, and stops."""
+"""What a router tells and hears with every batch, beside exposures: the conversations that are pinned, stops, and
+what plans have replaced."""
 
 from collections.abc import Callable, Sequence
 
-from app.ledger.wire import Acknowledgement, Pins, Stop
+from app.ledger.wire import Acknowledgement, Pins, Replaced, Stop
 from app.routing.pinned_conversations import Pinned, PinnedConversations
 
 
 class Hearing:
-    """Belongs to one sender. `is_watched`: whether the controller may have stops to tell.
+    """Belongs to one sender. `is_watched`: whether the controller may have stops or replaced weights to tell.
 
-    `on_stops` is called with all stops that are in force, `on_pins` with how many conversations are pinned, by
-    endpoint.
+    `on_stops` is called with all stops that are in force, `on_replaced` with weights that running conversations follow
+    though the plan does not say so, `on_pins` with how many conversations are pinned, by endpoint.
     """
 
     def __init__(
@@ -18,9 +19,11 @@ class Hearing:
         pins: PinnedConversations,
         is_watched: Callable[[], bool],
         on_stops: Callable[[Sequence[Stop]], None],
+        on_replaced: Callable[[Sequence[Replaced]], None],
         on_pins: Callable[[dict[str, int]], None],
     ) -> None:
-        self._pins, self._is_watched, self._on_stops, self._on_pins = pins, is_watched, on_stops, on_pins
+        self._pins, self._is_watched, self._on_pins = pins, is_watched, on_pins
+        self._on_stops, self._on_replaced = on_stops, on_replaced
         self._controller = ""
         self._seen = 0
         self._told: list[Pinned] = []
@@ -46,6 +49,8 @@ class Hearing:
         self._controller = acknowledgement.controller
         # First: what has been pinned since a stop was lifted is not to be moved with what was stopped.
         self._on_stops(acknowledgement.stops)
+        if acknowledgement.replaced:
+            self._on_replaced(acknowledgement.replaced)
         for it in acknowledgement.pins:
             self._pins.heard(Pinned(it.endpoint, it.deployment, it.until, it.conversations))
 

@@ -259,6 +259,16 @@ class Stop(msgspec.Struct, frozen=True):
     control: str
 
 
+class Replaced(msgspec.Struct, frozen=True):
+    """Percentages of an endpoint that running conversations still follow under the present plan, whose `id` as
+    `plans.plan_of` has it is `plan`. `until`: Unix seconds."""
+
+    endpoint: str
+    plan: str
+    weights: dict[str, int]
+    until: float
+
+
 class Lost(msgspec.Struct, frozen=True):
     """Rows that this router dropped since its start, because the buffer was full: cumulative."""
 
@@ -352,6 +362,9 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     pins: list[Pins] = []
     """Of other routers, after `Batch.pins_seen`; not necessarily all of them at once."""
     pins_end: int = 0
+    replaced: list[Replaced] = []
+    """Of plans that do not say themselves what they replaced, an endpoint's oldest first: for routers that have started
+    since."""
 
 
 encoder = msgspec.msgpack.Encoder()

@@ -43,7 +43,7 @@ from app.ledger.recordings.recorder import Recorder
 from app.ledger.recordings.sender import FILE_S, RecordingSender
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
-from app.ledger.wire import Stop
+from app.ledger.wire import Replaced, Stop
 from app.mirror.mirrors import Mirrors
 from app.pages import api_page, console
 from app.routing.circuit_breaker import Breakers
@@ -114,7 +114,7 @@ class Router:
         )
         pins = PinnedConversations(telemetry.pin_missed)
         self._snapshots = SnapshotBuilder(ledger, pins, clock)
-        hearing = Hearing(pins, lambda: self._snapshots.is_watched, self._stop, telemetry.pinned)
+        hearing = Hearing(pins, lambda: self._snapshots.is_watched, self._stop, self._follow, telemetry.pinned)
         self._sender = (
             Sender(ledger, controller.send, telemetry, every_s=send_every_s, hearing=hearing)
             if controller is not None
@@ -188,6 +188,11 @@ class Router:
     def _stop(self, stops: Sequence[Stop]) -> None:
         """Serves by these stops of the controller's from the next request on."""
         if (snapshot := self._snapshots.stopped(stops)) is not None:
+            self._serve(snapshot)
+
+    def _follow(self, replaced: Sequence[Replaced]) -> None:
+        """Lets running conversations follow these weights from the next request on."""
+        if (snapshot := self._snapshots.replaced(replaced)) is not None:
             self._serve(snapshot)
 
     def _serve(self, snapshot: Snapshot) -> None:

@@ -146,6 +146,23 @@ def test_a_router_that_starts_after_a_plan_follows_what_the_plan_says(talking: T
     assert (talking.ask("old", 1, router=2), talking.ask("new", 1, router=2)) == ("blue", "green")
 
 
+def test_a_router_that_starts_after_a_file_hears_what_it_replaced(talking: Talking) -> None:
+    talking.change(traffic=ALL_GREEN)
+    assert talking.ask("new") == "green"
+    running = [router.state.snapshot for router in talking.routers]
+    talking.start()
+    started = talking.routers[2].state
+    eventually(lambda: started.snapshot is not None and "chat" in started.snapshot.rules)
+    talking.everybody_has(1)
+    assert (talking.ask("old", 1, router=2), talking.ask("new", 1, router=2)) == ("blue", "green")
+    assert talking.ask("newer", router=2) == "green"
+    talking.everybody_has(2)
+    assert [talking.ask("newer", 1, router=router) for router in range(3)] == ["green"] * 3
+    assert all(it.state.snapshot is before for it, before in zip(talking.routers, running, strict=False)), "they knew"
+    talking.change(traffic={"blue": 50, "green": 50})
+    assert (talking.ask("old", 2, router=2), talking.ask("new", 2, router=2)) == ("blue", "green"), "over another file"
+
+
 def test_two_callers_with_the_same_words_and_the_same_session_share_no_pin(talking: Talking) -> None:
     talking.change(sticky={"by": "header", "name": "x-tenant"})
     named = {"x-tenant": "t", **SESSION}

@@ -16,9 +16,11 @@ from app.config.schema import Config, Deployment, Endpoint, Sticky
 from app.control_plane import Authorship, Wanted, planned
 from app.exchange.snapshot_builder import SnapshotBuilder
 from app.experiments.pins import PinExchange
+from app.experiments.plan_history import new_plans, replaced
+from app.experiments.storage.entry import Entry
 from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
-from app.ledger.wire import Acknowledgement, Stop
+from app.ledger.wire import Acknowledgement, Replaced, Stop
 from app.routing.pinned_conversations import PinnedConversations
 from app.routing.rules import Turn
 from app.routing.traffic import rendezvous
@@ -51,7 +53,7 @@ class OneRouter:
         self.name, self.clock = name, clock
         self.pins = PinnedConversations(lambda endpoint, cause: None, clock)
         self.builder = SnapshotBuilder(Ledger(lambda url: b"s" * 32), self.pins, clock)
-        self.hearing = Hearing(self.pins, lambda: True, self._stop, lambda sizes: None)
+        self.hearing = Hearing(self.pins, lambda: True, self._stop, self._follow, lambda sizes: None)
 
     def configure(self, endpoint: Endpoint) -> None:
         self.snapshot = self.builder.configured(Config(endpoints={"chat": endpoint}, deployments=DEPLOYMENTS), {})
@@ -59,11 +61,15 @@ class OneRouter:
     def _stop(self, stops: Sequence[Stop]) -> None:
         self.snapshot = self.builder.stopped(stops) or self.snapshot
 
-    def exchange(self, controller: PinExchange, stops: list[Stop]) -> None:
+    def _follow(self, replaced: Sequence[Replaced]) -> None:
+        self.snapshot = self.builder.replaced(replaced) or self.snapshot
+
+    def exchange(self, controller: PinExchange, stops: list[Stop], former: Sequence[Replaced] = ()) -> None:
         pins, seen = self.hearing.told()
         controller.take(self.name, pins, self.clock())
         told, end = controller.after(seen, self.name)
-        self.hearing.heard(Acknowledgement(0, 0, controller=controller.id, stops=stops, pins=told, pins_end=end))
+        said = Acknowledgement(0, 0, controller.id, stops=stops, pins=told, pins_end=end, replaced=list(former))
+        self.hearing.heard(said)
         self.hearing.tidy()
 
     def answers(self, user: str, turn: Turn) -> str:
@@ -82,6 +88,8 @@ class RunningConversations(RuleBasedStateMachine):
         self.stops: list[Stop] = []
         self.stopped_until: dict[str, float] = {}
         self.endpoint = by_file(WEIGHTS[0])
+        self.journal: list[Entry] = []
+        self._write_journal()
         self.routers: list[OneRouter] = []
         self.last: dict[int, tuple[OneRouter, str, float]] = {}
         self.changed_at = self.ended_at = float("-inf")
@@ -97,13 +105,24 @@ class RunningConversations(RuleBasedStateMachine):
     def _start(self) -> None:
         router = OneRouter(f"router-{len(self.routers)}", lambda: self.now)
         router.configure(self.endpoint)
-        router.exchange(self.controller, self.stops)
+        router.exchange(self.controller, self.stops, self._replaced())
         self.routers.append(router)
+
+    @property
+    def _config(self) -> Config:
+        return Config(endpoints={"chat": self.endpoint}, deployments=DEPLOYMENTS)
+
+    def _write_journal(self) -> None:
+        self.journal += new_plans(self.journal, self._config, self.now)
+
+    def _replaced(self) -> list[Replaced]:
+        return [it for it in replaced(self.journal, self._config) if it.until > self.now]
 
     def _deliver(self, new: Endpoint) -> None:
         if {n: w for n, w in new.traffic.items() if w} != {n: w for n, w in self.endpoint.traffic.items() if w}:
             self._change()
         self.endpoint = new
+        self._write_journal()
         for router in self.routers:
             router.configure(new)
 
@@ -123,7 +142,8 @@ class RunningConversations(RuleBasedStateMachine):
 
     @rule(weights=st.sampled_from(WEIGHTS))
     def a_file_changes_the_weights(self, weights: Mapping[str, int]) -> None:
-        self.unplanned_at = self.now
+        if self.endpoint.plan.withdrawn:  # the file forgets it
+            self.unplanned_at = self.now
         self._deliver(by_file(weights))
 
     @rule(treatment=st.sampled_from(TREATMENTS))
@@ -159,7 +179,7 @@ class RunningConversations(RuleBasedStateMachine):
 
     def _everybody_hears(self) -> None:
         for router in self.routers:
-            router.exchange(self.controller, self.stops)
+            router.exchange(self.controller, self.stops, self._replaced())
 
     @property
     def _stopped(self) -> set[str]:

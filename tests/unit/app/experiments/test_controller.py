@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from app.config.experiments import LedgerSettings
-from app.config.schema import Config, parse
+from app.config.schema import Config, Sticky, parse
 from app.experiments.columns import RowColumns, Tables, router_hash
 from app.experiments.controller import Controller, InvalidBatch
 from app.experiments.storage import segments
@@ -179,6 +179,32 @@ def test_pins_go_from_one_router_to_the_others(desk: Desk) -> None:
     assert desk.send(batch(0, router="router-b", oldest=1, pins_seen=2)).pins == []
     desk.pass_time(61)
     assert desk.send(batch(0, router="router-c", oldest=1)).pins == []
+
+
+def test_a_router_hears_what_running_conversations_follow_for_as_long_as_they_do(desk: Desk) -> None:
+    def pinning(blue: int) -> Config:
+        chat = desk.config.endpoints["chat"]
+        moved = chat.model_copy(
+            update={"traffic": {"blue": blue, "green": 100 - blue}, "sticky": Sticky(by="user"), "pin_s": 60.0}
+        )
+        return desk.config.model_copy(update={"endpoints": {"chat": moved}})
+
+    def heard() -> list[tuple[dict[str, int], float]]:
+        found = desk.send(batch(0, router="router-c", oldest=1)).replaced
+        return [(it.weights, it.until) for it in found]
+
+    desk.controller.configure(pinning(90))
+    assert heard() == [({"blue": 50, "green": 50}, START + 60)]
+    desk.pass_time(40)
+    desk.config = pinning(10)
+    desk.controller.configure(desk.config)
+    both = [({"blue": 50, "green": 50}, START + 100), ({"blue": 90, "green": 10}, START + 100)]
+    assert heard() == both
+    desk.controller.close()
+    desk.start()
+    assert heard() == both, "the journal knows it"
+    desk.pass_time(60)
+    assert heard() == []
 
 
 def test_a_batch_that_was_dropped_is_not_waited_for(desk: Desk) -> None:

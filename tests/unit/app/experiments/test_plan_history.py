@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.config.schema import Config, parse
-from app.experiments.plan_history import PlanEntry, history, new_plans
+from app.experiments.plan_history import PlanEntry, history, new_plans, replaced
 from app.experiments.storage.entry import Entry
 from app.ledger.plans import plan_of
+from app.ledger.wire import Replaced
 
 
 def config(blue: int = 90, plan: dict[str, Any] | None = None, **endpoint: Any) -> Config:
@@ -92,3 +93,59 @@ def test_numbers_never_fall_and_differ_for_plans_that_differ(changes: list[tuple
     for one, other in itertools.pairwise(found):
         assert one.plan != other.plan
         assert one.generation < other.generation or one.weights == other.weights
+
+
+def pinning(blue: int, plan: dict[str, Any] | None = None, **fields: Any) -> Config:
+    return config(blue, plan, **{"sticky": {"by": "user"}, "pin_s": 60.0, **fields})
+
+
+def followed(*configs: tuple[float, Config]) -> list[tuple[int, float]]:
+    """By what the journal says at the end: the blue share and until when, the oldest first."""
+    entries: list[Entry] = []
+    for at, it in configs:
+        entries += new_plans(entries, it, at)
+    found = replaced(entries, it)
+    assert {(one.endpoint, one.plan) for one in found} <= {("chat", plan_of("chat", it.endpoints["chat"]).id)}
+    return [(one.weights["blue"], one.until) for one in found]
+
+
+def test_conversations_follow_what_a_file_replaced() -> None:
+    assert followed((100.0, pinning(90))) == []
+    assert followed((100.0, pinning(90)), (200.0, pinning(80))) == [(90, 260.0)]
+    other = pinning(90, mirror={"deployment": "green", "percent": 5})
+    assert followed((100.0, pinning(90)), (200.0, other)) == [], "another plan with the same weights"
+    assert followed((100.0, pinning(90)), (200.0, pinning(80)), (210.0, pinning(80, pin_s=30.0))) == [(90, 230.0)]
+
+
+def test_the_time_begins_anew_with_every_change_for_all_that_is_still_followed() -> None:
+    steps = [(100.0, pinning(90)), (200.0, pinning(80)), (250.0, pinning(70))]
+    assert followed(*steps) == [(90, 310.0), (80, 310.0)]
+    assert followed(*steps, (310.0, pinning(60))) == [(70, 370.0)]
+    assert followed(*steps, (300.0, pinning(90))) == [(90, 360.0), (80, 360.0), (70, 360.0)]
+    back_and_forth = [(100.0 + number, pinning(90 - number % 2)) for number in range(9)]
+    assert followed(*back_and_forth) == [(90, 168.0), (89, 168.0)]
+    assert len(followed(*[(100.0 + number, pinning(90 - number)) for number in range(20)])) == 16
+
+
+def test_what_the_plan_says_itself_is_left_out() -> None:
+    def plan(generation: int, *earlier: int) -> dict[str, Any]:
+        listed = [{"weights": {"blue": it, "green": 100 - it}, "until": 2e9} for it in earlier]
+        return {"generation": generation, "since": 200.0 + generation, "earlier": listed}
+
+    assert followed((100.0, pinning(90)), (201.0, pinning(80, plan(1, 90)))) == []
+    by_file = [(100.0, pinning(90)), (150.0, pinning(80)), (201.0, pinning(70, plan(2, 80)))]
+    assert followed(*by_file) == [(90, 262.0), (80, 262.0)], "the plan does not know of the file before"
+
+
+def test_an_endpoint_that_does_not_pin_follows_nothing() -> None:
+    for fields in ({"pin_s": 0.0}, {"sticky": None}):
+        assert followed((100.0, pinning(90)), (200.0, pinning(80, **fields))) == []
+
+
+def test_a_journal_of_two_controllers_says_the_same() -> None:
+    first, second = pinning(90), pinning(80)
+    one = new_plans([], first, 100.0)
+    one += new_plans(one, second, 200.0)
+    both = [*one, *new_plans(one[:1], second, 203.0)]
+    plan = plan_of("chat", second.endpoints["chat"]).id
+    assert replaced(both, second) == replaced(one, second) == [Replaced("chat", plan, {"blue": 90, "green": 10}, 260.0)]

@@ -1,7 +1,7 @@
 """What travels with batches: pins in both directions, and stops."""
 
 from app.ledger.hearing import Hearing
-from app.ledger.wire import Acknowledgement, Pins, Stop
+from app.ledger.wire import Acknowledgement, Pins, Replaced, Stop
 from app.routing.pinned_conversations import PinnedConversations
 
 
@@ -9,10 +9,15 @@ class Ear:
     def __init__(self) -> None:
         self.now, self.watched = 1000.0, False
         self.stops: list[list[Stop]] = []
+        self.replaced: list[list[Replaced]] = []
         self.sizes: list[dict[str, int]] = []
         self.pins = PinnedConversations(lambda endpoint, cause: None, lambda: self.now)
         self.hearing = Hearing(
-            self.pins, lambda: self.watched, lambda stops: self.stops.append(list(stops)), self.sizes.append
+            self.pins,
+            lambda: self.watched,
+            lambda stops: self.stops.append(list(stops)),
+            lambda replaced: self.replaced.append(list(replaced)),
+            self.sizes.append,
         )
 
     def told(self) -> tuple[list[Pins], int]:
@@ -72,3 +77,11 @@ def test_every_answer_says_all_stops() -> None:
     ear.hearing.heard(Acknowledgement(0, 0, stops=[stop]))
     ear.hearing.heard(Acknowledgement(0, 0))
     assert ear.stops == [[stop], []]
+
+
+def test_what_was_replaced_is_heard_when_there_is_something() -> None:
+    ear, replaced = Ear(), Replaced("chat", "0-12345678", {"blue": 100}, 2000.0)
+    ear.told()
+    ear.hearing.heard(Acknowledgement(0, 0, replaced=[replaced]))
+    ear.hearing.heard(Acknowledgement(0, 0))
+    assert ear.replaced == [[replaced]]

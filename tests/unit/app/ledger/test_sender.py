@@ -211,7 +211,9 @@ def rounds(recorder: Recorder, controller: Saying, wanted: Callable[[], bool], s
     async def run() -> None:
         nonlocal now
         pins = PinnedConversations(lambda endpoint, cause: None)
-        hearing = Hearing(pins, wanted, lambda stops: heard.append(now) if list(stops) == [STOP] else None, print)
+        hearing = Hearing(
+            pins, wanted, lambda stops: heard.append(now) if list(stops) == [STOP] else None, print, print
+        )
         one = sender(recorder, controller.send, Counts(), hearing=hearing, clock=lambda: now)
         for rows in steps:
             recorder.record(rows)

@@ -1,0 +1,84 @@
+"""What a router that has just started hears of the weights before."""
+
+from collections.abc import Mapping
+
+from app.config.schema import Config, Deployment, Endpoint, Sticky
+from app.exchange.snapshot import Snapshot
+from app.exchange.snapshot_builder import NEW_S, SnapshotBuilder
+from app.ledger.ledger import Ledger
+from app.ledger.plans import plan_of
+from app.ledger.wire import Replaced
+from app.routing.pinned_conversations import PinnedConversations
+from app.routing.rules import Turn
+
+BLUE, HALF, GREEN = {"blue": 100, "green": 0}, {"blue": 50, "green": 50}, {"blue": 0, "green": 100}
+DEPLOYMENTS = {name: Deployment(url=f"http://{name}", model="m") for name in ("blue", "green")}
+
+
+def config(weights: Mapping[str, int], pin_s: float = 600.0) -> Config:
+    endpoint = Endpoint(tasks=("chat",), traffic=dict(weights), sticky=Sticky(by="user"), pin_s=pin_s)
+    return Config(endpoints={"chat": endpoint}, deployments=DEPLOYMENTS)
+
+
+def before(weights: Mapping[str, int], present: Mapping[str, int], until: float = 1500.0) -> Replaced:
+    plan = plan_of("chat", config(present).endpoints["chat"]).id
+    return Replaced("chat", plan, dict(weights), until)
+
+
+class Starting:
+    """One router's builder; its first configuration comes at 1000."""
+
+    def __init__(self, weights: Mapping[str, int]) -> None:
+        self.now = 1000.0
+        self.pins = PinnedConversations(lambda endpoint, cause: None, lambda: self.now)
+        self.builder = SnapshotBuilder(Ledger(lambda url: b"s" * 32), self.pins, lambda: self.now)
+        assert self.builder.replaced([before(BLUE, weights)]) is None, "it serves nothing yet"
+        self.builder.configured(config(weights), {})
+
+
+def who(snapshot: Snapshot | None, *, carried: bool) -> str:
+    assert snapshot is not None
+    turn = Turn(carried, 7)
+    return snapshot.rules["chat"].decide("ann", _Chance(), lambda name: False, lambda: turn).deployment
+
+
+class _Chance:
+    def random(self) -> float:
+        raise AssertionError("there is a key")
+
+
+def test_a_router_that_starts_lets_running_conversations_follow_what_it_hears() -> None:
+    starting = Starting(GREEN)
+    snapshot = starting.builder.replaced([before(BLUE, GREEN)])
+    assert (who(snapshot, carried=True), who(snapshot, carried=False)) == ("blue", "green")
+    assert starting.pins.is_open
+    assert who(snapshot, carried=True) == "green", "it has begun here since"
+    assert starting.builder.replaced([before(BLUE, GREEN)]) is None, "nothing new"
+
+
+def test_one_that_has_seen_the_change_learns_nothing() -> None:
+    running = Starting(BLUE)
+    running.builder.configured(config(GREEN, pin_s=20.0), {})
+    assert running.builder.replaced([before(BLUE, GREEN, 1025.0)]) is None
+    running.now = 1022.0
+    assert running.builder.replaced([before(BLUE, GREEN, 1025.0)]) is None, "the time is over by its own clock"
+
+
+def test_what_was_before_another_plan_or_is_over_or_of_another_endpoint_counts_for_nothing() -> None:
+    starting = Starting(GREEN)
+    assert starting.builder.replaced([before(BLUE, HALF)]) is None
+    assert starting.builder.replaced([before(BLUE, GREEN, 1000.0)]) is None
+    other = before(BLUE, GREEN)
+    assert starting.builder.replaced([Replaced("gone", other.plan, other.weights, other.until)]) is None
+
+
+def test_it_asks_and_believes_for_a_minute() -> None:
+    starting = Starting(GREEN)
+    asks = [starting.builder.is_watched]
+    starting.now += NEW_S
+    asks.append(starting.builder.is_watched)
+    assert asks == [True, False]
+    assert starting.builder.replaced([before(BLUE, GREEN)]) is None, "what began here since would be moved"
+    unpinned = Starting(GREEN)
+    unpinned.builder.configured(config(GREEN, pin_s=0.0), {})
+    assert not unpinned.builder.is_watched, "nothing is ever pinned there"
