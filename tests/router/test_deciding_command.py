@@ -14,38 +14,21 @@ import typer
 from app.experiments.acting.decisions import Action
 from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting
-from app.server.application import Router
-from app.upstream.target import RuntimeEnvironment
 from deployments.cli.errors import ExitCode
 from deployments.cli.experiments import deciding, decisions
 from deployments.cli.main import main
 from tests.router.conftest import Rig
 from tests.support.deciding_controller import DecidingController
-from tests.support.experiment_reader import GREEN_FLOAT32
+from tests.support.experiments_command import NAME, ExperimentsCommand
 from tests.support.servers import ServerPool
 
-NAME = "green-float32"
 
-
-class Deciding:
-    """A router beside a controller that takes decisions: `switchyard` runs a command against it."""
+class Deciding(ExperimentsCommand):
+    """A controller that takes decisions."""
 
     def __init__(self, rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
         self.controller = DecidingController()
-        self.router = Router(RuntimeEnvironment(), controller=self.controller)
-        endpoints = rig.config["endpoints"]
-        chat = {**endpoints["chat"], "traffic": {"blue": 60, "green": 40}, "sticky": {"by": "conversation"}}
-        section = {**GREEN_FLOAT32, "control": "blue", "treatments": ["green"]}
-        self.router.reconfigure(
-            {**rig.config, "endpoints": {**endpoints, "chat": chat}, "experiments": {NAME: section}}
-        )
-        self.url, self._capsys = "", capsys
-
-    def switchyard(self, *arguments: str) -> tuple[int, str, str]:
-        """The exit code, stdout and stderr."""
-        code = main(["experiments", *arguments, "--url", self.url])
-        printed = self._capsys.readouterr()
-        return code, printed.out, printed.err
+        super().__init__(self.controller, rig.config, capsys)
 
     def decide(self, action: str, *more: str) -> tuple[int, str, str]:
         return self.switchyard("decide", NAME, action, "--reason", "as agreed", *more)

@@ -8,39 +8,21 @@ import httpx
 import pytest
 
 from app.ledger.units import request_hash
-from app.server.application import Router
-from app.upstream.target import RuntimeEnvironment
 from deployments.cli.errors import ExitCode
 from deployments.cli.experiments.check import Check
-from deployments.cli.main import main
 from tests.router.conftest import Rig
-from tests.support.experiment_reader import GREEN_FLOAT32
 from tests.support.experiment_reports import SHIP
+from tests.support.experiments_command import NAME, ExperimentsCommand
 from tests.support.fake_controller import FakeController
 from tests.support.servers import ServerPool
 
-NAME = "green-float32"
 
-
-class Experimenting:
-    """A router with a running experiment: `switchyard` runs a command against it."""
+class Experimenting(ExperimentsCommand):
+    """A controller that has a report."""
 
     def __init__(self, rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
         self.controller = FakeController()
-        self.router = Router(RuntimeEnvironment(), controller=self.controller)
-        endpoints = rig.config["endpoints"]
-        chat = {**endpoints["chat"], "traffic": {"blue": 60, "green": 40}, "sticky": {"by": "conversation"}}
-        section = {**GREEN_FLOAT32, "control": "blue", "treatments": ["green"]}
-        self.router.reconfigure(
-            {**rig.config, "endpoints": {**endpoints, "chat": chat}, "experiments": {NAME: section}}
-        )
-        self.url, self._capsys = "", capsys
-
-    def switchyard(self, *arguments: str) -> tuple[int, str, str]:
-        """The exit code, stdout and stderr."""
-        code = main(["experiments", *arguments, "--url", self.url])
-        printed = self._capsys.readouterr()
-        return code, printed.out, printed.err
+        super().__init__(self.controller, rig.config, capsys)
 
 
 @pytest.fixture
