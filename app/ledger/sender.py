@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from app.ledger.backoff import Backoff
 from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
 from app.ledger.open_batch import Arm
@@ -25,7 +26,6 @@ restarted and forgotten it."""
 FLUSH_S = 5.0
 """How long the end of the process may wait for the last batches."""
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _log = logging.getLogger("switchyard")
 
 Send = Callable[[bytes], Awaitable[bytes]]
@@ -63,8 +63,8 @@ class Sender:
         self._ledger, self._send, self._observer = ledger, send, observer
         self._every_s, self._timeout_s, self._confirm_s = every_s, timeout_s, confirm_s
         self._hearing, self._clock = hearing, clock
-        self._pause_s = 0.0
-        self._sent_at = self._not_before = clock()
+        self._backoff = Backoff()
+        self._sent_at = clock()
         self._reported: tuple[Counter[Arm], Counter[Arm]] = (Counter(), Counter())
 
     @asynccontextmanager
@@ -89,7 +89,7 @@ class Sender:
     async def round(self) -> None:
         """Makes batches of what has happened, and sends them unless the controller is left alone."""
         await self._prepare()
-        if self._clock() >= self._not_before and not await self._send_all():
+        if self._backoff.allows(self._clock()) and not await self._send_all():
             await self._hear()
         if self._hearing is not None:
             self._hearing.tidy()
@@ -109,7 +109,7 @@ class Sender:
         while (batch := backlog.next()) is not None:
             # A controller that acknowledges, but not this batch, must not be asked again and again.
             if batch.number == before or not await self._deliver(batch):
-                self._wait()
+                self._backoff.failed(self._clock())
                 return True
             before = batch.number
         if self._clock() - self._sent_at > self._confirm_s and (batch := backlog.unconfirmed()) is not None:
@@ -120,7 +120,7 @@ class Sender:
     async def _hear(self) -> None:
         """Asks the controller what it has to say."""
         if self._hearing is not None and self._hearing.is_wanted and not await self._deliver(self._ledger.idle()):
-            self._wait()
+            self._backoff.failed(self._clock())
 
     async def _deliver(self, batch: Sealed) -> bool:
         """Sends one batch; returns whether the controller has answered."""
@@ -138,19 +138,15 @@ class Sender:
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001  whatever goes wrong there, nothing may go wrong here
-            if self._pause_s == 0.0:
+            if not self._backoff.is_failing:
                 unsent = event("ledger_not_sent", error=type(error).__name__)
                 _log.warning("The controller of experiments does not answer; exposures wait here", extra=unsent)
             return False
         finally:
             backlog.in_flight = None
         self._observer.batch_sent(self._clock() - began)
-        self._pause_s = 0.0
+        self._backoff.succeeded()
         return True
-
-    def _wait(self) -> None:
-        self._pause_s = min(self._pause_s * 2 or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-        self._not_before = self._clock() + self._pause_s
 
     async def _flush(self) -> None:
         """The last batches; if the controller does not answer, they are lost with the process."""

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple, Protocol
 
 from app.errors import Broken
+from app.ledger.backoff import Backoff
 from app.ledger.recordings.recorder import Line, PendingRequest, Recorder, Redact, line_of
 from app.ledger.recordings.redactor import Redactor
 from app.ledger.recordings.wire import VERSION, RecordingFile, encode_file
@@ -32,7 +33,6 @@ TIMEOUT_S = 10.0
 FLUSH_S = 5.0
 """How long the end of the process may wait for the last file."""
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 _log = logging.getLogger("switchyard")
 
 Send = Callable[[bytes], Awaitable[None]]
@@ -78,8 +78,7 @@ class RecordingSender:
         self._lines: list[Line] = []
         self._begun_at = 0.0
         self._waiting: deque[_Waiting] = deque()
-        self._pause_s = 0.0
-        self._not_before = clock()
+        self._backoff = Backoff()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -115,7 +114,7 @@ class RecordingSender:
         is_full = sum(len(it.line) for it in self._lines) >= FILE_BYTES
         if self._lines and (flush or is_full or self._clock() - self._begun_at >= self._file_s):
             await self._end_file()
-        if flush or self._clock() >= self._not_before:
+        if flush or self._backoff.allows(self._clock()):
             await self._send_all()
 
     async def _write_lines(self) -> None:
@@ -166,13 +165,12 @@ class RecordingSender:
                 self._lose(self._waiting.popleft())
                 continue
             except Exception as error:  # noqa: BLE001  whatever goes wrong there, nothing may go wrong here
-                if self._pause_s == 0.0:
+                if not self._backoff.is_failing:
                     unsent = event("recording_not_sent", error=type(error).__name__)
                     _log.warning("The controller does not take recordings; they wait here", extra=unsent)
-                self._pause_s = min(self._pause_s * 2 or _FIRST_PAUSE_S, _LONGEST_PAUSE_S)
-                self._not_before = self._clock() + self._pause_s
+                self._backoff.failed(self._clock())
                 return
-            self._pause_s = 0.0
+            self._backoff.succeeded()
             self._waiting.popleft()
             for (endpoint, outcome), requests in file.requests.items():
                 self._observer.requests_recorded(endpoint, outcome, requests)
