@@ -8,6 +8,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from app.pages.headers import PAGE_HEADERS
+
 _FILES = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 
 _START = b"""SwaggerUIBundle({
@@ -36,26 +38,16 @@ _PAGE = """<!doctype html>
 </html>
 """
 
-_HEADERS = {
-    # Scripts, styles and requests of this server only. Swagger UI's icons are data URLs in its style sheet.
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
-
 
 async def page(request: Request) -> Response:
     """The page itself. It is open, as the document that it shows is."""
-    return HTMLResponse(_PAGE, headers=_HEADERS)
+    return HTMLResponse(_PAGE, headers=PAGE_HEADERS)
 
 
 async def file(request: Request) -> Response:
     """A script or style sheet of the page."""
     name = request.path_params["file"]
-    headers = {**_HEADERS, "cache-control": "public, max-age=3600"}
+    headers = {**PAGE_HEADERS, "cache-control": "public, max-age=3600"}
     if name == "start.js":
         return Response(_START, headers=headers, media_type="text/javascript")
     if name not in _FILES:

@@ -10,6 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from app.pages.headers import PAGE_HEADERS
+
 _MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -20,13 +22,7 @@ _UPLOT = ("uPlot.iife.js", "uPlot.min.css")
 _SHELL = "index.html"
 
 _HEADERS = {
-    # Scripts, styles and requests of this server only. `data:` is for pictures that the visitor chose to send.
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
+    **PAGE_HEADERS,
     "cross-origin-opener-policy": "same-origin",
     # A new version of the server serves a new console: browsers ask each time, and mostly get a 304.
     "cache-control": "no-cache",
