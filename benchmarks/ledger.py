@@ -15,7 +15,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -42,6 +42,14 @@ POSITIONS = AT_ONCE // BLOCK
 _FASTEST = 20
 """Of so many blocks, the fastest counts (the 5th percentile): other processes can only make a block slower."""
 
+_SCOPE = {
+    "type": "http",
+    "http_version": "1.1",
+    "method": "POST",
+    "path": "/v1/chat/completions",
+    "query_string": b"",
+    "headers": [(b"content-type", b"application/json")],
+}
 _EVERYTHING = encode(Acknowledgement(2**62, 2**62))
 _END = [TOKEN.replace(b'"finish_reason":null', b'"finish_reason":"stop"'), USAGE, b"data: [DONE]\n\n"]
 
@@ -126,33 +134,34 @@ async def started(app: Any) -> AsyncIterator[None]:
     await task
 
 
+class Asking:
+    """The client of one chat after the other, all with the same body."""
+
+    def __init__(self, app: Any, sent: bytes) -> None:
+        self._app, self._sent, self._is_read = app, sent, False
+
+    async def ask(self, send: Callable[[Any], Awaitable[None]]) -> None:
+        """Returns when the application has done its part; `send` gets what it answers."""
+        self._is_read = False
+        await self._app({**_SCOPE}, self._receive, send)
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._is_read:
+            await asyncio.get_running_loop().create_future()
+        self._is_read = True
+        return {"type": "http.request", "body": self._sent, "more_body": False}
+
+
 async def block(app: Any, sent: bytes, requests: int) -> float:
     """CPU time of so many requests, in microseconds each."""
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": "POST",
-        "path": "/v1/chat/completions",
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
-    }
-
-    is_read = False
-
-    async def receive() -> dict[str, Any]:
-        nonlocal is_read
-        if is_read:
-            await asyncio.get_running_loop().create_future()
-        is_read = True
-        return {"type": "http.request", "body": sent, "more_body": False}
+    client = Asking(app, sent)
 
     async def send(message: Any) -> None:
         pass
 
     before = time.thread_time_ns()
     for _ in range(requests):
-        is_read = False
-        await app(dict(scope), receive, send)
+        await client.ask(send)
     return (time.thread_time_ns() - before) / requests / 1000
 
 

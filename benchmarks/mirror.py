@@ -22,7 +22,7 @@ from typing import Any
 from app.mirror.mirrors import MOST_WAITING
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
-from benchmarks.ledger import Acknowledging, Canned, body, started
+from benchmarks.ledger import Acknowledging, Asking, Canned, body, started
 
 BLOCK, TOKENS = 20, 34
 SLOTS = 4
@@ -63,23 +63,7 @@ async def hanging() -> AsyncIterator[tuple[str, list[int]]]:
 
 async def block(app: Any, sent: bytes) -> list[float]:
     """The time of each of some requests until its client has the whole answer, in microseconds."""
-    scope = {
-        "type": "http",
-        "http_version": "1.1",
-        "method": "POST",
-        "path": "/v1/chat/completions",
-        "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
-    }
-    is_read = False
-
-    async def receive() -> dict[str, Any]:
-        nonlocal is_read
-        if is_read:
-            await asyncio.get_running_loop().create_future()
-        is_read = True
-        return {"type": "http.request", "body": sent, "more_body": False}
-
+    client = Asking(app, sent)
     ended = 0.0
 
     async def send(message: Any) -> None:
@@ -88,9 +72,8 @@ async def block(app: Any, sent: bytes) -> list[float]:
 
     times: list[float] = []
     for _ in range(BLOCK):
-        is_read = False
         before = time.perf_counter()
-        await app(dict(scope), receive, send)
+        await client.ask(send)
         times.append((ended - before) * 1e6)
         await asyncio.sleep(0)  # copies begin
     return times
