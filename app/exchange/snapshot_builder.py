@@ -10,7 +10,7 @@ from app.config.experiment_checks import is_active
 from app.config.schema import Config, Endpoint
 from app.exchange.snapshot import Snapshot, Unstopped
 from app.ledger.ledger import Ledger
-from app.ledger.plans import Scope, plan_of
+from app.ledger.plans import Scope, plan_of, plans_of
 from app.ledger.wire import Replaced, Stop
 from app.routing.overrides import Overrides
 from app.routing.pinned_conversations import PinnedConversations
@@ -131,12 +131,13 @@ class SnapshotBuilder:
         }
         until = {name: max(map(_until, it.earlier)) for name, it in self._in_force.items() if it.earlier}
         self._pins.configure(until)
-        recorded = self._ledger.configure(config, stops, until, now)
+        plans = plans_of(config, stops)
+        recorded = self._ledger.configure(config, plans, until, now)
         rules = {name: it for name in config.endpoints if (it := self._rules(name, config, stops.get(name, NO_STOPS)))}
-        plans = {name: plan_of(name, it, stops.get(name, NO_STOPS)).id for name, it in config.endpoints.items()}
+        ids = {name: plan.id for name, plan in plans.items()}
         unstopped = {name: _unstopped(name, config.endpoints[name], recorded.get(name)) for name in stops}
         views = ConfigViews(config)
-        return Snapshot(config, self._targets, views, self._applied_at, recorded, plans, rules, unstopped, stops)
+        return Snapshot(config, self._targets, views, self._applied_at, recorded, ids, rules, unstopped, stops)
 
     def _followed(
         self, name: str, endpoint: Endpoint, stops: Mapping[str, str], replaced: Sequence[Replaced], now: float

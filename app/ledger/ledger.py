@@ -15,10 +15,10 @@ from app.ledger.backlog import Backlog
 from app.ledger.conversation import turns
 from app.ledger.exposure import Arrival, Exposure, Identity
 from app.ledger.open_batch import Arm, OpenBatch
-from app.ledger.plans import Scope, plan_of, scopes
+from app.ledger.plans import Scope, plans_of, scopes
 from app.ledger.rows import Ending, row_of
 from app.ledger.units import Hashes, request_hash
-from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Pins, Reason, Sealed, Start, encode_sealed
+from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Pins, Plan, Reason, Sealed, Start, encode_sealed
 
 MOST_ENTRIES = 4096
 """Of one batch: starts, rows and the rest, but for the last few."""
@@ -74,26 +74,26 @@ class Ledger:
     def configure(
         self,
         config: Config,
-        stops: Mapping[str, Mapping[str, str]] = {},
+        plans: Mapping[str, Plan] | None = None,
         carried_until: Mapping[str, float] = {},
         now: float | None = None,
     ) -> Mapping[str, Scope]:
-        """What is recorded by `config`, by endpoint. `stops`: of endpoints that have some, a stopped deployment and who
-        gets its share. `carried_until`: how long running conversations follow earlier weights. `now`: in Unix seconds.
+        """What is recorded by `config`, by endpoint. `plans`: those that decide, if not the configuration's own.
+        `carried_until`: how long running conversations follow earlier weights. `now`: in Unix seconds.
         """
         self._url = config.ledger.url
         if not self._enabled:
             return {}
         now = self._clock() if now is None else now
-        plans = {name: plan_of(name, it, stops.get(name, {})).id for name, it in config.endpoints.items()}
-        changed = [name for name, id in plans.items() if self._plans.get(name, id) != id]
+        plans = plans_of(config) if plans is None else plans
+        changed = [name for name, it in plans.items() if self._plans.get(name, it.id) != it.id]
         self._carried_until |= {name: now + config.endpoints[name].pin_s for name in changed}
         for name, until in carried_until.items():
             self._carried_until[name] = max(until, self._carried_until.get(name, until))
-        self._plans |= plans
+        self._plans |= {name: it.id for name, it in plans.items()}
         self.backlog.limit_bytes = config.ledger.buffer_bytes
         self._most_entries = min(MOST_ENTRIES, config.ledger.buffer_bytes // (8 * _ENTRY_BYTES))
-        found = scopes(config, self._carried_until, stops)
+        found = scopes(config, plans, self._carried_until)
         if found:
             self.hashes = self._made_hashes()
         return found

@@ -66,14 +66,17 @@ class Scope:
         return unfinished, min((*self.slow, unfinished))
 
 
-def scopes(
-    config: Config, carried_until: Mapping[str, float], stops: Mapping[str, Mapping[str, str]]
-) -> dict[str, Scope]:
+def plans_of(config: Config, stops: Mapping[str, Mapping[str, str]] | None = None) -> dict[str, Plan]:
+    """Every endpoint's plan. `stops`: of endpoints that have some."""
+    return {name: plan_of(name, it, (stops or {}).get(name, NO_STOPS)) for name, it in config.endpoints.items()}
+
+
+def scopes(config: Config, plans: Mapping[str, Plan], carried_until: Mapping[str, float]) -> dict[str, Scope]:
     """By endpoint: with an active experiment or a mirror, and with `ledger: always`. So are the arguments."""
     active = {it.endpoint: it for it in config.experiments.values() if is_active(it)}
     return {
         name: Scope(
-            plan_of(name, endpoint, stops.get(name, NO_STOPS)),
+            plans[name],
             *_limits(active.get(name)),
             carried_until.get(name),
             endpoint.mirror,

@@ -2,12 +2,13 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from app.config.schema import Config, parse
-from app.ledger.plans import NEVER, plan_of, scopes
+from app.ledger.plans import NEVER, Scope, plan_of, plans_of, scopes
 from tests.support.project import ROOT
 
 EXPERIMENT: dict[str, Any] = {
@@ -66,14 +67,19 @@ def test_every_process_agrees_on_the_id(seed: str) -> None:
     assert said.stdout.strip() == plan_of("chat", here.endpoints["chat"]).id
 
 
+def recorded(config: Config, carried_until: Mapping[str, float] = {}) -> dict[str, Scope]:
+    """The scopes under the configuration's own plans."""
+    return scopes(config, plans_of(config), carried_until)
+
+
 def test_what_is_recorded() -> None:
-    assert scopes(config(), {}, {}) == {}
-    assert list(scopes(config({}), {}, {})) == ["chat"]
-    assert list(scopes(config({"state": "paused"}), {}, {})) == ["chat"]
-    assert list(scopes(config({"state": "draft"}), {}, {})) == list(scopes(config({"state": "stopped"}), {}, {})) == []
-    always = scopes(config(ledger="always"), {}, {})
+    assert recorded(config()) == {}
+    assert list(recorded(config({}))) == ["chat"]
+    assert list(recorded(config({"state": "paused"}))) == ["chat"]
+    assert list(recorded(config({"state": "draft"}))) == list(recorded(config({"state": "stopped"}))) == []
+    always = recorded(config(ledger="always"))
     assert (list(always), always["chat"].slow, always["chat"].unfinished) == (["chat"], (), ())
-    assert list(scopes(config(mirror={"deployment": "green", "percent": 5}), {}, {})) == ["chat"]
+    assert list(recorded(config(mirror={"deployment": "green", "percent": 5}))) == ["chat"]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +104,7 @@ def test_what_is_recorded() -> None:
 def test_the_limits_are_those_of_the_guardrails(
     experiment: dict[str, Any], slow: tuple[float, ...], unfinished: tuple[float, ...]
 ) -> None:
-    scope = scopes(config(experiment), {"chat": 3.0}, {})["chat"]
+    scope = recorded(config(experiment), {"chat": 3.0})["chat"]
     assert (scope.slow, scope.unfinished, scope.carried_until) == (slow, unfinished, 3.0)
     whole, stream = scope.first_due
     assert whole == min(unfinished, default=NEVER)
