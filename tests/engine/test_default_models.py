@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from deployments.weights.cache import prepare, prepare_tiny
-from tests.support import transformers_reference
-from tests.support.project import ROOT
+from tests.support.engine import transformers_reference
+from tests.support.processes.project import ROOT
 
 pytestmark = pytest.mark.real
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.experiments.replay.traces import Estimates, trace
-from tests.support.samples import MODEL
+from tests.support.clients.samples import MODEL
 from tests.unit.app.experiments.replay.test_requests import request
 
 pytestmark = pytest.mark.real

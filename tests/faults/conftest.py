@@ -17,8 +17,8 @@ from benchmarks.serving import engine
 from deployments.local import processes as leftovers
 from deployments.local.environment import TOKEN
 from deployments.weights.cache import default_cache, prepare_tiny
-from tests.support.launcher import Launcher, launched
-from tests.support.load import Traffic, lanes
+from tests.support.processes.launcher import Launcher, launched
+from tests.support.processes.load import Traffic, lanes
 
 ENGINE, REPLICA = "VLLM::EngineCore", "ray::ServeReplica:tiny:Engine"
 ROUTER, PROXY = "ray::ServeReplica:router:Router", "/bin/haproxy"

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests.faults.conftest import ENGINE, PROXY, REPLICA, ROUTER, Cluster
-from tests.support.load import Traffic, lanes, sent, unexplained
+from tests.support.processes.load import Traffic, lanes, sent, unexplained
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(0)]
 

@@ -11,7 +11,7 @@ import pytest
 
 from deployments.draining import DEREGISTRATION_S
 from tests.faults.conftest import ENGINE, ROUTER, Cluster, wait_until
-from tests.support.load import Outcome, Traffic, lanes, unexplained
+from tests.support.processes.load import Outcome, Traffic, lanes, unexplained
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.faults.conftest import ENGINE, PROXY, REPLICA, ROUTER, Cluster, wait_until
-from tests.support.load import Outcome, Traffic, unexplained
+from tests.support.processes.load import Outcome, Traffic, unexplained
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 

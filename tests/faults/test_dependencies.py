@@ -9,8 +9,8 @@ from app.internal_api import INTERNAL_KEY_HEADER
 from deployments.weights.cache import default_cache, prepare_tiny
 from tests.faults.breaking import WAYS, Breaking, breaking
 from tests.faults.conftest import KEY, Cluster, wait_until
-from tests.support.load import Outcome, Traffic, lanes, unexplained
-from tests.support.redis_server import redis_server
+from tests.support.processes.load import Outcome, Traffic, lanes, unexplained
+from tests.support.processes.redis_server import redis_server
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 

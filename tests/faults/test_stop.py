@@ -7,7 +7,7 @@ import pytest
 
 from deployments.local import processes as leftovers
 from tests.faults.conftest import Cluster
-from tests.support.load import Traffic, lanes, unexplained
+from tests.support.processes.load import Traffic, lanes, unexplained
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 

@@ -19,9 +19,9 @@ from app.experiments.storage import journal, reading
 from app.experiments.storage.store import LocalStore
 from deployments.local import processes
 from deployments.local.environment import TOKEN
-from tests.support.fake_engine import FakeEngine
-from tests.support.launcher import Launcher, launched
-from tests.support.servers import serve
+from tests.support.engine.fake_engine import FakeEngine
+from tests.support.processes.launcher import Launcher, launched
+from tests.support.processes.servers import serve
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 

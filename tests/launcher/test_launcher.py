@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.launcher import command, environment
-from tests.support.project import ROOT
+from tests.support.processes.launcher import command, environment
+from tests.support.processes.project import ROOT
 
 pytestmark = pytest.mark.real
 

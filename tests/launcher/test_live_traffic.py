@@ -25,10 +25,10 @@ from starlette.routing import Mount
 
 from deployments.local import processes
 from deployments.local.environment import TOKEN
-from tests.support.fake_engine import FakeEngine
-from tests.support.launcher import Launcher, command, deliver, environment, launched
-from tests.support.project import ROOT
-from tests.support.servers import serve
+from tests.support.engine.fake_engine import FakeEngine
+from tests.support.processes.launcher import Launcher, command, deliver, environment, launched
+from tests.support.processes.project import ROOT
+from tests.support.processes.servers import serve
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 

@@ -1,4 +1,4 @@
-// A script's result is one line of JSON on standard output: what tests/support/node.py returns to the test.
+// A script's result is one line of JSON on standard output: what tests/support/clients/node.py returns to the test.
 
 /** Prints the resolved values of an object of promises. */
 export async function report(results) {

@@ -24,9 +24,9 @@ import pytest
 
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
 from deployments.local import processes as leftovers
-from tests.support.launcher import launched
-from tests.support.project import ROOT
-from tests.support.turns import turn
+from tests.support.processes.launcher import launched
+from tests.support.processes.project import ROOT
+from tests.support.processes.turns import turn
 
 SHARED = "SWITCHYARD_TEST_APPLICATION"
 """Names the directory by which workers find the application."""

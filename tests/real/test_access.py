@@ -14,8 +14,8 @@ from app.access.api_keys import create
 from app.access.key_file import append
 from app.config.access import Limits
 from tests.real.conftest import Application, eventually
-from tests.support.launcher import command, environment
-from tests.support.project import ROOT
+from tests.support.processes.launcher import command, environment
+from tests.support.processes.project import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.alone]
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from tests.real.conftest import Application, eventually
-from tests.support.launcher import command, deliver, environment
-from tests.support.project import ROOT
+from tests.support.processes.launcher import command, deliver, environment
+from tests.support.processes.project import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.alone]
 

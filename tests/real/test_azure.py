@@ -15,7 +15,7 @@ from azure.core.credentials import AzureKeyCredential
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from tests.real.conftest import Application, eventually
-from tests.support.conversations import MESSAGES, answers
+from tests.support.clients.conversations import MESSAGES, answers
 
 pytestmark = pytest.mark.real
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.internal_api import INTERNAL_KEY_HEADER
 from tests.real.conftest import Application
-from tests.support import transformers_reference as reference
+from tests.support.engine import transformers_reference as reference
 
 pytestmark = pytest.mark.real
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 import pytest
 
 from tests.real.conftest import Application, eventually
-from tests.support.load import Lane, lanes, sent
+from tests.support.processes.load import Lane, lanes, sent
 
 pytestmark = [pytest.mark.real, pytest.mark.alone]
 

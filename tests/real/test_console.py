@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.real.conftest import Application
-from tests.support.browser import running_browser, watched_page
+from tests.support.clients.browser import running_browser, watched_page
 
 pytestmark = pytest.mark.real
 

@@ -17,8 +17,8 @@ from databricks.sdk.service.serving import ChatMessage, ChatMessageRole
 
 from app.internal_api import INTERNAL_KEY_HEADER
 from tests.real.conftest import Application, eventually
-from tests.support.conversations import MESSAGES as USER
-from tests.support.conversations import QUESTION, TOOL, answers
+from tests.support.clients.conversations import MESSAGES as USER
+from tests.support.clients.conversations import QUESTION, TOOL, answers
 
 pytestmark = pytest.mark.real
 

@@ -17,10 +17,10 @@ import pytest
 
 from deployments.local import processes
 from tests.real.conftest import Application, eventually
-from tests.support.documents import Block, blocks, runnable
-from tests.support.launcher import deliver
-from tests.support.project import ROOT
-from tests.support.servers import free_port
+from tests.support.clients.documents import Block, blocks, runnable
+from tests.support.processes.launcher import deliver
+from tests.support.processes.project import ROOT
+from tests.support.processes.servers import free_port
 
 pytestmark = [pytest.mark.real, pytest.mark.alone]
 

@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from deployments.weights.cache import default_cache, prepare
 from tests.real.conftest import Application, eventually
-from tests.support.conversations import MESSAGES, QUESTION, answers
+from tests.support.clients.conversations import MESSAGES, QUESTION, answers
 
 pytestmark = pytest.mark.real
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.real.conftest import Application
-from tests.support.conversations import QUESTION, answers
+from tests.support.clients.conversations import QUESTION, answers
 
 # The older classes announce their own retirement; pydantic and asyncio have their say about LangChain too.
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.real.conftest import Application
-from tests.support.conversations import MESSAGES, QUESTION, TOOL, answers
+from tests.support.clients.conversations import MESSAGES, QUESTION, TOOL, answers
 
 pytestmark = pytest.mark.real
 
@@ -225,7 +225,7 @@ def test_dimensions_that_the_model_cannot_give_are_rejected(application: Applica
 
 
 def test_embeddings_agree_with_the_model_run_in_transformers(application: Application) -> None:
-    from tests.support.transformers_reference import embed
+    from tests.support.engine.transformers_reference import embed
 
     texts = ["hello", "A longer sentence about cats and dogs.", "Ünïcödé 中文 😀", "x " * 200]
     served = application.sdk.embeddings.create(model="embed", input=texts)

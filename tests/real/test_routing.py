@@ -17,8 +17,8 @@ from scipy.stats import binomtest
 from deployments.local import processes as leftovers
 from deployments.local.environment import TOKEN
 from tests.real.conftest import Application, eventually
-from tests.support.launcher import deliver
-from tests.support.project import ROOT
+from tests.support.processes.launcher import deliver
+from tests.support.processes.project import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.alone]
 

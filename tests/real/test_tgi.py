@@ -15,7 +15,7 @@ from text_generation import AsyncClient, Client
 
 from deployments.engine.logits.watermark import detect
 from tests.real.conftest import Application, eventually
-from tests.support.conversations import MESSAGES, answers
+from tests.support.clients.conversations import MESSAGES, answers
 
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore:The `dict` method is deprecated")]
 

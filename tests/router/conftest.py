@@ -12,10 +12,10 @@ from app.access.guard import AccessTiming
 from app.ledger.controller_client import ControllerClient, RecordingClient
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
-from tests.support.certificates import self_signed_certificate
-from tests.support.fake_engine import FakeEngine
-from tests.support.recording_controller import Keeper
-from tests.support.servers import ServerPool, serve
+from tests.support.engine.fake_engine import FakeEngine
+from tests.support.experiments.recording_controller import Keeper
+from tests.support.processes.certificates import self_signed_certificate
+from tests.support.processes.servers import ServerPool, serve
 
 PROMPT = AccessTiming(refresh_every_s=0.05)
 """A changed keys file holds after an instant, not after a second or two."""

@@ -26,10 +26,10 @@ from app.ledger.plans import plan_of
 from app.ledger.wire import Failure, Finish, Flag, Plan, Row, Start, decode_acknowledgement, encode
 from tests.simulation.pool import generator, spread
 from tests.simulation.ramps import RATES, TOLERANCES
-from tests.support.exposures import batch, row, start
-from tests.support.failing_store import Disk
-from tests.support.fake_control_plane import MemoryControl
-from tests.support.project import ROOT
+from tests.support.experiments.exposures import batch, row, start
+from tests.support.experiments.failing_store import Disk
+from tests.support.processes.fake_control_plane import MemoryControl
+from tests.support.processes.project import ROOT
 
 ROUTERS = 3
 PER_S = 100 / 3

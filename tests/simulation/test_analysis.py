@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.simulation.pool import processes
-from tests.support.experiment_world import START, World, analysis_of, config
+from tests.support.experiments.world import START, World, analysis_of, config
 
 SECONDARY = [
     {"metric": "ttft", "statistic": "p95", "minimal_effect": 0.1},

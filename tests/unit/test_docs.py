@@ -20,8 +20,18 @@ from app.server.experiment_metrics import PLAN_INFO
 from app.telemetry.metrics import Telemetry
 from app.upstream.target import RuntimeEnvironment
 from deployments import draining, haproxy
-from tests.support.documents import PAGES, RUNNABLE, Block, anchors, blocks, links, paragraphs, runnable, section
-from tests.support.project import ROOT
+from tests.support.clients.documents import (
+    PAGES,
+    RUNNABLE,
+    Block,
+    anchors,
+    blocks,
+    links,
+    paragraphs,
+    runnable,
+    section,
+)
+from tests.support.processes.project import ROOT
 
 DOCS = ROOT / "docs"
 OPERATING = DOCS / "operating.md"

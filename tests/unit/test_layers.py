@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.project import ROOT
+from tests.support.processes.project import ROOT
 
 # A module imports from its own layer and those below; packages are connected without cycles.
 LAYERS = [

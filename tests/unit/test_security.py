@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.support.project import ROOT
+from tests.support.processes.project import ROOT
 
 TEXT = (ROOT / "SECURITY.md").read_text()
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)))

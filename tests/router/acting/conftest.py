@@ -20,12 +20,12 @@ from app.experiments.summary import Acting, Summary
 from app.ledger.controller_client import Answer
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
-from tests.support.fake_engine import Answer as Engine
-from tests.support.fake_engine import FakeEngine, chat, chunk, refuse, stream
-from tests.support.killer import MortalControl
-from tests.support.live_controller import LiveController
-from tests.support.load import Lane, Outcome, ask_all
-from tests.support.servers import ServerPool, free_port
+from tests.support.engine.fake_engine import Answer as Engine
+from tests.support.engine.fake_engine import FakeEngine, chat, chunk, refuse, stream
+from tests.support.experiments.live_controller import LiveController
+from tests.support.processes.killer import MortalControl
+from tests.support.processes.load import Lane, Outcome, ask_all
+from tests.support.processes.servers import ServerPool, free_port
 
 ROUTERS = 3
 PATIENCE_S = 60.0

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.router.acting.conftest import ActingRig, after, failed, failing, watched
-from tests.support.killer import Killer
+from tests.support.processes.killer import Killer
 
 
 @pytest.fixture

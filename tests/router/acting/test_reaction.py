@@ -24,7 +24,7 @@ from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment
 from deployments.engine.internal_key import InternalKeyMiddleware
 from tests.router.acting.conftest import ROUTERS, ActingRig, empty, failed
-from tests.support.servers import ServerPool
+from tests.support.processes.servers import ServerPool
 
 KEY = "internal"
 GENEROUS_S = 15.0

@@ -7,7 +7,7 @@ import pytest
 
 from app.control_plane import Delivery
 from tests.router.acting.conftest import ActingRig, after, empty, failed, failing, some
-from tests.support.fake_engine import Answer, chunk, stream
+from tests.support.engine.fake_engine import Answer, chunk, stream
 
 GUARDRAILS = [
     {"event": "error", "action": "rollback"},

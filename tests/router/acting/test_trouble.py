@@ -1,7 +1,7 @@
 """While an alarm comes, the ledger's directory is full, or a router's clock is wrong: the stop acts all the same."""
 
 from tests.router.acting.conftest import ActingRig, after, failed, failing
-from tests.support.failing_store import Disk
+from tests.support.experiments.failing_store import Disk
 
 
 async def test_a_stop_acts_while_the_directory_cannot_be_written(acting: ActingRig) -> None:

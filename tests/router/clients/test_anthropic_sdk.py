@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
-from tests.support.fake_engine import frame, stream
+from tests.support.engine.fake_engine import frame, stream
 
 USER: Any = [{"role": "user", "content": "hi"}]
 TOOL: Any = {"name": "add", "input_schema": {"type": "object", "properties": {}}}

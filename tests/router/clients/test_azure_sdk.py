@@ -14,7 +14,7 @@ from openai import AzureOpenAI, OpenAI
 from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
-from tests.support.fake_engine import chunk, refuse, stream
+from tests.support.engine.fake_engine import chunk, refuse, stream
 
 KEY = AzureKeyCredential("k")
 MESSAGES: Any = [{"role": "user", "content": "hi"}]

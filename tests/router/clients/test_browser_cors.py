@@ -5,8 +5,8 @@ import json
 from starlette.responses import HTMLResponse
 
 from tests.router.conftest import Rig
-from tests.support.node import run_script
-from tests.support.servers import serve
+from tests.support.clients.node import run_script
+from tests.support.processes.servers import serve
 
 PAGE = HTMLResponse("<!doctype html><title>A page</title>")
 

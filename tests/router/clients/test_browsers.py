@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.router.conftest import Rig
-from tests.support.fake_engine import chat
+from tests.support.engine.fake_engine import chat
 
 ORIGIN = "https://app.example.com"
 BODY = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}

@@ -14,7 +14,7 @@ from databricks.sdk.service.serving import ChatMessage, ChatMessageRole
 from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
-from tests.support.fake_engine import USAGE, chunk, frame, refuse, stream
+from tests.support.engine.fake_engine import USAGE, chunk, frame, refuse, stream
 
 USER = [{"role": "user", "content": "hi"}]
 SDK_MESSAGES = [ChatMessage(role=ChatMessageRole.USER, content="hi")]

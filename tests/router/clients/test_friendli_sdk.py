@@ -17,8 +17,8 @@ from starlette.responses import JSONResponse, Response
 
 from app.engine.model import Model
 from tests.router.conftest import Rig
-from tests.support.fake_engine import CARD, CONTEXT, chat, frame, refuse, speaks, stream
-from tests.support.samples import tokenizer
+from tests.support.clients.samples import tokenizer
+from tests.support.engine.fake_engine import CARD, CONTEXT, chat, frame, refuse, speaks, stream
 
 TEXT = "hello 日本 😀 there"
 MODEL = Model.build(tokenizer().to_str(), eos_ids=[0], max_len=CONTEXT)

@@ -6,9 +6,9 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
-from tests.support.fake_engine import CARD, chat
-from tests.support.node import run_script
-from tests.support.other_answers import HELLO, message, response
+from tests.support.clients.node import run_script
+from tests.support.engine.fake_engine import CARD, chat
+from tests.support.engine.other_answers import HELLO, message, response
 
 
 def chat_or_text(body: dict[str, Any]) -> Response:

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI, OpenAI
 from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
-from tests.support.fake_engine import frame, refuse, stream
+from tests.support.engine.fake_engine import frame, refuse, stream
 
 USER = [{"role": "user", "content": "hi"}]
 

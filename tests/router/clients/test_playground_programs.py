@@ -16,10 +16,10 @@ from app.access.api_keys import create
 from app.access.key_file import append
 from app.engine.model import Model
 from tests.router.conftest import Rig
-from tests.support.fake_engine import CARD, CONTEXT, USAGE, FakeEngine, chunk, frame, speaks, stream
-from tests.support.page_modules import call
-from tests.support.program_runner import ProgramFailed, ProgramRunner, program_runner
-from tests.support.samples import tokenizer
+from tests.support.clients.page_modules import call
+from tests.support.clients.program_runner import ProgramFailed, ProgramRunner, program_runner
+from tests.support.clients.samples import tokenizer
+from tests.support.engine.fake_engine import CARD, CONTEXT, USAGE, FakeEngine, chunk, frame, speaks, stream
 
 URL = "http://router"
 TOKENS = list(range(9))

@@ -20,9 +20,9 @@ from app.engine.model import Model
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
-from tests.support.fake_engine import CONTEXT, FakeEngine, chat, refuse, speaks, stream
-from tests.support.samples import PROCESSORS, tokenizer
-from tests.support.servers import ServerPool
+from tests.support.clients.samples import PROCESSORS, tokenizer
+from tests.support.engine.fake_engine import CONTEXT, FakeEngine, chat, refuse, speaks, stream
+from tests.support.processes.servers import ServerPool
 
 # TGI's own client calls its pydantic models in an old way.
 pytestmark = pytest.mark.filterwarnings("ignore:The `dict` method is deprecated")

@@ -16,10 +16,10 @@ from app.config.schema import parse
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
-from tests.support.browser import Watch, running_browser, watched_page
-from tests.support.fake_control_plane import MemoryControl
-from tests.support.live_controller import LiveController
-from tests.support.servers import ServerPool
+from tests.support.clients.browser import Watch, running_browser, watched_page
+from tests.support.experiments.live_controller import LiveController
+from tests.support.processes.fake_control_plane import MemoryControl
+from tests.support.processes.servers import ServerPool
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
 

@@ -18,13 +18,13 @@ from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
-from tests.support.browser import accessibility_problems, overflow, screenshot
-from tests.support.deciding_controller import DecidingController, DecidingReader
-from tests.support.experiment_reader import GREEN_FLOAT32, FixedEvidence
-from tests.support.experiment_reports import INVALID, NOW, SHIP, START
-from tests.support.experiments_rig import BLUE, GREEN
-from tests.support.fake_control_plane import MemoryControl
-from tests.support.servers import ServerPool
+from tests.support.clients.browser import accessibility_problems, overflow, screenshot
+from tests.support.experiments.deciding_controller import DecidingController, DecidingReader
+from tests.support.experiments.reader import GREEN_FLOAT32, FixedEvidence
+from tests.support.experiments.reports import INVALID, NOW, SHIP, START
+from tests.support.experiments.rig import BLUE, GREEN
+from tests.support.processes.fake_control_plane import MemoryControl
+from tests.support.processes.servers import ServerPool
 
 OTHERS = {"int8-weights": (0.09, 0.03), "long-context": (-0.02, 0.11)}
 """Other experiments: the estimate, and half of its interval."""

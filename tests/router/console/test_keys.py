@@ -11,7 +11,7 @@ from app.access.key_file import append
 from app.config.access import Limits
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
-from tests.support.browser import accessibility_problems, overflow, screenshot
+from tests.support.clients.browser import accessibility_problems, overflow, screenshot
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

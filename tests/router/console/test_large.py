@@ -7,7 +7,7 @@ from playwright.async_api import expect
 from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
 from tests.router.console.test_experiments import EXPERIMENT, Compared, Evidence, compared
-from tests.support.browser import overflow
+from tests.support.clients.browser import overflow
 
 __all__ = ["compared"]
 

@@ -15,8 +15,8 @@ from app.access.api_keys import create
 from app.access.key_file import append
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
-from tests.support.browser import accessibility_problems, overflow, screenshot
-from tests.support.fake_engine import USAGE, Answer, chunk, frame, refuse, stream
+from tests.support.clients.browser import accessibility_problems, overflow, screenshot
+from tests.support.engine.fake_engine import USAGE, Answer, chunk, frame, refuse, stream
 
 HOSTILE = '<img src=x onerror="document.title=`taken`"><script>document.title=`taken`</script>'
 

@@ -10,7 +10,7 @@ from playwright.async_api import Page, expect
 
 from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
-from tests.support.browser import accessibility_problems, overflow, screenshot
+from tests.support.clients.browser import accessibility_problems, overflow, screenshot
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import Page, Request, expect
 
 from tests.router.console.conftest import Managed, OpenPage
-from tests.support.browser import accessibility_problems, screenshot
+from tests.support.clients.browser import accessibility_problems, screenshot
 
 
 @pytest.mark.parametrize("name", ["Traffic", "Experiments", "Playground", "Requests", "Keys"])

@@ -8,8 +8,8 @@ from playwright.async_api import Locator, Page, expect
 from app.errors import Unavailable
 from tests.router.conftest import Rig
 from tests.router.console.conftest import Managed, OpenPage
-from tests.support.browser import accessibility_problems, overflow, screenshot
-from tests.support.fake_engine import refuse
+from tests.support.clients.browser import accessibility_problems, overflow, screenshot
+from tests.support.engine.fake_engine import refuse
 
 HOSTILE = "<img src=x onerror=document.title='broken'>"
 

@@ -14,10 +14,10 @@ from app.access.guard import AccessTiming
 from app.config.schema import parse
 from app.experiments.report import Report
 from tests.router.conftest import Rig
-from tests.support.fake_engine import CARD, FakeEngine
-from tests.support.live_controller import LiveController
-from tests.support.other_answers import every_route
-from tests.support.servers import ServerPool
+from tests.support.engine.fake_engine import CARD, FakeEngine
+from tests.support.engine.other_answers import every_route
+from tests.support.experiments.live_controller import LiveController
+from tests.support.processes.servers import ServerPool
 
 _PATIENCE_S = 60.0
 

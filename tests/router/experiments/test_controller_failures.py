@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from tests.router.experiments.conftest import LiveRig
-from tests.support.load import Lane, Outcome, ask_all, lanes, unexplained
+from tests.support.processes.load import Lane, Outcome, ask_all, lanes, unexplained
 
 CHATS = [lane for lane in lanes(tokens=50) if lane.name in ("openai", "anthropic")]
 

@@ -16,9 +16,9 @@ from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from deployments.cli.main import main
 from tests.router.conftest import Rig
-from tests.support.fake_control_plane import MemoryControl
-from tests.support.live_controller import LiveController
-from tests.support.servers import ServerPool
+from tests.support.experiments.live_controller import LiveController
+from tests.support.processes.fake_control_plane import MemoryControl
+from tests.support.processes.servers import ServerPool
 
 EXPERIMENT = "/api/experiments/first"
 _PATIENCE_S = 30.0

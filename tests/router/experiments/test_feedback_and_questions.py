@@ -20,8 +20,8 @@ from deployments.cli.errors import ExitCode
 from deployments.cli.experiments.check import Check
 from deployments.cli.main import main
 from tests.router.experiments.conftest import LiveRig
-from tests.support.fake_engine import USAGE, chunk, stream
-from tests.support.load import Lane, Outcome, ask_all, unexplained
+from tests.support.engine.fake_engine import USAGE, chunk, stream
+from tests.support.processes.load import Lane, Outcome, ask_all, unexplained
 
 SAY: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 WHOLE = Lane("openai", "/v1/chat/completions", SAY, b'"usage"', False)

@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from app.experiments.report import GuardrailStatus, Report
 from tests.router.experiments.conftest import LiveRig
-from tests.support.fake_engine import Answer, chat, chunk, refuse, stream
-from tests.support.load import Lane, Outcome, ask, ask_all
+from tests.support.engine.fake_engine import Answer, chat, chunk, refuse, stream
+from tests.support.processes.load import Lane, Outcome, ask, ask_all
 
 CHAT = Lane(
     "openai",

@@ -32,9 +32,9 @@ from deployments.cli.main import main
 from deployments.engine.internal_key import InternalKeyMiddleware
 from deployments.local.processes import RUN_DIRECTORY
 from tests.router.experiments.conftest import LiveRig
-from tests.support.load import Lane, ask_all, lanes, unexplained
-from tests.support.project import ROOT
-from tests.support.servers import ServerPool, free_port
+from tests.support.processes.load import Lane, ask_all, lanes, unexplained
+from tests.support.processes.project import ROOT
+from tests.support.processes.servers import ServerPool, free_port
 
 PATIENCE_S = 60.0
 KEY = "internal"

@@ -10,7 +10,7 @@ import openai
 
 from app.experiments.report import Report
 from tests.router.experiments.conftest import LiveRig
-from tests.support.load import Lane, ask_all, lanes, unexplained
+from tests.support.processes.load import Lane, ask_all, lanes, unexplained
 
 DIALECTS: Sequence[Lane] = [
     *lanes(tokens=50),

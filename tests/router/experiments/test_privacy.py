@@ -13,9 +13,9 @@ from app.access.api_keys import create
 from app.access.key_file import append
 from app.experiments.storage.store import TEMPORARY
 from tests.router.experiments.conftest import LiveRig
-from tests.support.fake_engine import USAGE, Answer, FakeEngine, chunk, refuse, stream
-from tests.support.load import Lane, ask_all, lanes, unexplained
-from tests.support.log_lines import log_lines
+from tests.support.engine.fake_engine import USAGE, Answer, FakeEngine, chunk, refuse, stream
+from tests.support.processes.load import Lane, ask_all, lanes, unexplained
+from tests.support.processes.log_lines import log_lines
 
 PROMPT, ANSWER, USER, SESSION, TOOL, ID = (
     f"marker-{it}" for it in ("prompt", "answer", "user", "session", "tool", "id")

@@ -23,8 +23,8 @@ from deployments.cli.main import main
 from tests.router.experiments.conftest import LiveRig
 from tests.router.experiments.test_privacy import ANSWER, PROMPT, SESSION, USER, marked, tells
 from tests.router.experiments.test_verdicts import CHAT, after, users
-from tests.support.fake_engine import refuse
-from tests.support.load import Lane, ask_all, lanes, unexplained
+from tests.support.engine.fake_engine import refuse
+from tests.support.processes.load import Lane, ask_all, lanes, unexplained
 
 _PATIENCE_S = 60.0
 PHONE = "555-0123"

@@ -13,7 +13,7 @@ from app.access.api_keys import create
 from app.access.key_file import append
 from deployments.cli.main import main
 from tests.router.experiments.conftest import LiveRig
-from tests.support.fake_engine import Answer, chunk, refuse, stream
+from tests.support.engine.fake_engine import Answer, chunk, refuse, stream
 
 PATH = "/api/endpoints/chat/mirror"
 

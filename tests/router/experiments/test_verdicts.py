@@ -6,8 +6,8 @@ from dataclasses import replace
 import httpx
 
 from tests.router.experiments.conftest import LiveRig
-from tests.support.fake_engine import Answer, chunk, stream
-from tests.support.load import Lane, ask_all, unexplained
+from tests.support.engine.fake_engine import Answer, chunk, stream
+from tests.support.processes.load import Lane, ask_all, unexplained
 
 CHAT = Lane(
     "openai",

@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from app.internal_api import MODEL_PATH
-from tests.support.fake_engine import CARD, CONTEXT, USAGE, chat, frame, refuse, speaks, stream
-from tests.support.samples import MODEL
+from tests.support.clients.samples import MODEL
+from tests.support.engine.fake_engine import CARD, CONTEXT, USAGE, chat, frame, refuse, speaks, stream
 
 MAX_LOGPROBS = 20
 """vLLM's default. Without a bound, one generated number makes this fake fill the machine's memory."""

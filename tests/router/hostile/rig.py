@@ -20,8 +20,8 @@ from app.upstream.target import RuntimeEnvironment
 from tests.router.hostile.client import Client, Reply
 from tests.router.hostile.engine import HostileEngine
 from tests.router.hostile.errors import dialects
-from tests.support.fake_control_plane import MemoryControl
-from tests.support.servers import serve
+from tests.support.processes.fake_control_plane import MemoryControl
+from tests.support.processes.servers import serve
 
 
 class Defects(logging.Handler):

@@ -7,7 +7,7 @@ import pytest
 from tests.router.hostile.engine import compact
 from tests.router.hostile.rig import HostileRig
 from tests.router.hostile.strategies import VALID
-from tests.support.log_lines import log_lines
+from tests.support.processes.log_lines import log_lines
 
 SECRET = "my-diagnosis"
 

@@ -26,7 +26,7 @@ from app.control_plane import (
 )
 from app.errors import BadRequest, Conflict
 from app.ledger.plans import plan_of
-from tests.support.fake_control_plane import MemoryControl
+from tests.support.processes.fake_control_plane import MemoryControl
 
 DATA: dict[str, Any] = {
     "endpoints": {

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from deployments.haproxy import write_script
-from tests.support.servers import free_port, serve
+from tests.support.processes.servers import free_port, serve
 
 CONFIG = """global
     maxconn 100

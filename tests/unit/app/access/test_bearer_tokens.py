@@ -14,7 +14,7 @@ from app.access.bearer_tokens import key_id, looks_like_a_token, read_discovery,
 from app.access.jwks import FRESH_S, RETRY_S, Issuer
 from app.config.access import Oidc
 from app.errors import Unauthorized, Unavailable
-from tests.support.oidc_provider import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
+from tests.support.processes.oidc_provider import AUDIENCE, LocalIssuer, hostile_tokens, rsa_key
 
 ISSUER = LocalIssuer()
 KEYS = read_keys(json.dumps(ISSUER.jwks()).encode())

@@ -11,7 +11,7 @@ from app.config.base import ConfigError
 from app.config.schema import parse
 from app.config.serve_file import check_file, runs_several
 from app.config.urls import is_loopback
-from tests.support.project import ROOT
+from tests.support.processes.project import ROOT
 from tests.unit.app.config.test_schema import GOOD, serve_file, write
 
 OIDC = {"issuer": "https://id.example.com", "audience": "switchyard"}

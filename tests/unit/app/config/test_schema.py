@@ -12,7 +12,7 @@ from app.config.json_schema import schema
 from app.config.schema import parse
 from app.config.serve_file import check_file, load
 from deployments import draining, haproxy
-from tests.support.project import ROOT
+from tests.support.processes.project import ROOT
 
 GOOD: dict[str, Any] = {
     "endpoints": {

@@ -14,8 +14,8 @@ from app.dialects.field_support import NOT_USED, REJECTED, VLLM, dialect_support
 from app.dialects.openapi_schemas import Body
 from app.dialects.registry import DIALECTS
 from app.errors import ClientError
-from tests.support.dialect_calls import engine_body
-from tests.support.samples import CONTEXT, MODEL, SERVED
+from tests.support.clients.dialect_calls import engine_body
+from tests.support.clients.samples import CONTEXT, MODEL, SERVED
 
 BY_NAME: Mapping[str, Dialect] = {dialect.name: dialect for dialect in DIALECTS}
 SUPPORT = {name: dialect_support(dialect.bodies) for name, dialect in BY_NAME.items()}

@@ -8,7 +8,7 @@ from app.dialects.base import Dialect
 from app.dialects.field_support import VLLM
 from app.dialects.field_table import BEGIN, END, main, rows, table, updated
 from app.dialects.registry import DIALECTS
-from tests.support.project import ROOT
+from tests.support.processes.project import ROOT
 
 PAGES = ROOT / "docs" / "dialects"
 

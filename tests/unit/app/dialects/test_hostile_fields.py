@@ -11,8 +11,8 @@ from app.dialects.base import Dialect, ParseContext, Request, Route, ServingCont
 from app.dialects.registry import DIALECTS
 from app.dialects.tgi.fields import Parameters
 from app.errors import ClientError
-from tests.support.dialect_calls import engine_body
-from tests.support.samples import CONTEXT, MODEL
+from tests.support.clients.dialect_calls import engine_body
+from tests.support.clients.samples import CONTEXT, MODEL
 
 CONFIG = parse_config(
     {

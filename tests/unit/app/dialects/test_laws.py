@@ -18,9 +18,9 @@ from app.dialects.tgi.dialect import TGI
 from app.engine.usage import Usage
 from app.errors import Broken, TimedOut
 from app.sse import Decoder, Event, encode
-from tests.support import engine_answers as completions
-from tests.support.samples import CONFIG, CONTEXT, EOS, MODEL
-from tests.support.samples import SERVED as UNKNOWN
+from tests.support.clients.samples import CONFIG, CONTEXT, EOS, MODEL
+from tests.support.clients.samples import SERVED as UNKNOWN
+from tests.support.engine import engine_answers as completions
 
 SERVED = ServingContext(UNKNOWN.deployment, UNKNOWN.settings, MODEL)
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.engine.model import Model
 from app.errors import Broken
-from tests.support.samples import EOS, MODEL, tokenizer
+from tests.support.clients.samples import EOS, MODEL, tokenizer
 
 CARD: dict[str, Any] = {
     "tokenizer": tokenizer().to_str(),

@@ -12,8 +12,8 @@ from app.engine.token_reader import Detokenizer, Reader, Step, Token, choices, m
 from app.engine.token_stream import TokenStream
 from app.engine.usage import Usage
 from app.errors import Rejected
-from tests.support import engine_answers as completions
-from tests.support.samples import EOS, MODEL
+from tests.support.clients.samples import EOS, MODEL
+from tests.support.engine import engine_answers as completions
 
 PIECES = st.sampled_from(
     ["hello", " there", "日本", "é", "e\u0301", "😀", "👩‍👩‍👧‍👦", "🇫🇷", "\n", "\ufffd", EOS, "\x00"]

@@ -12,8 +12,8 @@ import pytest
 from app.experiments.answers import DEEDS, REPORT_S, Answers
 from app.experiments.report import Report
 from app.experiments.storage.entry import Entry
-from tests.support.experiment_reader import FakeReader
-from tests.support.experiment_reports import SHIP, START
+from tests.support.experiments.reader import FakeReader
+from tests.support.experiments.reports import SHIP, START
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from app.experiments.columns import DTYPES, Exposures, RowColumns, StartColumns, Tables, from_batch, router_hash
 from app.ledger.wire import FeedbackItem, Plan, decode_batch, encode
-from tests.support.exposures import NAMES, PLAN, batch, late, pair, row, start
+from tests.support.experiments.exposures import NAMES, PLAN, batch, late, pair, row, start
 
 
 def test_every_field_of_a_record_is_a_column() -> None:

@@ -26,8 +26,8 @@ from app.ledger.wire import (
     decode_acknowledgement,
     encode,
 )
-from tests.support.exposures import batch, late, row, start
-from tests.support.fake_analysis import FakeAnalysis, same_run
+from tests.support.experiments.exposures import batch, late, row, start
+from tests.support.experiments.fake_analysis import FakeAnalysis, same_run
 
 START = 1000.0
 A = router_hash("router-a")

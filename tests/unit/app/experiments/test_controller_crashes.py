@@ -13,9 +13,9 @@ from app.experiments.columns import router_hash
 from app.experiments.controller import Controller
 from app.experiments.waiting import Waiting
 from app.ledger.wire import Batch, decode_acknowledgement, encode
-from tests.support.exposures import batch, row, start
-from tests.support.failing_store import Death, Disk
-from tests.support.fake_analysis import FakeAnalysis, same_run
+from tests.support.experiments.exposures import batch, row, start
+from tests.support.experiments.failing_store import Death, Disk
+from tests.support.experiments.fake_analysis import FakeAnalysis, same_run
 from tests.unit.app.experiments.test_controller import configuration
 
 ROUTERS = ("router-a", "router-b")

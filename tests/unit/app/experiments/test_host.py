@@ -27,8 +27,8 @@ from app.server.experiments_host import experiments_app
 from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment
 from deployments.engine.internal_key import InternalKeyMiddleware
-from tests.support.exposures import batch, row, start
-from tests.support.servers import ServerPool, serve
+from tests.support.experiments.exposures import batch, row, start
+from tests.support.processes.servers import ServerPool, serve
 from tests.unit.app.experiments.test_controller import configuration
 
 KEY = "internal"

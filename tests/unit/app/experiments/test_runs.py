@@ -8,7 +8,7 @@ import numpy as np
 from app.config.schema import Config
 from app.experiments.runs import BEGUN, CHANGED, STATE, Run, next_run, runs_of
 from app.experiments.storage.entry import Entry
-from tests.support.fake_analysis import same_run
+from tests.support.experiments.fake_analysis import same_run
 from tests.unit.app.experiments.test_controller import configuration
 
 

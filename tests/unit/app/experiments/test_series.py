@@ -1,7 +1,7 @@
 from app.experiments.series import METRICS, series_of
 from app.experiments.shadows.series import MIRROR_VALUE
 from app.experiments.summary import Acting
-from tests.support.experiment_reports import SHIP
+from tests.support.experiments.reports import SHIP
 
 SECOND_STEP = Acting(state="running", revision=3, step=1, share=5, next_share=25)
 

@@ -25,7 +25,7 @@ from app.ledger.wire import (
     decode_batch,
     encode_sealed,
 )
-from tests.support.exposures import pair
+from tests.support.experiments.exposures import pair
 
 PROMPTLY = {"guardrails": [{"event": "slow", "ttft_above_s": 1}, {"event": "unfinished", "unfinished_above_s": 2}]}
 SAID = b'{"id":"c","choices":[{"message":{"content":"%b"},"finish_reason":"stop"}]}'

@@ -9,7 +9,7 @@ import pytest
 
 from app.config.schema import Config, parse
 from app.ledger.plans import NEVER, Scope, plan_of, plans_of, scopes
-from tests.support.project import ROOT
+from tests.support.processes.project import ROOT
 
 EXPERIMENT: dict[str, Any] = {
     "endpoint": "chat",

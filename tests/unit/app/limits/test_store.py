@@ -8,8 +8,8 @@ import pytest
 
 from app.limits.redis_store import shared_store
 from app.limits.store import Store, StoreFailed
-from tests.support.redis_server import RedisServer, redis_server
-from tests.support.servers import free_port
+from tests.support.processes.redis_server import RedisServer, redis_server
+from tests.support.processes.servers import free_port
 
 
 @pytest.fixture(scope="module")

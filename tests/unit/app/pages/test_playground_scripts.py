@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.page_modules import PageError, call, call_all
+from tests.support.clients.page_modules import PageError, call, call_all
 
 # One run of Node takes many cases: to start it takes longer than they do.
 batches = settings(

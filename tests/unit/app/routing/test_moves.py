@@ -13,7 +13,7 @@ from app.config.plans import Override
 from app.routing.moves import choice, made_up_keys, moved
 from app.routing.overrides import Overrides
 from app.routing.traffic import rendezvous
-from tests.support.project import ROOT
+from tests.support.processes.project import ROOT
 
 KEYS = [f"user-{number}" for number in range(300)]
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from app.errors import Unavailable
-from tests.support.deciding_controller import DecidingController
-from tests.support.experiments_rig import BLUE, GREEN, Rig, refusal
+from tests.support.experiments.deciding_controller import DecidingController
+from tests.support.experiments.rig import BLUE, GREEN, Rig, refusal
 
 EXPERIMENT = "/api/experiments/green-float32"
 DECISION = f"{EXPERIMENT}/decision"

@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.config.schema import Config, parse
 from app.server.experiment_metrics import FRESH_S, STALE_S, ExperimentMetrics
-from tests.support.experiment_reader import GREEN_FLOAT32
-from tests.support.fake_controller import FakeController
+from tests.support.experiments.fake_controller import FakeController
+from tests.support.experiments.reader import GREEN_FLOAT32
 
 
 def config(state: str = "running") -> Config:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from app.ledger.units import request_hash
-from tests.support.experiment_reports import SHIP
-from tests.support.experiments_rig import BLUE, GREEN, HASHES, Rig, refusal
+from tests.support.experiments.reports import SHIP
+from tests.support.experiments.rig import BLUE, GREEN, HASHES, Rig, refusal
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from deployments.cli.errors import ExitCode
 from deployments.cli.main import app, main
 from deployments.local.processes import RUN_DIRECTORY
 from deployments.weights.recipes import MODELS
-from tests.support.project import ROOT
+from tests.support.processes.project import ROOT
 
 COMMANDS = [
     "serve",

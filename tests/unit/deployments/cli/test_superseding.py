@@ -15,7 +15,7 @@ from starlette.routing import Route
 from deployments.cli.errors import ExitCode
 from deployments.cli.main import main
 from deployments.local.processes import RUN_DIRECTORY, Run, write_record
-from tests.support.servers import serve
+from tests.support.processes.servers import serve
 
 EXPERIMENT = {
     "endpoint": "chat",

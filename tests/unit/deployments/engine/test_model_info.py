@@ -12,7 +12,7 @@ from app.engine.model import Model
 from app.internal_api import MODEL_PATH
 from deployments.engine.logits.registry import PROCESSORS
 from deployments.engine.model_info import add_model_card
-from tests.support.samples import EOS, tokenizer
+from tests.support.clients.samples import EOS, tokenizer
 
 
 def application(logits_processors: Any) -> FastAPI:

@@ -15,7 +15,7 @@ from deployments.local import dashboard
 from deployments.local.environment import TOKEN
 from deployments.local.errors import LaunchError, NotRunning
 from deployments.local.processes import Run
-from tests.support.servers import serve
+from tests.support.processes.servers import serve
 
 USER_CONFIG: dict[str, Any] = {"endpoints": {}, "deployments": {}}
 ANSWER: dict[str, Any] = {

@@ -4,7 +4,7 @@ import io
 
 from deployments.local.directories import ROOT, home
 from deployments.local.terminal import StartDisplay
-from tests.support import project
+from tests.support.processes import project
 
 
 class Terminal(io.StringIO):

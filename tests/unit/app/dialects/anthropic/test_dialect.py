@@ -11,8 +11,8 @@ from app.dialects.anthropic.dialect import Anthropic
 from app.dialects.anthropic.errors import error_body
 from app.dialects.base import Call, Request
 from app.errors import BadRequest, ClientError, NotFound, Unavailable
-from tests.support.dialect_calls import engine_request
-from tests.support.samples import CONTEXT, SERVED
+from tests.support.clients.dialect_calls import engine_request
+from tests.support.clients.samples import CONTEXT, SERVED
 
 LEAST: dict[str, Any] = {"model": "chat", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
 

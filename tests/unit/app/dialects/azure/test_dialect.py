@@ -24,8 +24,8 @@ from app.errors import (
     Unauthorized,
     Unprocessable,
 )
-from tests.support.dialect_calls import engine_request, lookups
-from tests.support.samples import CONTEXT, REQUEST, SERVED
+from tests.support.clients.dialect_calls import engine_request, lookups
+from tests.support.clients.samples import CONTEXT, REQUEST, SERVED
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 REQUIRED: dict[str, dict[str, Any]] = {

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from app.dialects.base import MALFORMED_ANSWER_ERRORS, EngineRequest
 from app.engine.usage import Usage
 from app.errors import BadRequest, TimedOut, Unavailable
-from tests.support.dialect_calls import engine_request, lookups
-from tests.support.samples import SERVED
+from tests.support.clients.dialect_calls import engine_request, lookups
+from tests.support.clients.samples import SERVED
 from tests.unit.app.dialects.databricks.test_dialect import BLUE, invoke, parse, reply_to
 
 

@@ -12,8 +12,8 @@ from app.config.schema import parse as parse_config
 from app.dialects.base import MALFORMED_ANSWER_ERRORS, Call, ParseContext, Request, ServingContext
 from app.dialects.databricks.dialect import Databricks
 from app.errors import BadRequest, Broken, ClientError, NotFound, Rejected, SwitchyardError, TimedOut, WrongTask
-from tests.support.dialect_calls import engine_body
-from tests.support.samples import CONTEXT
+from tests.support.clients.dialect_calls import engine_body
+from tests.support.clients.samples import CONTEXT
 
 CONFIG = parse_config(
     {

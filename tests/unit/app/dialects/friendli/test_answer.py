@@ -15,9 +15,9 @@ from app.dialects.base import MALFORMED_ANSWER_ERRORS, Call, ServingContext, Str
 from app.engine.model import Model
 from app.engine.usage import Usage
 from app.errors import Broken, Incomplete, Rejected, SwitchyardError, TimedOut
-from tests.support import engine_answers as completions
-from tests.support.friendli_calls import CLASSIC, DEPLOYED, SDK, parse, reply
-from tests.support.samples import EOS, MODEL, SERVED
+from tests.support.clients.friendli_calls import CLASSIC, DEPLOYED, SDK, parse, reply
+from tests.support.clients.samples import EOS, MODEL, SERVED
+from tests.support.engine import engine_answers as completions
 
 PROMPT = MODEL.encode("say hello")
 HELLO = MODEL.encode("hello😀")

@@ -24,9 +24,9 @@ from app.errors import (
     Unauthorized,
     Unavailable,
 )
-from tests.support.dialect_calls import engine_request, lookups, outcome
-from tests.support.friendli_calls import DEPLOYED, MESSAGES, SDK, parse, reply, result
-from tests.support.samples import CONFIG, MODEL
+from tests.support.clients.dialect_calls import engine_request, lookups, outcome
+from tests.support.clients.friendli_calls import DEPLOYED, MESSAGES, SDK, parse, reply, result
+from tests.support.clients.samples import CONFIG, MODEL
 
 OPENAI_SDK = {"user-agent": "OpenAI/Python 2.0", "x-stainless-lang": "python"}
 TEAM = {"x-friendli-team": "t"}

@@ -15,8 +15,8 @@ from app.dialects.friendli.embeddings import Embeddings
 from app.dialects.friendli.fields import Completions, Strict
 from app.dialects.friendli.tokens import Detokenize, Render, Tokenize
 from app.errors import BadRequest, ClientError, Unprocessable
-from tests.support.dialect_calls import engine_body
-from tests.support.friendli_calls import (
+from tests.support.clients.dialect_calls import engine_body
+from tests.support.clients.friendli_calls import (
     DEPLOYED,
     EXTENDED,
     MESSAGES,
@@ -27,7 +27,7 @@ from tests.support.friendli_calls import (
     parse_bytes,
     result,
 )
-from tests.support.samples import MODEL, SERVED
+from tests.support.clients.samples import MODEL, SERVED
 
 MODELS: dict[str, type[Strict]] = {
     "completions": Completions,

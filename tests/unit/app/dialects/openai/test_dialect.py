@@ -22,8 +22,8 @@ from app.errors import (
     Unauthorized,
     Unavailable,
 )
-from tests.support.dialect_calls import engine_request
-from tests.support.samples import CONTEXT, REQUEST, SERVED
+from tests.support.clients.dialect_calls import engine_request
+from tests.support.clients.samples import CONTEXT, REQUEST, SERVED
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 CHAT: dict[str, Any] = {"model": "chat", "messages": MESSAGES}

@@ -12,9 +12,9 @@ from app.dialects.tgi.dialect import TGI
 from app.engine.usage import Usage
 from app.errors import BadRequest, ClientError, Unprocessable
 from app.sse import Decoder
-from tests.support import engine_answers as completions
-from tests.support.dialect_calls import engine_request, lookups, outcome
-from tests.support.samples import CONTEXT, EXTENDED, MODEL, SERVED
+from tests.support.clients.dialect_calls import engine_request, lookups, outcome
+from tests.support.clients.samples import CONTEXT, EXTENDED, MODEL, SERVED
+from tests.support.engine import engine_answers as completions
 
 SERVING = ServingContext("blue", SERVED.settings, EXTENDED)
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -37,9 +37,9 @@ from app.errors import (
     WrongTask,
 )
 from app.sse import Decoder
-from tests.support import engine_answers as completions
-from tests.support.dialect_calls import outcome
-from tests.support.samples import CONFIG, CONTEXT, EOS, MODEL, SERVED
+from tests.support.clients.dialect_calls import outcome
+from tests.support.clients.samples import CONFIG, CONTEXT, EOS, MODEL, SERVED
+from tests.support.engine import engine_answers as completions
 
 SERVING = ServingContext("blue", SERVED.settings, MODEL, total_s=0.5, engine_s=0.4)
 TGI_3 = ParseContext(parse_config({**CONFIG.model_dump(exclude_unset=True), "tgi": {"profile": "tgi"}}), Random(0))

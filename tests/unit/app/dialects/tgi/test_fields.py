@@ -13,8 +13,8 @@ from app.config.schema import parse as parse_config
 from app.dialects.base import Call, ParseContext, Request, ServingContext
 from app.dialects.tgi.dialect import TGI
 from app.errors import BadRequest, ClientError, Unprocessable
-from tests.support.dialect_calls import engine_request, lookups
-from tests.support.samples import CONFIG, CONTEXT, EXTENDED, MODEL, SERVED
+from tests.support.clients.dialect_calls import engine_request, lookups
+from tests.support.clients.samples import CONFIG, CONTEXT, EXTENDED, MODEL, SERVED
 
 SERVING = ServingContext("blue", SERVED.settings, EXTENDED)
 TGI_3 = ParseContext(parse_config({**CONFIG.model_dump(exclude_unset=True), "tgi": {"profile": "tgi"}}), Random(0))

@@ -23,11 +23,11 @@ from app.experiments.controller import Controller
 from app.experiments.report import Report
 from app.experiments.storage.writing import Outcome
 from app.ledger.wire import Stop, decode_acknowledgement, encode
-from tests.support.acting_facts import alarmed
-from tests.support.exposures import batch
-from tests.support.fake_analysis import FakeAnalysis, same_run
-from tests.support.fake_control_plane import MemoryControl
-from tests.support.stage import plain
+from tests.support.experiments.acting_facts import alarmed
+from tests.support.experiments.exposures import batch
+from tests.support.experiments.fake_analysis import FakeAnalysis, same_run
+from tests.support.processes.fake_control_plane import MemoryControl
+from tests.support.processes.stage import plain
 
 STEPS = [5, 25, 50]
 RAMP = {"steps": STEPS, "hold_s": 60, "min_units": 10, "freeze_s": 1e6}

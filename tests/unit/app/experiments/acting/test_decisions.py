@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stage import RAMP, Stage, plain
+from tests.support.processes.stage import RAMP, Stage, plain
 
 
 def stage_at(directory: Path, green: int = 5, *, can_move: bool = True, **experiment: Any) -> Stage:

@@ -14,9 +14,9 @@ from app.errors import Unavailable
 from app.experiments import host as hosts
 from app.experiments.host import ControllerHost, host_controller
 from app.ledger.wire import Plan, Stop, decode_acknowledgement, encode
-from tests.support.exposures import batch, row, start
-from tests.support.fake_control_plane import MemoryControl
-from tests.support.stage import plain
+from tests.support.experiments.exposures import batch, row, start
+from tests.support.processes.fake_control_plane import MemoryControl
+from tests.support.processes.stage import plain
 
 
 class Rig:

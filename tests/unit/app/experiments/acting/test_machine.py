@@ -11,7 +11,7 @@ from app.experiments.acting.machine import next_turn, resumed
 from app.experiments.acting.next_step import next_step
 from app.experiments.acting.state import State
 from app.experiments.report import Treated
-from tests.support.acting_facts import RAMP, START, alarmed, compared, experiment, facts, silencing
+from tests.support.experiments.acting_facts import RAMP, START, alarmed, compared, experiment, facts, silencing
 
 NEW = State(started_at=START)
 LATER = START + 61.0

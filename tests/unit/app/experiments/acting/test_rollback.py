@@ -8,8 +8,8 @@ from app.control_plane import Delivery
 from app.errors import Unavailable
 from app.experiments.acting.changes import carry_out
 from app.experiments.answers import Answers
-from tests.support.failing_store import Disk
-from tests.support.stage import RAMP, START, Stage, plain
+from tests.support.experiments.failing_store import Disk
+from tests.support.processes.stage import RAMP, START, Stage, plain
 
 
 @pytest.fixture

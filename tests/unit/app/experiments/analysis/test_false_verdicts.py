@@ -3,7 +3,7 @@ import numpy as np
 from app.experiments.analysis.evidence.arrays import combined
 from app.experiments.analysis.false_verdicts import Recorded, false_verdicts
 from app.experiments.statistics.look import Lines
-from tests.support.experiment_world import World, analysis_of, config
+from tests.support.experiments.world import World, analysis_of, config
 
 
 def recorded(units: int, seed: int = 1) -> Recorded:

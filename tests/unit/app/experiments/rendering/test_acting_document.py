@@ -10,7 +10,7 @@ from app.experiments.rendering.acting_document import Deed, acting_blocks, stand
 from app.experiments.rendering.answer_documents import list_document
 from app.experiments.rendering.report_document import document
 from app.experiments.summary import Acting, summary_of
-from tests.support.experiment_reports import NOW, SHIP, START
+from tests.support.experiments.reports import NOW, SHIP, START
 
 RESUME = "To go on: switchyard experiments decide green-float32 resume --reason TEXT"
 

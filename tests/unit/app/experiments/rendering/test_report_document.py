@@ -6,7 +6,7 @@ import pytest
 from app.experiments.rendering import markdown, text
 from app.experiments.rendering.report_document import document
 from app.experiments.report import Effect, Report
-from tests.support.experiment_reports import BLUE, EMPTY, GREEN, INVALID, SHIP, TTFT, guardrail, values
+from tests.support.experiments.reports import BLUE, EMPTY, GREEN, INVALID, SHIP, TTFT, guardrail, values
 
 
 def as_text(report: Report) -> str:

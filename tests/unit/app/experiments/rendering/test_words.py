@@ -2,7 +2,7 @@ import pytest
 
 from app.experiments.rendering import words
 from app.experiments.report import Effect
-from tests.support.experiment_reports import START, TAIL, THUMBS, TTFT
+from tests.support.experiments.reports import START, TAIL, THUMBS, TTFT
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from app.config.schema import Config, parse
 from app.experiments.controller import Controller
 from app.experiments.shadows.report import ShadowReport
 from app.ledger.wire import Acknowledgement, Skip, decode_acknowledgement, encode
-from tests.support.exposures import batch, pair
+from tests.support.experiments.exposures import batch, pair
 
 START = 1000.0
 

@@ -10,7 +10,7 @@ from app.experiments.columns import PairColumns
 from app.experiments.shadows.evidence import ShadowEvidence
 from app.experiments.shadows.report import PairedEvent, PairedValue
 from app.ledger.wire import Failure, Finish
-from tests.support.exposure_columns import Recorder
+from tests.support.experiments.exposure_columns import Recorder
 
 
 def evidence(*parts: PairColumns) -> ShadowEvidence:

@@ -7,8 +7,8 @@ from app.experiments.columns import PairColumns, from_batch
 from app.experiments.shadows.judge import BEGUN, ENDED, Period, ShadowJudge, periods_of
 from app.experiments.storage.entry import Entry
 from app.ledger.wire import Plan, Skip
-from tests.support.exposure_columns import Recorder
-from tests.support.exposures import NAMES, batch, pair
+from tests.support.experiments.exposure_columns import Recorder
+from tests.support.experiments.exposures import NAMES, batch, pair
 
 
 def config(shadow: str | None = "green", percent: float = 5) -> Config:

@@ -13,7 +13,7 @@ from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import Footer, RouterState, Segment
 from app.experiments.storage.store import Damaged, LocalStore, Missing
 from app.ledger.wire import FeedbackItem, Lost, Plan
-from tests.support.exposures import PLAN, batch, late, pair, row, start
+from tests.support.experiments.exposures import PLAN, batch, late, pair, row, start
 
 SEGMENT = Segment("2026-11-12", "w-000001")
 OTHER = Plan("chat", "0-bbbbbbbb", {"blue": 90, "green": 10})

@@ -13,7 +13,7 @@ from app.server.events import api
 from app.server.events.api import EventsApi
 from app.server.events.feed import MAX_WAITING, EventFeed
 from app.sse import Decoder
-from tests.support.experiments_rig import Rig, refusal
+from tests.support.experiments.rig import Rig, refusal
 
 START = Entry(999.0, "controller_started", writer="w")
 PLAN = {"endpoint": "embed", "generation": 1, "plan": "1-0", "weights": {"mini": 100}, "since": 1.0}

@@ -9,7 +9,7 @@ import pytest
 from app.errors import Unavailable
 from app.experiments.storage.entry import Entry
 from app.server.events.feed import MAX_LISTENERS, MAX_WAITING, EventFeed, Listener
-from tests.support.fake_controller import FakeController
+from tests.support.experiments.fake_controller import FakeController
 
 
 class Rounds:

@@ -11,8 +11,8 @@ import pytest
 from deployments.cli.errors import ExitCode
 from deployments.cli.experiments.check import Check
 from deployments.cli.main import main
-from tests.support.experiment_world import START, World, config
-from tests.support.recorded_ledger import recorded_ledger
+from tests.support.experiments.recorded_ledger import recorded_ledger
+from tests.support.experiments.world import START, World, config
 
 REQUESTS = 3000
 NAME = "green-float32"

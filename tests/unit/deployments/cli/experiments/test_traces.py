@@ -7,8 +7,8 @@ import pytest
 
 from app.ledger.recordings.wire import encoder
 from deployments.cli.main import main
-from tests.support.experiment_world import World, config
-from tests.support.recorded_ledger import recorded_ledger
+from tests.support.experiments.recorded_ledger import recorded_ledger
+from tests.support.experiments.world import World, config
 from tests.unit.app.experiments.replay.test_requests import request
 
 NAME, REQUESTS = "green-float32", 200

@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from deployments.engine.beam_search.settings import Settings
-from tests.support.beam_answers import Model, normalised, searched
+from tests.support.engine.beam_answers import Model, normalised, searched
 
 VOCABULARY = 24
 NEVER = VOCABULARY

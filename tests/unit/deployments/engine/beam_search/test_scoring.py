@@ -21,7 +21,7 @@ from transformers import (
 
 from deployments.engine.beam_search.scoring import Scoring
 from deployments.engine.beam_search.settings import Kind, Settings
-from tests.support.beam_answers import normalised, said
+from tests.support.engine.beam_answers import normalised, said
 
 VOCABULARY = 8
 BASE = Settings(width=2, max_tokens=99, eos=frozenset({7}))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from deployments.engine.beam_search.search import Beam, FinishReason
 from deployments.engine.beam_search.settings import Kind, Settings
-from tests.support.beam_answers import Model, answers, made_up_model, normalised, searched
+from tests.support.engine.beam_answers import Model, answers, made_up_model, normalised, searched
 
 VOCABULARY = 7
 IDS = st.integers(0, VOCABULARY - 1)

@@ -15,7 +15,7 @@ from scipy.stats import chisquare, kstest
 
 from deployments.engine.beam_search.settings import Kind, Settings
 from deployments.engine.beam_search.stochastic import with_maximum
-from tests.support.beam_answers import Model, answers, made_up_model, normalised, said, searched
+from tests.support.engine.beam_answers import Model, answers, made_up_model, normalised, said, searched
 
 Answer = tuple[int, ...]
 

@@ -25,7 +25,7 @@ from deployments.engine.completions.engines import Seeded, WithEmbeddings
 from deployments.engine.completions.request import BeamSearch, ExtendedCompletionRequest
 from deployments.engine.completions.route import add_completions
 from deployments.engine.model_info import eos_token_ids
-from tests.support.beam_answers import made_up_model
+from tests.support.engine.beam_answers import made_up_model
 
 VOCABULARY, WIDTH, EOS = 50, 3, 1
 PROMPT = tokens_input([7, 8, 9], cache_salt="salt")

@@ -13,7 +13,7 @@ from deployments.engine.logits.processor import SamplingRequest
 from deployments.engine.logits.temperature import Temperature
 from deployments.engine.logits.typical_p import TypicalP
 from deployments.engine.logits.xtc import Xtc
-from tests.support.token_sampling import present, ruled_out
+from tests.support.engine.token_sampling import present, ruled_out
 
 SCORES = st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40).map(torch.tensor)
 PROBABILITIES = [0.4, 0.3, 0.2, 0.1]

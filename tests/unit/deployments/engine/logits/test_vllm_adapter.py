@@ -19,7 +19,7 @@ from vllm.v1.sample.sampler import Sampler
 from deployments.engine.logits.registry import PROCESSORS, logits_processors, supported_xargs
 from deployments.engine.logits.vllm_adapter import BatchProcessor, RawScores, Sampling
 from deployments.engine.logits.watermark import green_list
-from tests.support.token_sampling import ruled_out
+from tests.support.engine.token_sampling import ruled_out
 
 CPU = torch.device("cpu")
 BOTH = (RawScores, Sampling)

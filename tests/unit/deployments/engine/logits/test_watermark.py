@@ -7,7 +7,7 @@ from transformers import WatermarkLogitsProcessor as Reference
 
 from deployments.engine.logits.processor import SamplingRequest
 from deployments.engine.logits.watermark import Watermark, detect
-from tests.support.token_sampling import generate, made_up_scores
+from tests.support.engine.token_sampling import generate, made_up_scores
 
 VOCABULARY = 2000
 PARAMETERS = {"bias": 2.0, "hashing_key": 15485863, "seeding_scheme": "lefthash", "context_width": 1}

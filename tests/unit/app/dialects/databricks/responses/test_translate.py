@@ -14,7 +14,7 @@ from app.dialects.base import Stream
 from app.engine.usage import Usage
 from app.errors import BadRequest, Rejected, TimedOut
 from app.sse import Decoder, encode
-from tests.support.samples import SERVED
+from tests.support.clients.samples import SERVED
 from tests.unit.app.dialects.databricks.test_dialect import parse, reply_to
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}}

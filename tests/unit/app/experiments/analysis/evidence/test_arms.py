@@ -4,8 +4,8 @@ import numpy as np
 
 from app.experiments.analysis.evidence.arms import OUTSIDE, Arms, labels
 from app.ledger.wire import Plan
-from tests.support.experiment_world import config
-from tests.support.exposure_columns import Fields, Recorder
+from tests.support.experiments.exposure_columns import Fields, Recorder
+from tests.support.experiments.world import config
 
 PLANS = [Plan("chat", "0-a", {"blue": 99, "green": 1}), Plan("other", "0-b", {"blue": 50, "green": 50})]
 

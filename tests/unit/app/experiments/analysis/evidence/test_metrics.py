@@ -8,8 +8,8 @@ from app.config.experiments import EVENTS
 from app.experiments.analysis.evidence.metrics import Measure, Values, can_be_missing, facts_of, measures_of, values_of
 from app.experiments.analysis.evidence.outcomes import Limits, happened, told_late
 from app.ledger.wire import Flag
-from tests.support.experiment_world import config
-from tests.support.exposure_columns import Fields, Recorder
+from tests.support.experiments.exposure_columns import Fields, Recorder
+from tests.support.experiments.world import config
 
 FAILED: Fields = {
     "error": 1, "status": 502, "served": -1, "ttft_s": None, "itl_mean_s": None, "itl_max_s": None,

@@ -1,7 +1,7 @@
 import numpy as np
 
 from app.experiments.analysis.evidence.strata import MAX_SHARES, Strata
-from tests.support.exposure_columns import Recorder
+from tests.support.experiments.exposure_columns import Recorder
 
 ONES = np.ones(1000)
 

@@ -5,7 +5,7 @@ import pytest
 
 from app.experiments.analysis.verdicts import sentences
 from app.experiments.report import Comparison, Effect
-from tests.support.experiment_reports import GREEN, SHIP, TTFT, guardrail
+from tests.support.experiments.reports import GREEN, SHIP, TTFT, guardrail
 
 
 def compared(**fields: Any) -> Comparison:

@@ -5,8 +5,8 @@ import pytest
 
 from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.watch.guardrails import Guardrails, GuardrailWatch
-from tests.support.experiment_world import config
-from tests.support.exposure_columns import Fields, Recorder
+from tests.support.experiments.exposure_columns import Fields, Recorder
+from tests.support.experiments.world import config
 
 
 class Rig:

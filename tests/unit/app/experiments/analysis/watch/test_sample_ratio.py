@@ -5,8 +5,8 @@ from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
 from app.experiments.statistics.sample_ratio import ln_e
 from app.ledger.wire import Plan
-from tests.support.experiment_world import config
-from tests.support.exposure_columns import Recorder
+from tests.support.experiments.exposure_columns import Recorder
+from tests.support.experiments.world import config
 
 HALF, ONE_PERCENT = Plan("chat", "1-b", {"blue": 50, "green": 50}), Plan("chat", "0-a", {"blue": 99, "green": 1})
 

@@ -3,8 +3,8 @@ from typing import Any
 from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.watch.traffic import Traffic
 from app.ledger.wire import Flag
-from tests.support.experiment_world import config
-from tests.support.exposure_columns import Fields, Recorder
+from tests.support.experiments.exposure_columns import Fields, Recorder
+from tests.support.experiments.world import config
 
 
 class Rig:

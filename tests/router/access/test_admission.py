@@ -1,0 +1,105 @@
+"""What the router rejects before it calls a deployment: too many requests, too long, too slow, too deep."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.router.conftest import Rig
+from tests.support.engine.fake_engine import chat, stream
+
+QUESTION: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def ask(rig: Rig, **fields: Any) -> httpx.Response:
+    async with httpx.AsyncClient(timeout=30) as client:
+        return await client.post(f"{rig.url}/v1/chat/completions", json={**QUESTION, **fields})
+
+
+async def until_called(rig: Rig, count: int) -> None:
+    for _ in range(1000):
+        if len(rig.blue.requests) >= count:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the deployment was not called")
+
+
+async def until_queued(rig: Rig, count: int) -> None:
+    queue = rig.router.state.queues["chat"]
+    for _ in range(1000):
+        if queue.waiting == count:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"{queue.waiting} requests are queued, not {count}")
+
+
+async def test_a_full_endpoint_rejects_with_retry_after_and_serves_its_queue(rig: Rig) -> None:
+    rig.chat_endpoint(admission={"max_concurrent": 1, "max_queued": 1, "max_wait_s": 20})
+    rig.blue.answer = lambda body: stream([0.5, "data: [DONE]\n\n"])
+    first = asyncio.create_task(ask(rig, stream=True))
+    await until_called(rig, 1)
+    rig.blue.answer = chat
+    second = asyncio.create_task(ask(rig))
+    await until_queued(rig, 1)
+    third = await ask(rig)
+    assert third.status_code == 503
+    assert third.headers["retry-after"] == "1"
+    assert "Endpoint 'chat' is at capacity (1 running, 1 queued)" in third.json()["error"]["message"]
+    assert (await first).status_code == 200
+    assert (await second).status_code == 200
+    assert len(rig.blue.requests) == 2
+
+
+async def test_a_client_that_leaves_the_queue_makes_room(rig: Rig) -> None:
+    rig.chat_endpoint(admission={"max_concurrent": 1, "max_queued": 1})
+    rig.blue.answer = lambda body: stream([1.0, "data: [DONE]\n\n"])
+    first = asyncio.create_task(ask(rig, stream=True))
+    await until_called(rig, 1)
+    second = asyncio.create_task(ask(rig))
+    await until_queued(rig, 1)
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+    await until_queued(rig, 0)
+    rig.blue.answer = chat
+    third = asyncio.create_task(ask(rig))
+    assert (await first).status_code == (await third).status_code == 200
+    assert len(rig.blue.requests) == 2
+
+
+async def test_a_request_that_arrives_too_slowly_is_given_up(rig: Rig) -> None:
+    rig.change(timeouts={"body_s": 0.2})
+    host, port = rig.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b'POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n\r\n{"model":')
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 408")
+    body = await reader.read(4096)
+    assert b"did not arrive within 0.2 s" in body
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_headers_have_a_greatest_size(rig: Rig) -> None:
+    rig.change(max_header_bytes=2048)
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(f"{rig.url}/v1/chat/completions", json=QUESTION, headers={"x-padding": "x" * 2048})
+    assert answer.status_code == 431
+    assert rig.blue.requests == []
+
+
+async def test_a_conversation_has_a_greatest_length(rig: Rig) -> None:
+    rig.change(max_messages=2)
+    assert (await ask(rig, messages=QUESTION["messages"] * 2)).status_code == 200
+    refused = await ask(rig, messages=QUESTION["messages"] * 3)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "messages")
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+async def test_nesting_has_a_greatest_depth(rig: Rig, opening: bytes) -> None:
+    body = b'{"model":"chat","messages":' + opening * 100_000
+    async with httpx.AsyncClient() as client:
+        answer = await client.post(f"{rig.url}/v1/chat/completions", content=body)
+    assert answer.status_code == 400
+    assert "recursion" in answer.json()["error"]["message"]
+    assert rig.blue.requests == []

@@ -1,0 +1,161 @@
+"""Who am I, what may I use, what is left; and for managers, who has used what: `/api/me` and `/api/callers`."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.access.api_keys import create
+from app.access.guard import AccessTiming
+from app.access.key_file import append
+from app.config.access import Limits
+from tests.router.conftest import PROMPT, Rig
+from tests.support.processes.servers import free_port
+
+USER = [{"role": "user", "content": "x" * 40}]  # estimated at 10 tokens
+
+
+@pytest.fixture
+def access_timing() -> AccessTiming:
+    """Limits are counted at one moment, 30 s into a minute: a slow machine must not move the window on."""
+    now = time.time() // 60 * 60 + 30
+    return replace(PROMPT, clock=lambda: now)
+
+
+class Callers:
+    """Ann may use `chat` alone, with limits of her own; Eve manages."""
+
+    def __init__(self, rig: Rig, directory: Path) -> None:
+        self.rig = rig
+        self.keys: dict[str, str] = {}
+        own = Limits(tokens_per_minute=1000, concurrent_requests=4)
+        for name, endpoints, limits in (("ann", ("chat",), own), ("eve", (), None)):
+            key, record = create(name, endpoints=endpoints, limits=limits)
+            append(directory / "keys.yaml", record.line)
+            self.keys[name] = key
+        default = {"requests_per_minute": 10}
+        rig.change(
+            access={"keys_file": str(directory / "keys.yaml"), "managers": ["eve"], "limits": {"default": default}}
+        )
+
+    def get(self, path: str, name: str = "") -> httpx.Response:
+        return httpx.get(f"{self.rig.url}{path}", headers=self._headers(name))
+
+    def chat(self, name: str, **fields: Any) -> httpx.Response:
+        body = {"model": "chat", "messages": USER, **fields}
+        return httpx.post(f"{self.rig.url}/v1/chat/completions", json=body, headers=self._headers(name))
+
+    def _headers(self, name: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.keys[name]}"} if name else {}
+
+
+@pytest.fixture
+def callers(rig: Rig, tmp_path: Path) -> Callers:
+    return Callers(rig, tmp_path)
+
+
+def test_a_caller_sees_its_endpoints_and_what_is_left_of_its_limits(callers: Callers) -> None:
+    assert callers.chat("ann").status_code == 200  # 12 tokens
+    me = callers.get("/api/me", "ann")
+    assert me.headers["cache-control"] == "no-store"
+    (chat,) = me.json().pop("endpoints")
+    assert {**me.json(), "endpoints": []} == {
+        "caller": "ann",
+        "anonymous": False,
+        "manages": False,
+        "limits_counted": "by this router alone",
+        "endpoints": [],
+    }
+    assert chat["endpoint"] == "chat"
+    assert chat["tasks"] == ["chat", "completions", "responses"]
+    assert chat["deployments"] == [
+        {"deployment": "blue", "weight": 100, "images": False},
+        {"deployment": "green", "weight": 0, "images": False},
+    ]
+    assert chat["limits"] == [
+        {"kind": "requests", "limit": 10, "used": 1, "remaining": 9, "resets_in_s": 90.0},
+        {"kind": "tokens", "limit": 1000, "used": 12, "remaining": 988, "resets_in_s": 90.0},
+        {"kind": "concurrent", "limit": 4, "used": 0, "remaining": 4, "resets_in_s": None},
+    ]
+
+
+def test_to_ask_costs_nothing(callers: Callers) -> None:
+    for _ in range(12):
+        (chat,) = callers.get("/api/me", "ann").json()["endpoints"]
+    assert [it["used"] for it in chat["limits"]] == [0, 0, 0]
+
+
+def test_limits_are_named_though_their_store_is_away(callers: Callers) -> None:
+    store = {"url": f"redis://127.0.0.1:{free_port()}/0"}
+    callers.rig.change(access={"limits": {"default": {"requests_per_minute": 10}, "store": store}})
+    me = callers.get("/api/me", "eve").json()
+    assert me["limits_counted"] == "by all routers together"
+    left = {"kind": "requests", "limit": 10, "used": None, "remaining": None, "resets_in_s": None}
+    assert [it["limits"] for it in me["endpoints"]] == [[left], [left]]
+
+
+def test_without_a_key_nobody_is_somebody(callers: Callers, rig: Rig) -> None:
+    assert callers.get("/api/me").status_code == 401
+    assert callers.get("/api/callers").status_code == 401
+    rig.change(access={"allow_anonymous": True})
+    me = callers.get("/api/me").json()
+    assert (me["caller"], me["anonymous"], me["manages"]) == ("anonymous", True, False)
+
+
+def test_without_access_everybody_on_the_machine_manages(rig: Rig) -> None:
+    me = httpx.get(f"{rig.url}/api/me").json()
+    assert (me["anonymous"], me["manages"]) == (True, True)
+    assert [it["limits"] for it in me["endpoints"]] == [[], []]
+
+
+def test_what_an_experiment_wants_to_hear_and_which_models_read_images_is_said(rig: Rig) -> None:
+    rig.change(deployments={"green": {**rig.config["deployments"]["green"], "images": True}})
+    rig.change(
+        experiments={
+            "colours": {
+                "endpoint": "chat",
+                "control": "blue",
+                "treatments": ["green"],
+                "primary": [{"metric": "ttft", "minimal_effect": 0.1}],
+                "feedback": {"liked": {}, "stars": {"type": "number", "min": 1, "max": 5}},
+            }
+        }
+    )
+    chat, embed = httpx.get(f"{rig.url}/api/me").json()["endpoints"]
+    assert chat["feedback"] == [
+        {"metric": "liked", "type": "boolean", "min": None, "max": None},
+        {"metric": "stars", "type": "number", "min": 1, "max": 5},
+    ]
+    assert embed["feedback"] == []
+    assert [it["images"] for it in chat["deployments"]] == [False, True]
+
+
+def test_managers_see_what_callers_used_and_nobody_sees_a_key(callers: Callers) -> None:
+    started = time.time()
+    callers.chat("ann")
+    callers.chat("eve", model="gone")
+    callers.chat("eve", temperature=9)
+    answer = callers.get("/api/callers", "eve")
+    told = answer.json()
+    assert started - 60 < told["since"] <= time.time()
+    assert "this router alone" in told["view"]
+    (ann,) = told["callers"]
+    assert started <= ann.pop("last_at") <= time.time()
+    assert ann == {
+        "caller": "ann",
+        "endpoint": "chat",
+        "requests": 1,
+        "failed": 0,
+        "prompt_tokens": 9,
+        "completion_tokens": 3,
+    }
+    refused = callers.get("/api/callers", "ann")
+    assert (refused.status_code, refused.json()["error"]["message"]) == (
+        403,
+        "'ann' may not see what others use: it is not listed in `access.managers`",
+    )
+    for shown in (answer.text, callers.get("/api/me", "ann").text):
+        assert not any(key in shown or key.split("-")[2] in shown for key in callers.keys.values())

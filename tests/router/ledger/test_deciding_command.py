@@ -1,0 +1,197 @@
+"""`switchyard experiments decide` and `watch` against the real router, with a controller in memory."""
+
+import io
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+import typer
+
+from app.experiments.acting.decisions import Action
+from app.experiments.storage.entry import Entry
+from app.experiments.summary import Acting
+from deployments.cli.errors import ExitCode
+from deployments.cli.experiments import deciding, decisions
+from deployments.cli.main import main
+from tests.router.conftest import Rig
+from tests.support.experiments.command import NAME, ExperimentsCommand
+from tests.support.experiments.deciding_controller import DecidingController
+from tests.support.processes.servers import ServerPool
+
+
+class Deciding(ExperimentsCommand):
+    """A controller that takes decisions."""
+
+    def __init__(self, rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+        self.controller = DecidingController()
+        super().__init__(self.controller, rig.config, capsys)
+
+    def decide(self, action: str, *more: str) -> tuple[int, str, str]:
+        return self.switchyard("decide", NAME, action, "--reason", "as agreed", *more)
+
+
+@pytest.fixture
+def running(
+    rig: Rig, servers: ServerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Deciding]:
+    monkeypatch.chdir(tmp_path)  # the ledger's directory, with the units' secret
+    running = Deciding(rig, capsys)
+    with servers.host(running.router.app) as running.url:
+        yield running
+
+
+def test_a_decision_shows_what_holds_and_what_it_does(running: Deciding) -> None:
+    code, out, told = running.decide("advance", "--yes")
+    assert code == 0
+    assert "Now: running, smollm2-green has 5 % of the traffic (step 2).\n" in told
+    assert "advance: smollm2-green gets 25 % of the traffic, without waiting.\n" in told
+    assert "  smollm2-blue  95 % → 75 %\n  smollm2-green  5 % → 25 %\n" in told
+    assert "Now: running" in out
+    (decision,) = running.controller.decisions
+    assert decision == {"action": "advance", "reason": "as agreed", "by": decision["by"], "revision": 7}
+
+
+def test_a_treatment_can_be_named(running: Deciding) -> None:
+    assert running.decide("promote", "--treatment", "green", "--yes")[0] == 0
+    assert running.controller.decisions[0]["treatment"] == "green"
+
+
+def test_without_a_yes_nothing_is_decided(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody is there
+    code, out, told = running.decide("stop")
+    assert (code, out.strip()) == (ExitCode.WRONG, "")
+    assert told.endswith("Nothing is decided. Without a terminal: add --yes\n")
+    for answer, decided in ((False, 0), (True, 1)):
+        monkeypatch.setattr(deciding, "_confirmed", lambda answer=answer: answer)
+        running.decide("pause")
+        assert len(running.controller.decisions) == decided
+
+
+def test_somebody_else_was_faster(running: Deciding) -> None:
+    running.controller.overtaken = True
+    code, out, told = running.decide("pause", "--yes")
+    assert (code, out) == (ExitCode.WRONG, "")
+    assert "the experiment has gone on since" in told
+
+
+@pytest.mark.parametrize(("action", "code"), [("rollback", 0), ("advance", ExitCode.WRONG)])
+def test_a_step_of_the_ramp_in_between_does_not_hold_up_a_rollback(
+    running: Deciding, monkeypatch: pytest.MonkeyPatch, action: str, code: int
+) -> None:
+    foreseen = decisions.foreseen
+
+    def stepped(*arguments: Any) -> str:
+        told = foreseen(*arguments)
+        assert running.controller.acting is not None
+        running.controller.acting = msgspec.structs.replace(running.controller.acting, revision=9)
+        return told
+
+    monkeypatch.setattr(decisions, "foreseen", stepped)
+    assert running.decide(action, "--yes")[0] == code
+    assert len(running.controller.decisions) == (1 if code == 0 else 0)
+
+
+def test_what_cannot_be_decided(running: Deciding) -> None:
+    running.controller.refuse("The experiment runs: there is nothing to resume")
+    code, out, told = running.decide("resume", "--yes")
+    assert (code, out, told.splitlines()[-1]) == (1, "", "The experiment runs: there is nothing to resume")
+    assert running.switchyard("decide", "red", "stop", "--reason", "x")[0] == ExitCode.WRONG
+    assert running.switchyard("decide", NAME, "explode", "--reason", "x")[0] == ExitCode.USAGE
+    assert running.switchyard("decide", NAME, "stop")[0] == ExitCode.USAGE
+    running.controller.acting = None
+    assert "Nothing acts on" in running.decide("stop", "--yes")[2]
+    running.controller.absent = True
+    assert running.decide("stop", "--yes")[0] == ExitCode.UNREACHABLE
+
+
+class Interrupting(list[str]):
+    """Printed lines; Ctrl-C at the `last`."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self._last = last
+
+    def print(self, message: Any, err: bool = False) -> None:
+        if err:
+            return
+        self.append(str(message))
+        if len(self) == self._last:
+            raise KeyboardInterrupt
+
+
+def happened(running: Deciding, at: float, what: str, experiment: str | None, **detail: Any) -> None:
+    running.controller.reader.journal.append(Entry(at, what, experiment, detail, "w"))
+
+
+def test_what_happens_is_followed_until_ctrl_c(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened(running, 1762956300.0, "controller_started", None)
+    happened(running, 1762956301.0, "alarm", NAME, text="Too many errors.")
+    plan = {"endpoint": "elsewhere", "generation": 2, "weights": {"blue": 100}}
+    happened(running, 1762956302.0, "plan", None, **plan)
+    printed = Interrupting(3)
+    monkeypatch.setattr(typer, "echo", printed.print)
+    later = threading.Timer(0.2, happened, (running, 1762956303.0, "verdict", NAME), {"text": "green is better"})
+    later.start()
+    assert main(["experiments", "watch", NAME, "--since", "2025-11-12", "--url", running.url]) == 0
+    later.join()
+    assert printed == [
+        "2025-11-12 14:05:00  The controller of experiments started",
+        "2025-11-12 14:05:01  green-float32: Too many errors.",
+        "2025-11-12 14:05:03  green-float32: green is better",
+    ]
+
+
+def test_events_as_json(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened(running, 1762956301.0, "alarm", NAME, text="Too many errors.", kind="guardrail")
+    printed = Interrupting(1)
+    monkeypatch.setattr(typer, "echo", printed.print)
+    assert main(["experiments", "watch", "--since", "0", "--json", "--url", running.url]) == 0
+    assert json.loads(printed[0]) == {
+        "at": 1762956301.0,
+        "experiment": NAME,
+        "endpoint": "chat",
+        "text": "Too many errors.",
+        "kind": "guardrail",
+    }
+
+
+def test_there_is_nothing_to_watch(running: Deciding) -> None:
+    assert running.switchyard("watch", "red")[0] == ExitCode.WRONG
+    assert running.switchyard("watch", "--since", "yesterday")[0] == ExitCode.USAGE
+    assert main(["experiments", "watch", "--url", "http://127.0.0.1:9"]) == ExitCode.UNREACHABLE
+
+
+def test_the_command_knows_every_action(running: Deciding) -> None:
+    for action in get_args(Action):
+        assert running.decide(action, "--yes")[0] == 0, action
+        assert running.controller.acting is not None
+        running.controller.acting = msgspec.structs.replace(running.controller.acting, revision=7)
+
+
+def test_a_split_by_hand_says_that_it_pauses_a_ramp(running: Deciding, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*arguments: str) -> str:
+        main(["traffic", "chat", *arguments, "--url", running.url])
+        return capsys.readouterr().err
+
+    warning = "warning: the ramp of 'green-float32' moves this traffic; a change by hand pauses it\n"
+    assert told("blue=50", "green=50", "--dry-run").startswith(warning)
+    assert not told().startswith("warning")
+    acting = running.controller.acting
+    assert acting is not None
+    for still in (msgspec.structs.replace(acting, state="paused"), Acting(state="running", revision=1, share=40)):
+        running.controller.acting = still
+        assert not told("blue=50", "green=50", "--dry-run").startswith("warning")
+    running.controller.absent = True
+    assert not told("blue=50", "green=50", "--dry-run").startswith("warning")
+
+
+def test_the_list_has_the_state(running: Deciding) -> None:
+    acting = running.controller.acting
+    assert acting is not None
+    running.controller.acting = msgspec.structs.replace(acting, state="paused", stopped=["green"])
+    out = running.switchyard("list")[1]
+    assert "paused at 5 %, no traffic for green" in " ".join(out.split())

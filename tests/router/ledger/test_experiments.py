@@ -1,0 +1,211 @@
+"""From a client's request to the report: the real router, a real controller, fake engines."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import Response
+
+from app.access.api_keys import create
+from app.access.key_file import append
+from app.config.schema import parse
+from app.experiments.answers import Answers
+from app.ledger.controller_client import Answer
+from app.ledger.wire import decode_batch
+from app.server.application import Router
+from app.upstream.target import RuntimeEnvironment
+from deployments.cli.main import main
+from tests.router.conftest import Rig
+from tests.support.engine.fake_engine import USAGE, chunk, frame, stream
+from tests.support.experiments.recorded_ledger import Clock, controller_of
+from tests.support.processes.servers import ServerPool
+
+NAME = "green-against-blue"
+REPORT = f"/api/experiments/{NAME}/report"
+PATIENCE_S = 30.0
+
+EXPERIMENT: dict[str, Any] = {
+    "endpoint": "chat",
+    "control": "blue",
+    "treatments": ["green"],
+    "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+    "secondary": [{"metric": "thumbs", "minimal_effect": 0.1}, {"metric": "error", "minimal_effect": 0.2}],
+    "feedback": {"thumbs": {"window_s": 60}},
+}
+
+
+class Later(Clock):
+    """The time, and how far the controller is ahead of it."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+
+    def __call__(self) -> float:
+        return time.time() + self.now
+
+
+class Here:
+    """The controller in the router's own process: a `ControllerClient`."""
+
+    def __init__(self, directory: Path, config: Mapping[str, Any]) -> None:
+        self.clock = Later()
+        self.controller = controller_of(directory, parse(config), self.clock)
+        self.answers = Answers(self.controller)
+        self.scores = 0
+        """That have arrived."""
+
+    async def send(self, batch: bytes) -> bytes:
+        acknowledgement = self.controller.ingest(batch)
+        self.scores += len(decode_batch(batch).feedback)
+        return acknowledgement
+
+    async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        self.controller.tick()
+        return self.answers.answer(method, path, query, body)
+
+
+def says(body: dict[str, Any]) -> Response:
+    """A chat whose id is its own, as engines make them."""
+    id = f"chatcmpl-{body['messages'][0]['content']}"
+    parts = [chunk("Hello"), chunk("", finish_reason="stop")]
+    if body.get("stream_options", {}).get("include_usage"):
+        parts.append(frame({"id": id, "object": "chat.completion.chunk", "choices": [], "usage": USAGE}))
+    return stream([part.replace('"chatcmpl-1"', f'"{id}"') for part in [*parts, "data: [DONE]\n\n"]])
+
+
+class Live:
+    """A router with an experiment, two teams that share it, and their manager."""
+
+    def __init__(self, rig: Rig, directory: Path) -> None:
+        rig.blue.answer = rig.green.answer = says
+        self.keys: dict[str, str] = {}
+        file = directory / "keys.yaml"
+        for name, endpoints in (("boss", []), ("team a", ["chat"]), ("team b", ["chat"]), ("embed team", ["embed"])):
+            self.keys[name], record = create(name, endpoints=endpoints)
+            append(file, record.line)
+        endpoints = rig.config["endpoints"]
+        chat = {**endpoints["chat"], "traffic": {"blue": 50, "green": 50}, "sticky": {"by": "conversation"}}
+        self.config = {
+            **rig.config,
+            "endpoints": {**endpoints, "chat": chat},
+            "experiments": {NAME: EXPERIMENT},
+            "access": {"keys_file": str(file), "managers": ["boss"]},
+        }
+        self.here = Here(directory, self.config)
+        environment = RuntimeEnvironment(internal_key="internal")
+        self.router = Router(environment, random=Random(7), controller=self.here)
+        self.router.reconfigure(self.config)
+        self.url = ""
+
+    def call(self, method: str, path: str, key: str = "boss", **more: Any) -> httpx.Response:
+        return httpx.request(method, self.url + path, headers={"authorization": f"Bearer {self.keys[key]}"}, **more)
+
+    def ask(self, number: int, key: str = "team a") -> str:
+        """One request in a session of its own; returns its id."""
+        body = {"model": "chat", "stream": True, "messages": [{"role": "user", "content": str(number)}]}
+        answer = self.call("POST", "/v1/chat/completions", key, json=body)
+        assert answer.status_code == 200
+        assert "[DONE]" in answer.text
+        return str(answer.headers["x-request-id"])
+
+    def report(self, requests: int) -> Any:
+        """The report, once it has so many requests."""
+        deadline = time.monotonic() + PATIENCE_S
+        while sum((report := self.call("GET", REPORT).json())["requests"].values()) < requests:
+            assert time.monotonic() < deadline, report["requests"]
+            time.sleep(0.05)
+        return report
+
+
+@pytest.fixture
+def live(rig: Rig, servers: ServerPool, tmp_path: Path) -> Iterator[Live]:
+    live = Live(rig, tmp_path)
+    with servers.host(live.router.app) as live.url:
+        yield live
+
+
+def test_the_report_counts_what_clients_asked(live: Live) -> None:
+    for number in range(40):
+        live.ask(number)
+    report = live.report(40)
+    assert sum(report["units"].values()) == 40
+    assert report["decision"] == "keep_going"
+    assert report["served"] == {arm: {arm: requests} for arm, requests in report["requests"].items()}
+    values = {it["arm"]: it["value"] for it in report["primary"][0]["values"]}
+    assert all(0 < value < 10 for value in values.values())
+    told = live.call("GET", REPORT, params={"format": "text"}).text
+    assert told.startswith(f"{NAME} on chat: ")
+    listed = live.call("GET", "/api/experiments").json()["experiments"]
+    assert [(it["experiment"], it["state"]) for it in listed] == [(NAME, "running")]
+    shown = live.call("GET", "/metrics").text
+    assert f'switchyard_experiment_units{{arm="blue",endpoint="chat",experiment="{NAME}"}}' in shown
+
+
+def test_a_request_is_found_by_its_id_and_by_the_answers(live: Live) -> None:
+    id = live.ask(1)
+    live.report(1)
+    exposure = live.call("GET", f"/api/requests/{id}", "team a").json()["exposures"][0]
+    assert exposure["assigned"] == exposure["served"]
+    assert (exposure["status"], exposure["finish"], exposure["plan"]["endpoint"]) == (200, "stop", "chat")
+    assert live.call("GET", "/api/requests/chatcmpl-1").json()["exposures"][0]["request"] == exposure["request"]
+    assert live.call("GET", f"/api/requests/{id}", "team b").status_code == 404
+
+
+def test_feedback_counts_once_its_window_is_over(live: Live) -> None:
+    ids = [live.ask(number) for number in range(20)]
+    live.report(20)
+    by_answer = {"request_id": "chatcmpl-0", "metric": "thumbs", "value": True}
+    assert live.call("POST", "/api/feedback", "team a", json=by_answer).json() == {
+        "accepted": 1,
+        "pending": 0,
+        "unknown_metric": [],
+    }
+    rest = [{"request_id": id, "metric": "thumbs", "value": False} for id in ids[1:]]
+    assert live.call("POST", "/api/feedback", json=rest).json()["pending"] == 0
+    deadline = time.monotonic() + PATIENCE_S
+    while live.here.scores < 20:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert [it["response_rate"] for it in thumbs(live)] == [None, None]
+    live.here.clock.now = 90.0
+    assert [it["response_rate"] for it in thumbs(live)] == [1.0, 1.0]
+    assert sum(it["value"] * it["requests"] for it in thumbs(live)) == pytest.approx(1.0)
+
+
+def thumbs(live: Live) -> Any:
+    """The metric in both arms."""
+    return next(it for it in live.report(20)["secondary"] if it["metric"] == "thumbs")["values"]
+
+
+def test_nobody_scores_another_callers_answers(live: Live) -> None:
+    id = live.ask(1, "team a")
+    live.report(1)
+    score = {"request_id": id, "metric": "thumbs", "value": True}
+    assert live.call("POST", "/api/feedback", "team b", json=score).json()["pending"] == 1
+    assert live.call("POST", "/api/feedback", "embed team", json=score).json()["unknown_metric"] == ["thumbs"]
+    assert live.call("POST", "/api/feedback", "team a", json=score).json()["pending"] == 0
+
+
+def test_the_api_tells_no_names_no_keys_and_no_texts(live: Live) -> None:
+    id = live.ask(424242)
+    live.report(1)
+    paths = ["/api/experiments", REPORT, f"/api/requests/{id}", "/metrics"]
+    told = "".join(live.call("GET", path).text for path in paths).replace(id, "")
+    secrets = [*live.keys.values(), "team a", "424242", "Hello"]
+    assert [secret for secret in secrets if secret in told] == []
+
+
+def test_what_the_controller_keeps_is_read_without_a_server(
+    live: Live, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(10):
+        live.ask(number)
+    live.report(10)
+    live.here.controller.close()
+    assert main(["experiments", "report", NAME, "--ledger", str(tmp_path / "ledger"), "--format", "json"]) == 0
+    assert sum(json.loads(capsys.readouterr().out)["requests"].values()) == 10

@@ -1,0 +1,168 @@
+"""`GET /api/overview` and `POST /api/experiments/check`, on a real router."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from app.access.api_keys import create
+from app.access.key_file import append
+from app.control_plane import Replicas
+from app.errors import Unavailable
+from app.server.application import Router
+from app.upstream.target import RuntimeEnvironment
+from tests.router.conftest import Rig
+from tests.support.engine.fake_engine import refuse
+from tests.support.processes.fake_control_plane import MemoryControl
+from tests.support.processes.servers import ServerPool
+
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
+SECTION: dict[str, Any] = {
+    "endpoint": "chat",
+    "control": "blue",
+    "treatments": ["green"],
+    "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+}
+
+
+def overview(url: str, key: str | None = None) -> dict[str, Any]:
+    answer = httpx.get(f"{url}/api/overview", headers={"authorization": f"Bearer {key}"} if key else {})
+    assert answer.status_code == 200, answer.text
+    told: dict[str, Any] = answer.json()
+    return told
+
+
+def deployments(told: dict[str, Any], endpoint: str = "chat") -> dict[str, dict[str, Any]]:
+    (found,) = [it for it in told["endpoints"] if it["endpoint"] == endpoint]
+    return {it["deployment"]: it for it in found["deployments"]}
+
+
+def test_requests_are_counted_for_the_deployment_that_answered(rig: Rig) -> None:
+    rig.chat_endpoint(traffic={"blue": 50, "green": 50})
+    for _ in range(20):
+        assert httpx.post(f"{rig.url}/v1/chat/completions", json=CHAT).status_code == 200
+    forced = {"azureml-model-deployment": "green"}
+    assert httpx.post(f"{rig.url}/v1/chat/completions", json=CHAT, headers=forced).status_code == 200
+    stream = httpx.post(f"{rig.url}/v1/chat/completions", json={**CHAT, "stream": True})
+    assert stream.status_code == 200
+    told = overview(rig.url)
+    found = deployments(told)
+    assert found["blue"]["requests"] + found["green"]["requests"] == 22
+    assert found["blue"]["share"] + found["green"]["share"] == pytest.approx(1.0, abs=1e-3)
+    drawn = {name: it["requests"] - (name == "green") for name, it in found.items()}
+    assert found["green"]["share"] == pytest.approx(drawn["green"] / 21, abs=1e-3)
+    assert found["blue"]["weight"] == 50
+    assert found["blue"]["model"] == "blue-model"
+    assert any(it["first_token_s"] for it in found.values())
+    assert (told["routers"], told["has_controller"]) == (None, True)
+    assert told["why_not"] == "This router reads its traffic from its configuration file: change it there."
+    assert [it["breaker"] for it in found.values()] == ["closed", "closed"]
+
+
+def test_without_requests_nothing_is_claimed(rig: Rig) -> None:
+    blue = deployments(overview(rig.url))["blue"]
+    assert (blue["share"], blue["requests"], blue["errors"], blue["first_token_s"]) == (None, 0, 0, None)
+
+
+def test_failures_and_refusals_are_told_apart(rig: Rig) -> None:
+    rig.chat_endpoint(fallback=[])
+    rig.blue.answer = refuse(500, "broken")
+    assert httpx.post(f"{rig.url}/v1/chat/completions", json=CHAT).status_code >= 500
+    rig.blue.answer = refuse(400, "wrong")
+    assert httpx.post(f"{rig.url}/v1/chat/completions", json=CHAT).status_code == 400
+    blue = deployments(overview(rig.url))["blue"]
+    assert (blue["errors"], blue["refused"]) == (1, 1)
+
+
+class Guarded:
+    """A router with a control plane, a manager and two teams."""
+
+    def __init__(self, rig: Rig, directory: Path) -> None:
+        self.keys: dict[str, str] = {}
+        file = directory / "keys.yaml"
+        for name, endpoints in (("boss", []), ("chat team", ["chat"]), ("embed team", ["embed"])):
+            self.keys[name], record = create(name, endpoints=endpoints)
+            append(file, record.line)
+        self.config: dict[str, Any] = {**rig.config, "access": {"keys_file": str(file), "managers": ["boss"]}}
+        self.config["deployments"] = {**rig.config["deployments"], "blue": {"app": "blue", "model": "blue-model"}}
+        self.control = MemoryControl(self.config, lambda _: None)
+        self.router = Router(
+            RuntimeEnvironment(internal_key="internal", serve_url="http://127.0.0.1:1"),
+            random=Random(1),
+            control=self.control,
+        )
+        self.router.reconfigure(self.config)
+        self.url = ""
+
+
+@pytest.fixture
+def guarded(rig: Rig, tmp_path: Path, servers: ServerPool) -> Iterator[Guarded]:
+    guarded = Guarded(rig, tmp_path)
+    with servers.host(guarded.router.app) as guarded.url:
+        yield guarded
+
+
+def test_a_caller_sees_its_own_endpoints(guarded: Guarded) -> None:
+    assert httpx.get(f"{guarded.url}/api/overview").status_code == 401
+    for name, endpoints in (("boss", ["chat", "embed"]), ("chat team", ["chat"]), ("embed team", ["embed"])):
+        told = overview(guarded.url, guarded.keys[name])
+        assert [it["endpoint"] for it in told["endpoints"]] == endpoints
+        assert (told["why_not"] is None) == (name == "boss")
+    assert (
+        "mini"
+        not in httpx.get(
+            f"{guarded.url}/api/overview", headers={"authorization": f"Bearer {guarded.keys['chat team']}"}
+        ).text
+    )
+
+
+def test_replicas_are_the_control_planes(guarded: Guarded) -> None:
+    guarded.control.running = Replicas({"blue": {"RUNNING": 2, "STARTING": 1}}, {"RUNNING": 3})
+    told = overview(guarded.url, guarded.keys["boss"])
+    assert told["routers"] == 3
+    assert deployments(told)["blue"]["replicas"] == {"RUNNING": 2, "STARTING": 1}
+    assert deployments(told)["green"]["replicas"] is None
+
+
+def test_without_an_answer_of_the_control_plane_replicas_are_unknown(guarded: Guarded) -> None:
+    guarded.control.failure = Unavailable("The Serve controller is not available")
+    told = overview(guarded.url, guarded.keys["boss"])
+    assert told["routers"] is None
+    assert deployments(told)["blue"]["replicas"] is None
+
+
+def check(url: str, body: Any, key: str | None = None) -> httpx.Response:
+    return httpx.post(
+        f"{url}/api/experiments/check", json=body, headers={"authorization": f"Bearer {key}"} if key else {}
+    )
+
+
+def test_a_section_is_checked_as_in_the_file(rig: Rig) -> None:
+    rig.chat_endpoint(traffic={"blue": 50, "green": 50})
+    told = check(rig.url, {"name": "green-first", "experiment": SECTION}).json()
+    assert told["problems"] == []
+    assert told["warnings"][0].startswith("'chat' has no `sticky`")
+    assert told["yaml"].startswith("experiments:\n  green-first:\n    endpoint: chat\n")
+    wrong = {**SECTION, "treatments": ["red"], "alpha": 2}
+    told = check(rig.url, {"name": "green-first", "experiment": wrong}).json()
+    assert told["yaml"] is None
+    assert any(line.startswith("alpha: ") for line in told["problems"])
+    told = check(rig.url, {"name": "green-first", "experiment": {**SECTION, "treatments": ["red"]}}).json()
+    assert told["problems"] == [
+        "treatments.0: 'red' is not in the traffic of 'chat' (blue, green); add it there, with 0 if it gets none yet"
+    ]
+
+
+def test_a_body_that_is_no_section_is_refused(rig: Rig) -> None:
+    answer = check(rig.url, {"name": "a", "experiment": []})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "experiment")
+
+
+def test_a_caller_checks_against_what_it_may_use(guarded: Guarded) -> None:
+    told = check(guarded.url, {"name": "a", "experiment": SECTION}, guarded.keys["embed team"]).json()
+    assert told["yaml"] is None
+    assert not any("blue" in line and "green" in line for line in told["problems"])
+    assert check(guarded.url, {"name": "a", "experiment": SECTION}).status_code == 401

@@ -1,0 +1,226 @@
+"""What happens when a deployment fails, stalls or breaks off, and when the client leaves."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from tests.router.conftest import Rig
+from tests.support.engine.fake_engine import RawServer, broken_after, chunk, refuse, stream
+from tests.support.processes.servers import free_port
+
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+
+
+async def ask(rig: Rig, **fields: Any) -> httpx.Response:
+    async with httpx.AsyncClient() as client:
+        return await client.post(f"{rig.url}/v1/chat/completions", json={**CHAT, **fields})
+
+
+def failed(code: int, message: str) -> str:
+    """An error inside a stream, as vLLM tells it."""
+    error = {"message": message, "type": "X", "param": None, "code": code}
+    return f"data: {json.dumps({'error': error})}\n\n"
+
+
+def metrics(rig: Rig) -> str:
+    return httpx.get(f"{rig.url}/metrics").text
+
+
+def in_flight(rig: Rig) -> float:
+    lines = [line for line in metrics(rig).splitlines() if line.startswith("http_server_active_requests{")]
+    assert lines
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(refuse(500, "boom"), id="500"),
+        pytest.param(refuse(503, "full"), id="503"),
+        pytest.param(lambda body: PlainTextResponse("no replica", 500), id="ingress without a replica"),
+        pytest.param(lambda body: JSONResponse({"error": "Unauthorized"}, 401), id="refuses our key"),
+        pytest.param(lambda body: Response(media_type="text/event-stream"), id="empty stream"),
+        pytest.param(lambda body: stream([failed(500, "boom")]), id="a stream that begins with its failure"),
+    ],
+)
+async def test_a_failure_before_the_first_byte_is_replaced_once(rig: Rig, answer: Any, streamed: bool) -> None:
+    if not streamed and "stream" in str(answer({}).media_type):
+        answer = refuse(502, "bad gateway")
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = answer
+    served = await ask(rig, stream=streamed)
+    assert served.status_code == 200
+    assert served.headers["azureml-model-deployment"] == "green"
+    assert len(rig.blue.requests) == len(rig.green.requests) == 1
+
+
+async def test_a_deployment_that_is_not_there_is_replaced(rig: Rig) -> None:
+    rig.add("gone", f"http://127.0.0.1:{free_port()}")
+    rig.chat_endpoint(fallback=["green"])
+    assert (await ask(rig)).headers["azureml-model-deployment"] == "green"
+
+
+async def test_only_one_replacement_is_tried(rig: Rig) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = rig.green.answer = refuse(500, "boom")
+    answer = await ask(rig)
+    assert answer.status_code == 502
+    assert len(rig.blue.requests) == len(rig.green.requests) == 1
+
+
+async def test_a_rejection_by_the_engine_is_the_clients_error_and_is_not_retried(rig: Rig) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = refuse(400, "bad", "n")
+    assert (await ask(rig)).status_code == 400
+    assert rig.green.requests == []
+
+
+async def test_a_stream_that_begins_with_a_rejection_is_an_error_response(rig: Rig) -> None:
+    """vLLM looks at `logit_bias` and at grammars only once it has begun to stream."""
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = lambda body: stream([failed(400, "logit_bias: out of vocabulary"), "data: [DONE]\n\n"])
+    answer = await ask(rig, stream=True, logit_bias={"999999": 1})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "logit_bias")
+    assert rig.green.requests == []
+
+
+async def test_a_deployment_that_the_client_chose_is_not_replaced(rig: Rig) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = refuse(500, "boom")
+    assert (await ask(rig, model="blue")).status_code == 502
+    assert rig.green.requests == []
+
+
+async def test_without_anybody_to_ask_the_answer_is_503_with_retry_after(rig: Rig) -> None:
+    rig.blue.answer = refuse(503, "full")
+    answer = await ask(rig)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json()["error"]["code"] == "service_unavailable"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([chunk("Hel")], id="between frames"),
+        pytest.param([chunk("Hel"), chunk("lo")[:25]], id="inside a frame"),
+        pytest.param([chunk("Hel"), 'data: {"x":"\N{GRINNING FACE}'], id="inside a string"),
+    ],
+)
+async def test_a_stream_that_breaks_off_ends_with_an_error_event(rig: Rig, parts: list[str]) -> None:
+    async with RawServer(broken_after(*parts)) as url:
+        rig.add("raw", url)
+        rig.chat_endpoint(fallback=["green"])
+        answer = await ask(rig, stream=True)
+    frames = answer.text.split("\n\n")
+    assert frames[0] + "\n\n" == chunk("Hel")
+    assert "ended its response before it was complete" in frames[1]
+    assert frames[2:] == ["data: [DONE]", ""]
+    assert rig.green.requests == []
+
+
+async def test_a_stream_that_ends_in_silence_ends_with_an_error_event(rig: Rig) -> None:
+    rig.blue.answer = lambda body: stream([chunk("Hel")])
+    async with openai.AsyncOpenAI(base_url=f"{rig.url}/v1", api_key="k", max_retries=0) as sdk:
+        parts = await sdk.chat.completions.create(**CHAT, stream=True)  # type: ignore[call-overload]
+        assert (await anext(parts)).choices[0].delta.content == "Hel"
+        with pytest.raises(openai.APIError, match="before it was complete"):
+            await anext(parts)
+
+
+async def test_a_whole_answer_that_breaks_off_is_tried_elsewhere(rig: Rig) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n"
+    raw = RawServer(head + b'{"choices": [')
+    async with raw as url:
+        rig.add("raw", url)
+        rig.chat_endpoint(fallback=["green"])
+        assert (await ask(rig)).headers["azureml-model-deployment"] == "green"
+    assert raw.connections == 1
+
+
+async def test_a_whole_answer_that_ends_in_the_middle_of_a_character_is_tried_elsewhere(rig: Rig) -> None:
+    cut = '{"choices": [{"text": "日'.encode()[:-1]
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(cut)
+    async with RawServer(head + cut) as url:
+        rig.add("raw", url)
+        rig.chat_endpoint(fallback=["green"])
+        assert (await ask(rig)).headers["azureml-model-deployment"] == "green"
+
+
+async def test_a_silent_deployment_is_given_up_after_the_first_byte_timeout(rig: Rig) -> None:
+    rig.change(timeouts={"first_byte_s": 0.2})
+    rig.blue.answer = lambda body: stream([5.0, chunk("late")])
+    answer = await ask(rig, stream=True)
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "timeout"
+
+
+async def test_a_stalling_stream_is_given_up_after_the_idle_timeout(rig: Rig) -> None:
+    rig.change(timeouts={"idle_s": 0.2})
+    rig.blue.answer = lambda body: stream([chunk("Hel"), 5.0, chunk("lo")])
+    answer = await ask(rig, stream=True)
+    assert answer.text.startswith(chunk("Hel"))
+    assert "stopped responding" in answer.text
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
+async def test_an_endless_stream_is_given_up_after_the_total_timeout(rig: Rig) -> None:
+    rig.change(timeouts={"total_s": 0.4})
+    rig.blue.answer = lambda body: stream([part for _ in range(100) for part in (chunk("Hel"), 0.05)])
+    answer = await ask(rig, stream=True)
+    assert answer.status_code == 200
+    assert "took longer than this server allows" in answer.text
+    assert answer.text.endswith("data: [DONE]\n\n")
+    rig.blue.answer = lambda body: stream([5.0])
+    assert (await ask(rig)).status_code == 504
+
+
+@pytest.mark.parametrize("moment", ["before the first byte", "after the first byte"])
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_client_that_leaves_ends_the_upstream_call(rig: Rig, moment: str, streamed: bool) -> None:
+    ended = asyncio.Event()
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    first = [chunk("Hel")] if moment == "after the first byte" and streamed else []
+
+    class Watched(Response):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            headers = [(b"content-type", b"text/event-stream")]
+            if first:
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                await send({"type": "http.response.body", "body": first[0].encode(), "more_body": True})
+            loop.call_soon_threadsafe(begun.set)
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            loop.call_soon_threadsafe(ended.set)
+
+    rig.blue.answer = lambda body: Watched()
+    request = asyncio.create_task(ask(rig, stream=streamed))
+    async with asyncio.timeout(5):
+        await begun.wait()
+        await asyncio.sleep(0.05)
+        left = time.monotonic()
+        request.cancel()
+        await ended.wait()
+    assert time.monotonic() - left < 5
+    for _ in range(100):
+        if in_flight(rig) == 0:
+            break
+        await asyncio.sleep(0.02)
+    assert in_flight(rig) == 0
+    assert 'status="499"' in metrics(rig)
+
+
+async def test_nothing_is_in_flight_after_any_failure(rig: Rig) -> None:
+    rig.chat_endpoint(fallback=[])
+    for answer in (refuse(500, "x"), refuse(400, "x"), lambda body: stream([chunk("x")])):
+        rig.blue.answer = answer
+        await ask(rig, stream=True)
+    await ask(rig, model="gone")
+    assert in_flight(rig) == 0

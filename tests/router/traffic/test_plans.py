@@ -1,0 +1,438 @@
+"""Plans over HTTP, on real routers with a control plane and a real controller of experiments."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+from starlette.responses import Response
+
+from app.access.api_keys import create
+from app.access.key_file import append
+from app.config.schema import parse
+from app.control_plane import Delivery, restore_expired, with_traffic
+from app.errors import Unavailable
+from app.ledger.wire import Stop
+from app.server.application import Router
+from app.telemetry.logs import JsonFormatter
+from app.upstream.target import RuntimeEnvironment
+from tests.router.conftest import Rig
+from tests.support.experiments.live_controller import LiveController
+from tests.support.processes.fake_control_plane import MemoryControl
+from tests.support.processes.servers import ServerPool
+
+TRAFFIC = "/api/endpoints/chat/traffic"
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5}
+SEED = {"blue": 90, "green": 10}
+
+
+class Planned:
+    """Two routers with one control plane and one controller, a manager, and two teams."""
+
+    def __init__(self, rig: Rig, directory: Path) -> None:
+        self.keys: dict[str, str] = {}
+        file = directory / "keys.yaml"
+        for name, endpoints in (("boss", []), ("chat team", ["chat"]), ("embed team", ["embed"])):
+            self.keys[name], record = create(name, endpoints=endpoints)
+            append(file, record.line)
+        endpoints = rig.config["endpoints"]
+        chat = {**endpoints["chat"], "traffic": SEED, "sticky": {"by": "user"}}
+        self.config: dict[str, Any] = {
+            **rig.config,
+            "endpoints": {**endpoints, "chat": chat},
+            "access": {"keys_file": str(file), "managers": ["boss"]},
+        }
+        self.control = MemoryControl(self.config, self.take)
+        self.control.delivers_at_once = True
+        self.controller = LiveController(directory / "ledger")
+        self.routers = [
+            Router(
+                RuntimeEnvironment(internal_key="internal"),
+                random=Random(number),
+                control=self.control,
+                controller=self.controller,
+            )
+            for number in range(2)
+        ]
+        self.urls: list[str] = []
+        self.take(self.config)
+
+    def take(self, config: Any) -> None:
+        for router in self.routers:
+            router.reconfigure(config)
+        self.controller.configure(parse(config))
+
+    def deploy(self, **chat: Any) -> None:
+        """Applies a file, as `make deploy` does."""
+        endpoints = self.config["endpoints"]
+        self.control.config = {**self.config, "endpoints": {**endpoints, "chat": {**endpoints["chat"], **chat}}}
+        self.control.deliver()
+
+    def call(self, method: str, path: str, key: str = "boss", *, router: int = 0, **more: Any) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self.keys[key]}", **more.pop("headers", {})}
+        return httpx.request(method, self.urls[router] + path, headers=headers, **more)
+
+    def get(self, key: str = "boss", **more: Any) -> dict[str, Any]:
+        answer = self.call("GET", TRAFFIC, key, **more)
+        assert answer.status_code == 200, answer.text
+        told: dict[str, Any] = answer.json()
+        assert answer.headers["etag"] == f'"{told["plan"]}"'
+        return told
+
+    def put(self, document: dict[str, Any], tag: str | None = None, key: str = "boss", **more: Any) -> httpx.Response:
+        tag = tag if tag is not None else f'"{self.get()["plan"]}"'
+        return self.call("PUT", TRAFFIC, key, json=document, headers={"if-match": tag} if tag else {}, **more)
+
+    def change(self, **document: Any) -> dict[str, Any]:
+        answer = self.put(document)
+        assert answer.status_code == 200, answer.text
+        told: dict[str, Any] = answer.json()
+        return told
+
+    def history(self) -> list[dict[str, Any]]:
+        plans: list[dict[str, Any]] = self.call("GET", f"{TRAFFIC}/history").json()["plans"]
+        return plans
+
+    def ask(self, user: str = "ann", *, router: int = 0, **fields: Any) -> httpx.Response:
+        body = {**CHAT, "user": user, **fields}
+        return self.call("POST", "/v1/chat/completions", "chat team", router=router, json=body)
+
+
+@pytest.fixture
+def planned(rig: Rig, servers: ServerPool, tmp_path: Path) -> Iterator[Planned]:
+    planned = Planned(rig, tmp_path)
+    with servers.host(planned.routers[0].app) as one, servers.host(planned.routers[1].app) as other:
+        planned.urls = [one, other]
+        yield planned
+    planned.controller.close()
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+def test_a_plan_that_came_with_the_file_has_generation_0(planned: Planned) -> None:
+    told = planned.get("chat team")
+    assert told == {
+        "endpoint": "chat",
+        "plan": told["plan"],
+        "generation": 0,
+        "sticky": {"by": "user"},
+        "weights": SEED,
+        "overrides": [],
+        "expires": None,
+        "by": None,
+        "reason": None,
+        "since": None,
+        "pin_s": 1800.0,
+        "earlier": [],
+        "served": told["plan"],
+        "delivery": "settled",
+    }
+    assert told == planned.get(router=1)
+
+
+def test_every_answer_names_the_plan_in_all_dialects(planned: Planned, rig: Rig) -> None:
+    plan = planned.get()["plan"]
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/chat/completions", CHAT),
+        ("/v1/chat/completions", {**CHAT, "stream": True}),
+        ("/v1/completions", {"model": "chat", "prompt": "hi"}),
+        ("/v1/messages", CHAT),
+        ("/serving-endpoints/chat/invocations", CHAT),
+    ]
+    for path, body in calls:
+        for router in range(2):
+            answer = planned.call("POST", path, "chat team", router=router, json=body)
+            assert answer.headers.get("x-switchyard-plan") == plan, (path, answer.text)
+    rig.blue.answer = rig.green.answer = lambda body: Response(status_code=500)
+    failed = planned.ask()
+    assert (failed.status_code, failed.headers["x-switchyard-plan"]) == (503, plan)
+    named = planned.call("POST", "/v1/chat/completions", json={**CHAT, "model": "green"})
+    assert named.headers["x-switchyard-plan"] == plan
+    unknown = planned.call("POST", "/v1/chat/completions", json={**CHAT, "model": "?"})
+    assert "x-switchyard-plan" not in unknown.headers
+    series = f'switchyard_plan_info{{endpoint="chat",plan="{plan}"}} 1.0'
+    assert series in planned.call("GET", "/metrics").text
+
+
+def test_reading_needs_access_and_changing_a_manager(planned: Planned) -> None:
+    assert planned.call("GET", TRAFFIC, "embed team").status_code == 403
+    assert planned.call("GET", f"{TRAFFIC}/history", "embed team").status_code == 403
+    assert planned.call("GET", "/api/endpoints/gone/traffic").status_code == 404
+    assert httpx.get(planned.urls[0] + TRAFFIC).status_code == 401
+    for refused in (
+        planned.put({"weights": {"blue": 100}}, key="chat team"),
+        planned.put({"weights": {"blue": 100}}, key="chat team", params={"dry_run": "true"}),
+        planned.call("POST", f"{TRAFFIC}/rollback", "chat team", json={"generation": 0}),
+    ):
+        assert refused.status_code == 403
+        assert "access.managers" in refused.json()["error"]["message"]
+    assert planned.control.replaced == 0
+
+
+# --- changing --------------------------------------------------------------------------------------
+
+
+def test_a_change_is_the_next_generation_on_every_router(planned: Planned, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "switchyard"):
+        told = planned.change(weights={"green": 100}, reason="green is better")
+    assert (told["generation"], told["by"], told["reason"]) == (1, "boss", "green is better")
+    assert told["weights"] == {"blue": 0, "green": 100}
+    assert abs(told["since"] - time.time()) < 60
+    for router in range(2):
+        answer = planned.ask(router=router)
+        assert answer.headers["azureml-model-deployment"] == "green"
+        assert answer.headers["x-switchyard-plan"] == told["plan"] == planned.get(router=router)["plan"]
+    lines = [json.loads(JsonFormatter().format(it)) for it in caplog.records]
+    assert [it["plan"] for it in lines if it["event"] == "traffic_changed"] == [told["plan"]]
+
+
+def test_the_same_document_again_is_the_same_generation(planned: Planned) -> None:
+    document = {
+        "weights": {"blue": 50, "green": 50},
+        "ttl_s": 3600,
+        "overrides": [{"unit_key": "ann", "deployment": "green"}],
+    }
+    first = planned.change(**document)
+    assert planned.change(**document) == first
+    assert planned.change(**document, reason="another") == first
+    assert planned.control.replaced == 1
+    assert planned.change(weights=document["weights"])["generation"] == 2
+
+
+def test_a_change_says_which_plan_it_was_made_for(planned: Planned) -> None:
+    seen = planned.get()["plan"]
+    missing = planned.put({"weights": {"green": 100}}, tag="")
+    assert (missing.status_code, missing.json()["error"]["param"]) == (428, "If-Match")
+    planned.change(weights={"blue": 80, "green": 20})
+    stale = planned.put({"weights": {"green": 100}}, tag=f'"{seen}"')
+    present = planned.get()
+    assert stale.status_code == 412
+    assert stale.headers["etag"] == f'"{present["plan"]}"'
+    assert {**stale.json()["current"], "served": present["plan"], "delivery": "settled"} == present
+    assert present["plan"] in stale.json()["error"]["message"]
+    for tag in ("*", f'"0-00000000", "{present["plan"]}"'):
+        assert planned.put({"weights": {"blue": 80, "green": 20}}, tag=tag).status_code == 200
+    assert planned.put({"weights": {"green": 100}}, tag=f'"{seen}"', params={"dry_run": "true"}).status_code == 412
+    assert planned.control.replaced == 1
+
+
+def test_a_wrong_document_changes_nothing_and_is_told_whole(planned: Planned) -> None:
+    refused = planned.put({"weights": {"pink": 90}, "overrides": [{"deployment": "green"}], "ttl_s": -1})
+    assert refused.status_code == 400
+    assert [it.partition(":")[0] for it in refused.json()["problems"]] == [
+        "ttl_s",
+        "weights.pink",
+        "weights",
+        "overrides.0",
+    ]
+    assert refused.json()["error"]["param"] == "ttl_s"
+    assert planned.put({"weights": {"green": 100}}, params={"dryrun": "true"}).status_code == 400
+    assert planned.put({"weights": {"green": 100}}, params={"dry_run": "yes"}).status_code == 400
+    assert planned.control.replaced == 0
+
+
+def test_a_change_in_progress_is_a_conflict(planned: Planned) -> None:
+    planned.control.delivers_at_once = False
+    told = planned.change(weights={"green": 100})
+    assert (told["delivery"], told["served"]) == ("delivering", planned.ask().headers["x-switchyard-plan"])
+    assert told["served"] != told["plan"]
+    assert (planned.get()["plan"], planned.get()["delivery"]) == (told["plan"], "delivering")
+    busy = planned.put({"weights": {"blue": 100}})
+    assert busy.status_code == 409
+    assert "in progress" in busy.json()["error"]["message"]
+    planned.control.deliver()
+    assert planned.get()["served"] == told["plan"]
+
+
+def test_without_the_control_plane_plans_can_be_read(planned: Planned) -> None:
+    planned.control.failure = Unavailable("down")
+    assert planned.get()["delivery"] == "unsettled"
+    assert planned.put({"weights": {"green": 100}}).status_code == 503
+
+
+def test_a_configuration_that_no_router_takes_is_no_plan(planned: Planned) -> None:
+    planned.control.config = with_traffic(planned.config, "chat", {"blue": 1})
+    planned.control.delivery = Delivery.FAILED
+    assert planned.get()["weights"] == SEED
+    assert planned.put({"weights": {"green": 100}}).status_code == 409
+
+
+def test_a_router_alone_is_changed_by_its_file(rig: Rig) -> None:
+    told = httpx.get(rig.url + TRAFFIC)
+    assert (told.status_code, told.json()["delivery"]) == (200, "settled")
+    for refused in (
+        httpx.put(rig.url + TRAFFIC, json={"weights": {"green": 100}}, headers={"if-match": told.headers["etag"]}),
+        httpx.post(f"{rig.url}{TRAFFIC}/rollback", json={"generation": 0}),
+    ):
+        assert refused.status_code == 400
+        assert "runs standalone" in refused.json()["error"]["message"]
+
+
+# --- overrides -------------------------------------------------------------------------------------
+
+
+def test_an_override_decides_for_its_unit_alone_until_it_ends(planned: Planned) -> None:
+    planned.deploy(ledger="always")
+    planned.change(weights={"blue": 100})
+    assert planned.ask("ann").headers["azureml-model-deployment"] == "blue"
+    override = {"unit_key": "ann", "deployment": "green", "until": time.time() + 3600}
+    told = planned.change(weights={"blue": 100}, overrides=[override])
+    for router in range(2):
+        assert planned.ask("ann", router=router).headers["azureml-model-deployment"] == "green"
+        assert planned.ask("bob", router=router).headers["azureml-model-deployment"] == "blue"
+    explained = planned.call("GET", "/api/endpoints/chat/assignment", params={"key": "ann"}).json()
+    assert (explained["deployment"], explained["reason"]) == ("green", "override")
+    assert explained["unit"] == told["overrides"][0]["unit"]
+    assert planned.get("chat team")["overrides"] == [{**told["overrides"][0], "unit": None}]
+    assert "ann" not in str(planned.control.config["endpoints"])
+    planned.change(weights={"blue": 100}, overrides=[{**override, "until": time.time() + 0.2}])
+    deadline = time.monotonic() + 30
+    while planned.ask("ann").headers["azureml-model-deployment"] == "green":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_requests_of_an_override_are_recorded_as_forced(planned: Planned) -> None:
+    planned.deploy(ledger="always")
+    planned.change(weights={"blue": 100}, overrides=[{"unit_key": "ann", "deployment": "green"}])
+    answer = planned.ask("ann")
+    deadline = time.monotonic() + 30
+    while (found := planned.call("GET", f"/api/requests/{answer.headers['x-request-id']}")).status_code == 404:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (exposure,) = found.json()["exposures"]
+    assert (exposure["assigned"], exposure["reason"]) == ("green", "override")
+    assert "forced" in exposure["flags"]
+    assert exposure["plan"]["id"] == answer.headers["x-switchyard-plan"]
+
+
+# --- dry runs --------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_tells_what_would_move_and_changes_nothing(planned: Planned) -> None:
+    planned.change(weights=SEED, overrides=[{"unit_key": "ann", "deployment": "green"}])
+    served = {f"user-{n}": planned.ask(f"user-{n}").headers["azureml-model-deployment"] for n in range(40)}
+    replaced = planned.control.replaced
+    document = {"weights": {"blue": 40, "green": 60}, "overrides": [{"unit_key": "bob", "deployment": "blue"}]}
+    told = planned.put(document, tag="", params={"dry_run": "true"}).json()
+    assert (told["before"]["generation"], told["after"]["generation"]) == (1, 2)
+    assert told["after"]["weights"] == document["weights"]
+    (pair,) = told["moves"]["made_up_keys"]["pairs"]
+    assert (pair["from"], pair["to"]) == ("blue", "green")
+    assert abs(pair["share"] - 0.5) < 0.016
+    recent = told["moves"]["recent_keys"]
+    assert [len(told["overrides"][it]) for it in ("added", "removed", "changed")] == [1, 1, 0]
+    assert planned.control.replaced == replaced
+    assert planned.get()["plan"] == told["before"]["plan"]
+    planned.change(**document)
+    moved = [it for it, was in served.items() if planned.ask(it).headers["azureml-model-deployment"] != was]
+    assert recent == {
+        "keys": 40,
+        "share": len(moved) / 40,
+        "pairs": [{"from": "blue", "to": "green", "share": len(moved) / 40}],
+    }
+
+
+def test_a_dry_run_names_the_stops_and_pins_that_it_touches(planned: Planned) -> None:
+    planned.change(weights={"blue": 50, "green": 50})
+    for number in range(20):
+        planned.ask(f"user-{number}", messages=[{"role": "user", "content": f"Question {number}"}])
+    begun = planned.routers[0].state.pins.by_deployment("chat")
+    assert list(begun) == ["green"], "only keys that the change moved"
+    planned.controller.absent = True  # else it would say that there is no stop
+    planned.routers[0]._stop([Stop("1", "chat", "green", "blue")])
+    document = {"weights": {"blue": 80, "green": 20}}
+    told = planned.put(document, tag="", params={"dry_run": "true"}).json()
+    assert told["stops"] == [{"deployment": "green", "control": "blue", "before": 50, "after": 20}]
+    assert told["pins"] == [{"deployment": "green", "conversations": begun["green"]}]
+    assert told["moves"]["made_up_keys"]["pairs"] == [], "while green is stopped, blue has them all"
+    assert [it["weights"] for it in told["after"]["earlier"]] == [SEED, {"blue": 50, "green": 50}]
+    untouched = planned.put({"weights": {"blue": 50, "green": 50}}, tag="", params={"dry_run": "true"}).json()
+    assert (untouched["stops"], untouched["pins"]) == ([], [])
+    explained = planned.call("GET", "/api/endpoints/chat/assignment?key=ann").json()
+    assert explained["stops"] == [{"deployment": "green", "control": "blue", "applied": True}]
+    assert explained["pins"]["conversations"] == begun["green"]
+
+
+def test_a_dry_run_of_the_present_plan_moves_nothing(planned: Planned) -> None:
+    told = planned.put({"weights": SEED}, params={"dry_run": "true"}).json()
+    assert told["before"] == told["after"]
+    assert told["moves"]["made_up_keys"] == {"keys": 20_000, "share": 0.0, "pairs": []}
+
+
+# --- history and rollback --------------------------------------------------------------------------
+
+
+def test_the_history_has_every_plan_whoever_made_it(planned: Planned) -> None:
+    first = planned.change(weights={"blue": 80, "green": 20}, reason="a step")
+    body = {"traffic_config": {"routes": [{"served_entity_name": "green", "traffic_percentage": 100}]}}
+    assert planned.call("PUT", "/api/2.0/serving-endpoints/chat/config", json=body).status_code == 200
+    second = planned.get()
+    planned.deploy(traffic={"blue": 30, "green": 70})
+    planned.deploy(traffic={"blue": 30, "green": 70})
+    third = planned.get()
+    told = [(it["generation"], it["plan"], it.get("by"), it.get("reason")) for it in planned.history()]
+    assert [it[::2] for it in told] == [(3, None), (2, "boss"), (1, "boss"), (0, None)]
+    assert [it[1] for it in told[:3]] == [third["plan"], second["plan"], first["plan"]]
+    assert told[2][3] == "a step"
+    assert planned.change(weights={"blue": 100})["generation"] == 4
+
+
+def test_a_rollback_makes_a_generation_with_the_earlier_weights(planned: Planned) -> None:
+    planned.change(weights={"green": 100}, overrides=[{"unit_key": "ann", "deployment": "blue"}])
+    answer = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0})
+    told = answer.json()
+    assert (answer.status_code, told["generation"], told["weights"]) == (200, 2, SEED)
+    assert (told["reason"], len(told["overrides"])) == ("back to generation 0", 1)
+    again = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0, "reason": "x"})
+    assert again.json()["plan"] == told["plan"], "it is in force already"
+    unknown = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 9})
+    assert unknown.status_code == 404
+    assert "2, 1, 0" in unknown.json()["error"]["message"]
+    stale = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 1}, headers={"if-match": '"0-00000000"'})
+    assert stale.status_code == 412
+    for body in ({"generation": "0"}, {}, {"generation": 0, "more": 1}):
+        assert planned.call("POST", f"{TRAFFIC}/rollback", json=body).status_code == 400
+
+
+def test_without_the_controller_there_is_no_history_and_changes_still_work(planned: Planned) -> None:
+    planned.change(weights={"blue": 80, "green": 20})
+    planned.controller.absent = True
+    assert planned.call("GET", f"{TRAFFIC}/history").status_code == 503
+    assert planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0}).status_code == 503
+    temporary = planned.put({"weights": {"green": 100}, "ttl_s": 60})
+    assert temporary.status_code == 503
+    assert "ends temporary plans" in temporary.json()["error"]["message"]
+    assert planned.change(weights={"green": 100})["generation"] == 2
+    planned.controller.absent = False
+    assert [it["generation"] for it in planned.history()] == [2, 1, 0]
+
+
+def test_the_history_survives_the_controller(planned: Planned) -> None:
+    planned.change(weights={"green": 100})
+    before = planned.history()
+    planned.controller.replaced()
+    assert planned.history() == before
+
+
+# --- temporary plans -------------------------------------------------------------------------------
+
+
+async def test_a_temporary_plan_ends_in_the_one_before_and_the_history_says_so(planned: Planned) -> None:
+    told = planned.change(weights={"green": 100}, ttl_s=3600)
+    assert told["expires"] == {"at": told["since"] + 3600, "restores": {"generation": 0, "weights": SEED}}
+    assert planned.ask().headers["azureml-model-deployment"] == "green"
+    await restore_expired(planned.control, time.time())
+    assert planned.get()["plan"] == told["plan"]
+    await restore_expired(planned.control, time.time() + 3601)
+    present = planned.get()
+    assert (present["generation"], present["weights"], present["expires"]) == (2, SEED, None)
+    latest = planned.history()[0]
+    assert (latest["generation"], latest["by"]) == (2, "boss")
+    assert latest["reason"] == "generation 1 was temporary: generation 0 again"

@@ -1,0 +1,219 @@
+"""Retries stay within their budget, and a deployment that keeps failing is left alone for a while."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.responses import JSONResponse, Response
+
+from app.routing.circuit_breaker import FAULTS_IN_A_ROW
+from app.routing.retry_budget import RESERVE, SHARE
+from tests.router.conftest import Rig
+from tests.support.engine.fake_engine import chat, chunk, frame, refuse, stream
+
+QUESTION = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def open_breakers(client: httpx.Client) -> list[str]:
+    names: list[str] = client.get("/ready").json()["open_breakers"]
+    return names
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def client(rig: Rig) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=rig.url, timeout=30) as client:
+        yield client
+
+
+def ask(client: httpx.Client, **fields: Any) -> httpx.Response:
+    return client.post("/v1/chat/completions", json={**QUESTION, **fields})
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_without_another_deployment_another_replica_is_called(rig: Rig, client: httpx.Client, streamed: bool) -> None:
+    rig.chat_endpoint(fallback=[])
+
+    def fail_once(body: dict[str, Any]) -> Response:
+        rig.blue.answer = chat
+        return refuse(500, "out of memory")(body)
+
+    rig.blue.answer = fail_once
+    answer = ask(client, stream=streamed)
+    assert answer.status_code == 200
+    assert "lo " in answer.text
+    assert len(rig.blue.requests) == 2
+    assert rig.green.requests == []
+
+
+def test_in_a_storm_of_failures_retries_add_a_tenth(rig: Rig, client: httpx.Client) -> None:
+    rig.chat_endpoint(fallback=[])
+    rig.blue.answer = refuse(500, "out of memory")
+    count = 150
+    assert {ask(client).status_code for _ in range(count)} == {502}
+    calls = len([path for path in rig.blue.paths if path == "/v1/chat/completions"])  # the rest are the router's checks
+    assert count < calls <= count + RESERVE + SHARE * count
+
+
+def test_a_deployment_that_keeps_failing_is_left_alone(rig: Rig, client: httpx.Client) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = refuse(500, "out of memory")
+    answers = [ask(client) for _ in range(FAULTS_IN_A_ROW)]
+    eventually(lambda: open_breakers(client) == ["blue"])
+    calls = len(rig.blue.requests)
+    answers += [ask(client) for _ in range(10)]
+    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.headers["azureml-model-deployment"] for answer in answers} == {"green"}
+    assert len(rig.blue.requests) == calls == FAULTS_IN_A_ROW + 1, "the last one is the router's own check"
+
+
+def test_an_open_breaker_is_visible(rig: Rig, client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = refuse(500, "out of memory")
+    for _ in range(FAULTS_IN_A_ROW):
+        ask(client)
+    eventually(lambda: open_breakers(client) == ["blue"])
+    assert 'switchyard_breaker_open{deployment="blue"} 1.0' in client.get("/metrics").text
+    assert any(getattr(line, "event", "") == "breaker_opened" for line in caplog.records)
+    ask(client)
+    counted = client.get("/metrics").text
+    labels = 'deployment="green",dialect="openai",endpoint="chat",reason="failover",status="200"'
+    assert f"switchyard_requests_total{{{labels}}}" in counted
+
+
+POISON = "no engine survives this"
+
+
+def answers_all_but_poison(body: dict[str, Any]) -> Response:
+    poisoned = POISON in json.dumps(body)
+    return refuse(500, "Internal server error", kind="InternalServerError")(body) if poisoned else chat(body)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=14))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_sequence_of_one_callers_bodies_changes_who_serves_another(
+    rig: Rig, client: httpx.Client, attack: list[tuple[bool, bool]]
+) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = rig.green.answer = answers_all_but_poison
+    for streamed, names_it in attack:
+        headers = {"azureml-model-deployment": "blue"} if names_it else {}
+        body = {"model": "chat", "messages": [{"role": "user", "content": POISON}], "stream": streamed}
+        assert client.post("/v1/chat/completions", json=body, headers=headers).status_code == 502
+    assert ask(client).headers["azureml-model-deployment"] == "blue"
+    assert open_breakers(client) == []
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "#"}}}),
+        ("structured_outputs", {"regex": r"[^\s\S]"}),
+        ("structured_outputs", {"grammar": "root ::= root"}),
+    ],
+)
+def test_a_constraint_that_admits_nothing_is_rejected_before_the_engine_is_called(
+    rig: Rig, client: httpx.Client, field: str, value: Any, streamed: bool
+) -> None:
+    answer = ask(client, stream=streamed, **{field: value})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+    assert rig.blue.requests == rig.green.requests == []
+
+
+def fails_after_the_role(body: dict[str, Any]) -> Response:
+    if "structured_outputs" not in body:
+        return chat(body)
+    error = {"error": {"message": "Internal server error", "type": "InternalServerError", "code": 500}}
+    if not body.get("stream"):
+        return JSONResponse(error, status_code=500)
+    return stream([chunk(""), 0.01, frame(error), "data: [DONE]\n\n"])
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_constraint_that_a_healthy_engine_fails_on_is_the_clients(
+    rig: Rig, client: httpx.Client, streamed: bool
+) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = fails_after_the_role
+    for _ in range(2 * FAULTS_IN_A_ROW):
+        answer = ask(client, stream=streamed, structured_outputs={"regex": "(?!)"})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "structured_outputs")
+    assert rig.green.requests == [], "another deployment would fail as well"
+    assert open_breakers(client) == []
+
+
+def test_the_last_deployment_is_called_however_often_it_failed(rig: Rig, client: httpx.Client) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = rig.green.answer = refuse(500, "out of memory")
+    assert {ask(client).status_code for _ in range(3 * FAULTS_IN_A_ROW)} == {502}
+    rig.blue.answer = rig.green.answer = chat
+    assert ask(client).status_code == 200
+
+
+def test_a_deployment_named_by_the_caller_is_called_even_with_an_open_breaker(rig: Rig, client: httpx.Client) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = refuse(500, "out of memory")
+    for _ in range(FAULTS_IN_A_ROW):
+        ask(client)
+    rig.blue.answer = chat
+    answer = client.post("/v1/chat/completions", json=QUESTION, headers={"azureml-model-deployment": "blue"})
+    assert (answer.status_code, answer.headers["azureml-model-deployment"]) == (200, "blue")
+
+
+@pytest.mark.parametrize("status", [400, 404, 422])
+def test_a_clients_fault_opens_nothing(rig: Rig, client: httpx.Client, status: int) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = refuse(status, "temperature must be at most 2", "temperature")
+    for _ in range(2 * FAULTS_IN_A_ROW):
+        ask(client)
+    rig.blue.answer = chat
+    assert ask(client).headers["azureml-model-deployment"] == "blue"
+    assert len(rig.blue.requests) == 2 * FAULTS_IN_A_ROW + 1
+
+
+def test_being_busy_opens_nothing_and_goes_elsewhere(rig: Rig, client: httpx.Client) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = refuse(503, "too many requests in flight")
+    served = [ask(client).headers["azureml-model-deployment"] for _ in range(FAULTS_IN_A_ROW + 2)]
+    assert set(served) == {"green"}
+    rig.blue.answer = chat
+    assert ask(client).headers["azureml-model-deployment"] == "blue"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_may_wait_less_than_the_configuration_allows(rig: Rig, client: httpx.Client, streamed: bool) -> None:
+    rig.chat_endpoint(fallback=[])
+    rig.blue.answer = lambda body: stream([60.0])
+    answer = client.post(
+        "/v1/chat/completions", json={**QUESTION, "stream": streamed}, headers={"x-request-timeout-s": "0.2"}
+    )
+    assert answer.status_code == 504
+    assert answer.json()["error"]["code"] == "timeout"
+    assert len(rig.blue.requests) == 1
+
+
+@pytest.mark.parametrize("wish", ["soon", "0", "-1", "nan", "inf", ""])
+def test_a_timeout_header_that_is_not_a_time_is_rejected_by_name(client: httpx.Client, wish: str) -> None:
+    answer = client.post("/v1/chat/completions", json=QUESTION, headers={"x-request-timeout-s": wish})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "x-request-timeout-s"
+
+
+def test_a_constrained_stream_that_stalls_after_its_role_is_a_timeout(rig: Rig, client: httpx.Client) -> None:
+    rig.chat_endpoint(fallback=[])
+    rig.change(timeouts={"idle_s": 0.2})
+    rig.blue.answer = lambda body: stream([chunk(""), 60.0])
+    answer = ask(client, stream=True, structured_outputs={"regex": "a+"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")

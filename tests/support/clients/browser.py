@@ -1,0 +1,143 @@
+"""The Chromium of the tests, driven from Python. `WatchedPage` fails its test for whatever a customer would notice in
+the browser's own tools: an error, a violated policy, a request to another host."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import BytesIO
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from PIL import Image
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
+
+from tests.support.clients.node import SCRIPTS, run_script
+from tests.support.processes.project import ROOT
+
+IMAGES = ROOT / "docs" / "images"
+_UNPACKED = SCRIPTS / "node_modules" / ".chromium"
+_ARGUMENTS = ["--no-sandbox", "--no-zygote", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server"]
+
+# The package's own file names folders of another machine.
+_FONTS = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig>
+  <dir>{fonts}</dir>
+  <dir>/usr/share/fonts/truetype/dejavu</dir>
+  <cachedir>{cache}</cachedir>
+  <alias binding="same"><family>system-ui</family><prefer><family>Open Sans</family></prefer></alias>
+  <alias binding="same"><family>sans-serif</family><prefer><family>Open Sans</family></prefer></alias>
+  <alias binding="same"><family>monospace</family><prefer><family>DejaVu Sans Mono</family></prefer></alias>
+</fontconfig>
+"""
+
+# A policy that is violated is an event of the document; it says what was refused.
+_REPORT_VIOLATIONS = """document.addEventListener("securitypolicyviolation", (event) =>
+  console.error(`policy: ${event.violatedDirective} refused ${event.blockedURI} ${event.sample}`))"""
+
+
+@asynccontextmanager
+async def running_browser(folder: Path) -> AsyncIterator[Browser]:
+    """A browser, with its fonts' settings in `folder`."""
+    if not _UNPACKED.is_dir():
+        run_script("unpack_browser.mjs")
+    settings = folder / "fonts.conf"
+    settings.write_text(_FONTS.format(fonts=_UNPACKED / "fonts" / "fonts", cache=folder / "fonts-cache"))
+    environment = {
+        **os.environ,
+        "FONTCONFIG_FILE": str(settings),
+        "LD_LIBRARY_PATH": str(_UNPACKED / "al2023" / "lib"),
+    }
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=_UNPACKED / "chromium",
+            args=_ARGUMENTS,
+            env={name: value for name, value in environment.items() if value},
+        )
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+class Watch:
+    """What happened in a page that must not happen. `expected`: parts of errors that a test provokes itself."""
+
+    def __init__(self, page: Page, host: str) -> None:
+        self.problems: list[str] = []
+        self.expected: list[str] = []
+        self._host = host
+        page.on("console", self._console)
+        page.on("pageerror", lambda error: self._problem(f"error: {error}"))
+        page.on("request", self._request)
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self._problem(f"{message.type}: {message.text} ({message.location.get('url', '')})")
+
+    def _request(self, request: Request) -> None:
+        where = urlsplit(request.url)
+        if where.scheme not in ("data", "blob") and where.netloc != self._host:
+            self._problem(f"request to another host: {request.url}")
+
+    def _problem(self, words: str) -> None:
+        if not any(it in words for it in self.expected):
+            self.problems.append(words)
+
+
+@asynccontextmanager
+async def watched_page(
+    browser: Browser, url: str, *, width: int = 1280, height: int = 800, scheme: str = "light"
+) -> AsyncIterator[tuple[Page, Watch]]:
+    """A page of its own whose relative addresses are below `url`. Fails at the end if `Watch` saw a problem."""
+    assert scheme in ("light", "dark")
+    context = await browser.new_context(
+        base_url=url,
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if scheme == "dark" else "light",
+        reduced_motion="reduce",
+        locale="en-GB",
+        timezone_id="UTC",
+    )
+    try:
+        context.set_default_timeout(20_000)
+        await context.add_init_script(_REPORT_VIOLATIONS)
+        page = await context.new_page()
+        watch = Watch(page, urlsplit(url).netloc)
+        yield page, watch
+    finally:
+        await context.close()
+    assert watch.problems == [], "\n".join(watch.problems)
+
+
+async def screenshot(page: Page, name: str, *, whole: bool = True) -> None:
+    """Writes docs/images/<name>.png, of the `whole` page or of the window.
+
+    Only if it is missing, or SWITCHYARD_SCREENSHOTS is 1: a run leaves no changes.
+    """
+    file = IMAGES / f"{name}.png"
+    if os.environ.get("SWITCHYARD_SCREENSHOTS") == "1" or not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        picture = Image.open(BytesIO(await page.screenshot(full_page=whole)))
+        # A page has few colours: a palette makes the file a third as large.
+        colours = picture.convert("RGB").quantize(128, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        colours.save(file, optimize=True)
+
+
+async def accessibility_problems(page: Page) -> list[str]:
+    """What axe-core finds serious or critical, each with the elements."""
+    file = SCRIPTS / "node_modules" / "axe-core" / "axe.min.js"
+    assert file.is_file(), "axe-core is not installed: run `make setup`"
+    await page.evaluate(file.read_text())  # not as a script of the page: its policy refuses that
+    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{it['id']}: {it['help']}: {[node['html'] for node in it['nodes']]}"
+        for it in found["violations"]
+        if it["impact"] in ("serious", "critical")
+    ]
+
+
+async def overflow(page: Page) -> int:
+    """By how many pixels the page is wider than the window."""
+    wider: int = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return wider

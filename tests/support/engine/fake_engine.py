@@ -1,0 +1,210 @@
+"""A fake vLLM deployment that answers, streams, rejects or breaks off as the test configures it."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from app.engine.model import Model
+from app.internal_api import MODEL_PATH
+from app.sse import DONE
+from tests.support.clients.samples import MODEL, PROCESSORS, tokenizer
+from tests.support.engine import engine_answers as completions
+
+Answer = Callable[[dict[str, Any]], Response]
+
+CONTEXT = 100
+"""The context length of its models, in tokens."""
+
+CARD = {
+    "tokenizer": tokenizer().to_str(),
+    "eos_token_ids": [0],
+    "max_model_len": CONTEXT,
+    "hidden_size": 4,
+    "vocab_size": MODEL.vocab_size,
+    "logprobs_mode": "raw_logprobs",
+    "processors": sorted(PROCESSORS),
+}
+"""The model card of a model application of this project."""
+
+
+def chunk(content: str, *, model: str = "m", finish_reason: str | None = None) -> str:
+    """One frame of a chat stream, spaced as vLLM does."""
+    choice = {"index": 0, "delta": {"content": content}, "logprobs": None, "finish_reason": finish_reason}
+    return frame(
+        {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model, "choices": [choice]}
+    )
+
+
+def frame(value: Mapping[str, Any]) -> str:
+    return f"data: {json.dumps(value, separators=(',', ':'))}\n\n"
+
+
+USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
+
+
+def chat(body: dict[str, Any]) -> Response:
+    """A valid answer, streamed or whole, with the requested model name in its text."""
+    text = ["Hel", "lo ", body["model"]]
+    if not body.get("stream"):
+        message = {"role": "assistant", "content": "".join(text)}
+        choices = [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
+        return JSONResponse(
+            {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": choices, "usage": USAGE}
+        )
+    frames = [chunk(part) for part in text] + [chunk("", finish_reason="stop")]
+    if body.get("stream_options", {}).get("include_usage"):
+        frames.append(frame({"id": "chatcmpl-1", "object": "chat.completion.chunk", "choices": [], "usage": USAGE}))
+    return stream([*frames, "data: [DONE]\n\n"])
+
+
+def stream(parts: Sequence[str | bytes | float]) -> Response:
+    """An event stream of these parts; a number is a pause in seconds."""
+
+    async def body() -> AsyncIterator[str | bytes]:
+        for part in parts:
+            if isinstance(part, float):
+                await asyncio.sleep(part)
+            else:
+                yield part
+                await asyncio.sleep(0)
+
+    return StreamingResponse(body(), media_type="text/event-stream")
+
+
+def speaks(
+    model: Model,
+    text: str,
+    *,
+    in_one: bool = False,
+    finish_reason: str = "stop",
+    eos: Sequence[int] = (),
+    sent: Callable[[list[str | bytes | float]], list[str | bytes | float]] = list,
+) -> Answer:
+    """A completion that says `text` in `model`'s tokens, as many as are allowed; streamed, in portions or one chunk.
+
+    Several choices say the same, and one goes on a portion at a time while the others do. `eos` comes after the text.
+    Of a stream's parts those are sent that `sent` gives back.
+    """
+
+    def answer(body: dict[str, Any]) -> Response:
+        ids = [*model.encode(text), *eos]
+        reason = finish_reason if len(ids) <= body["max_tokens"] else "length"
+        ids = ids[: body["max_tokens"]]
+        added = completions.texts(model, body["prompt"], ids)
+        stop = next((stop for stop in body.get("stop", []) if stop in "".join(added)), None)
+        if stop is not None:
+            ids = next(ids[:n] for n in range(1, len(ids) + 1) if stop in "".join(added[:n]))
+        choices = [
+            completions.choice(
+                model, body["prompt"], ids, index=n, finish_reason=reason, stop=stop, top=body.get("logprobs")
+            )
+            for n in range(body.get("n", len(body.get("seeds", [0]))))
+        ]
+        if stop is not None and not body.get("include_stop_str_in_output"):
+            choices = [{**choice, "text": choice["text"].removesuffix(stop)} for choice in choices]
+        if body["stream"]:
+            portions = [completions.portions(model, choice, [] if in_one else [1, 2, 1, 3, 1]) for choice in choices]
+            parts = [part for together in zip(*portions, strict=True) for part in together]
+            return stream(sent([*(completions.stream([part]).removesuffix(DONE) for part in parts), DONE]))
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
+        return JSONResponse({"id": "c", "object": "text_completion", "choices": choices, "usage": usage})
+
+    return answer
+
+
+def refuse(status: int, message: str, param: str | None = None, kind: str = "BadRequestError") -> Answer:
+    """vLLM's error object."""
+    return lambda body: JSONResponse(
+        {"error": {"message": message, "type": kind, "param": param, "code": status}}, status_code=status
+    )
+
+
+def broken_after(*parts: str) -> bytes:
+    """A raw HTTP answer that breaks off after `parts`, in the middle of a chunked body."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(part.encode()), part.encode()) for part in parts)
+
+
+@dataclass
+class FakeEngine:
+    """One deployment. `answer` makes its responses; `requests`, `paths` and `headers` are what it received.
+
+    With a `card` it is a model application of this project, which serves that card.
+    """
+
+    answer: Answer = chat
+    healthy: bool = True
+    card: dict[str, Any] | None = None
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+
+    def reset(self) -> None:
+        """Back to the defaults, with nothing received."""
+        vars(self).update(vars(FakeEngine()))
+
+    @property
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/ping", self._health, methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/tokenize", self._call, methods=["POST"]),
+                Route("/v1/{path:path}", self._call, methods=["POST"]),
+                Route(MODEL_PATH, self._model),
+                Route("/switchyard/completions", self._call, methods=["POST"]),
+            ]
+        )
+
+    async def _health(self, request: Request) -> Response:
+        return Response(status_code=200 if self.healthy else 503)
+
+    async def _models(self, request: Request) -> Response:
+        cards = [{"id": f"{name}-model", "max_model_len": CONTEXT} for name in ("blue", "green", "mini")]
+        return JSONResponse({"object": "list", "data": cards})
+
+    async def _model(self, request: Request) -> Response:
+        return JSONResponse(self.card, status_code=200 if self.card else 404)
+
+    async def _call(self, request: Request) -> Response:
+        body = await request.json()
+        self.requests.append(body)
+        self.paths.append(request.scope["path"].removeprefix(request.scope["root_path"]))
+        self.headers.append(dict(request.headers))
+        return self.answer(body)
+
+
+class RawServer:
+    """Accepts connections, reads a request, sends given bytes and closes: an upstream that breaks off."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.connections = 0
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return f"http://127.0.0.1:{port}"
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(self._data)
+        await writer.drain()
+        # A reset, not an orderly end, once the reader has had time to take what was sent.
+        await asyncio.sleep(0.05)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        writer.close()

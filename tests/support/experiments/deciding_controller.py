@@ -1,0 +1,68 @@
+"""A controller in memory on whose experiment something acts: it takes every decision that is not stale."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from app.errors import Conflict, PreconditionFailed
+from app.experiments.acting.decisions import Request
+from app.experiments.answers import Answers
+from app.experiments.report import Report
+from app.experiments.summary import Acting, Foreseen
+from app.ledger.controller_client import Answer
+from tests.support.experiments.fake_controller import FakeController
+from tests.support.experiments.reader import FakeReader
+
+
+class DecidingReader(FakeReader):
+    """Its `doing` changes with each decision."""
+
+    def decide(self, report: Report, request: Request) -> None:
+        assert self.doing is not None
+        self._check(request)
+        super().decide(report, request)
+        self.doing = msgspec.structs.replace(self.doing, revision=self.doing.revision + 1, by=request.by)
+
+    def foresee(self, report: Report, request: Request) -> Foreseen:
+        self._check(request)
+        return super().foresee(report, request)
+
+    def _check(self, request: Request) -> None:
+        assert self.doing is not None
+        if request.revision not in (None, self.doing.revision):
+            raise PreconditionFailed(f"revision: the experiment is at {self.doing.revision} now", current={})
+
+
+class DecidingController(FakeController):
+    """`overtaken`: somebody else decides before each decision. `refusal`: why none makes sense."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = DecidingReader()
+        self.answers = Answers(self.reader)
+        self.acting = Acting(state="running", revision=7, step=1, share=5, next_share=25)
+        self.overtaken = False
+
+    @property
+    def acting(self) -> Acting | None:
+        """What is done with `green-float32`."""
+        return self.reader.doing
+
+    @acting.setter
+    def acting(self, acting: Acting | None) -> None:
+        self.reader.doing = acting
+
+    @property
+    def decisions(self) -> list[dict[str, Any]]:
+        """What came and was taken."""
+        return [{name: it for name, it in msgspec.to_builtins(made).items() if it} for made in self.reader.decided]
+
+    def refuse(self, message: str) -> None:
+        """No decision makes sense."""
+        self.reader.refusal = Conflict(message)
+
+    async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        if method == "POST" and self.overtaken and self.acting is not None:
+            self.acting = msgspec.structs.replace(self.acting, revision=self.acting.revision + 1, state="paused")
+        return await super().ask(method, path, query, body)

@@ -1,0 +1,34 @@
+"""A controller in memory, for routers: answers by `Answers` on a fake read side, or fails."""
+
+from collections.abc import Mapping
+
+from app.errors import Unavailable
+from app.experiments.answers import Answers
+from app.ledger.controller_client import Answer
+from app.ledger.wire import Acknowledgement, Batch, decode_batch, encode
+from tests.support.experiments.reader import FakeReader
+
+
+class FakeController:
+    """Keeps the batches that it is sent."""
+
+    def __init__(self) -> None:
+        self.reader = FakeReader()
+        self.answers = Answers(self.reader)
+        self.batches: list[Batch] = []
+        self.asked: list[str] = []
+        self.absent = False
+
+    async def send(self, batch: bytes) -> bytes:
+        if self.absent:
+            raise Unavailable("no controller")
+        if (decoded := decode_batch(batch)).number:
+            self.batches.append(decoded)
+        number = self.batches[-1].number if self.batches else 0
+        return encode(Acknowledgement(number, number))
+
+    async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        self.asked.append(f"{method} {path}")
+        if self.absent:
+            raise Unavailable("The controller of experiments cannot be reached")
+        return self.answers.answer(method, path, query, body)

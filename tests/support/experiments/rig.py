@@ -1,0 +1,114 @@
+"""The API of experiments for tests: on a controller in memory, with keys of a manager and of two teams."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from app.access.api_keys import create
+from app.access.caller import ConfigViews
+from app.access.guard import Access
+from app.access.key_file import append
+from app.config.schema import parse
+from app.exchange.snapshot_builder import BesideTheWeights
+from app.ledger.units import Hashes
+from app.ledger.wire import FeedbackItem
+from app.routing.recent_keys import RecentKeys
+from app.server.events.api import EventsApi
+from app.server.events.feed import EventFeed
+from app.server.experiments_api import ExperimentsApi
+from app.telemetry.metrics import Telemetry
+from tests.support.experiments.fake_controller import FakeController
+from tests.support.experiments.reader import GREEN_FLOAT32
+
+BLUE, GREEN = "smollm2-blue", "smollm2-green"
+HASHES = Hashes(b"secret")
+
+
+class Notebook:
+    """Keeps feedback."""
+
+    def __init__(self) -> None:
+        self.hashes: Hashes | None = HASHES
+        self.items: list[FeedbackItem] = []
+
+    def unit(self, key: str) -> int:
+        return HASHES.unit(key)
+
+    def feedback(self, items: Sequence[FeedbackItem]) -> None:
+        self.items += items
+
+
+class Rig:
+    """The API on a controller in memory, with a manager's key and those of two teams."""
+
+    def __init__(self, directory: Path) -> None:
+        self.keys: dict[str, tuple[str, str]] = {}
+        file = directory / "keys.yaml"
+        for name, endpoints in (("boss", []), ("chat team", ["chat"]), ("embed team", ["embed"])):
+            key, record = create(name, endpoints=endpoints)
+            append(file, record.line)
+            self.keys[name] = key, record.id
+        self.plain: dict[str, Any] = {
+            "endpoints": {
+                "chat": {"tasks": ["chat"], "traffic": {BLUE: 50, GREEN: 50}, "sticky": {"by": "conversation"}},
+                "embed": {"tasks": ["embeddings"], "traffic": {"mini": 100}},
+                "keyed": {"tasks": ["chat"], "traffic": {BLUE: 50, GREEN: 50}, "sticky": {"by": "api_key"}},
+            },
+            "deployments": {
+                **{name: {"url": f"http://127.0.0.1:1/{name}", "model": name} for name in (BLUE, GREEN)},
+                "mini": {"url": "http://127.0.0.1:1/mini", "model": "mini", "tasks": ["embeddings"]},
+            },
+            "experiments": {"green-float32": GREEN_FLOAT32},
+            "access": {"keys_file": str(file), "managers": ["boss"]},
+        }
+        self.controller: FakeController | None = FakeController()
+        self.ledger = Notebook()
+        self.recent_keys = RecentKeys()
+        self.telemetry = Telemetry()
+        self.access = Access(self.telemetry, loopback=True, several_routers=False)
+        self.views: ConfigViews | None = None
+        self.stream_s = 0.0
+        """How long a stream of events lasts: at 0 it has what was missed alone."""
+        self.configure(self.plain)
+
+    def configure(self, plain: Mapping[str, Any]) -> None:
+        config = parse(plain)
+        self.access.reconfigure(config)
+        self.views = ConfigViews(config)
+
+    def id_of(self, key: str) -> str:
+        """The caller's id."""
+        return f"key-{self.keys[key][1]}"
+
+    @property
+    def client(self) -> TestClient:
+        api = ExperimentsApi(
+            lambda: self.views,
+            lambda: [GREEN],
+            self.telemetry,
+            self.access,
+            self.controller,
+            self.ledger,
+            self.recent_keys,
+            lambda endpoint: BesideTheWeights(),
+        )
+        feed = EventFeed(self.controller)
+        events = EventsApi(lambda: self.views, self.telemetry, self.access, feed, stream_s=self.stream_s)
+        return TestClient(Starlette(routes=[*api.routes(), *events.routes()]))
+
+    def call(self, method: str, path: str, key: str = "boss", **more: Any) -> Any:
+        headers = {"authorization": f"Bearer {self.keys[key][0]}"} if key else {}
+        return self.client.request(method, path, headers=headers, **more)
+
+    def get(self, path: str, key: str = "boss", /, **query: str) -> Any:
+        return self.call("GET", path, key, params=query)
+
+
+def refusal(answer: Any) -> tuple[int, str, str | None]:
+    """Status, message and param of an error in OpenAI's form."""
+    error = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return answer.status_code, error["message"], error["param"]

@@ -1,0 +1,79 @@
+"""Kills the controller of experiments before and after each of its effects, once each."""
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from app.experiments.acting.state import KINDS
+from app.experiments.storage.entry import Entry
+from app.experiments.storage.journal import FOLDER
+from app.experiments.storage.store import File, LocalStore, Store
+from tests.support.experiments.failing_store import Death
+from tests.support.processes.fake_control_plane import MemoryControl
+
+
+class Killer:
+    """`deaths`: the effects before or after which the controller was killed, in order."""
+
+    def __init__(self) -> None:
+        self.deaths: list[str] = []
+
+    def at(self, effect: str) -> None:
+        """Raises Death, the first time that it comes here with this effect."""
+        if effect not in self.deaths:
+            self.deaths.append(effect)
+            raise Death
+
+    def has_killed(self, begin: str) -> bool:
+        """Whether there was a death whose words begin like that."""
+        return any(it.startswith(begin) for it in self.deaths)
+
+    def open_store(self, url: str, base: Path) -> Store:
+        """The local directory."""
+        return _MortalStore(LocalStore(base / url), self)
+
+
+class _MortalStore:
+    """A write of the journal that has states of experiments is an effect."""
+
+    def __init__(self, store: LocalStore, killer: Killer) -> None:
+        self._store, self._killer = store, killer
+
+    def write(self, path: str, data: bytes) -> None:
+        effects = _effects(data) if path.startswith(f"{FOLDER}/") else ""
+        if effects:
+            self._killer.at(f"before {effects}")
+        self._store.write(path, data)
+        if effects:
+            self._killer.at(f"after {effects}")
+
+    def open(self, path: str) -> AbstractContextManager[Any]:
+        return self._store.open(path)
+
+    def list(self, folder: str) -> list[File]:
+        return self._store.list(folder)
+
+    def delete(self, path: str) -> None:
+        self._store.delete(path)
+
+
+def _effects(data: bytes) -> str:
+    entries = [msgspec.json.decode(line, type=Entry) for line in data.splitlines()]
+    return ", ".join(f"{it.kind}: {it.detail['text']}" for it in entries if it.kind in KINDS)
+
+
+class MortalControl(MemoryControl):
+    """A change of the traffic is an effect, too; so is the delivery of it."""
+
+    killer: Killer | None = None
+
+    async def replace(self, expected: Any, wanted: Any) -> None:
+        plan = wanted["endpoints"]["chat"]
+        if self.killer is None or not plan["plan"].get("by", "").startswith("experiment "):
+            return await super().replace(expected, wanted)
+        self.killer.at(f"before plan: {plan['traffic']}")
+        await super().replace(expected, wanted)
+        self.killer.at(f"after plan: {plan['traffic']}")
+        return None

@@ -1,0 +1,87 @@
+"""The application as users start it: `switchyard serve` in a process of its own."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from deployments.local import processes as leftovers
+from tests.support.processes.project import ROOT
+from tests.support.processes.servers import free_port
+
+READY_WITHIN_S = 600
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """One `serve` with a run directory of its own."""
+
+    process: subprocess.Popen[bytes]
+    directory: Path
+    port: int
+    run_id: str
+
+    @property
+    def url(self) -> str:
+        """The application's base URL."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def assert_nothing_is_left(self) -> None:
+        """No process of this run is alive, and nothing listens on its port."""
+        assert leftovers.processes_of(self.run_id) == []
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", self.port)) != 0
+
+
+def command(*arguments: str) -> list[str]:
+    """A `switchyard` command line that needs no installation."""
+    return [sys.executable, "-m", "deployments", *arguments]
+
+
+def environment(directory: Path) -> dict[str, str]:
+    """This environment, with `directory` as the launcher's run directory."""
+    return {**os.environ, leftovers.RUN_DIRECTORY: str(directory)}
+
+
+def deliver(config: Path, directory: Path) -> None:
+    """`make deploy`: delivers `config` to the application whose run directory this is. Fails where it is refused."""
+    done = subprocess.run(
+        command("deploy", str(config)),
+        cwd=ROOT,
+        env=environment(directory),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@contextmanager
+def launched(config: Path, directory: Path, variables: Mapping[str, str]) -> Iterator[Launcher]:
+    """Starts `config` on a free port, waits until it is ready, and leaves nothing behind whatever happens."""
+    port, terminal = free_port(), directory / "terminal"
+    with terminal.open("wb") as output:
+        process = subprocess.Popen(
+            command("serve", str(config), "--port", str(port)),
+            cwd=ROOT,
+            env={**environment(directory), **variables},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        deadline = time.monotonic() + READY_WITHIN_S
+        while "Switchyard is ready" not in terminal.read_text():
+            assert process.poll() is None, terminal.read_text()
+            assert time.monotonic() < deadline, terminal.read_text()
+            time.sleep(0.2)
+        yield Launcher(process, directory, port, json.loads((directory / "local.json").read_text())["run_id"])
+    finally:
+        process.kill()
+        process.wait()
+        leftovers.stop(directory)

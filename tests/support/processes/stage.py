@@ -1,0 +1,150 @@
+"""One controller after another, what routers send it, and a control plane in memory: no event loop but the test's."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from app.config.schema import Config, parse
+from app.control_plane import Delivery
+from app.errors import UpstreamError
+from app.experiments.acting.changes import carry_out
+from app.experiments.answers import Answers
+from app.experiments.controller import Controller
+from app.experiments.keeper import OpenStore
+from app.experiments.storage import journal
+from app.experiments.storage.store import LocalStore, open_store
+from app.ledger.controller_client import Answer
+from app.ledger.wire import Acknowledgement, Plan, Stop, decode_acknowledgement, encode
+from tests.support.experiments.exposures import batch, row, start
+from tests.support.processes.fake_control_plane import MemoryControl
+
+START = 10_000.0
+RAMP = {"steps": [5, 50, 100], "hold_s": 60, "min_units": 10, "freeze_s": 3600}
+
+
+def plain(green: int = 50, **experiment: Any) -> dict[str, Any]:
+    section = {
+        "endpoint": "chat",
+        "control": "blue",
+        "treatments": ["green"],
+        "primary": [{"metric": "ttft", "minimal_effect": 0.05}],
+    }
+    return {
+        "endpoints": {
+            "chat": {
+                "tasks": ["chat"],
+                "traffic": {"blue": 100 - green, "green": green},
+                "sticky": {"by": "user"},
+            }
+        },
+        "deployments": {name: {"url": "http://x", "model": name, "tasks": ["chat"]} for name in ("blue", "green")},
+        "experiments": {"trial": section | experiment},
+    }
+
+
+class Stage:
+    """One controller after another on a directory; routers; the control plane."""
+
+    def __init__(self, directory: Path, config: dict[str, Any], *, can_move: bool = True) -> None:
+        self.directory, self.now, self.can_move = directory, START, can_move
+        self.control = MemoryControl(config, lambda config: None)
+        self.open_store: OpenStore = open_store
+        self.numbers = 0
+        self.units = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """A controller, as after the death of the one before."""
+        self.controller = Controller(
+            self.config.ledger,
+            base=self.directory,
+            can_move=self.can_move,
+            clock=lambda: self.now,
+            open_store=self.open_store,
+        )
+        self.answers = Answers(self.controller)
+        self.read()
+
+    @property
+    def config(self) -> Config:
+        return parse(self.control.config)
+
+    @property
+    def green(self) -> int:
+        return self.config.endpoints["chat"].traffic["green"]
+
+    def read(self) -> None:
+        self.controller.configure(self.config, settled=self.control.delivery is Delivery.SETTLED)
+
+    def send(self, green_fails: int = 0, green: int = 0, blue: int = 0) -> Acknowledgement:
+        """A batch of requests, each of another unit."""
+        self.numbers += 1
+        traffic = self.config.endpoints["chat"].traffic
+        requests = [(0, 0)] * blue + [(1, 0)] * green + [(1, 1)] * green_fails
+        starts, rows = [], []
+        for number, (arm, error) in enumerate(requests, 1):
+            self.units += 1
+            seq = 1000 * self.numbers + number
+            fields = {"at": self.now, "unit": self.units, "assigned": arm}
+            starts.append(start(seq, **fields))
+            rows.append(row(seq, **fields, served=-1 if error else arm, status=502 if error else 200, error=error))
+        plans = [Plan("chat", f"0-{traffic['green']:08d}", traffic)]
+        sent = batch(self.numbers, starts=starts, rows=rows, plans=plans, oldest=self.numbers)
+        return decode_acknowledgement(self.controller.ingest(encode(sent)))
+
+    def hear(self) -> list[Stop]:
+        return decode_acknowledgement(self.controller.ingest(encode(batch(0, oldest=0)))).stops
+
+    def decide(self, action: str, revision: int | None = None, **fields: Any) -> Answer:
+        """By alice, with a reason."""
+        request = {"action": action, "reason": "it is time", "by": "alice", "revision": revision, **fields}
+        body = json.dumps({name: value for name, value in request.items() if value is not None}).encode()
+        return self.answers.answer("POST", "/experiments/trial/decision", {}, body)
+
+    def change(self, green: int, by: str = "bob") -> None:
+        """Somebody else changes the traffic, and every router has it."""
+        endpoints = self.control.config["endpoints"]
+        generation = endpoints["chat"].get("plan", {}).get("generation", 0) + 1
+        plan = {"generation": generation, "by": by}
+        chat = {**endpoints["chat"], "traffic": {"blue": 100 - green, "green": green}, "plan": plan}
+        self.control.config = {**self.control.config, "endpoints": {**endpoints, "chat": chat}}
+        self.read()
+        self.controller.tick()
+
+    async def settle(self, rounds: int = 6) -> None:
+        """Time passes, and every router gets what is applied."""
+        for _ in range(rounds):
+            self.now += 1
+            await self.move()
+            self.control.deliver()
+
+    async def move(self) -> list[str | None]:
+        """What the host does each second."""
+        refusals = []
+        for change in self.controller.changes():
+            refusals.append(await carry_out(self.control, change, self.now))
+            self.controller.changed(change, refusals[-1])
+        with suppress(UpstreamError):
+            await self.control.applied()
+            self.read()
+        self.controller.tick()
+        return refusals
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.controller.tick()
+
+    def ask(self, path: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.answers.answer("GET", f"/experiments/trial{path}", {}, b"").body)
+        return found
+
+    @property
+    def acting(self) -> dict[str, Any]:
+        self.now += 1.0  # reports are kept for a second
+        found: dict[str, Any] = self.ask()["acting"]
+        return found
+
+    def entries(self) -> list[tuple[str, str]]:
+        found = journal.read(LocalStore(self.directory / ".run/ledger"))
+        return [(it.kind, it.detail["text"]) for it in found if "state" in it.detail and it.kind != "run_state"]

@@ -1,5 +1,0 @@
-"""Where the project is."""
-
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[2]
