@@ -46,6 +46,7 @@ from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Replaced, Stop
 from app.mirror.mirrors import Mirrors
 from app.pages import api_page, console
+from app.pages.console import Console
 from app.routing.circuit_breaker import Breakers
 from app.routing.pinned_conversations import PinnedConversations
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
@@ -234,13 +235,15 @@ class Router:
         return handle(self.state, candidates, scope, receive, send)
 
     def _operations(self) -> list[Path]:
+        pages = Console(self._access)
         return [
             Path("/health", self._health, methods=["GET"]),
             Path("/ready", self._ready, methods=["GET"]),
             Path("/metrics", self._metrics, methods=["GET"]),
             Path("/openapi.json", self._openapi, methods=["GET"]),
             Path("/docs", api_page.page, methods=["GET"], name="docs"),
-            Path("/ui", console.page, methods=["GET"], name="console"),
+            Path("/ui", pages.page, methods=["GET"], name="console"),
+            Path("/ui/sign-in", pages.sign_in, methods=["GET"], name="console_sign_in"),
             Path("/tgi/metrics", self._tgi_metrics, methods=["GET"]),
             Path("/tgi/{endpoint}/metrics", self._tgi_metrics, methods=["GET"]),
         ]
