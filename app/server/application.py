@@ -36,7 +36,7 @@ from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.snapshot_builder import SnapshotBuilder
 from app.exchange.state import RouterState
-from app.ledger.controller_client import ControllerClient, RecordingClient
+from app.ledger.controller_client import ControllerClient, ExportClient, RecordingClient
 from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
 from app.ledger.recordings.recorder import Recorder
@@ -56,6 +56,7 @@ from app.server.events.api import EventsApi
 from app.server.events.feed import EventFeed
 from app.server.experiment_metrics import ExperimentMetrics
 from app.server.experiments_api import ExperimentsApi
+from app.server.export_api import ExportApi
 from app.server.http10 import HTTP10
 from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
@@ -87,6 +88,7 @@ class Router:
         control: ControlPlane | None = None,
         controller: ControllerClient | None = None,
         recordings: RecordingClient | None = None,
+        exports: ExportClient | None = None,
         access_timing: AccessTiming = DEFAULT_TIMING,
         send_every_s: float = EVERY_S,
         recording_file_s: float = FILE_S,
@@ -94,7 +96,8 @@ class Router:
     ) -> None:
         """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
-        runs. `recordings` keeps recordings of requests, in files of `recording_file_s` seconds.
+        runs. `recordings` keeps recordings of requests, in files of `recording_file_s` seconds. `exports` gives
+        what was recorded.
         `clock`: Unix seconds, of what is recorded.
         """
         self._environment, self._controller = environment, controller
@@ -148,6 +151,7 @@ class Router:
             TrafficApi(seen, telemetry, access, control, controller, keys, ledger.unit, beside),
             MirrorApi(seen, telemetry, access, controller),
             self._overview,
+            ExportApi(seen, telemetry, access, exports),
             CallersApi(seen, telemetry, access),
         )
         self._experiment_metrics = ExperimentMetrics(controller)

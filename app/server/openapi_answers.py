@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from app.dialects.openapi_schemas import Schema
+from app.experiments.export.formats import MEDIA_TYPES
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -164,6 +165,8 @@ def answers(dialect: str, operation: str) -> dict[str, Schema]:
         return {"text/html": _TEXT}
     if (dialect, operation) in _STREAM_ONLY:
         return {EVENTS: _EVENTS}
+    if (dialect, operation) == ("switchyard", "export_exposures"):
+        return dict.fromkeys(MEDIA_TYPES.values(), _TEXT)
     schema = _OWN[dialect].get(operation) or _SHARED[operation]
     if dialect == "switchyard" and operation in _ALSO_WORDS:
         return {JSON: schema, MARKDOWN: _TEXT, TEXT: _TEXT}
