@@ -27,7 +27,7 @@ LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) : 7)))
 	tests/unit tests/router --ignore tests/unit/deployments/engine
 FAST = $(LAYER) $(addprefix --ignore ,$(SDK_TESTS) $(LONG_TESTS))
 
-.PHONY: serve deploy stop status check schema test test-fast test-application test-simulation simulate \
+.PHONY: serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
 	test-nightly coverage faults soak lint \
 	format bench fields setup lock clean
 
@@ -45,6 +45,9 @@ status: $(VENV)/.ready  ## endpoints, split, replicas and health of what runs
 
 check: $(VENV)/.ready  ## validate CONFIG without starting anything
 	@$(BIN)/switchyard check $(CONFIG)
+
+k8s: $(VENV)/.ready  ## the parts of k8s/overlays that follow from what they serve
+	@$(BIN)/switchyard k8s render
 
 schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its reference in docs/
 	@$(BIN)/switchyard schema > serve_config.schema.json
