@@ -4,7 +4,6 @@ A `Router` takes its environment; the host of its `app` (uvicorn, a Serve deploy
 through `reconfigure`.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -62,6 +61,10 @@ from app.server.http10 import HTTP10
 from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
 from app.server.overview.api import Health, OverviewApi
+from app.server.replicas.readiness import Readiness
+from app.server.replicas.readiness import document as readiness_document
+from app.server.replicas.running import RunningReplicas
+from app.server.replicas.unserved_demand import UnservedDemand
 from app.server.traffic.api import TrafficApi
 from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
@@ -70,8 +73,6 @@ from app.telemetry.metrics import CONTENT_TYPE, Telemetry
 from app.upstream.client import Upstream
 from app.upstream.target import RuntimeEnvironment, targets
 
-_PROBE_TIMEOUT_S = 2.0
-_PROBE_CACHE_S = 1.0
 _log = logging.getLogger("switchyard")
 
 
@@ -135,7 +136,8 @@ class Router:
             self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, pins, mirrors
         )
         self.state.recorder = self._recorder = recorder
-        self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
+        running = RunningReplicas(control)
+        self._readiness = Readiness(self._upstream.probe, running)
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
         health = Health(
             self._deployments.open,
@@ -144,7 +146,8 @@ class Router:
         )
         seen, access, keys = self._views, self._access, self.state.recent_keys
         beside = self._snapshots.beside_the_weights
-        self._overview = OverviewApi(seen, telemetry, access, control, controller, health)
+        self._demand = UnservedDemand(self.state.unserved, seen, control)
+        self._overview = OverviewApi(seen, telemetry, access, running, controller, health)
         self._apis = (
             self._management,
             ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys, beside),
@@ -226,6 +229,7 @@ class Router:
             recording,
             self._access.running(),
             self._overview.running(),
+            self._demand.running(),
             monitor_event_loop(self.state.telemetry),
         ):
             yield
@@ -257,30 +261,15 @@ class Router:
         snapshot = self.state.snapshot
         if snapshot is None:
             return JSONResponse({"status": "not configured"}, status_code=503)
-        healthy = await self._all_healthy()
-        endpoints = {
-            name: any(healthy.get(deployment) for deployment, share in endpoint.traffic.items() if share > 0)
-            for name, endpoint in snapshot.config.endpoints.items()
-        }
-        ready = all(endpoints.values())
-        body = {
-            "status": "ready" if ready else "not ready",
-            "endpoints": endpoints,
-            "deployments": healthy,
-            "open_breakers": list(self._deployments.open()),
-        }
+        config, healthy = snapshot.config, await self._all_healthy()
+        asleep = self._readiness.asleep(config)
+        ready, body = readiness_document(config, healthy, asleep, list(self._deployments.open()))
         return JSONResponse(body, status_code=200 if ready else 503)
 
     async def _all_healthy(self) -> Mapping[str, bool]:
-        """The health of every deployment, probed at most once a second."""
-        probed = list(self.state.snapshot.targets.values()) if self.state.snapshot is not None else []
-        probed_at, known = self._readiness
-        if time.monotonic() - probed_at < _PROBE_CACHE_S and all(target.name in known for target in probed):
-            return known
-        answers = await asyncio.gather(*(self._upstream.probe(target, _PROBE_TIMEOUT_S) for target in probed))
-        known = {target.name: answer for target, answer in zip(probed, answers, strict=True)}
-        self._readiness = (time.monotonic(), known)
-        return known
+        """The health of every deployment, at most a second old."""
+        snapshot = self.state.snapshot
+        return await self._readiness.of(snapshot.config, snapshot.targets) if snapshot is not None else {}
 
     @cached_property
     def _document(self) -> bytes:
