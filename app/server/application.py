@@ -179,7 +179,7 @@ class Router:
 
         Raises ConfigError on an invalid one; the previous one then stays in force.
         """
-        reloads = self.state.telemetry.reloads
+        telemetry = self.state.telemetry
         try:
             new = config if isinstance(config, Config) else parse(config)
             reachable = targets(new, self._environment)
@@ -188,10 +188,10 @@ class Router:
             self.state.recent_keys.configure(new.endpoints)
             self._serve(self._snapshots.configured(new, reachable))
         except ConfigError:
-            reloads.labels("refused").inc()
+            telemetry.configured("refused")
             raise
         self._management.configured(new, int(time.time() * 1000))
-        reloads.labels("applied").inc()
+        telemetry.configured("applied")
 
     def _stop(self, stops: Sequence[Stop]) -> None:
         """Serves by these stops of the controller's from the next request on."""
