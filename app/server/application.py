@@ -50,6 +50,7 @@ from app.routing.circuit_breaker import Breakers
 from app.routing.pinned_conversations import PinnedConversations
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.callers.api import CallersApi
+from app.server.controller_answers import WatchedController
 from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
 from app.server.events.api import EventsApi
@@ -103,6 +104,7 @@ class Router:
         `clock`: Unix seconds, of what is recorded.
         """
         self._environment, self._controller = environment, controller
+        controller = WatchedController(controller, clock) if controller is not None else None
         self._upstream = Upstream()
         telemetry = Telemetry()
         self._access = Access(
