@@ -4,7 +4,6 @@ A `Router` takes its environment; the host of its `app` (uvicorn, a Serve deploy
 through `reconfigure`.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -46,6 +45,7 @@ from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Replaced, Stop
 from app.mirror.mirrors import Mirrors
 from app.pages import api_page, console
+from app.pages.console import Console
 from app.routing.circuit_breaker import Breakers
 from app.routing.pinned_conversations import PinnedConversations
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
@@ -61,6 +61,10 @@ from app.server.http10 import HTTP10
 from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
 from app.server.overview.api import Health, OverviewApi
+from app.server.replicas.readiness import Readiness
+from app.server.replicas.readiness import document as readiness_document
+from app.server.replicas.running import RunningReplicas
+from app.server.replicas.unserved_demand import UnservedDemand
 from app.server.traffic.api import TrafficApi
 from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
@@ -69,8 +73,6 @@ from app.telemetry.metrics import CONTENT_TYPE, Telemetry
 from app.upstream.client import Upstream
 from app.upstream.target import RuntimeEnvironment, targets
 
-_PROBE_TIMEOUT_S = 2.0
-_PROBE_CACHE_S = 1.0
 _log = logging.getLogger("switchyard")
 
 
@@ -134,7 +136,8 @@ class Router:
             self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, pins, mirrors
         )
         self.state.recorder = self._recorder = recorder
-        self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
+        running = RunningReplicas(control)
+        self._readiness = Readiness(self._upstream.probe, running)
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
         health = Health(
             self._deployments.open,
@@ -143,7 +146,8 @@ class Router:
         )
         seen, access, keys = self._views, self._access, self.state.recent_keys
         beside = self._snapshots.beside_the_weights
-        self._overview = OverviewApi(seen, telemetry, access, control, controller, health)
+        self._demand = UnservedDemand(self.state.unserved, seen, control)
+        self._overview = OverviewApi(seen, telemetry, access, running, controller, health)
         self._apis = (
             self._management,
             ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys, beside),
@@ -175,7 +179,7 @@ class Router:
 
         Raises ConfigError on an invalid one; the previous one then stays in force.
         """
-        reloads = self.state.telemetry.reloads
+        telemetry = self.state.telemetry
         try:
             new = config if isinstance(config, Config) else parse(config)
             reachable = targets(new, self._environment)
@@ -184,10 +188,10 @@ class Router:
             self.state.recent_keys.configure(new.endpoints)
             self._serve(self._snapshots.configured(new, reachable))
         except ConfigError:
-            reloads.labels("refused").inc()
+            telemetry.configured("refused")
             raise
         self._management.configured(new, int(time.time() * 1000))
-        reloads.labels("applied").inc()
+        telemetry.configured("applied")
 
     def _stop(self, stops: Sequence[Stop]) -> None:
         """Serves by these stops of the controller's from the next request on."""
@@ -225,6 +229,7 @@ class Router:
             recording,
             self._access.running(),
             self._overview.running(),
+            self._demand.running(),
             monitor_event_loop(self.state.telemetry),
         ):
             yield
@@ -234,13 +239,15 @@ class Router:
         return handle(self.state, candidates, scope, receive, send)
 
     def _operations(self) -> list[Path]:
+        pages = Console(self._access)
         return [
             Path("/health", self._health, methods=["GET"]),
             Path("/ready", self._ready, methods=["GET"]),
             Path("/metrics", self._metrics, methods=["GET"]),
             Path("/openapi.json", self._openapi, methods=["GET"]),
             Path("/docs", api_page.page, methods=["GET"], name="docs"),
-            Path("/ui", console.page, methods=["GET"], name="console"),
+            Path("/ui", pages.page, methods=["GET"], name="console"),
+            Path("/ui/sign-in", pages.sign_in, methods=["GET"], name="console_sign_in"),
             Path("/tgi/metrics", self._tgi_metrics, methods=["GET"]),
             Path("/tgi/{endpoint}/metrics", self._tgi_metrics, methods=["GET"]),
         ]
@@ -254,30 +261,15 @@ class Router:
         snapshot = self.state.snapshot
         if snapshot is None:
             return JSONResponse({"status": "not configured"}, status_code=503)
-        healthy = await self._all_healthy()
-        endpoints = {
-            name: any(healthy.get(deployment) for deployment, share in endpoint.traffic.items() if share > 0)
-            for name, endpoint in snapshot.config.endpoints.items()
-        }
-        ready = all(endpoints.values())
-        body = {
-            "status": "ready" if ready else "not ready",
-            "endpoints": endpoints,
-            "deployments": healthy,
-            "open_breakers": list(self._deployments.open()),
-        }
+        config, healthy = snapshot.config, await self._all_healthy()
+        asleep = self._readiness.asleep(config)
+        ready, body = readiness_document(config, healthy, asleep, list(self._deployments.open()))
         return JSONResponse(body, status_code=200 if ready else 503)
 
     async def _all_healthy(self) -> Mapping[str, bool]:
-        """The health of every deployment, probed at most once a second."""
-        probed = list(self.state.snapshot.targets.values()) if self.state.snapshot is not None else []
-        probed_at, known = self._readiness
-        if time.monotonic() - probed_at < _PROBE_CACHE_S and all(target.name in known for target in probed):
-            return known
-        answers = await asyncio.gather(*(self._upstream.probe(target, _PROBE_TIMEOUT_S) for target in probed))
-        known = {target.name: answer for target, answer in zip(probed, answers, strict=True)}
-        self._readiness = (time.monotonic(), known)
-        return known
+        """The health of every deployment, at most a second old."""
+        snapshot = self.state.snapshot
+        return await self._readiness.of(snapshot.config, snapshot.targets) if snapshot is not None else {}
 
     @cached_property
     def _document(self) -> bytes:

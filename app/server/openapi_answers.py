@@ -134,6 +134,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "me": _object(
             caller=_TEXT, anonymous=_FLAG, manages=_FLAG, limits_counted=_TEXT, endpoints=_list(_object(endpoint=_TEXT))
         ),
+        "console_sign_in": _object(credentials=_FLAG, oidc={"type": ["object", "null"]}),
         "callers": _object(view=_TEXT, since=_NUMBER, callers=_list(_object(caller=_ANY_TEXT, endpoint=_TEXT))),
         "health": _object(status=_TEXT),
         "ready": _object(status=_TEXT),
