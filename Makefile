@@ -52,8 +52,9 @@ stop:  ## stop what an earlier `make serve` left running
 status: $(VENV)/.ready  ## endpoints, split, replicas and health of what runs
 	@$(BIN)/switchyard status
 
-check: $(VENV)/.ready  ## validate CONFIG without starting anything
+check: $(VENV)/.ready  ## validate CONFIG and the cluster's manifests without starting anything
 	@$(BIN)/switchyard check $(CONFIG)
+	@for overlay in k8s/overlays/*; do $(BIN)/switchyard check $$overlay || exit; done
 
 k8s: $(VENV)/.ready  ## the parts of k8s/overlays that follow from what they serve
 	@$(BIN)/switchyard k8s render
