@@ -1,4 +1,4 @@
-# The image of k8s/rayservice.yaml, for GPUs:  docker build -t switchyard:0.1.0 .
+# The image of k8s/, for GPUs:  docker build -t switchyard:0.1.0 .
 FROM python:3.11-slim
 
 # KubeRay's probes call wget; Triton compiles its kernels' launchers with gcc.

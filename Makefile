@@ -6,6 +6,9 @@ UV_VERSION := 0.13.9
 VENV := .venv
 BIN := $(VENV)/bin
 NODE := tests/node/node_modules
+PROMTOOL := $(or $(shell command -v promtool),.tools/promtool)
+# What tests need.
+TESTING = $(VENV)/.ready $(NODE)/.ready $(PROMTOOL)
 
 # The first Python that runs; PYTHON=/path/to/python3.11 chooses another. The locks hold for all three.
 PYTHON ?= $(firstword $(foreach version,3.11 3.12 3.13,$(shell python$(version) -c 'print("python$(version)")' 2>/dev/null)))
@@ -27,7 +30,7 @@ LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) : 7)))
 	tests/unit tests/router --ignore tests/unit/deployments/engine
 FAST = $(LAYER) $(addprefix --ignore ,$(SDK_TESTS) $(LONG_TESTS))
 
-.PHONY: serve deploy stop status check schema test test-fast test-application test-simulation simulate \
+.PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
 	test-nightly coverage faults soak lint \
 	format bench fields setup lock clean
 
@@ -46,23 +49,26 @@ status: $(VENV)/.ready  ## endpoints, split, replicas and health of what runs
 check: $(VENV)/.ready  ## validate CONFIG without starting anything
 	@$(BIN)/switchyard check $(CONFIG)
 
+k8s: $(VENV)/.ready  ## the parts of k8s/overlays that follow from what they serve
+	@$(BIN)/switchyard k8s render
+
 schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its reference in docs/
 	@$(BIN)/switchyard schema > serve_config.schema.json
 	@$(BIN)/python -m app.config.reference docs/configuration.md
 
 test: test-fast test-application  ## set up and run the whole suite
 
-test-fast: $(VENV)/.ready $(NODE)/.ready  ## unit and router tests, in parallel: no Ray, no engine
+test-fast: $(TESTING)  ## unit and router tests, in parallel: no Ray, no engine
 	@$(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(FAST); status=$$?; wait $$sdks && exit $$status
 
-test-application: $(VENV)/.ready $(NODE)/.ready  ## the real application: Ray Serve, vLLM, real weights
+test-application: $(TESTING)  ## the real application: Ray Serve, vLLM, real weights
 	@$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder tests/launcher \
 		$(LONG_TESTS) $(ENGINE_TESTS) tests/real
 
-coverage: $(VENV)/.ready $(NODE)/.ready  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
+coverage: $(TESTING)  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
 	@$(LAYER) --cov --cov-report=term
 
-test-nightly: $(VENV)/.ready $(NODE)/.ready  ## the fast layer with cases that are new in every run: 200 of each property, 20,000 hostile
+test-nightly: $(TESTING)  ## the fast layer with cases that are new in every run: 200 of each property, 20,000 hostile
 	@SWITCHYARD_NIGHTLY=1 $(BIN)/python -m pytest $(ENGINE_TESTS) --timeout 3600
 	@SWITCHYARD_NIGHTLY=1 $(LAYER) --timeout 3600
 
@@ -91,10 +97,14 @@ bench: $(VENV)/.ready  ## the router against the bare engine and Ray Serve LLM's
 	@$(BIN)/python -m benchmarks.serving
 	@$(BIN)/python -m benchmarks.friendli
 
+monitoring: $(VENV)/.ready  ## Grafana's dashboards and the operator's rules in k8s/monitoring, from their sources
+	@$(BIN)/python -m k8s.monitoring.dashboards k8s/monitoring/grafana
+	@$(BIN)/python -m k8s.monitoring.prometheus_rule k8s/monitoring/alerts.yaml k8s/monitoring/prometheus-rule.yaml
+
 fields: $(VENV)/.ready  ## the tables of fields in docs/dialects, from the code
 	@$(BIN)/python -m app.dialects.field_table docs/dialects
 
-setup: $(VENV)/.ready $(NODE)/.ready  ## everything that the tests need, too
+setup: $(TESTING)  ## everything that the tests need, too
 
 $(BIN)/uv:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -108,6 +118,13 @@ $(VENV)/.ready: requirements/cpu.lock pyproject.toml | $(BIN)/uv
 	@$(UV) pip sync --quiet --compile-bytecode $<
 	@$(UV) pip install --quiet --offline --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# Prometheus' checker of rules: the system's, or Debian's package, unpacked here. Tests say what to do without either.
+$(PROMTOOL):
+	@mkdir -p $(@D)
+	@cd $(@D) && (apt-get download -qq prometheus 2>/dev/null || (apt-get update -qq && apt-get download -qq prometheus)) \
+		&& dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool; \
+		rm -f prometheus_*.deb
 
 # The JavaScript SDKs of the tests, by the npm of the lock.
 $(NODE)/.ready: tests/node/package-lock.json | $(VENV)/.ready
@@ -123,4 +140,4 @@ lock: | $(BIN)/uv  ## renew both locks from their inputs
 		-o requirements/gpu.lock
 
 clean:
-	@rm -rf $(VENV) $(NODE) .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info
+	@rm -rf $(VENV) $(NODE) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info

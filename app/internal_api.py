@@ -17,6 +17,9 @@ BATCHES_PATH = "/batches"
 RECORDINGS_PATH = "/recordings"
 """`POST`, below the experiments' application: a file of recorded requests, as `MESSAGE_PACK`. 204: it is written."""
 
+EXPORT_PATH = "/export"
+"""`GET`, below the experiments' application: what was recorded, as a file."""
+
 API_PATH = "/api"
 """Below the experiments' application: questions, as `app.experiments.answers` answers them."""
 

@@ -59,6 +59,7 @@ class RouterDeployment:
             control=ServeControl(replica.app_name, replica.deployment),
             controller=controller,
             recordings=controller,
+            exports=controller,
         )
         self._configured = False
 

@@ -82,10 +82,10 @@ class ResponseWriter:
             return
         await self.send(replace(reply, headers={**reply.headers, **error_headers(error)}))
 
-    async def start_stream(self, headers: Mapping[str, str]) -> None:
-        """The head of an event stream."""
+    async def start_stream(self, headers: Mapping[str, str], media_type: str = EVENT_STREAM) -> None:
+        """The head of a stream, of events unless it says otherwise."""
         self.record.streamed = True
-        await self._start(200, EVENT_STREAM, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
+        await self._start(200, media_type, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
 
     async def send_chunk(self, data: bytes) -> None:
         """Some whole events."""

@@ -24,6 +24,7 @@ from app.experiments.acting.decisions import Request
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.columns import Exposures, Tables, from_batch
 from app.experiments.evidence import AnalysisFactory, Evidence, Judged, basis_of
+from app.experiments.export.export import export
 from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
 from app.experiments.pins import PinExchange
 from app.experiments.plain import exposures_of, scored
@@ -39,6 +40,7 @@ from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import StoreError, open_store
 from app.experiments.summary import Acting, Foreseen
 from app.experiments.waiting import Taken
+from app.ledger.controller_client import Export
 from app.ledger.wire import VERSION, Replaced, decode_batch, encode
 
 ACT_S = 5.0
@@ -76,7 +78,8 @@ class Controller:
         """A batch named a plan that was not known: the configuration may have changed."""
         self._new_analysis, self._same_run, self.now = analysis_factory, same_run, clock
         self._keeper = Keeper(ledger, base, self.tables, clock(), submit=submit, open_store=open_store)
-        self.recordings = RecordingKeeper(partial(open_store, ledger.url, base))
+        self._open_store = partial(open_store, ledger.url, base)
+        self.recordings = RecordingKeeper(self._open_store)
         """Of requests; in any thread."""
         self._journal = Journal(self._keeper.journal, lambda: self._keeper.durable, self._is_failing)
         self._actions = Actions(self._journal, can_move=can_move)
@@ -220,6 +223,10 @@ class Controller:
         """
         found = self._keeper.find(request)
         return scored(exposures_of(*found), self._keeper.scores(found[0])) if found is not None else []
+
+    def export(self, query: Mapping[str, str]) -> Export:
+        """As `app.experiments.export` makes it of the directory. In any thread. Raises BadRequest and StoreError."""
+        return export(self._open_store(), query)
 
     def entries(self) -> Sequence[Entry]:
         """The journal."""

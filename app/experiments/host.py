@@ -1,16 +1,16 @@
 """Gives a controller a thread of its own, so that an event loop can serve while it judges.
 
 One thread owns the controller; a second one writes to the ledger's directory, which may be slow; a third one searches
-it for single requests. The host is a `ControllerClient`: a router in the same process uses it as it is, others reach
-it over HTTP (`app.server.experiments_host`).
+it for single requests, and a fourth one exports it. The host is a `ControllerClient`: a router in the same process uses
+it as it is, others reach it over HTTP (`app.server.experiments_host`).
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
@@ -20,13 +20,13 @@ import msgspec
 from app.config.experiments import LedgerSettings
 from app.config.schema import Config
 from app.control_plane import ControlPlane, Delivery
-from app.errors import NotFound, Unavailable, UpstreamError
+from app.errors import ClientError, NotFound, Unavailable, UpstreamError
 from app.experiments.acting.changes import carry_out
 from app.experiments.answers import Answers
 from app.experiments.controller import Controller
 from app.experiments.keeper import Submit
 from app.experiments.storage.store import StoreError
-from app.ledger.controller_client import Answer
+from app.ledger.controller_client import Answer, Export, ExportStream
 from app.telemetry.logs import event, where
 
 TICK_S = 1.0
@@ -72,6 +72,7 @@ class ControllerHost:
         self._worker = ThreadPoolExecutor(1, "experiments")
         self._writer = ThreadPoolExecutor(1, "ledger")
         self._searcher = ThreadPoolExecutor(1, "search")
+        self._exporter = ThreadPoolExecutor(1, "export")
         await self._refresh()
         self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._follow())]
         if self._control is not None:
@@ -87,6 +88,7 @@ class ControllerHost:
         self._worker.shutdown()
         self._writer.shutdown(wait=False)
         self._searcher.shutdown(wait=False, cancel_futures=True)
+        self._exporter.shutdown(wait=False, cancel_futures=True)
 
     async def send(self, batch: bytes) -> bytes:
         """Takes an encoded batch; returns the encoded acknowledgement. Raises InvalidBatch, and Unavailable before the
@@ -114,6 +116,35 @@ class ControllerHost:
             answer = await self._answer(method, path, query, body)
         return answer
 
+    @asynccontextmanager
+    async def export(self, query: Mapping[str, str]) -> AsyncIterator[ExportStream | Answer]:
+        """As `app.experiments.export` makes it; one at a time, in a thread of its own. Its pieces raise StoreError."""
+        controller, loop = self._present(), asyncio.get_running_loop()
+
+        def begun() -> tuple[Export, bytes | None]:
+            found = controller.export(query)
+            return found, next(found.pieces, None)  # what is refused is refused before the first piece
+
+        try:
+            found, first = await loop.run_in_executor(self._exporter, begun)
+        except ClientError as error:
+            yield Answer(error.status, msgspec.json.encode({"message": error.message, "param": error.param}))
+            return
+        except StoreError as error:
+            yield _unreadable(error)
+            return
+        try:
+            yield ExportStream(found.media_type, self._pieces(first, found.pieces))
+        finally:
+            # Behind the piece that may be under way: a generator cannot be closed while it works.
+            self._exporter.submit(getattr(found.pieces, "close", lambda: None))
+
+    async def _pieces(self, first: bytes | None, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
+        loop, piece = asyncio.get_running_loop(), first
+        while piece is not None:
+            yield piece
+            piece = await loop.run_in_executor(self._exporter, next, rest, None)
+
     async def _answer(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         assert self._answers is not None
         # A search reads all that is on disk, in the worst case, and of the controller only what nobody changes.
@@ -122,8 +153,7 @@ class ControllerHost:
         try:
             return await asyncio.get_running_loop().run_in_executor(thread, work)
         except StoreError as error:
-            message = f"The ledger's directory cannot be read: {error}"
-            return Answer(503, msgspec.json.encode({"message": message, "param": None}))
+            return _unreadable(error)
 
     async def _refresh_soon(self) -> None:
         """Reads the configuration, if that does not take long."""
@@ -208,6 +238,11 @@ class ControllerHost:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+
+
+def _unreadable(error: StoreError) -> Answer:
+    message = f"The ledger's directory cannot be read: {error}"
+    return Answer(503, msgspec.json.encode({"message": message, "param": None}))
 
 
 def host_controller(

@@ -1,6 +1,7 @@
 """The seam between a router and the controller of experiments, wherever that runs."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +26,30 @@ class ControllerClient(Protocol):
 
         Who may ask what is the router's to check, before.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """An export as its ledger gives it: what the file is, and its bytes."""
+
+    media_type: str
+    pieces: Iterator[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportStream:
+    """An export as a router passes it on."""
+
+    media_type: str
+    pieces: AsyncIterator[bytes]
+
+
+class ExportClient(Protocol):
+    """The same seam for exports of what was recorded."""
+
+    def export(self, query: Mapping[str, str]) -> AbstractAsyncContextManager[ExportStream | Answer]:
+        """What a query asks for (`app.experiments.export`); an Answer is a refusal. Raises UpstreamError, and the
+        pieces do if the controller goes away meanwhile."""
 
 
 class RecordingClient(Protocol):

@@ -37,7 +37,7 @@ from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.snapshot_builder import SnapshotBuilder
 from app.exchange.state import RouterState
-from app.ledger.controller_client import ControllerClient, RecordingClient
+from app.ledger.controller_client import ControllerClient, ExportClient, RecordingClient
 from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
 from app.ledger.recordings.recorder import Recorder
@@ -47,6 +47,7 @@ from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Replaced, Stop
 from app.mirror.mirrors import Mirrors
 from app.pages import api_page, console
+from app.pages.console import Console
 from app.routing.circuit_breaker import Breakers
 from app.routing.pinned_conversations import PinnedConversations
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
@@ -57,6 +58,7 @@ from app.server.events.api import EventsApi
 from app.server.events.feed import EventFeed
 from app.server.experiment_metrics import ExperimentMetrics
 from app.server.experiments_api import ExperimentsApi
+from app.server.export_api import ExportApi
 from app.server.http10 import HTTP10
 from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
@@ -90,6 +92,7 @@ class Router:
         control: ControlPlane | None = None,
         controller: ControllerClient | None = None,
         recordings: RecordingClient | None = None,
+        exports: ExportClient | None = None,
         access_timing: AccessTiming = DEFAULT_TIMING,
         send_every_s: float = EVERY_S,
         recording_file_s: float = FILE_S,
@@ -97,7 +100,8 @@ class Router:
     ) -> None:
         """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
-        runs. `recordings` keeps recordings of requests, in files of `recording_file_s` seconds.
+        runs. `recordings` keeps recordings of requests, in files of `recording_file_s` seconds. `exports` gives
+        what was recorded.
         `clock`: Unix seconds, of what is recorded.
         """
         self._controller, self._preparation = controller, Preparation(environment)
@@ -154,6 +158,7 @@ class Router:
             TrafficApi(seen, telemetry, access, control, controller, keys, ledger.unit, beside),
             MirrorApi(seen, telemetry, access, controller),
             self._overview,
+            ExportApi(seen, telemetry, access, exports),
             CallersApi(seen, telemetry, access),
         )
         self._experiment_metrics = ExperimentMetrics(controller)
@@ -200,13 +205,13 @@ class Router:
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
-        reloads = self.state.telemetry.reloads
+        telemetry = self.state.telemetry
         try:
             yield
         except ConfigError:
-            reloads.labels("refused").inc()
+            telemetry.configured("refused")
             raise
-        reloads.labels("applied").inc()
+        telemetry.configured("applied")
 
     def _stop(self, stops: Sequence[Stop]) -> None:
         """Serves by these stops of the controller's from the next request on."""
@@ -254,13 +259,15 @@ class Router:
         return handle(self.state, candidates, scope, receive, send)
 
     def _operations(self) -> list[Path]:
+        pages = Console(self._access)
         return [
             Path("/health", self._health, methods=["GET"]),
             Path("/ready", self._ready, methods=["GET"]),
             Path("/metrics", self._metrics, methods=["GET"]),
             Path("/openapi.json", self._openapi, methods=["GET"]),
             Path("/docs", api_page.page, methods=["GET"], name="docs"),
-            Path("/ui", console.page, methods=["GET"], name="console"),
+            Path("/ui", pages.page, methods=["GET"], name="console"),
+            Path("/ui/sign-in", pages.sign_in, methods=["GET"], name="console_sign_in"),
             Path("/tgi/metrics", self._tgi_metrics, methods=["GET"]),
             Path("/tgi/{endpoint}/metrics", self._tgi_metrics, methods=["GET"]),
         ]

@@ -3,7 +3,16 @@
 import json
 from collections.abc import Mapping
 
-from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed, Unavailable
+from app.errors import (
+    BadRequest,
+    ClientError,
+    Conflict,
+    MethodNotAllowed,
+    NotFound,
+    PreconditionFailed,
+    SwitchyardError,
+    Unavailable,
+)
 from app.ledger.controller_client import Answer, ControllerClient
 
 _REFUSALS: Mapping[int, type[ClientError]] = {400: BadRequest, 404: NotFound, 405: MethodNotAllowed, 409: Conflict}
@@ -22,16 +31,26 @@ async def ask(
     Unavailable if there is no controller or if it does not answer.
     """
     if controller is None:
-        raise Unavailable("No controller of experiments runs beside this router: add the application `experiments`")
+        raise no_controller()
     answer = await controller.ask(method, path, query or {}, body)
     if answer.status < 400:
         return answer
+    raise refusal(answer)
+
+
+def no_controller() -> Unavailable:
+    """What a router without a controller answers."""
+    return Unavailable("No controller of experiments runs beside this router: add the application `experiments`")
+
+
+def refusal(answer: Answer) -> SwitchyardError:
+    """The error that an answer of at least 400 is: PreconditionFailed with the present state, which is the answer."""
     if answer.status == PreconditionFailed.status:
-        raise PreconditionFailed("This was meant for another state", current=json.loads(answer.body))
+        return PreconditionFailed("This was meant for another state", current=json.loads(answer.body))
     message, param = _told(answer)
     if (error := _REFUSALS.get(answer.status)) is not None:
-        raise error(message, param=param)
-    raise Unavailable(message)
+        return error(message, param=param)
+    return Unavailable(message)
 
 
 def _told(answer: Answer) -> tuple[str, str | None]:

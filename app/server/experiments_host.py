@@ -3,15 +3,16 @@
 POST /batches               an encoded batch; the answer is an acknowledgement, both MessagePack
 POST /recordings            an encoded file of recorded requests; 204 once it is written
 GET, POST /api/<path>       a question, answered as `app.experiments.answers` does
+GET /export                 what was recorded, as a file; its bytes come as they are read
 GET /health                 it is alive
 """
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from app.errors import SwitchyardError
@@ -19,7 +20,15 @@ from app.experiments.controller import InvalidBatch
 from app.experiments.host import ControllerHost
 from app.experiments.recordings.keeping import InvalidRecording
 from app.experiments.storage.store import StoreError
-from app.internal_api import API_PATH, BATCHES_PATH, CONTROLLER_HEADER, MESSAGE_PACK, RECORDINGS_PATH
+from app.internal_api import (
+    API_PATH,
+    BATCHES_PATH,
+    CONTROLLER_HEADER,
+    EXPORT_PATH,
+    MESSAGE_PACK,
+    RECORDINGS_PATH,
+)
+from app.ledger.controller_client import Answer
 
 _OURS = {CONTROLLER_HEADER: "1"}
 
@@ -44,6 +53,20 @@ def experiments_app(host: ControllerHost) -> Starlette:
         answer = await host.ask(request.method, path, dict(request.query_params), await request.body())
         return Response(answer.body, answer.status, _OURS, answer.media_type)
 
+    async def export(request: Request) -> Response:
+        stack = AsyncExitStack()
+        found = await stack.enter_async_context(host.export(dict(request.query_params)))
+        if isinstance(found, Answer):
+            await stack.aclose()
+            return Response(found.body, found.status, _OURS, found.media_type)
+
+        async def pieces() -> AsyncIterator[bytes]:
+            async with stack:
+                async for piece in found.pieces:
+                    yield piece
+
+        return StreamingResponse(pieces(), 200, _OURS, found.media_type)
+
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
@@ -52,6 +75,7 @@ def experiments_app(host: ControllerHost) -> Starlette:
             Route(BATCHES_PATH, batches, methods=["POST"]),
             Route(RECORDINGS_PATH, recordings, methods=["POST"]),
             Route(API_PATH + "/{path:path}", api, methods=["GET", "POST"]),
+            Route(EXPORT_PATH, export, methods=["GET"]),
             Route("/health", health, methods=["GET"]),
         ],
         exception_handlers={

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from app.dialects.openapi_schemas import Schema
+from app.experiments.export.formats import MEDIA_TYPES
 
 JSON = "application/json"
 TEXT = "text/plain"
@@ -133,6 +134,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "me": _object(
             caller=_TEXT, anonymous=_FLAG, manages=_FLAG, limits_counted=_TEXT, endpoints=_list(_object(endpoint=_TEXT))
         ),
+        "console_sign_in": _object(credentials=_FLAG, oidc={"type": ["object", "null"]}),
         "callers": _object(view=_TEXT, since=_NUMBER, callers=_list(_object(caller=_ANY_TEXT, endpoint=_TEXT))),
         "health": _object(status=_TEXT),
         "ready": _object(status=_TEXT),
@@ -164,6 +166,8 @@ def answers(dialect: str, operation: str) -> dict[str, Schema]:
         return {"text/html": _TEXT}
     if (dialect, operation) in _STREAM_ONLY:
         return {EVENTS: _EVENTS}
+    if (dialect, operation) == ("switchyard", "export_exposures"):
+        return dict.fromkeys(MEDIA_TYPES.values(), _TEXT)
     schema = _OWN[dialect].get(operation) or _SHARED[operation]
     if dialect == "switchyard" and operation in _ALSO_WORDS:
         return {JSON: schema, MARKDOWN: _TEXT, TEXT: _TEXT}

@@ -26,7 +26,7 @@ def run(config: Path, host: str, port: int, serve_url: str) -> None:
     log_to_stderr()
     environment = RuntimeEnvironment.from_environment(serve_url, loopback=is_loopback(host))
     controller = _controller(loaded, environment.ledger_base)
-    router = Router(environment, controller=controller, recordings=controller)
+    router = Router(environment, controller=controller, recordings=controller, exports=controller)
     router.reconfigure(loaded)
     # What is here now stays: no collection needs to look at it again. Ray Serve does the same in its replicas.
     gc.collect()

@@ -14,11 +14,12 @@ from app.internal_api import (
     BATCHES_PATH,
     CONTROLLER_HEADER,
     EXPERIMENTS,
+    EXPORT_PATH,
     INTERNAL_KEY_HEADER,
     MESSAGE_PACK,
     RECORDINGS_PATH,
 )
-from app.ledger.controller_client import Answer
+from app.ledger.controller_client import Answer, ExportStream
 from app.upstream.target import RuntimeEnvironment
 
 BATCH_TIMEOUT_S = 2.0
@@ -30,7 +31,10 @@ _UNAVAILABLE = "The controller of experiments is not available"
 
 
 class HttpController:
-    """A `ControllerClient`, a `RecordingClient`, and an async context manager: it opens and closes its connections."""
+    """A `ControllerClient`, a `RecordingClient` and an `ExportClient`.
+
+    An async context manager: it opens and closes its connections.
+    """
 
     def __init__(self, environment: RuntimeEnvironment) -> None:
         self._url = f"{environment.serve_url.rstrip('/')}{APP_PREFIX}{EXPERIMENTS}"
@@ -79,11 +83,28 @@ class HttpController:
             return Answer(response.status, await response.read(), response.headers.get("content-type", ""))
 
     @asynccontextmanager
+    async def export(self, query: Mapping[str, str]) -> AsyncIterator[ExportStream | Answer]:
+        """Raises Unavailable and TimedOut. An export has no longest time, but for each of its pieces."""
+        url = URL(self._url + EXPORT_PATH).with_query(dict(query))
+        timeout = aiohttp.ClientTimeout(sock_connect=QUESTION_TIMEOUT_S, sock_read=QUESTION_TIMEOUT_S)
+        async with self._asked("GET", url, timeout, b"", {}) as response:
+            media_type = response.headers.get("content-type", "")
+            if response.status == 200:
+                yield ExportStream(media_type, response.content.iter_any())
+            else:
+                yield Answer(response.status, await response.read(), media_type)
+
+    @asynccontextmanager
     async def _asked(
-        self, method: str, url: str | URL, timeout_s: float, body: bytes, headers: Mapping[str, str]
+        self,
+        method: str,
+        url: str | URL,
+        timeout_s: float | aiohttp.ClientTimeout,
+        body: bytes,
+        headers: Mapping[str, str],
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         assert self._open is not None, "entered by the router's lifespan"
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        timeout = aiohttp.ClientTimeout(total=timeout_s) if isinstance(timeout_s, float) else timeout_s
         try:
             async with self._open.request(method, url, data=body, headers=headers, timeout=timeout) as response:
                 if CONTROLLER_HEADER not in response.headers:  # the ingress, which has no replica

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from deployments.cli import demo
+from deployments.cli import demo, k8s_command
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.experiments import commands as experiments
 from deployments.cli.mirror_command import mirror
@@ -43,6 +43,7 @@ app = typer.Typer(
 keys_app = typer.Typer(help="API keys for callers.", rich_markup_mode=None)
 app.add_typer(keys_app, name="keys")
 app.add_typer(demo.app, name="demo")
+app.add_typer(k8s_command.app, name="k8s")
 app.add_typer(experiments.app, name="experiments")
 
 DEFAULT_CONFIG = Path("serve_config.yaml")

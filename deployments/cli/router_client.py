@@ -6,7 +6,7 @@ Contract: https://docs.databricks.com/api/workspace/servingendpoints; `app.serve
 import http.client
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
@@ -16,6 +16,7 @@ from app.config.urls import is_loopback
 from deployments.cli.errors import CommandError, ExitCode
 
 _TIMEOUT_S = 30.0
+_PIECE = 65536
 _ENDPOINTS = "/api/2.0/serving-endpoints"
 
 
@@ -74,11 +75,22 @@ class RouterClient:
 
     def lines(self, path: str, last_event: str | None) -> Iterator[str]:
         """The lines of a stream of events after the `last_event`, as they come, until it ends. Raises CommandError."""
-        headers = {**self._headers, **({"Last-Event-ID": last_event} if last_event is not None else {})}
+        for line in self._read(path, {"Last-Event-ID": last_event} if last_event is not None else {}, iter):
+            yield line.decode().rstrip("\n")
+
+    def pieces(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+        """A file as it comes. Raises CommandError, also if it ends early."""
+        yield from self._read(f"{path}?{urlencode(query)}", {}, lambda answer: iter(lambda: answer.read1(_PIECE), b""))
+
+    def _read(
+        self, path: str, headers: Mapping[str, str], parts: Callable[[http.client.HTTPResponse], Iterator[bytes]]
+    ) -> Iterator[bytes]:
+        request = Request(self.url + path, None, {**self._headers, **headers})
         try:
-            with self._opener.open(Request(self.url + path, None, headers), timeout=_TIMEOUT_S) as answer:
-                for line in answer:
-                    yield line.decode().rstrip("\n")
+            with self._opener.open(request, timeout=_TIMEOUT_S) as answer:
+                yield from parts(answer)
+        except http.client.IncompleteRead:
+            raise CommandError(f"{self.url} ended its answer early. Ask again", ExitCode.UNREACHABLE) from None
         except HTTPError as error:
             with error:
                 raise self._error(error.code, _json(error.read())) from None

@@ -12,7 +12,7 @@ import msgspec
 from app.errors import SwitchyardError, Unavailable
 from app.experiments.feed.wire import Event, Page
 from app.ledger.controller_client import ControllerClient
-from app.server.controller_answers import ask
+from app.server.controller_answers import ask, no_controller
 from app.sse import encode
 
 EVERY_S = 1.0
@@ -89,7 +89,7 @@ class EventFeed:
     async def listening(self) -> AsyncIterator[Listener]:
         """A listener that gets everything from now on. Raises Unavailable if there are too many."""
         if self._controller is None:
-            raise Unavailable("No controller of experiments runs beside this router: add the application `experiments`")
+            raise no_controller()
         if len(self._listeners) >= MAX_LISTENERS:
             raise Unavailable(f"{MAX_LISTENERS} clients listen to the events of this router already", retry_after=30)
         listener = Listener()

@@ -235,9 +235,6 @@ def export(
     name: Annotated[
         str | None, typer.Argument(metavar="EXPERIMENT", help="Only the exposures of its last run. Default: all.")
     ] = None,
-    ledger: Annotated[
-        str, typer.Option(metavar="DIR", help="The ledger's directory (or s3://, gs://, abfs://).")
-    ] = ".run/ledger",
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Default: standard output, not for Parquet.")
     ] = None,
@@ -248,29 +245,34 @@ def export(
     endpoint: Annotated[str | None, typer.Option(help="Only this endpoint's requests.")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="A date, a time (UTC), or Unix seconds.")] = None,
     until: Annotated[str | None, typer.Option(metavar="TIME", help="The same; not included.")] = None,
+    ledger: Ledger = None,
+    url: Url = None,
+    key: Key = None,
 ) -> None:
-    """Write the recorded exposures of a ledger directory to a file, or a trace for a benchmark.
+    """Write the recorded exposures to a file, or a trace for a benchmark; of a server, as a manager.
 
-    One row for each request: hashes, times, sizes, outcomes; no text, no names of users. A trace has arrival times and
-    token counts; it is made of the directory's recordings, with their texts if they have some, or of the exposures of
-    EXPERIMENT.
+    One row for each request: hashes, times, sizes, outcomes; no text, no names of users. A server has what is on disk:
+    the last minute may be missing. A trace has arrival times and token counts; it is made of the exposures of
+    EXPERIMENT, or with --ledger of the directory's recordings, with their texts if they have some.
 
     \b
     Examples:
       switchyard experiments export green-float32 > exposures.csv
       switchyard experiments export --format parquet --output exposures.parquet --since 2026-11-12
-      switchyard experiments export --format vllm-bench --endpoint chat > trace.jsonl
+      switchyard experiments export --format vllm-bench --endpoint chat --ledger .run/ledger > trace.jsonl
     """
-    from deployments.cli.experiments import traces
-    from deployments.cli.experiments.exposures import Part, write
+    from app.experiments.export.selection import Selection
+    from deployments.cli.experiments import exporting
     from deployments.cli.experiments.times import moment
 
     bounds = [moment(text, option) if text else None for text, option in ((since, "--since"), (until, "--until"))]
+    wanted = Selection(name, endpoint, *bounds)
+    exposures = exporting.of_server(router_client(url, key)) if ledger is None else exporting.of_directory(ledger)
     match form:
         case "guidellm" | "vllm-bench":
-            notes = traces.write(ledger, output, form, Part(name, endpoint, *bounds))
+            notes = exporting.write_trace(exposures, ledger, output, form, wanted)
         case _:
-            notes = [f"{write(ledger, output, form, Part(name, endpoint, *bounds))} exposures"]
+            notes = exporting.write_exposures(exposures, output, form, wanted)
     for note in notes:
         typer.echo(f"{note}.", err=True)
 

@@ -44,7 +44,7 @@ async def test_a_key_is_asked_for_once_and_lost_with_the_page(managed: Managed, 
     await screenshot(page, "console-sign-in", whole=False)
     await page.get_by_label("API key").fill("sk-nonsense")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_role("alert")).to_have_text("This key is not accepted")
+    await expect(page.get_by_role("alert")).to_have_text("This key is not accepted: The API key is not valid.")
     await page.get_by_label("API key").fill(keys["boss"])
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", level=2)).to_have_text(["chat", "embed"])

@@ -1,0 +1,1 @@
+"""Recorded exposures as files: one row for each request."""

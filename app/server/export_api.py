@@ -1,0 +1,65 @@
+"""`GET /api/exposures`: what was recorded, as a file, to managers. Hashes, times, sizes, outcomes; no text, no name."""
+
+from collections.abc import Callable
+
+from starlette.requests import Request as HTTPRequest
+from starlette.routing import BaseRoute
+
+from app.access.caller import ConfigViews
+from app.access.guard import Access
+from app.dialects.openapi_schemas import Schema
+from app.errors import Forbidden
+from app.exchange.deadlines import while_connected
+from app.experiments.export.formats import EXPOSURE_FORMATS
+from app.ledger.controller_client import Answer, ExportClient
+from app.server.api_operation import Api, Entry, OperationContext, openai_words
+from app.server.controller_answers import no_controller, refusal
+from app.server.openapi import Operation
+from app.telemetry.metrics import Telemetry
+
+
+class ExportApi:
+    """The route. `views` returns the configuration in force (None before the first)."""
+
+    def __init__(
+        self,
+        views: Callable[[], ConfigViews | None],
+        telemetry: Telemetry,
+        access: Access,
+        exports: ExportClient | None,
+    ) -> None:
+        self._access, self._exports = access, exports
+        self._api = Api("switchyard", telemetry, access, views, openai_words)
+        query: dict[str, Schema] = {
+            "experiment": {"description": "Only the exposures of its last run"},
+            "endpoint": {"description": "Only this endpoint's requests"},
+            "since": {"description": "Unix seconds, or ISO 8601 (UTC)"},
+            "until": {"description": "The same; not included"},
+            "format": {"enum": list(EXPOSURE_FORMATS)},
+        }
+        self._entry = Entry("GET", "/api/exposures", "export_exposures", self._export, query)
+
+    def operations(self) -> list[Operation]:
+        """The operation for the OpenAPI document."""
+        return [self._entry.operation(self._api.dialect)]
+
+    def routes(self) -> list[BaseRoute]:
+        """The route of the API."""
+        return [self._entry.route(self._api)]
+
+    async def _export(self, request: HTTPRequest, context: OperationContext) -> None:
+        if not self._access.may_manage(context.caller):
+            raise Forbidden(
+                f"'{context.caller.name}' may not export what was recorded: it is not listed in `access.managers`"
+            )
+        if self._exports is None:
+            raise no_controller()
+        writer = context.writer
+        async with self._exports.export(dict(request.query_params)) as found, while_connected(request.receive):
+            if isinstance(found, Answer):
+                raise refusal(found)
+            await writer.start_stream({}, found.media_type)
+            context.record.first_byte = None  # it is no model's first token
+            async for piece in found.pieces:
+                await writer.send_chunk(piece)
+            await writer.end_stream(b"")
