@@ -20,15 +20,21 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
 
-# Importing takes long in some tests: those with SDKs share one process; those with vLLM run with the application. So do
-# the long ones of the router: whole experiments, ramps, and the console in a browser.
+# Python keeps what it has compiled, whatever the environment says: a run starts a hundred processes.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Importing takes long in some tests: those with SDKs share one process, and so do the hostile ones; those with vLLM run
+# with the application. So do the long ones of the router: whole experiments, ramps, and the console in a browser.
 CPUS := $(shell nproc)
-SDK_TESTS := tests/router/clients tests/router/hostile
 ENGINE_TESTS := tests/unit/deployments/engine tests/engine
 LONG_TESTS := tests/router/acting tests/router/console tests/router/experiments
+HOSTILE_TESTS := tests/router/hostile
+SDKS := anthropic|azure|databricks|friendli|openai
+SDK_TESTS = tests/router/clients $(filter-out $(addsuffix /%,tests/router/clients $(LONG_TESTS) $(HOSTILE_TESTS)), \
+	$(shell grep -rlE --include '*.py' '^(from|import) ($(SDKS))\b' tests/unit tests/router))
 LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) : 7))) --dist worksteal \
 	tests/unit tests/router --ignore tests/unit/deployments/engine
-FAST = $(LAYER) $(addprefix --ignore ,$(SDK_TESTS) $(LONG_TESTS))
+FAST = $(LAYER) $(addprefix --ignore ,$(SDK_TESTS) $(HOSTILE_TESTS) $(LONG_TESTS))
 
 .PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
 	test-nightly coverage faults soak lint \
@@ -60,7 +66,8 @@ schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its
 test: test-fast test-application  ## set up and run the whole suite
 
 test-fast: $(TESTING)  ## unit and router tests, in parallel: no Ray, no engine
-	@$(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(FAST); status=$$?; wait $$sdks && exit $$status
+	@$(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(BIN)/python -m pytest $(HOSTILE_TESTS) & hostile=$$!; \
+		$(FAST); status=$$?; wait $$sdks || status=1; wait $$hostile || status=1; exit $$status
 
 test-application: $(TESTING)  ## the real application: Ray Serve, vLLM, real weights
 	@$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder tests/launcher \

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from deployments.cli import demo, k8s_command
+from deployments.cli.doctor_command import doctor
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.experiments import commands as experiments
 from deployments.cli.mirror_command import mirror
@@ -252,6 +253,7 @@ def status(
 
 app.command()(traffic)
 app.command()(mirror)
+app.command()(doctor)
 
 
 @app.command()
