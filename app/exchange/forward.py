@@ -32,6 +32,7 @@ from app.errors import (
     Rejected,
     SwitchyardError,
     TimedOut,
+    Unavailable,
     UpstreamError,
 )
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
@@ -155,6 +156,8 @@ class Forwarder:
 
     def _failed(self, name: str, error: UpstreamError) -> None:
         """Reports a failure of the deployment."""
+        if isinstance(error, Unavailable) and not error.is_fault:
+            self.state.unserved.refused(name)
         self.state.health.failed(name, error, self.snapshot)
         if self.observation.exposure is not None:
             self.observation.exposure.failed(name, error)

@@ -14,6 +14,7 @@ from app.routing.admission import AdmissionQueue
 from app.routing.pinned_conversations import PinnedConversations
 from app.routing.recent_keys import RecentKeys
 from app.routing.retry_budget import RetryBudget
+from app.routing.unserved import Unserved
 from app.telemetry.metrics import Telemetry
 
 
@@ -33,5 +34,6 @@ class RouterState:
     recorder: Recorder | None = None
     """Writes requests down, to be replayed."""
     recent_keys: RecentKeys = field(default_factory=RecentKeys)
+    unserved: Unserved = field(default_factory=Unserved)
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
     queues: defaultdict[str, AdmissionQueue] = field(default_factory=lambda: defaultdict(AdmissionQueue))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from app.config.schema import Admission
 from app.errors import Unavailable
+from app.routing.unserved import Unserved
 
 RETRY_AFTER_S = 1.0
 
@@ -28,15 +29,26 @@ class AdmissionQueue:
         return len(self._waiting)
 
     @asynccontextmanager
-    async def slot(self, endpoint: str, limits: Admission | None) -> AsyncIterator[None]:
-        """Holds a slot while the block runs. Raises Unavailable if the queue is full or the wait too long."""
+    async def slot(
+        self, endpoint: str, limits: Admission | None, deployment: str = "", unserved: Unserved | None = None
+    ) -> AsyncIterator[None]:
+        """Holds a slot while the block runs. Raises Unavailable if the queue is full or the wait too long.
+
+        `unserved` hears of a request for `deployment` that has to wait, or is refused.
+        """
         if limits is None:
             yield
             return
         if self.running < limits.max_concurrent and not self._waiting:
             self.running += 1
         else:
-            await self._queue(endpoint, limits)
+            unserved = unserved if unserved is not None else Unserved()
+            try:
+                with unserved.waiting(deployment):
+                    await self._queue(endpoint, limits)
+            except Unavailable:
+                unserved.refused(deployment)
+                raise
         try:
             yield
         finally:

@@ -7,8 +7,8 @@ through `reconfigure`.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import cached_property, partial
 from random import Random, getrandbits
 
@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.access.caller import ConfigViews, names
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.config.base import ConfigError
-from app.config.schema import Config, Cors, parse
+from app.config.schema import Cors
 from app.control_plane import ControlPlane
 from app.dialects.base import JSON, Request
 from app.dialects.json_body import dump
@@ -31,6 +31,7 @@ from app.dialects.registry import DIALECTS
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.handler import Candidates, handle
+from app.exchange.incoming import Incoming, Preparation
 from app.exchange.request import headers_of
 from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
@@ -63,16 +64,18 @@ from app.server.http10 import HTTP10
 from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
 from app.server.overview.api import Health, OverviewApi
+from app.server.replicas.readiness import Readiness
+from app.server.replicas.readiness import document as readiness_document
+from app.server.replicas.running import RunningReplicas
+from app.server.replicas.unserved_demand import UnservedDemand
 from app.server.traffic.api import TrafficApi
 from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
 from app.telemetry.logs import event
 from app.telemetry.metrics import CONTENT_TYPE, Telemetry
 from app.upstream.client import Upstream
-from app.upstream.target import RuntimeEnvironment, targets
+from app.upstream.target import RuntimeEnvironment
 
-_PROBE_TIMEOUT_S = 2.0
-_PROBE_CACHE_S = 1.0
 _log = logging.getLogger("switchyard")
 
 
@@ -102,7 +105,8 @@ class Router:
         what was recorded.
         `clock`: Unix seconds, of what is recorded.
         """
-        self._environment, self._controller = environment, controller
+        self._controller, self._preparation = controller, Preparation(environment)
+        self._one_after_another = asyncio.Lock()
         controller = WatchedController(controller, clock) if controller is not None else None
         self._upstream = Upstream()
         telemetry = Telemetry()
@@ -137,7 +141,8 @@ class Router:
             self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, pins, mirrors
         )
         self.state.recorder = self._recorder = recorder
-        self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
+        running = RunningReplicas(control)
+        self._readiness = Readiness(self._upstream.probe, running)
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
         health = Health(
             self._deployments.open,
@@ -146,7 +151,8 @@ class Router:
         )
         seen, access, keys = self._views, self._access, self.state.recent_keys
         beside = self._snapshots.beside_the_weights
-        self._overview = OverviewApi(seen, telemetry, access, control, controller, health)
+        self._demand = UnservedDemand(self.state.unserved, seen, control)
+        self._overview = OverviewApi(seen, telemetry, access, running, controller, health)
         self._apis = (
             self._management,
             ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys, beside),
@@ -176,21 +182,38 @@ class Router:
     def reconfigure(self, config: object) -> None:
         """Serves by `config` (a Config, or plain data) from the next request on.
 
-        Raises ConfigError on an invalid one; the previous one then stays in force.
+        Raises ConfigError on an invalid one; the previous one then stays in force. A large one takes a while, in which
+        nobody is served: see `apply`.
         """
-        reloads = self.state.telemetry.reloads
+        with self._counted():
+            self._switch(self._preparation.prepare(config))
+
+    async def apply(self, config: object) -> None:
+        """As `reconfigure`, but requests go on: a thread makes everything, and the event loop switches to it.
+
+        Configurations come into force in the order of the calls.
+        """
+        with self._counted():
+            async with self._one_after_another:
+                self._switch(await asyncio.to_thread(self._preparation.prepare, config))
+
+    def _switch(self, incoming: Incoming) -> None:
+        config = incoming.config
+        self._access.reconfigure(config)
+        self._recorder.configure(config)
+        self.state.recent_keys.configure(config.endpoints)
+        self._serve(self._snapshots.configured(config, incoming.targets, incoming.plans))
+        self._management.configured(config, int(time.time() * 1000))
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        telemetry = self.state.telemetry
         try:
-            new = config if isinstance(config, Config) else parse(config)
-            reachable = targets(new, self._environment)
-            self._access.reconfigure(new)
-            self._recorder.configure(new)
-            self.state.recent_keys.configure(new.endpoints)
-            self._serve(self._snapshots.configured(new, reachable))
+            yield
         except ConfigError:
-            reloads.labels("refused").inc()
+            telemetry.configured("refused")
             raise
-        self._management.configured(new, int(time.time() * 1000))
-        reloads.labels("applied").inc()
+        telemetry.configured("applied")
 
     def _stop(self, stops: Sequence[Stop]) -> None:
         """Serves by these stops of the controller's from the next request on."""
@@ -228,6 +251,7 @@ class Router:
             recording,
             self._access.running(),
             self._overview.running(),
+            self._demand.running(),
             monitor_event_loop(self.state.telemetry),
         ):
             yield
@@ -259,30 +283,15 @@ class Router:
         snapshot = self.state.snapshot
         if snapshot is None:
             return JSONResponse({"status": "not configured"}, status_code=503)
-        healthy = await self._all_healthy()
-        endpoints = {
-            name: any(healthy.get(deployment) for deployment, share in endpoint.traffic.items() if share > 0)
-            for name, endpoint in snapshot.config.endpoints.items()
-        }
-        ready = all(endpoints.values())
-        body = {
-            "status": "ready" if ready else "not ready",
-            "endpoints": endpoints,
-            "deployments": healthy,
-            "open_breakers": list(self._deployments.open()),
-        }
+        config, healthy = snapshot.config, await self._all_healthy()
+        asleep = self._readiness.asleep(config)
+        ready, body = readiness_document(config, healthy, asleep, list(self._deployments.open()))
         return JSONResponse(body, status_code=200 if ready else 503)
 
     async def _all_healthy(self) -> Mapping[str, bool]:
-        """The health of every deployment, probed at most once a second."""
-        probed = list(self.state.snapshot.targets.values()) if self.state.snapshot is not None else []
-        probed_at, known = self._readiness
-        if time.monotonic() - probed_at < _PROBE_CACHE_S and all(target.name in known for target in probed):
-            return known
-        answers = await asyncio.gather(*(self._upstream.probe(target, _PROBE_TIMEOUT_S) for target in probed))
-        known = {target.name: answer for target, answer in zip(probed, answers, strict=True)}
-        self._readiness = (time.monotonic(), known)
-        return known
+        """The health of every deployment, at most a second old."""
+        snapshot = self.state.snapshot
+        return await self._readiness.of(snapshot.config, snapshot.targets) if snapshot is not None else {}
 
     @cached_property
     def _document(self) -> bytes:

@@ -111,8 +111,8 @@ def test_every_yaml_example_is_valid(block: Block) -> None:
 
 
 def test_every_make_target_that_a_page_names_exists() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {target for page in LINKED for target in re.findall(r"(?:`|^|\$ )make ([a-z-]+)", page.read_text())}
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {target for page in LINKED for target in re.findall(r"(?:`|^|\$ )make ([a-z0-9-]+)", page.read_text())}
     assert named - targets == set()
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from app.routing.circuit_breaker import FAULTS_IN_A_ROW
 from app.routing.retry_budget import RESERVE, SHARE
@@ -90,6 +90,23 @@ def test_an_open_breaker_is_visible(rig: Rig, client: httpx.Client, caplog: pyte
     counted = client.get("/metrics").text
     labels = 'deployment="green",dialect="openai",endpoint="chat",reason="failover",status="200"'
     assert f"switchyard_requests_total{{{labels}}}" in counted
+
+
+def is_full(body: dict[str, Any]) -> Response:
+    """As Ray Serve rejects what a replica has no room for."""
+    return PlainTextResponse("Request dropped due to backpressure", 503)
+
+
+def test_a_deployment_that_is_full_is_well(rig: Rig, client: httpx.Client) -> None:
+    rig.chat_endpoint(fallback=[])
+    rig.blue.answer = is_full
+    for _ in range(2 * FAULTS_IN_A_ROW):
+        answer = ask(client)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert open_breakers(client) == []
+    assert rig.router.state.unserved.demand()["blue"] >= 1, "to an autoscaler it is demand"
+    assert ask(client, model="green").status_code == 200
+    assert "green" not in rig.router.state.unserved.demand()
 
 
 POISON = "no engine survives this"

@@ -11,7 +11,6 @@ from app.config.base import ConfigError
 from app.config.json_schema import schema
 from app.config.schema import parse
 from app.config.serve_file import check_file, load
-from deployments import draining, haproxy
 from tests.support.processes.project import ROOT
 
 GOOD: dict[str, Any] = {
@@ -166,18 +165,6 @@ def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
 
 def test_the_default_configuration_is_valid() -> None:
     assert check_file(ROOT / "serve_config.yaml") == []
-
-
-def test_the_kubernetes_example_is_valid(tmp_path: Path) -> None:
-    example = yaml.safe_load((ROOT / "k8s/rayservice.yaml").read_text())
-    file = tmp_path / "serve.yaml"
-    file.write_text(example["spec"]["serveConfigV2"])
-    assert check_file(file) == []
-    cluster = example["spec"]["rayClusterConfig"]
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        (container,) = group["template"]["spec"]["containers"]
-        told = {variable["name"]: variable.get("value") for variable in container["env"]}
-        assert told.items() >= {**haproxy.SETTINGS, **draining.SETTINGS}.items()
 
 
 def test_the_committed_schema_is_the_generated_one() -> None:
