@@ -37,7 +37,7 @@ LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) : 7)))
 FAST = $(LAYER) $(addprefix --ignore ,$(SDK_TESTS) $(HOSTILE_TESTS) $(LONG_TESTS))
 
 .PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
-	test-nightly coverage faults soak lint \
+	test-nightly coverage faults cluster soak lint \
 	format bench fields setup lock clean
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
@@ -88,6 +88,9 @@ simulate: $(VENV)/.ready  ## the full tables of the simulations, in docs/; RUNS=
 
 faults: $(VENV)/.ready  ## parts of the application die, hang and change under traffic
 	@$(BIN)/python -m pytest tests/faults
+
+cluster: $(VENV)/.ready  ## the overlay cpu-demo on a pod network of this machine: needs root; its figures go to docs/deploying.md
+	@SWITCHYARD_FIGURES=docs/deploying.md $(BIN)/python -m pytest tests/cluster
 
 soak: $(VENV)/.ready  ## MINUTES of mixed traffic: nothing may fail, and nothing grow
 	@MINUTES=$(or $(MINUTES),30) $(BIN)/python -m pytest tests/faults/soak.py
