@@ -67,14 +67,14 @@ class RouterDeployment:
         )
         self._configured = False
 
-    def reconfigure(self, user_config: dict[str, Any]) -> None:
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Applies `user_config` from the next request on. Serve calls it at the start and on every change.
 
         Raises ConfigError on an invalid one only while there is no previous one: Serve would replace a replica that
         raises, and with it the configuration that works.
         """
         try:
-            self._router.reconfigure(user_config)
+            await self._router.apply(user_config)
             self._configured = True
         except ConfigError as error:
             if not self._configured:

@@ -4,10 +4,11 @@ A `Router` takes its environment; the host of its `app` (uvicorn, a Serve deploy
 through `reconfigure`.
 """
 
+import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import cached_property, partial
 from random import Random, getrandbits
 
@@ -21,7 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.access.caller import ConfigViews
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.config.base import ConfigError
-from app.config.schema import Config, Cors, parse
+from app.config.schema import Cors
 from app.control_plane import ControlPlane
 from app.dialects.base import JSON, Request
 from app.dialects.json_body import dump
@@ -30,6 +31,7 @@ from app.dialects.registry import DIALECTS
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.handler import Candidates, handle
+from app.exchange.incoming import Incoming, Preparation
 from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.snapshot_builder import SnapshotBuilder
@@ -49,6 +51,7 @@ from app.routing.circuit_breaker import Breakers
 from app.routing.pinned_conversations import PinnedConversations
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.callers.api import CallersApi
+from app.server.controller_answers import WatchedController
 from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
 from app.server.events.api import EventsApi
@@ -72,7 +75,7 @@ from app.telemetry.event_loop import monitor_event_loop
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 from app.upstream.client import Upstream
-from app.upstream.target import RuntimeEnvironment, targets
+from app.upstream.target import RuntimeEnvironment
 
 _log = logging.getLogger("switchyard")
 
@@ -104,7 +107,9 @@ class Router:
         what was recorded. `fleet` knows what else there is to scrape.
         `clock`: Unix seconds, of what is recorded.
         """
-        self._environment, self._controller = environment, controller
+        self._controller, self._preparation = controller, Preparation(environment)
+        self._one_after_another = asyncio.Lock()
+        controller = WatchedController(controller, clock) if controller is not None else None
         self._upstream = Upstream()
         telemetry = Telemetry()
         self._access = Access(
@@ -181,21 +186,38 @@ class Router:
     def reconfigure(self, config: object) -> None:
         """Serves by `config` (a Config, or plain data) from the next request on.
 
-        Raises ConfigError on an invalid one; the previous one then stays in force.
+        Raises ConfigError on an invalid one; the previous one then stays in force. A large one takes a while, in which
+        nobody is served: see `apply`.
         """
-        reloads = self.state.telemetry.reloads
+        with self._counted():
+            self._switch(self._preparation.prepare(config))
+
+    async def apply(self, config: object) -> None:
+        """As `reconfigure`, but requests go on: a thread makes everything, and the event loop switches to it.
+
+        Configurations come into force in the order of the calls.
+        """
+        with self._counted():
+            async with self._one_after_another:
+                self._switch(await asyncio.to_thread(self._preparation.prepare, config))
+
+    def _switch(self, incoming: Incoming) -> None:
+        config = incoming.config
+        self._access.reconfigure(config)
+        self._recorder.configure(config)
+        self.state.recent_keys.configure(config.endpoints)
+        self._serve(self._snapshots.configured(config, incoming.targets, incoming.plans))
+        self._management.configured(config, int(time.time() * 1000))
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        telemetry = self.state.telemetry
         try:
-            new = config if isinstance(config, Config) else parse(config)
-            reachable = targets(new, self._environment)
-            self._access.reconfigure(new)
-            self._recorder.configure(new)
-            self.state.recent_keys.configure(new.endpoints)
-            self._serve(self._snapshots.configured(new, reachable))
+            yield
         except ConfigError:
-            reloads.labels("refused").inc()
+            telemetry.configured("refused")
             raise
-        self._management.configured(new, int(time.time() * 1000))
-        reloads.labels("applied").inc()
+        telemetry.configured("applied")
 
     def metrics(self, endpoints: Collection[str] | None) -> bytes:
         """This router's own metrics in Prometheus' text format: all of them, or those of some endpoints."""

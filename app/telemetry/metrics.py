@@ -101,7 +101,20 @@ class Telemetry:
             buckets=_TOKENS,
         )
         self.reloads = Counter("switchyard_config_reloads", "Configurations delivered", ("outcome",), registry=registry)
+        self.last_reload = Gauge(
+            "switchyard_config_last_reload_successful",
+            "1 if the configuration that was delivered last is in force, 0 if it was refused",
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
         self.key_reloads = Counter("switchyard_key_reloads", "Keys files read again", ("outcome",), registry=registry)
+        self.last_key_reload = Gauge(
+            "switchyard_keys_last_reload_successful",
+            "1 if the keys file that was read last is in force, 0 if it was refused",
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
+        self.last_key_reload.set(1)
         self.limits = Counter(
             "switchyard_limited_requests", "Requests over a caller's limit", ("endpoint", "limit"), registry=registry
         )
@@ -198,6 +211,12 @@ class Telemetry:
     def keys_read(self, outcome: str) -> None:
         """Counts a reload of the keys file: ``applied`` or ``refused``."""
         self.key_reloads.labels(outcome).inc()
+        self.last_key_reload.set(int(outcome == "applied"))
+
+    def configured(self, outcome: str) -> None:
+        """Counts a configuration that was delivered: ``applied`` or ``refused``."""
+        self.reloads.labels(outcome).inc()
+        self.last_reload.set(int(outcome == "applied"))
 
     def limited(self, endpoint: str, limit: str) -> None:
         """Counts a request over a limit of ``requests``, ``tokens`` or ``concurrent`` requests."""

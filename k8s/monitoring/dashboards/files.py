@@ -12,4 +12,10 @@ _DASHBOARDS = {"endpoint": endpoint, "engines": engines, "experiments": experime
 def files() -> Mapping[str, str]:
     """File name to JSON."""
     encoder = JSONEncoder(sort_keys=True, indent=2)
-    return {f"{name}.json": encoder.encode(it.dashboard().build()) + "\n" for name, it in _DASHBOARDS.items()}
+    found: dict[str, str] = {}
+    for name, module in _DASHBOARDS.items():
+        board = module.dashboard().build()
+        for number, panel in enumerate(board.panels or [], 1):
+            panel.id_val = number  # links to a panel name it
+        found[f"{name}.json"] = encoder.encode(board) + "\n"
+    return found

@@ -70,8 +70,15 @@ def dashboard() -> Dashboard:
         )
         .with_panel(number("Nodes", COUNT, "Of the Ray cluster.", Query('count(ray_node_cpu_count{instance!=""})', "")))
         .with_row(row("Traffic"))
-        .with_panel(plot("Requests", PER_SECOND, "By endpoint.", rates("switchyard_requests_total", "endpoint")))
-        .with_panel(plot("Errors", PER_SECOND, "By kind.", rates("switchyard_errors_total", "error_type")))
+        .with_panel(plot("Requests by endpoint", PER_SECOND, "", rates("switchyard_requests_total", "endpoint")))
+        .with_panel(
+            plot(
+                "Errors by kind",
+                PER_SECOND,
+                "The page Operating says what each kind means.",
+                rates("switchyard_errors_total", "error_type"),
+            )
+        )
         .with_panel(
             plot(
                 "Tokens generated",
@@ -144,9 +151,9 @@ def dashboard() -> Dashboard:
         )
         .with_panel(
             plot(
-                "Nodes",
+                "CPUs of nodes",
                 COUNT,
-                "CPUs of each node of the Ray cluster.",
+                "Of each node of the Ray cluster.",
                 Query("max by (instance) (ray_node_cpu_count)", "{{instance}}"),
             )
         )

@@ -18,9 +18,9 @@ export function chart() {
   const width = () => Math.max(240, Math.floor(place.clientWidth));
   const resize = new ResizeObserver(() => plot && plot.width !== width() && plot.setSize({ width: width(), height: HEIGHT }));
   resize.observe(place);
-  const scheme = matchMedia("(prefers-color-scheme: dark)");
+  const schemes = ["(prefers-color-scheme: dark)", "(forced-colors: active)"].map((it) => matchMedia(it));
   const repaint = () => shown && build(...shown);
-  scheme.addEventListener("change", repaint);
+  for (const it of schemes) it.addEventListener("change", repaint);
 
   function underlay(u) {
     const { ctx } = u, { left, top, width: w, height: h_ } = u.bbox;
@@ -93,7 +93,7 @@ export function chart() {
     },
     end() {
       resize.disconnect();
-      scheme.removeEventListener("change", repaint);
+      for (const it of schemes) it.removeEventListener("change", repaint);
       plot?.destroy();
     },
   };
