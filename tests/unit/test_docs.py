@@ -15,12 +15,13 @@ from app.config.reference import updated
 from app.config.schema import parse
 from app.errors import SwitchyardError
 from app.experiments.series import METRICS
+from app.internal_api import INTERNAL_KEY_VARIABLE
 from app.server.application import Router
 from app.server.metrics.cluster import CONTROLLER_UP, REPLICAS
 from app.server.metrics.own import GAUGES
 from app.telemetry.metrics import Telemetry
 from app.upstream.target import RuntimeEnvironment
-from deployments import draining, haproxy
+from deployments.kubernetes import environment
 from tests.support.clients.documents import (
     PAGES,
     RUNNABLE,
@@ -192,5 +193,7 @@ def test_operating_lists_every_log_event() -> None:
 
 def test_deploying_lists_the_environment_of_every_node() -> None:
     listed = section(DOCS / "deploying.md", "## Environment of every node")
-    for variable, value in {**haproxy.SETTINGS, **draining.SETTINGS}.items():
-        assert f"| `{variable}` | `{value}` |" in listed
+    drain = {environment.DRAIN: str(environment.WORKER_DRAIN_S)}
+    for variable, value in {**environment.EVERY_NODE, **drain}.items():
+        assert f"| `{variable}` | `{value}`" in listed
+    assert set(first_cells(listed)) == {*environment.EVERY_NODE, *drain, INTERNAL_KEY_VARIABLE}
