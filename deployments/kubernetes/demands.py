@@ -56,13 +56,13 @@ def demands(document: Mapping[str, Any]) -> list[Demand]:
 
 def _of_application(application: Mapping[str, Any]) -> Iterator[Demand]:
     llm = (application.get("args") or {}).get("llm_config")
-    for deployment in application.get("deployments") or ([{"name": "Engine"}] if llm else []):
+    for deployment in application.get("deployments") or ([{"name": "Engine"}] if llm is not None else []):
         settings = {**((llm or {}).get("deployment_config") or {}), **deployment}
         options = settings.get("ray_actor_options") or {}
         own = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus", 0), **(options.get("resources") or {})}
         if "memory" in options:
             own["memory"] = options["memory"]
-        bundles = _merged(_engine_bundles(llm), own) if llm else [own]
+        bundles = _merged(_engine_bundles(llm), own) if llm is not None else [own]
         least, most = _replicas(settings)
         yield Demand(
             application=str(application["name"]),

@@ -1,10 +1,12 @@
 """The pages Experiments and Experiment: the verdict in words first, then what it rests on."""
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from playwright.async_api import Page, expect
@@ -387,6 +389,35 @@ async def test_without_the_controller_it_says_since_when_nothing_moves(compared:
     await expect(page.get_by_text("There is nothing to show until it does.")).to_be_visible()
     compared.controller.absent = False
     await expect(page.locator(".verdict")).to_have_text(SHIP.headline)
+
+
+async def test_a_page_that_opens_without_the_controller_says_since_when_it_is_away(
+    compared: Compared, open_page: OpenPage
+) -> None:
+    page, watch = await open_page(compared.url)
+    watch.expected.append("503")
+    async with httpx.AsyncClient(base_url=compared.url) as client:
+        await client.get("/api/experiments")
+        compared.controller.absent = True
+        refused = (await client.get("/api/experiments")).json()
+    at = refused["answered_at"]
+    assert time.time() - 300 < at <= time.time()
+    assert refused["error"]["message"] == "The controller of experiments cannot be reached"
+    clock = time.strftime("%H:%M:%S", time.gmtime(at))
+    for path in ("/ui#/experiments", EXPERIMENT):
+        await page.goto(path)
+        await expect(page.get_by_text(f"It stands still since {clock}, when it answered last.")).to_be_visible()
+        await expect(page.get_by_text("There is nothing to show until it does.")).to_be_visible()
+    compared.controller.absent = False
+    await expect(page.locator(".verdict")).to_have_text(SHIP.headline)
+
+
+async def test_a_controller_that_never_answered_has_no_such_time(compared: Compared, open_page: OpenPage) -> None:
+    compared.controller.absent = True
+    page, watch = await open_page(compared.url)
+    watch.expected.append("503")
+    await page.goto("/ui#/experiments")
+    await expect(page.get_by_text("It has not answered since this router started.")).to_be_visible()
 
 
 async def test_hostile_texts_stay_text(compared: Compared, open_page: OpenPage) -> None:

@@ -41,7 +41,7 @@ export async function mount(root, context) {
       if (signal?.aborted) return;
       state.due = 0;
       state.missing = error.status === 404 || error.status === 403;
-      state.problem = error.message;
+      state.problem = error;
     }
     draw();
   }
@@ -91,7 +91,7 @@ export async function mount(root, context) {
       root,
       h("p", { class: "crumbs" }, h("a", { href: "#/experiments" }, "Experiments")),
       h("div", { class: "headline" }, h("h1", {}, name), summary ? [stateMark(summary), report ? decision(report) : null] : null),
-      state.problem ? (state.missing ? notice("bad", state.problem) : standstill(state.problem, state.at)) : null,
+      state.problem ? (state.missing ? notice("bad", state.problem.message) : standstill(state.problem, state.at)) : null,
       state.said ? h("p", { class: "said" }, mark("good", state.said)) : null,
       summary === null ? (state.problem ? null : h("p", { class: "hint" }, "Reading …")) : [h("p", { class: "verdict" }, report?.headline ?? summary.headline), report ? report.details.map((it) => h("p", {}, it)) : null, whatNext(summary, report), buttons(summary)],
       report ? evidence(report) : summary ? notice("info", "There is no evidence yet: nothing was recorded for this experiment.") : null,
