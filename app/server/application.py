@@ -66,6 +66,7 @@ from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
 from app.telemetry.logs import event
 from app.telemetry.metrics import CONTENT_TYPE, Telemetry
+from app.telemetry.tracing.tracing import Tracing
 from app.upstream.client import Upstream
 from app.upstream.target import RuntimeEnvironment, targets
 
@@ -123,6 +124,7 @@ class Router:
             if controller is not None
             else None
         )
+        self._tracing = Tracing(telemetry)
         mirrors = Mirrors(Upstream(), ledger, telemetry, is_stopped=self._snapshots.is_stopped)
         recorder = Recorder(ledger.unit, partial(getrandbits, 64), enabled=recordings is not None)
         self._recordings = (
@@ -131,7 +133,15 @@ class Router:
             else None
         )
         self.state = RouterState(
-            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, pins, mirrors
+            self._upstream,
+            telemetry,
+            self._access,
+            self._deployments,
+            random or Random(),
+            ledger,
+            pins,
+            mirrors,
+            self._tracing,
         )
         self.state.recorder = self._recorder = recorder
         self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
@@ -179,8 +189,10 @@ class Router:
         try:
             new = config if isinstance(config, Config) else parse(config)
             reachable = targets(new, self._environment)
+            tracing = self._tracing.check(new.tracing)
             self._access.reconfigure(new)
             self._recorder.configure(new)
+            self._tracing.configure(tracing)
             self.state.recent_keys.configure(new.endpoints)
             self._serve(self._snapshots.configured(new, reachable))
         except ConfigError:
@@ -225,6 +237,7 @@ class Router:
             recording,
             self._access.running(),
             self._overview.running(),
+            self._tracing.running(),
             monitor_event_loop(self.state.telemetry),
         ):
             yield
