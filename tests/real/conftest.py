@@ -135,7 +135,7 @@ _HERE = Path(__file__).parent
 _BESIDE_OTHERS = ("test_docs.py", "test_experiments.py", "test_acting.py")
 """Their tests run alone, last long, and wait more than they compute."""
 
-_APART = 4
+_APART = 12
 """So many files stand between them: those that are next must not wait for them on every worker."""
 
 
