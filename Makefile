@@ -23,8 +23,8 @@ COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-e
 # Python keeps what it has compiled, whatever the environment says: a run starts a hundred processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Importing takes long in some tests: those with SDKs share one process, and so do the hostile ones; those with vLLM run
-# with the application. So do the long ones of the router: whole experiments, ramps, and the console in a browser.
+# Importing takes long in some tests: those with SDKs share one process, so do the hostile ones, and those with vLLM,
+# beside the application. With it run the long ones of the router: whole experiments, ramps, the console in a browser.
 CPUS := $(shell nproc)
 ENGINE_TESTS := tests/unit/deployments/engine tests/engine
 LONG_TESTS := tests/router/acting tests/router/console tests/router/experiments
@@ -70,8 +70,9 @@ test-fast: $(TESTING)  ## unit and router tests, in parallel: no Ray, no engine
 		$(FAST); status=$$?; wait $$sdks || status=1; wait $$hostile || status=1; exit $$status
 
 test-application: $(TESTING)  ## the real application: Ray Serve, vLLM, real weights
-	@$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder tests/launcher \
-		$(LONG_TESTS) $(ENGINE_TESTS) tests/real
+	@$(BIN)/python -m pytest $(ENGINE_TESTS) & engine=$$!; \
+		$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder \
+		tests/launcher $(LONG_TESTS) tests/real; status=$$?; wait $$engine || status=1; exit $$status
 
 coverage: $(TESTING)  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
 	@$(LAYER) --cov --cov-report=term

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from ray import serve
 from ray.serve import Application
 from ray.serve._private.config import DeploymentConfig
+from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY, RAY_SERVE_HAPROXY_METRICS_PORT
 from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -28,6 +29,7 @@ from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment
 from deployments.control_plane import ServeControl
 from deployments.draining import GRACE_S
+from deployments.fleet import ServeFleet
 
 _log = logging.getLogger("switchyard")
 
@@ -54,9 +56,11 @@ class RouterDeployment:
             several_routers=_has_siblings(replica._deployment_config),
         )
         controller = HttpController(environment)
+        control = ServeControl(replica.app_name, replica.deployment)
         self._router = Router(
             environment,
-            control=ServeControl(replica.app_name, replica.deployment),
+            control=control,
+            fleet=ServeFleet(control.call, RAY_SERVE_HAPROXY_METRICS_PORT if RAY_SERVE_ENABLE_HA_PROXY else None),
             controller=controller,
             recordings=controller,
             exports=controller,
@@ -79,6 +83,10 @@ class RouterDeployment:
                 "Configuration rejected, keeping the previous one",
                 extra=event("config_rejected", problems=error.problems),
             )
+
+    def metrics_of(self, endpoints: list[str] | None) -> bytes:
+        """This replica's own metrics: `deployments.fleet` calls it from other replicas, by its name."""
+        return self._router.metrics(endpoints)
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """The application that the replica serves."""

@@ -88,7 +88,11 @@ class Forwarder:
         except DeadlinePassed:
             raise
         except UpstreamError as error:
-            if self.writer.started or not budget.take():
+            if self.writer.started:
+                raise
+            retried = "withheld" if not budget.take() else "same" if fallback == primary else "other"
+            self.state.telemetry.routing.retried(assignment.endpoint, primary, error.kind, retried)
+            if retried == "withheld":
                 raise
             self._log_retry(primary, fallback, error)
             if fallback == primary:
@@ -121,6 +125,7 @@ class Forwarder:
         record.attempts += 1
         if name != assignment.deployment:
             record.reason = "failover"
+            self.state.telemetry.routing.fell_back(assignment.endpoint, assignment.deployment, name)
         try:
             with self.state.telemetry.working(record):
                 await self._serve(self.snapshot.targets[name])

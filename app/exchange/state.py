@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from app.access.guard import Access
@@ -36,4 +37,7 @@ class RouterState:
     recent_keys: RecentKeys = field(default_factory=RecentKeys)
     unserved: Unserved = field(default_factory=Unserved)
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
-    queues: defaultdict[str, AdmissionQueue] = field(default_factory=lambda: defaultdict(AdmissionQueue))
+    queues: defaultdict[str, AdmissionQueue] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.queues = defaultdict(partial(AdmissionQueue, self.telemetry.routing))

@@ -7,7 +7,7 @@ through `reconfigure`.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import cached_property, partial
 from random import Random, getrandbits
@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.access.caller import ConfigViews, names
+from app.access.caller import ConfigViews
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.config.base import ConfigError
 from app.config.schema import Cors
@@ -32,7 +32,6 @@ from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.handler import Candidates, handle
 from app.exchange.incoming import Incoming, Preparation
-from app.exchange.request import headers_of
 from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.snapshot_builder import SnapshotBuilder
@@ -57,10 +56,13 @@ from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
 from app.server.events.api import EventsApi
 from app.server.events.feed import EventFeed
-from app.server.experiment_metrics import ExperimentMetrics
 from app.server.experiments_api import ExperimentsApi
 from app.server.export_api import ExportApi
 from app.server.http10 import HTTP10
+from app.server.metrics.api import MetricsApi
+from app.server.metrics.cluster import ClusterMetrics
+from app.server.metrics.fleet import FleetSource, KnownFleet
+from app.server.metrics.own import present_state
 from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
 from app.server.overview.api import Health, OverviewApi
@@ -69,10 +71,9 @@ from app.server.replicas.readiness import document as readiness_document
 from app.server.replicas.running import RunningReplicas
 from app.server.replicas.unserved_demand import UnservedDemand
 from app.server.traffic.api import TrafficApi
-from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
 from app.telemetry.logs import event
-from app.telemetry.metrics import CONTENT_TYPE, Telemetry
+from app.telemetry.metrics import Telemetry
 from app.upstream.client import Upstream
 from app.upstream.target import RuntimeEnvironment
 
@@ -91,6 +92,7 @@ class Router:
         *,
         random: Random | None = None,
         control: ControlPlane | None = None,
+        fleet: FleetSource | None = None,
         controller: ControllerClient | None = None,
         recordings: RecordingClient | None = None,
         exports: ExportClient | None = None,
@@ -102,7 +104,7 @@ class Router:
         """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
         runs. `recordings` keeps recordings of requests, in files of `recording_file_s` seconds. `exports` gives
-        what was recorded.
+        what was recorded. `fleet` knows what else there is to scrape.
         `clock`: Unix seconds, of what is recorded.
         """
         self._controller, self._preparation = controller, Preparation(environment)
@@ -163,7 +165,9 @@ class Router:
             ExportApi(seen, telemetry, access, exports),
             CallersApi(seen, telemetry, access),
         )
-        self._experiment_metrics = ExperimentMetrics(controller)
+        known = KnownFleet(fleet) if fleet is not None else None
+        cluster = ClusterMetrics(controller, known)
+        self._metrics = MetricsApi(self.metrics, lambda: self.state.snapshot, telemetry, access, cluster, known)
         endpoints = route_apps(self._exchange)
         starlette = Starlette(
             routes=[
@@ -215,6 +219,13 @@ class Router:
             raise
         telemetry.configured("applied")
 
+    def metrics(self, endpoints: Collection[str] | None) -> bytes:
+        """This router's own metrics in Prometheus' text format: all of them, or those of some endpoints."""
+        counted = self.state.telemetry.expose(endpoints)
+        if self.state.snapshot is None:
+            return counted
+        return counted + present_state(self.state.snapshot, self.state.queues, endpoints)
+
     def _stop(self, stops: Sequence[Stop]) -> None:
         """Serves by these stops of the controller's from the next request on."""
         if (snapshot := self._snapshots.stopped(stops)) is not None:
@@ -265,13 +276,11 @@ class Router:
         return [
             Path("/health", self._health, methods=["GET"]),
             Path("/ready", self._ready, methods=["GET"]),
-            Path("/metrics", self._metrics, methods=["GET"]),
+            *self._metrics.routes(),
             Path("/openapi.json", self._openapi, methods=["GET"]),
             Path("/docs", api_page.page, methods=["GET"], name="docs"),
             Path("/ui", pages.page, methods=["GET"], name="console"),
             Path("/ui/sign-in", pages.sign_in, methods=["GET"], name="console_sign_in"),
-            Path("/tgi/metrics", self._tgi_metrics, methods=["GET"]),
-            Path("/tgi/{endpoint}/metrics", self._tgi_metrics, methods=["GET"]),
         ]
 
     async def _health(self, request: HTTPRequest) -> Response:
@@ -307,27 +316,6 @@ class Router:
     async def _openapi(self, request: HTTPRequest) -> Response:
         """The OpenAPI document. It is open: it describes the code alone and names no endpoint."""
         return Response(self._document, media_type=JSON)
-
-    async def _metrics(self, request: HTTPRequest) -> Response:
-        """Metrics of all endpoints, or of the reader's if the configuration restricts them."""
-        views, snapshot = self._views(), self.state.snapshot
-        reader = await self._access.reader(headers_of(request.scope))
-        visible = None if views is None or reader.endpoints is None else names(views.of(reader))
-        own = self.state.telemetry.expose(visible)
-        experiments = b""
-        if snapshot is not None:
-            experiments = await self._experiment_metrics.expose(snapshot.config, snapshot.plans, visible)
-        return Response(own + experiments, media_type=CONTENT_TYPE)
-
-    async def _tgi_metrics(self, request: HTTPRequest) -> Response:
-        """One endpoint's metrics under TGI's names; without a name, the default endpoint's."""
-        views = self._views()
-        reader = await self._access.reader(headers_of(request.scope))
-        endpoint = request.path_params.get("endpoint") or (views.config.defaults.get("completions") if views else None)
-        if views is None or endpoint not in views.config.endpoints:
-            raise HTTPException(404)
-        views.require_access(reader, endpoint)
-        return Response(tgi_metrics.exposition(self.state.telemetry.of([endpoint])), media_type=CONTENT_TYPE)
 
 
 async def _not_found(request: HTTPRequest, raised: Exception) -> Response:

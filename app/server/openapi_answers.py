@@ -139,6 +139,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "health": _object(status=_TEXT),
         "ready": _object(status=_TEXT),
         "openapi": _object(openapi=_TEXT, paths=_OBJECT),
+        "metrics_targets": _list(_object(targets=_list(_TEXT), labels=_OBJECT)),
     },
 }
 
@@ -146,6 +147,9 @@ _TEXTS = frozenset(
     {
         ("databricks", "export_metrics"),
         ("switchyard", "metrics"),
+        ("switchyard", "metrics_cluster"),
+        ("switchyard", "metrics_proxy"),
+        ("switchyard", "metrics_replica"),
         ("switchyard", "tgi_metrics"),
         ("tgi", "alive"),
         ("tgi", "health"),

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from app.telemetry.access_log import Record, log_request
 from app.telemetry.caller_use import CallerUse
+from app.telemetry.routing_metrics import RoutingMetrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LABELS = ("endpoint", "deployment", "dialect", "status")
@@ -28,6 +29,8 @@ _DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 
 _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+_SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.999)
+"""Above the last: nothing is left."""
 
 _MAX_OBSERVED = 2**63
 """JSON integers are unbounded: a client may request more tokens than a histogram's float can hold."""
@@ -115,6 +118,13 @@ class Telemetry:
         self.limits = Counter(
             "switchyard_limited_requests", "Requests over a caller's limit", ("endpoint", "limit"), registry=registry
         )
+        self.limit_shares = Histogram(
+            "switchyard_limit_used_ratio",
+            "How much of a caller's limit is used, this request included: 1 is all of it",
+            ("endpoint", "limit"),
+            registry=registry,
+            buckets=_SHARES,
+        )
         self.store_failures = Counter(
             "switchyard_limit_store_failures", "Times that the store of limits did not answer", registry=registry
         )
@@ -171,6 +181,7 @@ class Telemetry:
             ("endpoint", "cause"),
             registry=registry,
         )
+        self.routing = RoutingMetrics(registry)
         self.caller_use = CallerUse()
         self.mirrored_requests = Counter(
             "switchyard_mirrored_requests",
@@ -210,6 +221,10 @@ class Telemetry:
     def limited(self, endpoint: str, limit: str) -> None:
         """Counts a request over a limit of ``requests``, ``tokens`` or ``concurrent`` requests."""
         self.limits.labels(endpoint, limit).inc()
+
+    def limit_used(self, endpoint: str, limit: str, share: float) -> None:
+        """How much of a caller's limit is used, as a request finds it."""
+        self._child(self.limit_shares, endpoint, limit).observe(share)
 
     def store_failed(self) -> None:
         """Counts a failure of the limit store."""
