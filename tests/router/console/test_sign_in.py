@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
-from tests.support.clients.browser import Watch, accessibility_problems, overflow
+from tests.support.clients.browser import Watch, accessibility_problems, overflow, screenshot
 from tests.support.clients.sign_in_provider import CLIENT, SignInProvider
 from tests.support.processes.oidc_provider import AUDIENCE, rsa_key
 from tests.support.processes.servers import ServerPool
@@ -51,6 +51,16 @@ async def sign_in(page: Page) -> None:
     await page.get_by_role("link", name="Continue as alice").click()
 
 
+async def screenshot_of_dialog(page: Page) -> None:
+    """With an issuer's name in place of the test's address."""
+    await page.get_by_role("button", name="Sign in with 127.0.0.1").evaluate(
+        "(it) => (it.textContent = 'Sign in with id.example.com')"
+    )
+    await screenshot(page, "console-sign-in-issuer", whole=False)
+    await page.reload()
+    await expect(page.get_by_role("button", name="Sign in with 127.0.0.1")).to_be_focused()
+
+
 async def refused(page: Page, words: str) -> None:
     """The dialog says so, and nobody is signed in."""
     await expect(page.get_by_role("dialog").get_by_role("alert").first).to_contain_text(words)
@@ -64,6 +74,7 @@ async def test_one_signs_in_with_the_issuer_and_comes_back_to_the_same_page(
     page, _ = await opened(open_page, rig, issuer)
     await expect(page.get_by_role("button", name="Sign in with 127.0.0.1")).to_be_focused()
     assert await accessibility_problems(page) == []
+    await screenshot_of_dialog(page)
     await page.set_viewport_size({"width": 360, "height": 740})
     assert await overflow(page) == 0
     await sign_in(page)
