@@ -437,6 +437,16 @@ async def test_a_controller_that_never_answered_has_no_such_time(compared: Compa
     await expect(page.get_by_text("It has not answered since this router started.")).to_be_visible()
 
 
+async def test_pages_that_need_no_controller_work_without_it(compared: Compared, open_page: OpenPage) -> None:
+    compared.controller.absent = True
+    page = await opened(open_page, compared, "/ui#/playground")
+    await expect(page.get_by_role("button", name="Run")).to_be_enabled()
+    await page.goto("/ui#/keys")
+    await expect(page.get_by_role("article", name="chat")).to_contain_text("No limits.")
+    await page.goto("/ui#/traffic")
+    await expect(page.get_by_role("region", name="chat", exact=True)).to_contain_text("No requests in this time.")
+
+
 async def test_hostile_texts_stay_text(compared: Compared, open_page: OpenPage) -> None:
     compared.tell(msgspec.structs.replace(SHIP, headline=HOSTILE, next=HOSTILE, warnings=[HOSTILE]))
     plan = {"endpoint": "chat", "generation": 9, "weights": {HOSTILE: 100}, "reason": HOSTILE}
