@@ -116,6 +116,18 @@ async def test_an_expired_sign_in_is_asked_for_again(rig: Rig, issuer: SignInPro
     await expect(page.get_by_role("button", name="Sign in with 127.0.0.1")).to_be_enabled()
 
 
+async def test_a_browser_whose_clock_is_wrong_is_signed_in_for_as_long(
+    rig: Rig, issuer: SignInProvider, open_page: OpenPage
+) -> None:
+    page, _ = await opened(open_page, rig, issuer)
+    await page.clock.install(time="2040-01-01T00:00:00Z")
+    await sign_in(page)
+    await expect(page.get_by_text("You are alice.")).to_be_visible()
+    await page.clock.run_for(590_000)
+    await expect(page.get_by_text("You are alice.")).to_be_visible()
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+
+
 async def test_a_sign_in_that_was_not_begun_here_sends_nothing(
     rig: Rig, issuer: SignInProvider, open_page: OpenPage
 ) -> None:
