@@ -221,7 +221,7 @@ def weights_for_all(manifests: list[Manifest]) -> Iterator[str]:
             yield f"{pod.where}: weights where no engine is, or the other way round"
         elif mount is not None and not mount.get("readOnly"):
             yield f"{pod.where}: may write the weights"
-    script = next(it for it in manifests if it["kind"] == "ConfigMap")["data"]["fetch.sh"]
+    script = next(it["data"]["fetch.sh"] for it in manifests if "fetch.sh" in it.get("data", {}))
     if MODELS not in script:
         yield "nothing fetches weights"
     job = next(pod for pod in pods(manifests) if pod.where.startswith("Job"))

@@ -32,7 +32,7 @@ def test_strangers_reach_the_routers_ingress_and_nothing_else(overlay: str) -> N
         assert reached(manifests, labels, OPERATOR, namespace=STRANGE) == ({8265} if where == "head" else {8000})
         assert reached(manifests, labels, RAY) == {ALL, *expected}
         if overlay == "gpu":
-            assert reached(manifests, labels, PROMETHEUS, namespace=STRANGE) == {8080, 9101, *expected}
+            assert reached(manifests, labels, PROMETHEUS, namespace=STRANGE) == {8080, *expected}
     assert reached(manifests, REDIS, RAY) == {6379}
     assert reached(manifests, REDIS, OTHER) == set()
     assert reached(manifests, REDIS, RAY, namespace=STRANGE) == set()

@@ -87,7 +87,7 @@ def variable(service: Manifest, name: str) -> Any:
             lambda it: group(it, "cpu")["template"]["spec"]["volumes"].pop(0),
             "no volume",
         ),
-        (policies.ports_to_scrape, lambda it: worker(it)["ports"].pop(), "no port haproxy-metrics"),
+        (policies.ports_to_scrape, lambda it: worker(it)["ports"].pop(), "no port metrics"),
         (
             policies.weights_for_all,
             lambda it: worker(it)["volumeMounts"][0].update(mountPath="/models"),
