@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from app.config.base import ConfigError
-from app.config.serve_file import load_document
+from app.config.serve_file import host_of, load_document
+from app.config.urls import is_loopback
 from deployments.haproxy import cluster_settings
 from deployments.kubernetes.demands import Bundle, Demand, demands
 from deployments.kubernetes.generated import group_of
@@ -33,6 +34,9 @@ def problems(service: Mapping[str, Any]) -> list[str]:
         return [f"serveConfigV2: {problem}" for problem in error.problems]
     cluster = service["spec"]["rayClusterConfig"]
     offered = groups(cluster)
+    if is_loopback(host_of(document)):
+        fix = "set http_options.host to 0.0.0.0"
+        return [f"serveConfigV2: Serve listens on {host_of(document)}, which nobody outside the pod reaches; {fix}"]
     return [*_misfits(demands(document), offered, _head_cpus(cluster)), *_small_settings(cluster, offered)]
 
 

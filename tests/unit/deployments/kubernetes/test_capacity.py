@@ -112,6 +112,7 @@ def test_a_deployment_that_may_take_a_gpus_place_is_found() -> None:
     ("served", "said"),
     [
         (SERVED.replace("llama: 100", "llama: 99"), "serveConfigV2: applications[0].deployments[0].user_config."),
+        (SERVED.replace("0.0.0.0", "127.0.0.1"), "listens on 127.0.0.1, which nobody outside the pod reaches"),
         ("a: [", "serveConfigV2: not YAML"),
         ("", "serveConfigV2: (top level): expected a mapping"),
     ],
