@@ -1,5 +1,6 @@
 """What manifests must keep for streams, secrets and strangers. Each policy yields its problems."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -188,6 +189,16 @@ def resolved_references(manifests: list[Manifest]) -> Iterator[str]:
                     yield f"{pod.where}: no {kind} {name}"
 
 
+def expanded_variables(manifests: list[Manifest]) -> Iterator[str]:
+    """A value's $(NAME) is expanded only if NAME stands before it."""
+    for pod in pods(manifests):
+        seen: set[str] = set()
+        for variable in pod.main.get("env", []):
+            for name in set(re.findall(r"\$\((\w+)\)", variable.get("value", ""))) - seen:
+                yield f"{pod.where}: {variable['name']} stands before {name}"
+            seen.add(variable["name"])
+
+
 def ports_to_scrape(manifests: list[Manifest]) -> Iterator[str]:
     """Every port that a PodMonitor names is one of every pod's."""
     for monitor in (it for it in manifests if it["kind"] == "PodMonitor"):
@@ -268,6 +279,7 @@ POLICIES: tuple[Policy, ...] = (
     honest_probes,
     budgets_that_let_go,
     resolved_references,
+    expanded_variables,
     ports_to_scrape,
     open_ways_in,
     weights_for_all,
