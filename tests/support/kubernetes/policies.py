@@ -117,16 +117,18 @@ def scales_from_zero(manifests: list[Manifest]) -> Iterator[str]:
 
 
 def head_without_work(manifests: list[Manifest]) -> Iterator[str]:
-    """The head schedules, and nothing else; not on a node that may vanish, and not in the clients' Service."""
+    """The head schedules, and nothing else; not in the clients' Service, nor, like Redis, on a node that may vanish."""
     spec = ray_service(manifests)["spec"]
     head = spec["rayClusterConfig"]["headGroupSpec"]
     if head["rayStartParams"].get("num-cpus") != "0":
         yield "head: replicas may land on it"
     if not spec.get("excludeHeadPodFromServeSvc"):
         yield "head: takes clients' requests"
-    terms = head["template"]["spec"].get("affinity", {}).get("nodeAffinity", {})
-    if "requiredDuringSchedulingIgnoredDuringExecution" not in terms:
-        yield "head: may be on a spot node"
+    for pod in pods(manifests):
+        terms = pod.spec.get("affinity", {}).get("nodeAffinity", {})
+        permanent = "requiredDuringSchedulingIgnoredDuringExecution" in terms
+        if not permanent and (pod.where == "head" or pod.where.startswith("StatefulSet")):
+            yield f"{pod.where}: may be on a spot node"
 
 
 def survives_its_head(manifests: list[Manifest]) -> Iterator[str]:
