@@ -94,7 +94,7 @@ class Context(Protocol):
 def replicas_needed(ctx: Context) -> tuple[int, dict[str, Any]]:
     """The policy: how many replicas the deployment needs, and what it remembers."""
     now = ctx.current_time or 0.0
-    load, target = load_of(ctx), float(ctx.config.target_ongoing_requests)
+    load, target = load_of(ctx), float(ctx.config.get_target_ongoing_requests())
     known = ctx.policy_state.get("learned")
     learned = learn(Learned(*known) if known is not None else None, load.replicas, target, now)
     state = {"learned": tuple(learned)} if learned is not None else {}

@@ -191,7 +191,7 @@ class FakeContext:
     total_running_requests: float = 0.0
     total_queued_requests: float = 0.0
     current_time: float | None = 1000.0
-    config: Any = field(default_factory=lambda: SimpleNamespace(target_ongoing_requests=TARGET))
+    config: Any = field(default_factory=lambda: SimpleNamespace(get_target_ongoing_requests=lambda: TARGET))
     policy_state: dict[str, Any] = field(default_factory=dict)
 
 
