@@ -21,6 +21,11 @@ from app.telemetry.logs import event
 _log = logging.getLogger("switchyard")
 
 REPLICAS = "switchyard_replicas"
+CONTROLLER_UP = "switchyard_experiments_controller_up"
+_HELP = {
+    REPLICAS: "Replicas of each application, by state",
+    CONTROLLER_UP: "1 if the controller of experiments answered when it was asked last, 0 if not",
+}
 
 FRESH_S = 5.0
 """How long an answer is used again: several scrapers ask once."""
@@ -45,6 +50,7 @@ class ClusterMetrics:
         self._controller, self._fleet, self._clock = controller, fleet, clock
         self._series: list[Series] = []
         self._fetched_at = self._tried_at = float("-inf")
+        self._up: list[Series] = []
 
     async def expose(self, config: Config, endpoints: Collection[str] | None) -> bytes:
         """In Prometheus' text format: everything, or the experiments of some endpoints."""
@@ -52,10 +58,10 @@ class ClusterMetrics:
         if running or any(it.mirror is not None for it in config.endpoints.values()):
             await self._refresh()
         else:
-            self._series = []
+            self._series, self._up = [], []
         if endpoints is not None:
             return generate_latest(_Families(it for it in self._series if it.labels["endpoint"] in endpoints))
-        return generate_latest(_Families([*self._series, *await self._replicas()]))
+        return generate_latest(_Families([*self._series, *self._up, *await self._replicas()]))
 
     async def _replicas(self) -> list[Series]:
         if self._fleet is None:
@@ -78,7 +84,9 @@ class ClusterMetrics:
             async with asyncio.timeout(PATIENCE_S):
                 answer = await ask(self._controller, "GET", "/series")
             self._series, self._fetched_at = msgspec.json.decode(answer.body, type=list[Series]), self._clock()
+            self._up = [Series(CONTROLLER_UP, {}, 1.0)]
         except (SwitchyardError, TimeoutError) as error:
+            self._up = [Series(CONTROLLER_UP, {}, 0.0)] if self._controller is not None else []
             if self._clock() - self._fetched_at >= STALE_S:
                 self._series = []
             _log.warning(
@@ -95,7 +103,7 @@ class _Families(Collector):
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
         for it in self._samples:
-            help = METRICS.get(it.metric, "Replicas of each application, by state")
+            help = METRICS.get(it.metric) or _HELP[it.metric]
             family = families.setdefault(it.metric, Metric(it.metric, help, "gauge"))
             family.add_sample(it.metric, it.labels, it.value)
         yield from families.values()
