@@ -66,8 +66,8 @@ class SimpleNamespaceId:
 
 
 def fleet_of(running: Any, proxy_port: int | None = 9101) -> ServeFleet:
-    async def call(function: Callable[[Any], Any]) -> Any:
-        return cloudpickle.loads(cloudpickle.dumps(function))(running)
+    async def call(function: Callable[..., Any], *arguments: Any) -> Any:
+        return cloudpickle.loads(cloudpickle.dumps(function))(running, *arguments)
 
     return ServeFleet(call, proxy_port)
 
@@ -115,6 +115,25 @@ async def test_failures_are_ours(failure: Exception, error: type[SwitchyardError
     await fleet.fleet()
     with pytest.raises(error, match="r1"):
         await fleet.replica_metrics("r1", None)
+
+
+async def test_one_that_ends_after_it_was_listed_is_not_found() -> None:
+    running = controller(router=[replica("r1", State.RUNNING, Actor())])
+    fleet = fleet_of(running)
+    await fleet.fleet()
+    running.deployment_state_manager._deployment_states.clear()
+    with pytest.raises(NotFound, match="r1"):
+        await fleet.replica_metrics("r1", None)
+
+
+async def test_a_replica_that_was_asked_is_reached_without_the_controller() -> None:
+    running = controller(router=[replica("r1", State.RUNNING, Actor())])
+    fleet = fleet_of(running)
+    await fleet.fleet()
+    await fleet.replica_metrics("r1", None)
+    await fleet.fleet()
+    running.deployment_state_manager = None
+    assert await fleet.replica_metrics("r1", None) == b"of None"
 
 
 async def test_a_replica_that_was_never_listed_is_not_found() -> None:
