@@ -5,6 +5,7 @@ queue is full answers a scrape with 503 as it does any other request, and one th
 after some seconds and finishes its streams for up to an hour. Both were tried: the actor answers all the same.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -12,7 +13,8 @@ import aiohttp
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from app.errors import Broken, NotFound, TimedOut, Unavailable
-from app.server.metrics.fleet import Fleet, Replica
+from app.server.metrics.fleet import REPLICA_TIMEOUT_S, Fleet, Replica
+from app.server.metrics.prepared import AGAIN_S
 
 CallController = Callable[..., Awaitable[Any]]
 """Runs a function, which gets the Serve controller, in it: `ServeControl.call`."""
@@ -47,14 +49,18 @@ class ServeFleet:
             self._actors[replica] = actor
         wanted = None if endpoints is None else list(endpoints)
         try:
-            found: bytes = await actor.__ray_call__.remote(_read_function(), wanted)
+            async with asyncio.timeout(REPLICA_TIMEOUT_S):
+                while (found := await actor.__ray_call__.remote(_read_function(), wanted)) is None:
+                    await asyncio.sleep(AGAIN_S)  # noqa: ASYNC110  it is made in another process
+            return bytes(found)
+        except TimeoutError as error:
+            raise TimedOut(f"The replica {replica} did not give its metrics in time") from error
         except ActorUnavailableError as error:
             raise Unavailable(f"The replica {replica} cannot be reached at the moment") from error
         except RayActorError as error:
             raise _ended(replica) from error
         except RayError as error:
             raise Broken(f"The replica {replica} failed to give its metrics; its log says why") from error
-        return found
 
     async def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -114,15 +120,15 @@ def _find_function() -> Callable[[Any, str], Any]:
     return found
 
 
-def _read_function() -> Callable[[Any, list[str] | None], bytes]:
-    """As `_list_function`, for a replica of any application."""
+def _read_function() -> Callable[[Any, list[str] | None], bytes | None]:
+    """As `_list_function`, for a replica of any application. The answer None says: ask again."""
 
-    def read(replica: Any, endpoints: list[str] | None) -> bytes:
+    def read(replica: Any, endpoints: list[str] | None) -> bytes | None:
         from ray import serve
 
         served = serve.get_replica_context().servable_object
         if hasattr(served, "metrics_of"):  # the router
-            own: bytes = served.metrics_of(endpoints)
+            own: bytes | None = served.metrics_of(endpoints)
             return own
         # An engine's are vLLM's, the registry of which is the process's.
         from prometheus_client import generate_latest

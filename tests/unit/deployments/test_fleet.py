@@ -30,14 +30,18 @@ class State(Enum):
 class Actor:
     """What a replica's actor handle does here: it runs a function, or fails."""
 
-    def __init__(self, failure: Exception | None = None) -> None:
-        self._failure = failure
+    def __init__(self, failure: Exception | None = None, *, not_yet: int = 0) -> None:
+        """The first `not_yet` times it has nothing."""
+        self._failure, self._not_yet = failure, not_yet
         self.__ray_call__ = SimpleNamespace(remote=self._run)
 
-    async def _run(self, function: Callable[..., Any], endpoints: list[str] | None) -> bytes:
+    async def _run(self, function: Callable[..., Any], endpoints: list[str] | None) -> bytes | None:
         if self._failure is not None:
             raise self._failure
         cloudpickle.dumps(function)
+        if self._not_yet > 0:
+            self._not_yet -= 1
+            return None
         return f"of {endpoints}".encode()
 
 
@@ -115,6 +119,12 @@ async def test_failures_are_ours(failure: Exception, error: type[SwitchyardError
     await fleet.fleet()
     with pytest.raises(error, match="r1"):
         await fleet.replica_metrics("r1", None)
+
+
+async def test_a_router_that_is_still_making_them_is_asked_again() -> None:
+    fleet = fleet_of(controller(router=[replica("r1", State.RUNNING, Actor(not_yet=2))]))
+    await fleet.fleet()
+    assert await fleet.replica_metrics("r1", None) == b"of None"
 
 
 async def test_one_that_ends_after_it_was_listed_is_not_found() -> None:
