@@ -50,8 +50,8 @@ class ServeFleet:
         wanted = None if endpoints is None else list(endpoints)
         try:
             async with asyncio.timeout(REPLICA_TIMEOUT_S):
-                while (found := await actor.__ray_call__.remote(_read_function(), wanted)) is None:
-                    await asyncio.sleep(AGAIN_S)  # noqa: ASYNC110  it is made in another process
+                while (found := await actor.__ray_call__.remote(_read_function(), wanted)) is None:  # noqa: ASYNC110
+                    await asyncio.sleep(AGAIN_S)
             return bytes(found)
         except TimeoutError as error:
             raise TimedOut(f"The replica {replica} did not give its metrics in time") from error
