@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,7 +38,7 @@ from app.errors import (
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
 from app.exchange.deployment_names import DeploymentNames
 from app.exchange.engine_params import check_engine_params
-from app.exchange.failures import StreamAborted
+from app.exchange.failures import CLIENT_GONE, StreamAborted
 from app.exchange.observation import Observation
 from app.exchange.request import unsatisfiable
 from app.exchange.response import ResponseWriter
@@ -46,6 +46,7 @@ from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.routing.traffic import Assignment
 from app.telemetry.logs import event, where
+from app.telemetry.tracing.request import RequestSpan, Trace
 from app.upstream.client import OnHead
 from app.upstream.target import Target
 
@@ -84,7 +85,7 @@ class Forwarder:
         if self.observation.exposure is not None and primary != assignment.deployment:
             self.observation.exposure.diverted()
         try:
-            await self._attempt(primary, assignment)
+            await self._call(primary, assignment)
         except DeadlinePassed:
             raise
         except UpstreamError as error:
@@ -97,7 +98,7 @@ class Forwarder:
             self._log_retry(primary, fallback, error)
             if fallback == primary:
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
-            await self._attempt(fallback, assignment)
+            await self._call(fallback, assignment)
 
     def _log_retry(self, deployment: str, fallback: str, error: UpstreamError) -> None:
         record = self.writer.record
@@ -118,9 +119,32 @@ class Forwarder:
         first, *others = self.state.health.order(candidates, self.snapshot)
         return first, (others or [first])[0]
 
-    async def _attempt(self, name: str, assignment: Assignment) -> None:
+    def _call(self, name: str, assignment: Assignment) -> Awaitable[None]:
+        """Calls one deployment: an attempt, traced if the request is."""
+        target, trace = self.snapshot.targets[name], self.observation.trace
+        if trace is None:
+            return self._attempt(target, assignment)
+        if trace.span is None:
+            return self._attempt(_with_context(target, trace), assignment)
+        return self._traced(target, assignment, trace, trace.span)
+
+    async def _traced(self, target: Target, assignment: Assignment, trace: Trace, span: RequestSpan) -> None:
+        with span.calling(target.name, target.url) as call:
+            try:
+                await self._attempt(_with_context(target, trace), assignment)
+            except SwitchyardError as error:
+                call.error = error.kind
+                raise
+            except asyncio.CancelledError:
+                call.error = CLIENT_GONE
+                raise
+            finally:
+                if self.writer.failure is not None:
+                    call.error = self.writer.failure.kind
+
+    async def _attempt(self, target: Target, assignment: Assignment) -> None:
         """Calls one deployment, counts the attempt, and reports its outcome to the circuit breaker."""
-        record, health = self.writer.record, self.state.health
+        record, health, name = self.writer.record, self.state.health, target.name
         record.deployment = name
         record.attempts += 1
         if name != assignment.deployment:
@@ -128,7 +152,7 @@ class Forwarder:
             self.state.telemetry.routing.fell_back(assignment.endpoint, assignment.deployment, name)
         try:
             with self.state.telemetry.working(record):
-                await self._serve(self.snapshot.targets[name])
+                await self._serve(target)
         except Rejected as error:
             health.succeeded(name)
             if self.observation.exposure is not None:
@@ -186,6 +210,8 @@ class Forwarder:
                     chunks = await connection.enter_async_context(self._open(target, request))
                     if constrained_field(request.body) is not None:
                         chunks = await self._past_the_role(chunks)
+                    if (span := self._span) is not None:
+                        chunks = span.watched(chunks)
             if self.call.translation.stream:
                 stream = self.call.translation.open_stream(serving)
                 await self.writer.start_stream(stream.headers)
@@ -241,6 +267,8 @@ class Forwarder:
             self.observation.original.chunk(answer)
         if self.observation.exposure is not None:
             self.observation.exposure.answer(answer)
+        if (span := self._span) is not None:
+            span.answered(answer)
         serving = replace(serving, total_s=received_at - record.started, engine_s=received_at - sent_at)
         with self._malformed_answers():
             reply = self.call.translation.reply(answer, serving)
@@ -276,6 +304,10 @@ class Forwarder:
             timeouts=self.snapshot.config.timeouts,
             on_head=on_head,
         )
+
+    @property
+    def _span(self) -> RequestSpan | None:
+        return self.observation.trace.span if self.observation.trace is not None else None
 
     @property
     def _on_head(self) -> OnHead | None:
@@ -356,6 +388,11 @@ class Forwarder:
             )
             _log.warning(MALFORMED_RESPONSE, extra=malformed)
             raise Broken(MALFORMED_RESPONSE) from error
+
+
+def _with_context(target: Target, trace: Trace) -> Target:
+    """The target, called with the trace's context if it takes one."""
+    return target.with_headers(trace.headers()) if target.takes_trace else target
 
 
 async def _preceded(begun: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

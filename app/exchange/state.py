@@ -17,6 +17,7 @@ from app.routing.recent_keys import RecentKeys
 from app.routing.retry_budget import RetryBudget
 from app.routing.unserved import Unserved
 from app.telemetry.metrics import Telemetry
+from app.telemetry.tracing.tracing import Tracing
 
 
 @dataclass(slots=True)
@@ -31,6 +32,7 @@ class RouterState:
     ledger: Ledger
     pins: PinnedConversations
     mirrors: Mirrors
+    tracing: Tracing
     snapshot: Snapshot | None = None
     recorder: Recorder | None = None
     """Writes requests down, to be replayed."""

@@ -74,6 +74,7 @@ from app.server.traffic.api import TrafficApi
 from app.telemetry.event_loop import monitor_event_loop
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
+from app.telemetry.tracing.tracing import Tracing
 from app.upstream.client import Upstream
 from app.upstream.target import RuntimeEnvironment
 
@@ -132,6 +133,7 @@ class Router:
             if controller is not None
             else None
         )
+        self._tracing = Tracing(telemetry)
         mirrors = Mirrors(Upstream(), ledger, telemetry, is_stopped=self._snapshots.is_stopped)
         recorder = Recorder(ledger.unit, partial(getrandbits, 64), enabled=recordings is not None)
         self._recordings = (
@@ -140,7 +142,15 @@ class Router:
             else None
         )
         self.state = RouterState(
-            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, pins, mirrors
+            self._upstream,
+            telemetry,
+            self._access,
+            self._deployments,
+            random or Random(),
+            ledger,
+            pins,
+            mirrors,
+            self._tracing,
         )
         self.state.recorder = self._recorder = recorder
         running = RunningReplicas(control)
@@ -203,8 +213,10 @@ class Router:
 
     def _switch(self, incoming: Incoming) -> None:
         config = incoming.config
+        tracing = self._tracing.check(config.tracing)
         self._access.reconfigure(config)
         self._recorder.configure(config)
+        self._tracing.configure(tracing)
         self.state.recent_keys.configure(config.endpoints)
         self._serve(self._snapshots.configured(config, incoming.targets, incoming.plans))
         self._management.configured(config, int(time.time() * 1000))
@@ -263,6 +275,7 @@ class Router:
             self._access.running(),
             self._overview.running(),
             self._demand.running(),
+            self._tracing.running(),
             monitor_event_loop(self.state.telemetry),
         ):
             yield

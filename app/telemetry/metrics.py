@@ -167,6 +167,12 @@ class Telemetry(LedgerMetrics):
             registry=registry,
             multiprocess_mode="livesum",
         )
+        self.traces = Counter(
+            "switchyard_traced_requests",
+            "Requests of whose traces spans were made, by what became of them: exported, failed, dropped",
+            ("outcome",),
+            registry=registry,
+        )
         self.loop_lag = Gauge(
             "switchyard_event_loop_lag_seconds",
             "By how much a timer of one second was late, the last time",
@@ -226,6 +232,11 @@ class Telemetry(LedgerMetrics):
     def mirror_queued(self, endpoint: str, deployment: str, waiting: int) -> None:
         """So many copies wait."""
         self.mirror_waiting.labels(endpoint, deployment).set(waiting)
+
+    def traces_sent(self, outcome: str, requests: int) -> None:
+        """Counts requests by what became of their spans: ``exported``, ``failed`` (the collector did not take them) or
+        ``dropped`` (too many waited)."""
+        self.traces.labels(outcome).inc(requests)
 
     def finish(self, record: Record) -> None:
         """Counts a finished request and writes its access log line."""
