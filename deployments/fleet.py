@@ -5,14 +5,16 @@ queue is full answers a scrape with 503 as it does any other request, and one th
 after some seconds and finishes its streams for up to an hour. Both were tried: the actor answers all the same.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, NamedTuple
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
 
 import aiohttp
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from app.errors import Broken, NotFound, TimedOut, Unavailable
-from app.server.metrics.fleet import Fleet, Replica
+from app.server.metrics.fleet import REPLICA_TIMEOUT_S, Fleet, Replica
+from app.server.metrics.prepared import AGAIN_S
 
 CallController = Callable[..., Awaitable[Any]]
 """Runs a function, which gets the Serve controller, in it: `ServeControl.call`."""
@@ -23,46 +25,48 @@ SCOPES = "scope=global&scope=frontend&scope=backend"
 _TIMEOUT = aiohttp.ClientTimeout(total=4.0)
 
 
-class _Listed(NamedTuple):
-    """What runs, and the replicas' actors by id."""
-
-    replicas: list[tuple[str, str, str, bool]]
-    states: dict[str, dict[str, int]]
-    proxies: list[str]
-    actors: dict[str, Any]
-
-
 class ServeFleet:
     """`call` reaches the Serve controller. `proxy_port`: where each node's HAProxy has its metrics; None without."""
 
     def __init__(self, call: CallController, proxy_port: int | None) -> None:
         self._call, self._proxy_port = call, proxy_port
-        self._actors: Mapping[str, Any] = {}
+        self._actors: dict[str, Any] = {}
+        """Of the listed replicas, None until it is asked: to read five hundred handles at once would take a while."""
 
     async def fleet(self) -> Fleet:
         """Raises Unavailable."""
-        try:
-            listed = _Listed(*await self._call(_list_function()))
-        except TimeoutError as error:
-            raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
-        self._actors = listed.actors
-        proxies = listed.proxies if self._proxy_port is not None else []
-        return Fleet([Replica(*it) for it in listed.replicas], listed.states, proxies)
+        replicas, states, proxies = await self._called(_list_function())
+        self._actors = {id: self._actors.get(id) for id, *_ in replicas}
+        return Fleet([Replica(*it) for it in replicas], states, proxies if self._proxy_port is not None else [])
 
     async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
         """Raises NotFound for a replica that has ended, Unavailable, and Broken if it has no metrics to give."""
-        if (actor := self._actors.get(replica)) is None:
+        if replica not in self._actors:
             raise _ended(replica)
+        if (actor := self._actors[replica]) is None:
+            if (actor := await self._called(_find_function(), replica)) is None:
+                raise _ended(replica)
+            self._actors[replica] = actor
         wanted = None if endpoints is None else list(endpoints)
         try:
-            found: bytes = await actor.__ray_call__.remote(_read_function(), wanted)
+            async with asyncio.timeout(REPLICA_TIMEOUT_S):
+                while (found := await actor.__ray_call__.remote(_read_function(), wanted)) is None:  # noqa: ASYNC110
+                    await asyncio.sleep(AGAIN_S)
+            return bytes(found)
+        except TimeoutError as error:
+            raise TimedOut(f"The replica {replica} did not give its metrics in time") from error
         except ActorUnavailableError as error:
             raise Unavailable(f"The replica {replica} cannot be reached at the moment") from error
         except RayActorError as error:
             raise _ended(replica) from error
         except RayError as error:
             raise Broken(f"The replica {replica} failed to give its metrics; its log says why") from error
-        return found
+
+    async def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return await self._call(function, *arguments)
+        except TimeoutError as error:
+            raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
 
     async def proxy_metrics(self, node: str) -> bytes:
         """Raises Unavailable, TimedOut, and Broken if something else answers there."""
@@ -87,34 +91,44 @@ def _list_function() -> Callable[[Any], tuple[Any, ...]]:
     """A function to run in the controller, which may lack this module: nested ones are pickled by value."""
 
     def listed(controller: Any) -> tuple[Any, ...]:
-        replicas, actors = [], {}
+        replicas = []
         states: dict[str, dict[str, int]] = {}
         for id, deployment in controller.deployment_state_manager._deployment_states.items():
             counted = states.setdefault(id.app_name, {"STARTING": 0, "RUNNING": 0, "STOPPING": 0})
             for it in deployment._replicas.get():
-                details, actor = it.actor_details, it._actor._actor_handle
-                counted[details.state.value] = counted.get(details.state.value, 0) + 1
+                details, state = it.actor_details, it.actor_details.state.value
+                counted[state] = counted.get(state, 0) + 1
                 # One that starts would answer only once it runs.
-                if actor is None or details.node_ip is None or details.state.value in ("STARTING", "STOPPED"):
-                    continue
-                is_draining = details.state.value == "STOPPING"
-                replicas.append((details.replica_id, id.app_name, details.node_ip, is_draining))
-                actors[details.replica_id] = actor
+                if it._actor._actor_handle is not None and details.node_ip and state not in ("STARTING", "STOPPED"):
+                    replicas.append((details.replica_id, id.app_name, details.node_ip, state == "STOPPING"))
         proxies = controller.proxy_state_manager.get_proxy_details() if controller.proxy_state_manager else {}
-        return replicas, states, [it.node_ip for it in proxies.values() if it.node_ip], actors
+        return replicas, states, [it.node_ip for it in proxies.values() if it.node_ip]
 
     return listed
 
 
-def _read_function() -> Callable[[Any, list[str] | None], bytes]:
-    """As `_list_function`, for a replica of any application."""
+def _find_function() -> Callable[[Any, str], Any]:
+    """As `_list_function`: a replica's actor, None if it has ended."""
 
-    def read(replica: Any, endpoints: list[str] | None) -> bytes:
+    def found(controller: Any, replica: str) -> Any:
+        for deployment in controller.deployment_state_manager._deployment_states.values():
+            for it in deployment._replicas.get():
+                if it.actor_details.replica_id == replica:
+                    return it._actor._actor_handle
+        return None
+
+    return found
+
+
+def _read_function() -> Callable[[Any, list[str] | None], bytes | None]:
+    """As `_list_function`, for a replica of any application. The answer None says: ask again."""
+
+    def read(replica: Any, endpoints: list[str] | None) -> bytes | None:
         from ray import serve
 
         served = serve.get_replica_context().servable_object
         if hasattr(served, "metrics_of"):  # the router
-            own: bytes = served.metrics_of(endpoints)
+            own: bytes | None = served.metrics_of(endpoints)
             return own
         # An engine's are vLLM's, the registry of which is the process's.
         from prometheus_client import generate_latest

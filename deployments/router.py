@@ -24,6 +24,7 @@ from app.config.base import ConfigError
 from app.exchange.response import REQUEST_ID_HEADER
 from app.internal_api import LOOPBACK_VARIABLE, ROUTER_DEPLOYMENT
 from app.server.application import Router
+from app.server.metrics.prepared import Prepared
 from app.telemetry.logs import event, log_to_stderr
 from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment
@@ -65,6 +66,7 @@ class RouterDeployment:
             recordings=controller,
             exports=controller,
         )
+        self._prepared = Prepared(self._router.metrics)
         self._configured = False
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -84,9 +86,9 @@ class RouterDeployment:
                 extra=event("config_rejected", problems=error.problems),
             )
 
-    def metrics_of(self, endpoints: list[str] | None) -> bytes:
-        """This replica's own metrics: `deployments.fleet` calls it from other replicas, by its name."""
-        return self._router.metrics(endpoints)
+    def metrics_of(self, endpoints: list[str] | None) -> bytes | None:
+        """This replica's own metrics, None while they are made: `deployments.fleet` calls it from other replicas."""
+        return self._prepared.look(endpoints)
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """The application that the replica serves."""

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from app.telemetry.access_log import Record, log_request
 from app.telemetry.caller_use import CallerUse
+from app.telemetry.ledger_metrics import LedgerMetrics
 from app.telemetry.routing_metrics import RoutingMetrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -36,11 +37,12 @@ _MAX_OBSERVED = 2**63
 """JSON integers are unbounded: a client may request more tokens than a histogram's float can hold."""
 
 
-class Telemetry:
+class Telemetry(LedgerMetrics):
     """The process's metrics. With PROMETHEUS_MULTIPROC_DIR set, `expose` returns those of all its processes."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        super().__init__(registry)
         self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
         self.in_flight = Gauge(
             "http_server_active_requests",
@@ -128,37 +130,6 @@ class Telemetry:
         self.store_failures = Counter(
             "switchyard_limit_store_failures", "Times that the store of limits did not answer", registry=registry
         )
-
-        self.ledger_rows = Counter(
-            "switchyard_ledger_rows",
-            "Exposures recorded, by the deployment that was drawn",
-            ("endpoint", "deployment"),
-            registry=registry,
-        )
-        self.ledger_rows_lost = Counter(
-            "switchyard_ledger_rows_lost",
-            "Exposures dropped while the controller of experiments was away",
-            ("endpoint", "deployment"),
-            registry=registry,
-        )
-        self.ledger_buffer = Gauge(
-            "switchyard_ledger_buffer_bytes",
-            "Exposures that are not yet durable at the controller",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.ledger_batch = Histogram(
-            "switchyard_ledger_batch_seconds",
-            "From sending a batch of exposures to the controller's acknowledgement",
-            registry=registry,
-            buckets=_FIRST_TOKEN,
-        )
-        self.recorded_requests = Counter(
-            "switchyard_recorded_requests",
-            "Requests written down for a replay, by what became of them: recorded, without_text, lost",
-            ("endpoint", "outcome"),
-            registry=registry,
-        )
         self.stops = Gauge(
             "switchyard_stops",
             "1 while a deployment gets no traffic of an endpoint because of a stop",
@@ -230,31 +201,11 @@ class Telemetry:
 
     def limit_used(self, endpoint: str, limit: str, share: float) -> None:
         """How much of a caller's limit is used, as a request finds it."""
-        self._child(self.limit_shares, endpoint, limit).observe(share)
+        self.limit_shares.labels(endpoint, limit).observe(share)
 
     def store_failed(self) -> None:
         """Counts a failure of the limit store."""
         self.store_failures.inc()
-
-    def rows_recorded(self, endpoint: str, deployment: str, rows: int) -> None:
-        """Counts exposures."""
-        self.ledger_rows.labels(endpoint, deployment).inc(rows)
-
-    def rows_lost(self, endpoint: str, deployment: str, rows: int) -> None:
-        """Counts exposures that were dropped."""
-        self.ledger_rows_lost.labels(endpoint, deployment).inc(rows)
-
-    def ledger_buffered(self, size: int) -> None:
-        """The bytes of exposures that wait."""
-        self.ledger_buffer.set(size)
-
-    def requests_recorded(self, endpoint: str, outcome: str, requests: int) -> None:
-        """Counts requests written down: ``recorded``, ``without_text`` (though it was wanted), or ``lost``."""
-        self.recorded_requests.labels(endpoint, outcome).inc(requests)
-
-    def batch_sent(self, seconds: float) -> None:
-        """A batch of exposures was acknowledged."""
-        self.ledger_batch.observe(seconds)
 
     def stops_applied(self, stops: Mapping[str, Collection[str]]) -> None:
         """Which deployments are stopped, by endpoint."""

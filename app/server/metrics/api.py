@@ -7,6 +7,7 @@ GET /metrics/replicas/{id}      one replica of any application, as it is itself
 GET /metrics/proxies/{node}     the proxy of one node
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
@@ -80,9 +81,9 @@ class MetricsApi:
 
     async def _metrics(self, request: Request) -> Response:
         view = await self._view(request)
-        if view is None:
-            return _text(self._own(None))
-        return _text(self._own(view.visible) + await self._cluster.expose(view.whole, view.visible))
+        # In a thread: of very many endpoints it takes seconds.
+        own = await asyncio.to_thread(self._own, view.visible if view is not None else None)
+        return _text(own + await self._cluster.expose(view.whole, view.visible) if view is not None else own)
 
     async def _targets(self, request: Request) -> Response:
         view = _required(await self._view(request))

@@ -30,14 +30,18 @@ class State(Enum):
 class Actor:
     """What a replica's actor handle does here: it runs a function, or fails."""
 
-    def __init__(self, failure: Exception | None = None) -> None:
-        self._failure = failure
+    def __init__(self, failure: Exception | None = None, *, not_yet: int = 0) -> None:
+        """The first `not_yet` times it has nothing."""
+        self._failure, self._not_yet = failure, not_yet
         self.__ray_call__ = SimpleNamespace(remote=self._run)
 
-    async def _run(self, function: Callable[..., Any], endpoints: list[str] | None) -> bytes:
+    async def _run(self, function: Callable[..., Any], endpoints: list[str] | None) -> bytes | None:
         if self._failure is not None:
             raise self._failure
         cloudpickle.dumps(function)
+        if self._not_yet > 0:
+            self._not_yet -= 1
+            return None
         return f"of {endpoints}".encode()
 
 
@@ -66,8 +70,8 @@ class SimpleNamespaceId:
 
 
 def fleet_of(running: Any, proxy_port: int | None = 9101) -> ServeFleet:
-    async def call(function: Callable[[Any], Any]) -> Any:
-        return cloudpickle.loads(cloudpickle.dumps(function))(running)
+    async def call(function: Callable[..., Any], *arguments: Any) -> Any:
+        return cloudpickle.loads(cloudpickle.dumps(function))(running, *arguments)
 
     return ServeFleet(call, proxy_port)
 
@@ -115,6 +119,31 @@ async def test_failures_are_ours(failure: Exception, error: type[SwitchyardError
     await fleet.fleet()
     with pytest.raises(error, match="r1"):
         await fleet.replica_metrics("r1", None)
+
+
+async def test_a_router_that_is_still_making_them_is_asked_again() -> None:
+    fleet = fleet_of(controller(router=[replica("r1", State.RUNNING, Actor(not_yet=2))]))
+    await fleet.fleet()
+    assert await fleet.replica_metrics("r1", None) == b"of None"
+
+
+async def test_one_that_ends_after_it_was_listed_is_not_found() -> None:
+    running = controller(router=[replica("r1", State.RUNNING, Actor())])
+    fleet = fleet_of(running)
+    await fleet.fleet()
+    running.deployment_state_manager._deployment_states.clear()
+    with pytest.raises(NotFound, match="r1"):
+        await fleet.replica_metrics("r1", None)
+
+
+async def test_a_replica_that_was_asked_is_reached_without_the_controller() -> None:
+    running = controller(router=[replica("r1", State.RUNNING, Actor())])
+    fleet = fleet_of(running)
+    await fleet.fleet()
+    await fleet.replica_metrics("r1", None)
+    await fleet.fleet()
+    running.deployment_state_manager = None
+    assert await fleet.replica_metrics("r1", None) == b"of None"
 
 
 async def test_a_replica_that_was_never_listed_is_not_found() -> None:
