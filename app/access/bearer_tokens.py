@@ -65,13 +65,18 @@ def read_keys(jwks: bytes) -> Keys:
     return {**found, None: next(iter(found.values()))} if len(found) == 1 else found
 
 
-def read_discovery(document: bytes, issuer: str) -> str:
-    """The URL of the issuer's keys. Raises ValueError if the document is not this issuer's."""
+def read_discovery(document: bytes, issuer: str) -> Mapping[str, Any]:
+    """An issuer's discovery document. Raises ValueError if it is not this issuer's."""
     found = _object(document)
     if found.get("issuer") != issuer:
         raise ValueError("it belongs to another issuer")
-    if not isinstance(url := found.get("jwks_uri"), str) or not is_safe(url):
-        raise ValueError("its jwks_uri is missing or is not an https:// URL")
+    return found
+
+
+def safe_url(discovery: Mapping[str, Any], name: str) -> str:
+    """A URL of a discovery document. Raises ValueError if what comes from there could be altered in transit."""
+    if not isinstance(url := discovery.get(name), str) or not is_safe(url):
+        raise ValueError(f"its {name} is missing or is not an https:// URL")
     return url
 
 

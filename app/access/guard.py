@@ -20,6 +20,7 @@ from app.access.bearer_tokens import key_id, looks_like_a_token, verify
 from app.access.caller import ANONYMOUS_CALLER, UNAUTHENTICATED, Caller, credentials
 from app.access.jwks import RETRY_S, TIMEOUT_S, Issuer, fetch
 from app.access.key_file import KeyFile
+from app.access.sign_in import SignIn, sign_in_with
 from app.config.access import AccessSettings, StoreSettings, exposure_problems, sharing_problems
 from app.config.base import ConfigError
 from app.config.schema import Config
@@ -121,6 +122,15 @@ class Access:
         if state.keys is None:
             raise Unauthorized("The credential is not a bearer token of this server's issuer")
         return state.keys.ring.caller(credential, self._timing.clock())
+
+    async def sign_in(self) -> SignIn:
+        """How people sign in to the console: public facts, for a page that has no credential yet."""
+        if self._state is None:
+            return SignIn(credentials=False, oidc=None)
+        settings, issuer = self._state.settings, self._state.issuer
+        if issuer is None or issuer.oidc.console is None:
+            return SignIn(settings.knows_callers, None)
+        return SignIn(settings.knows_callers, sign_in_with(issuer.oidc, await issuer.sign_in()))
 
     def may_manage(self, caller: Caller) -> bool:
         """Whether `caller` may change traffic."""

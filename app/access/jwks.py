@@ -1,13 +1,16 @@
-"""An issuer's keys: fetched over one seam, kept, and fetched again when they may have changed."""
+"""An issuer's keys, and where people sign in with it: fetched over one seam, kept, and fetched again when they may have
+changed."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import aiohttp
 import jwt
 
-from app.access.bearer_tokens import Keys, read_discovery, read_keys
+from app.access.bearer_tokens import Keys, read_discovery, read_keys, safe_url
+from app.access.sign_in import SignInEndpoints, read_endpoints
 from app.config.access import Oidc
 from app.errors import Unauthorized, Unavailable
 from app.telemetry.logs import event
@@ -38,6 +41,7 @@ class Issuer:
         self.oidc = oidc
         self._fetch, self._clock, self._retry_s = fetch, clock, retry_s
         self._keys: Keys = {}
+        self._endpoints: SignInEndpoints | None = None
         self._tried_at = float("-inf")
         self._reachable = False
         self._fetching = asyncio.Lock()
@@ -54,6 +58,12 @@ class Issuer:
             )
         raise Unauthorized("The bearer token is signed with a key that its issuer does not publish")
 
+    async def sign_in(self) -> SignInEndpoints | None:
+        """Where people sign in with it; None if `console` is not set, or while that is not known."""
+        if self.oidc.console is not None and self._endpoints is None:
+            await self.refresh(self._retry_s)
+        return self._endpoints
+
     async def refresh(self, after_s: float = FRESH_S) -> None:
         """Fetches the keys, unless that was tried less than `after_s` ago. After a failure the known keys stay."""
         async with self._fetching:  # concurrent callers share the first one's fetch
@@ -69,10 +79,34 @@ class Issuer:
                 _log.warning("The issuer's keys cannot be read", extra=failure)
 
     async def _url(self) -> str:
-        if self.oidc.jwks_url is not None:
-            return self.oidc.jwks_url
+        """Where the keys are. On the way it learns where people sign in, if they may."""
+        if self.oidc.jwks_url is None:
+            discovery = await self._discovery()
+            self._learn(discovery)
+            return safe_url(discovery, "jwks_uri")
+        if self.oidc.console is not None:
+            try:
+                self._learn(await self._discovery())
+            except (OSError, TimeoutError, ValueError) as error:
+                self._report(error)  # tokens need no discovery then
+        return self.oidc.jwks_url
+
+    async def _discovery(self) -> Mapping[str, Any]:
         document = await self._fetch(f"{self.oidc.issuer.rstrip('/')}/.well-known/openid-configuration")
         return read_discovery(document, self.oidc.issuer)
+
+    def _learn(self, discovery: Mapping[str, Any]) -> None:
+        if self.oidc.console is None:
+            return
+        try:
+            self._endpoints = read_endpoints(discovery)
+        except ValueError as error:
+            self._endpoints = None
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        failure = event("sign_in_unavailable", issuer=self.oidc.issuer, error=str(error))
+        _log.warning("The console cannot offer to sign in with the issuer", extra=failure)
 
 
 async def fetch(session: aiohttp.ClientSession, url: str, timeout_s: float = TIMEOUT_S) -> bytes:

@@ -94,6 +94,53 @@ class Limiting(Section):
         return any(limits != Limits() for limits in every)
 
 
+ProtocolWord = Annotated[str, StringConstraints(pattern=r"^[!#-\[\]-~]{1,200}$")]
+"""A scope or a parameter's name (RFC 6749, appendix A.4): visible ASCII without quotes and backslashes."""
+
+_OWN_PARAMETERS = {
+    "client_id",
+    "client_secret",
+    "code_challenge",
+    "code_challenge_method",
+    "nonce",
+    "redirect_uri",
+    "response_mode",
+    "response_type",
+    "scope",
+    "state",
+}
+
+
+class ConsoleSignIn(Section):
+    """People sign in to the console with the issuer: authorization code with PKCE, as a public client.
+
+    Register `<where people open it>/ui` as redirect URI, and allow that origin to call the token endpoint (CORS).
+    """
+
+    client_id: Annotated[str, StringConstraints(pattern=r"^[ -~]{1,200}$")] = Field(
+        description="The console's id at the issuer, as a public client (single-page application): it has no secret."
+    )
+    scopes: tuple[ProtocolWord, ...] = Field(
+        default=("openid",), min_length=1, description="What the console asks for. With `openid` a nonce is checked."
+    )
+    token: Literal["access_token", "id_token"] = Field(
+        default="access_token",
+        description="Which token of the answer is the credential: it must be a JWT whose `aud` holds `audience`.",
+    )
+    parameters: dict[ProtocolWord, Annotated[str, StringConstraints(min_length=1, max_length=1000)]] = Field(
+        default_factory=dict,
+        description="More parameters of the authorization request, as some issuers need them: `audience`, `resource`.",
+    )
+
+    @model_validator(mode="after")
+    def _fits_the_protocol(self) -> Self:
+        if own := sorted(self.parameters.keys() & _OWN_PARAMETERS):
+            raise ValueError(f"`parameters` may not set {', '.join(own)}: the console sets it itself, or has none")
+        if self.token == "id_token" and "openid" not in self.scopes:
+            raise ValueError("`token: id_token` needs the scope `openid`; add it to `scopes`")
+        return self
+
+
 class Oidc(Section):
     """Bearer tokens (JWT) of an OpenID Connect issuer."""
 
@@ -110,6 +157,9 @@ class Oidc(Section):
         "Default: all endpoints.",
     )
     leeway_s: float = Field(default=30.0, ge=0, le=300, description="How far clocks may differ, in seconds.")
+    console: ConsoleSignIn | None = Field(
+        default=None, description="Sign-in at the console's page, `/ui`. Default: keys and tokens are pasted there."
+    )
 
     @model_validator(mode="after")
     def _urls_are_safe(self) -> Self:

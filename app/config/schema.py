@@ -66,6 +66,9 @@ class Admission(_Model):
     max_wait_s: Seconds = Field(default=30.0, description="The longest wait; then the request is rejected.")
 
 
+_NO_PLAN = PlanSettings()
+
+
 class Endpoint(_Model):
     """A name that clients put into `model`, and the deployments behind it."""
 
@@ -102,7 +105,7 @@ class Endpoint(_Model):
     )
     mirror: Mirror | None = Field(default=None, description="Shadow copies for another deployment.")
     record: Recording | None = Field(default=None, description="Requests that are written down for a replay.")
-    plan: PlanSettings = PlanSettings()
+    plan: PlanSettings = Field(default_factory=lambda: _NO_PLAN)  # pydantic copies a `default` for each endpoint
 
     @model_validator(mode="after")
     def _percentages_sum_to_100(self) -> Self:

@@ -15,7 +15,11 @@ def load(path: Path) -> Config:
 
     Raises ConfigError with every problem, the unreadable file included.
     """
-    document = read_yaml(path)
+    return load_document(read_yaml(path))
+
+
+def load_document(document: object) -> Config:
+    """The router's Config from the content of such a file. Raises ConfigError with every problem."""
     if not isinstance(document, dict):
         raise ConfigError(["(top level): expected a mapping with `applications` or `endpoints`"])
     if "applications" not in document:

@@ -32,6 +32,7 @@ from app.errors import (
     Rejected,
     SwitchyardError,
     TimedOut,
+    Unavailable,
     UpstreamError,
 )
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
@@ -88,7 +89,11 @@ class Forwarder:
         except DeadlinePassed:
             raise
         except UpstreamError as error:
-            if self.writer.started or not budget.take():
+            if self.writer.started:
+                raise
+            retried = "withheld" if not budget.take() else "same" if fallback == primary else "other"
+            self.state.telemetry.routing.retried(assignment.endpoint, primary, error.kind, retried)
+            if retried == "withheld":
                 raise
             self._log_retry(primary, fallback, error)
             if fallback == primary:
@@ -145,6 +150,7 @@ class Forwarder:
         record.attempts += 1
         if name != assignment.deployment:
             record.reason = "failover"
+            self.state.telemetry.routing.fell_back(assignment.endpoint, assignment.deployment, name)
         try:
             with self.state.telemetry.working(record):
                 await self._serve(target)
@@ -180,6 +186,8 @@ class Forwarder:
 
     def _failed(self, name: str, error: UpstreamError) -> None:
         """Reports a failure of the deployment."""
+        if isinstance(error, Unavailable) and not error.is_fault:
+            self.state.unserved.refused(name)
         self.state.health.failed(name, error, self.snapshot)
         if self.observation.exposure is not None:
             self.observation.exposure.failed(name, error)

@@ -211,7 +211,9 @@ async def _reserved(
         check_content(endpoint.content_filter, call.body)
     async with (
         state.access.admit(caller, name, call.body, writer),
-        state.queues[name].slot(name, endpoint.admission if endpoint is not None else None),
+        state.queues[name].slot(
+            name, endpoint.admission if endpoint is not None else None, assignment.deployment, state.unserved
+        ),
     ):
         yield
 

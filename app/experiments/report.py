@@ -118,6 +118,25 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     metric: str | None = None
 
 
+class ArmDistribution(msgspec.Struct, frozen=True, kw_only=True):
+    """`values[i]` is what `shares[i]` of the arm's requests do not exceed, in the metric's own unit and within 2 %;
+    empty without requests."""
+
+    arm: str
+    requests: int
+    values: list[float]
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """A metric over the requests of each arm, unadjusted. It shows where an effect lies, and decides nothing."""
+
+    metric: str
+    """ttft, itl, duration (seconds) or output_tokens."""
+    shares: list[float]
+    """Rising, between 0 and 1."""
+    arms: list[ArmDistribution]
+
+
 class Treated(msgspec.Struct, frozen=True, kw_only=True):
     """What treatments have had since the run's start, all of them together: `ends` limits it."""
 
@@ -170,6 +189,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     strata: int
     thinned: float = 1.0
     """The share of units that is kept, below 1 with more than two million lines."""
+    distributions: list[Distribution] = []
 
 
 class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """`/ui`: the console. Its files hold no data: the scripts read `/api`, with the rights of the key that was typed."""
 
+from collections.abc import Mapping
 from functools import cache
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -8,9 +9,11 @@ from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
-from app.pages.headers import PAGE_HEADERS
+from app.access.guard import Access
+from app.access.sign_in import policy_source
+from app.pages.headers import PAGE_HEADERS, page_headers
 
 _MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
@@ -21,12 +24,12 @@ _MEDIA_TYPES = {
 _UPLOT = ("uPlot.iife.js", "uPlot.min.css")
 _SHELL = "index.html"
 
-_HEADERS = {
-    **PAGE_HEADERS,
+_OWN = {
     "cross-origin-opener-policy": "same-origin",
     # A new version of the server serves a new console: browsers ask each time, and mostly get a 304.
     "cache-control": "no-cache",
 }
+_HEADERS = {**PAGE_HEADERS, **_OWN}
 
 
 class _File(NamedTuple):
@@ -34,10 +37,32 @@ class _File(NamedTuple):
     media_type: str
     etag: str
 
+    def marked(self, words: str) -> "_File":
+        """The same content under the etag of a variant."""
+        return self._replace(etag=f'"{blake2b((self.etag + words).encode(), digest_size=12).hexdigest()}"')
 
-async def page(request: Request) -> Response:
-    """The console's page. It is open, as it holds no data."""
-    return _answer(request, _files()[_SHELL])
+
+class Console:
+    """The page, and how people sign in to it."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+
+    async def page(self, request: Request) -> Response:
+        """The console's page. It is open, as it holds no data."""
+        oidc = (await self._access.sign_in()).oidc
+        endpoint = oidc["token_endpoint"] if oidc is not None else None
+        # The one request to another host that the page may make: a code of the issuer's for a token.
+        policy = page_headers(policy_source(endpoint)) if endpoint is not None else PAGE_HEADERS
+        shell = _files()[_SHELL]
+        # A browser keeps a page with its policy: another policy is another page.
+        return _answer(request, shell if endpoint is None else shell.marked(endpoint), {**policy, **_OWN})
+
+    async def sign_in(self, request: Request) -> Response:
+        """How people sign in to the console. It is open: a page without a credential reads it."""
+        found = await self._access.sign_in()
+        document = {"credentials": found.credentials, "oidc": found.oidc}
+        return JSONResponse(document, headers={"cache-control": "no-store"})
 
 
 async def file(request: Request) -> Response:
@@ -45,11 +70,11 @@ async def file(request: Request) -> Response:
     found = _files().get(request.path_params["file"])
     if found is None:
         raise HTTPException(404)
-    return _answer(request, found)
+    return _answer(request, found, _HEADERS)
 
 
-def _answer(request: Request, file: _File) -> Response:
-    headers = {**_HEADERS, "etag": file.etag}
+def _answer(request: Request, file: _File, headers: Mapping[str, str]) -> Response:
+    headers = {**headers, "etag": file.etag}
     if file.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers=headers, media_type=file.media_type)

@@ -2,13 +2,23 @@
 
 from collections.abc import Mapping
 
-PAGE_HEADERS: Mapping[str, str] = {
-    # Scripts, styles and requests of this server only. `data:` is for Swagger UI's icons, which are data URLs in its
-    # style sheet, and for pictures that a visitor of the console chose to send.
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
+
+def page_headers(*connect: str) -> Mapping[str, str]:
+    """Scripts, styles and requests of this server only, and requests to the sources `connect`.
+
+    `data:` is for Swagger UI's icons, which are data URLs in its style sheet, and for pictures that a visitor of the
+    console chose to send.
+    """
+    sources = " ".join(("'self'", *connect))
+    return {
+        "content-security-policy": (
+            "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+            f"connect-src {sources}; "
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        ),
+        "referrer-policy": "no-referrer",
+        "x-content-type-options": "nosniff",
+    }
+
+
+PAGE_HEADERS = page_headers()

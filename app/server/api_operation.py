@@ -1,7 +1,8 @@
 """Operations of a management API as ASGI applications, logged and counted like every exchange."""
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -13,12 +14,14 @@ from starlette.types import Receive, Scope, Send
 from app.access.caller import UNAUTHENTICATED, Caller, ConfigViews
 from app.access.guard import Access
 from app.dialects.base import Reply, Request
+from app.dialects.json_body import dump
 from app.dialects.openai.dialect import OpenAI
 from app.dialects.openapi_schemas import Body, Schema
 from app.errors import BadRequest, SwitchyardError
 from app.exchange.failures import errors_rendered
 from app.exchange.request import check_headers, headers_of, request_id
 from app.exchange.response import ResponseWriter
+from app.server.controller_answers import ControllerAway
 from app.server.openapi import Operation
 from app.telemetry.access_log import Record
 from app.telemetry.metrics import Telemetry
@@ -104,8 +107,11 @@ class Entry(NamedTuple):
 
 
 def openai_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:
-    """An error in OpenAI's form."""
-    return OpenAI().render_error(error, "none", Request(request.method, request.url.path))
+    """An error in OpenAI's form; beside it when the controller of experiments answered last, if it does not now."""
+    reply = OpenAI().render_error(error, "none", Request(request.method, request.url.path))
+    if isinstance(error, ControllerAway):
+        return replace(reply, body=dump({**json.loads(reply.body), "answered_at": error.answered_at}))
+    return reply
 
 
 async def _with_known_query(entry: Entry, request: HTTPRequest, context: OperationContext) -> Reply | None:

@@ -7,8 +7,8 @@ through `reconfigure`.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import cached_property, partial
 from random import Random, getrandbits
 
@@ -19,10 +19,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.access.caller import ConfigViews, names
+from app.access.caller import ConfigViews
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.config.base import ConfigError
-from app.config.schema import Config, Cors, parse
+from app.config.schema import Cors
 from app.control_plane import ControlPlane
 from app.dialects.base import JSON, Request
 from app.dialects.json_body import dump
@@ -31,7 +31,7 @@ from app.dialects.registry import DIALECTS
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.handler import Candidates, handle
-from app.exchange.request import headers_of
+from app.exchange.incoming import Incoming, Preparation
 from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.snapshot_builder import SnapshotBuilder
@@ -46,32 +46,38 @@ from app.ledger.sender import EVERY_S, Sender
 from app.ledger.wire import Replaced, Stop
 from app.mirror.mirrors import Mirrors
 from app.pages import api_page, console
+from app.pages.console import Console
 from app.routing.circuit_breaker import Breakers
 from app.routing.pinned_conversations import PinnedConversations
 from app.server.asgi import ExactPathRouter, StripTrailingSlash, route_apps
 from app.server.callers.api import CallersApi
+from app.server.controller_answers import WatchedController
 from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
 from app.server.events.api import EventsApi
 from app.server.events.feed import EventFeed
-from app.server.experiment_metrics import ExperimentMetrics
 from app.server.experiments_api import ExperimentsApi
 from app.server.export_api import ExportApi
 from app.server.http10 import HTTP10
+from app.server.metrics.api import MetricsApi
+from app.server.metrics.cluster import ClusterMetrics
+from app.server.metrics.fleet import FleetSource, KnownFleet
+from app.server.metrics.own import present_state
 from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
 from app.server.overview.api import Health, OverviewApi
+from app.server.replicas.readiness import Readiness
+from app.server.replicas.readiness import document as readiness_document
+from app.server.replicas.running import RunningReplicas
+from app.server.replicas.unserved_demand import UnservedDemand
 from app.server.traffic.api import TrafficApi
-from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
 from app.telemetry.logs import event
-from app.telemetry.metrics import CONTENT_TYPE, Telemetry
+from app.telemetry.metrics import Telemetry
 from app.telemetry.tracing.tracing import Tracing
 from app.upstream.client import Upstream
-from app.upstream.target import RuntimeEnvironment, targets
+from app.upstream.target import RuntimeEnvironment
 
-_PROBE_TIMEOUT_S = 2.0
-_PROBE_CACHE_S = 1.0
 _log = logging.getLogger("switchyard")
 
 
@@ -87,6 +93,7 @@ class Router:
         *,
         random: Random | None = None,
         control: ControlPlane | None = None,
+        fleet: FleetSource | None = None,
         controller: ControllerClient | None = None,
         recordings: RecordingClient | None = None,
         exports: ExportClient | None = None,
@@ -98,10 +105,12 @@ class Router:
         """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
         runs. `recordings` keeps recordings of requests, in files of `recording_file_s` seconds. `exports` gives
-        what was recorded.
+        what was recorded. `fleet` knows what else there is to scrape.
         `clock`: Unix seconds, of what is recorded.
         """
-        self._environment, self._controller = environment, controller
+        self._controller, self._preparation = controller, Preparation(environment)
+        self._one_after_another = asyncio.Lock()
+        controller = WatchedController(controller, clock) if controller is not None else None
         self._upstream = Upstream()
         telemetry = Telemetry()
         self._access = Access(
@@ -144,7 +153,8 @@ class Router:
             self._tracing,
         )
         self.state.recorder = self._recorder = recorder
-        self._readiness: tuple[float, Mapping[str, bool]] = (float("-inf"), {})
+        running = RunningReplicas(control)
+        self._readiness = Readiness(self._upstream.probe, running)
         self._management = Management(self._views, self._all_healthy, telemetry, self._access, control, controller)
         health = Health(
             self._deployments.open,
@@ -153,7 +163,8 @@ class Router:
         )
         seen, access, keys = self._views, self._access, self.state.recent_keys
         beside = self._snapshots.beside_the_weights
-        self._overview = OverviewApi(seen, telemetry, access, control, controller, health)
+        self._demand = UnservedDemand(self.state.unserved, seen, control)
+        self._overview = OverviewApi(seen, telemetry, access, running, controller, health)
         self._apis = (
             self._management,
             ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys, beside),
@@ -164,7 +175,9 @@ class Router:
             ExportApi(seen, telemetry, access, exports),
             CallersApi(seen, telemetry, access),
         )
-        self._experiment_metrics = ExperimentMetrics(controller)
+        known = KnownFleet(fleet) if fleet is not None else None
+        cluster = ClusterMetrics(controller, known)
+        self._metrics = MetricsApi(self.metrics, lambda: self.state.snapshot, telemetry, access, cluster, known)
         endpoints = route_apps(self._exchange)
         starlette = Starlette(
             routes=[
@@ -183,23 +196,47 @@ class Router:
     def reconfigure(self, config: object) -> None:
         """Serves by `config` (a Config, or plain data) from the next request on.
 
-        Raises ConfigError on an invalid one; the previous one then stays in force.
+        Raises ConfigError on an invalid one; the previous one then stays in force. A large one takes a while, in which
+        nobody is served: see `apply`.
         """
-        reloads = self.state.telemetry.reloads
+        with self._counted():
+            self._switch(self._preparation.prepare(config))
+
+    async def apply(self, config: object) -> None:
+        """As `reconfigure`, but requests go on: a thread makes everything, and the event loop switches to it.
+
+        Configurations come into force in the order of the calls.
+        """
+        with self._counted():
+            async with self._one_after_another:
+                self._switch(await asyncio.to_thread(self._preparation.prepare, config))
+
+    def _switch(self, incoming: Incoming) -> None:
+        config = incoming.config
+        tracing = self._tracing.check(config.tracing)
+        self._access.reconfigure(config)
+        self._recorder.configure(config)
+        self._tracing.configure(tracing)
+        self.state.recent_keys.configure(config.endpoints)
+        self._serve(self._snapshots.configured(config, incoming.targets, incoming.plans))
+        self._management.configured(config, int(time.time() * 1000))
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        telemetry = self.state.telemetry
         try:
-            new = config if isinstance(config, Config) else parse(config)
-            reachable = targets(new, self._environment)
-            tracing = self._tracing.check(new.tracing)
-            self._access.reconfigure(new)
-            self._recorder.configure(new)
-            self._tracing.configure(tracing)
-            self.state.recent_keys.configure(new.endpoints)
-            self._serve(self._snapshots.configured(new, reachable))
+            yield
         except ConfigError:
-            reloads.labels("refused").inc()
+            telemetry.configured("refused")
             raise
-        self._management.configured(new, int(time.time() * 1000))
-        reloads.labels("applied").inc()
+        telemetry.configured("applied")
+
+    def metrics(self, endpoints: Collection[str] | None) -> bytes:
+        """This router's own metrics in Prometheus' text format: all of them, or those of some endpoints."""
+        counted = self.state.telemetry.expose(endpoints)
+        if self.state.snapshot is None:
+            return counted
+        return counted + present_state(self.state.snapshot, self.state.queues, endpoints)
 
     def _stop(self, stops: Sequence[Stop]) -> None:
         """Serves by these stops of the controller's from the next request on."""
@@ -237,6 +274,7 @@ class Router:
             recording,
             self._access.running(),
             self._overview.running(),
+            self._demand.running(),
             self._tracing.running(),
             monitor_event_loop(self.state.telemetry),
         ):
@@ -247,15 +285,15 @@ class Router:
         return handle(self.state, candidates, scope, receive, send)
 
     def _operations(self) -> list[Path]:
+        pages = Console(self._access)
         return [
             Path("/health", self._health, methods=["GET"]),
             Path("/ready", self._ready, methods=["GET"]),
-            Path("/metrics", self._metrics, methods=["GET"]),
+            *self._metrics.routes(),
             Path("/openapi.json", self._openapi, methods=["GET"]),
             Path("/docs", api_page.page, methods=["GET"], name="docs"),
-            Path("/ui", console.page, methods=["GET"], name="console"),
-            Path("/tgi/metrics", self._tgi_metrics, methods=["GET"]),
-            Path("/tgi/{endpoint}/metrics", self._tgi_metrics, methods=["GET"]),
+            Path("/ui", pages.page, methods=["GET"], name="console"),
+            Path("/ui/sign-in", pages.sign_in, methods=["GET"], name="console_sign_in"),
         ]
 
     async def _health(self, request: HTTPRequest) -> Response:
@@ -267,30 +305,15 @@ class Router:
         snapshot = self.state.snapshot
         if snapshot is None:
             return JSONResponse({"status": "not configured"}, status_code=503)
-        healthy = await self._all_healthy()
-        endpoints = {
-            name: any(healthy.get(deployment) for deployment, share in endpoint.traffic.items() if share > 0)
-            for name, endpoint in snapshot.config.endpoints.items()
-        }
-        ready = all(endpoints.values())
-        body = {
-            "status": "ready" if ready else "not ready",
-            "endpoints": endpoints,
-            "deployments": healthy,
-            "open_breakers": list(self._deployments.open()),
-        }
+        config, healthy = snapshot.config, await self._all_healthy()
+        asleep = self._readiness.asleep(config)
+        ready, body = readiness_document(config, healthy, asleep, list(self._deployments.open()))
         return JSONResponse(body, status_code=200 if ready else 503)
 
     async def _all_healthy(self) -> Mapping[str, bool]:
-        """The health of every deployment, probed at most once a second."""
-        probed = list(self.state.snapshot.targets.values()) if self.state.snapshot is not None else []
-        probed_at, known = self._readiness
-        if time.monotonic() - probed_at < _PROBE_CACHE_S and all(target.name in known for target in probed):
-            return known
-        answers = await asyncio.gather(*(self._upstream.probe(target, _PROBE_TIMEOUT_S) for target in probed))
-        known = {target.name: answer for target, answer in zip(probed, answers, strict=True)}
-        self._readiness = (time.monotonic(), known)
-        return known
+        """The health of every deployment, at most a second old."""
+        snapshot = self.state.snapshot
+        return await self._readiness.of(snapshot.config, snapshot.targets) if snapshot is not None else {}
 
     @cached_property
     def _document(self) -> bytes:
@@ -306,27 +329,6 @@ class Router:
     async def _openapi(self, request: HTTPRequest) -> Response:
         """The OpenAPI document. It is open: it describes the code alone and names no endpoint."""
         return Response(self._document, media_type=JSON)
-
-    async def _metrics(self, request: HTTPRequest) -> Response:
-        """Metrics of all endpoints, or of the reader's if the configuration restricts them."""
-        views, snapshot = self._views(), self.state.snapshot
-        reader = await self._access.reader(headers_of(request.scope))
-        visible = None if views is None or reader.endpoints is None else names(views.of(reader))
-        own = self.state.telemetry.expose(visible)
-        experiments = b""
-        if snapshot is not None:
-            experiments = await self._experiment_metrics.expose(snapshot.config, snapshot.plans, visible)
-        return Response(own + experiments, media_type=CONTENT_TYPE)
-
-    async def _tgi_metrics(self, request: HTTPRequest) -> Response:
-        """One endpoint's metrics under TGI's names; without a name, the default endpoint's."""
-        views = self._views()
-        reader = await self._access.reader(headers_of(request.scope))
-        endpoint = request.path_params.get("endpoint") or (views.config.defaults.get("completions") if views else None)
-        if views is None or endpoint not in views.config.endpoints:
-            raise HTTPException(404)
-        views.require_access(reader, endpoint)
-        return Response(tgi_metrics.exposition(self.state.telemetry.of([endpoint])), media_type=CONTENT_TYPE)
 
 
 async def _not_found(request: HTTPRequest, raised: Exception) -> Response:

@@ -1,7 +1,7 @@
 """Questions to the controller of experiments; its refusals as errors of this server."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from app.errors import (
     BadRequest,
@@ -12,10 +12,44 @@ from app.errors import (
     PreconditionFailed,
     SwitchyardError,
     Unavailable,
+    UpstreamError,
 )
 from app.ledger.controller_client import Answer, ControllerClient
 
 _REFUSALS: Mapping[int, type[ClientError]] = {400: BadRequest, 404: NotFound, 405: MethodNotAllowed, 409: Conflict}
+
+
+class ControllerAway(UpstreamError):
+    """It does not answer. `answered_at`: when it did last, in Unix seconds; None: never since this router started."""
+
+    kind = "unavailable"
+
+    def __init__(self, cause: UpstreamError, answered_at: float | None) -> None:
+        super().__init__(cause.message, retry_after=cause.retry_after)
+        self.status, self.answered_at = cause.status, answered_at
+
+
+class WatchedController:
+    """A `ControllerClient` that knows when the controller answered last. `clock`: Unix seconds."""
+
+    def __init__(self, controller: ControllerClient, clock: Callable[[], float]) -> None:
+        self._controller, self._clock = controller, clock
+        self._answered_at: float | None = None
+
+    async def send(self, batch: bytes) -> bytes:
+        """As the controller's; raises what it raises."""
+        acknowledgement = await self._controller.send(batch)
+        self._answered_at = self._clock()
+        return acknowledgement
+
+    async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        """As the controller's; raises ControllerAway if it does not answer."""
+        try:
+            answer = await self._controller.ask(method, path, query, body)
+        except UpstreamError as error:
+            raise ControllerAway(error, self._answered_at) from error
+        self._answered_at = self._clock()
+        return answer
 
 
 async def ask(

@@ -134,10 +134,12 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "me": _object(
             caller=_TEXT, anonymous=_FLAG, manages=_FLAG, limits_counted=_TEXT, endpoints=_list(_object(endpoint=_TEXT))
         ),
+        "console_sign_in": _object(credentials=_FLAG, oidc={"type": ["object", "null"]}),
         "callers": _object(view=_TEXT, since=_NUMBER, callers=_list(_object(caller=_ANY_TEXT, endpoint=_TEXT))),
         "health": _object(status=_TEXT),
         "ready": _object(status=_TEXT),
         "openapi": _object(openapi=_TEXT, paths=_OBJECT),
+        "metrics_targets": _list(_object(targets=_list(_TEXT), labels=_OBJECT)),
     },
 }
 
@@ -145,6 +147,9 @@ _TEXTS = frozenset(
     {
         ("databricks", "export_metrics"),
         ("switchyard", "metrics"),
+        ("switchyard", "metrics_cluster"),
+        ("switchyard", "metrics_proxy"),
+        ("switchyard", "metrics_replica"),
         ("switchyard", "tgi_metrics"),
         ("tgi", "alive"),
         ("tgi", "health"),

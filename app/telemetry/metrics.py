@@ -17,6 +17,8 @@ from prometheus_client.registry import Collector
 
 from app.telemetry.access_log import Record, log_request
 from app.telemetry.caller_use import CallerUse
+from app.telemetry.ledger_metrics import LedgerMetrics
+from app.telemetry.routing_metrics import RoutingMetrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LABELS = ("endpoint", "deployment", "dialect", "status")
@@ -28,16 +30,19 @@ _DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 
 _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+_SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.999)
+"""Above the last: nothing is left."""
 
 _MAX_OBSERVED = 2**63
 """JSON integers are unbounded: a client may request more tokens than a histogram's float can hold."""
 
 
-class Telemetry:
+class Telemetry(LedgerMetrics):
     """The process's metrics. With PROMETHEUS_MULTIPROC_DIR set, `expose` returns those of all its processes."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        super().__init__(registry)
         self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
         self.in_flight = Gauge(
             "http_server_active_requests",
@@ -98,43 +103,32 @@ class Telemetry:
             buckets=_TOKENS,
         )
         self.reloads = Counter("switchyard_config_reloads", "Configurations delivered", ("outcome",), registry=registry)
+        self.last_reload = Gauge(
+            "switchyard_config_last_reload_successful",
+            "1 if the configuration that was delivered last is in force, 0 if it was refused",
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
         self.key_reloads = Counter("switchyard_key_reloads", "Keys files read again", ("outcome",), registry=registry)
+        self.last_key_reload = Gauge(
+            "switchyard_keys_last_reload_successful",
+            "1 if the keys file that was read last is in force, 0 if it was refused",
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
+        self.last_key_reload.set(1)
         self.limits = Counter(
             "switchyard_limited_requests", "Requests over a caller's limit", ("endpoint", "limit"), registry=registry
         )
+        self.limit_shares = Histogram(
+            "switchyard_limit_used_ratio",
+            "How much of a caller's limit is used, this request included: 1 is all of it",
+            ("endpoint", "limit"),
+            registry=registry,
+            buckets=_SHARES,
+        )
         self.store_failures = Counter(
             "switchyard_limit_store_failures", "Times that the store of limits did not answer", registry=registry
-        )
-
-        self.ledger_rows = Counter(
-            "switchyard_ledger_rows",
-            "Exposures recorded, by the deployment that was drawn",
-            ("endpoint", "deployment"),
-            registry=registry,
-        )
-        self.ledger_rows_lost = Counter(
-            "switchyard_ledger_rows_lost",
-            "Exposures dropped while the controller of experiments was away",
-            ("endpoint", "deployment"),
-            registry=registry,
-        )
-        self.ledger_buffer = Gauge(
-            "switchyard_ledger_buffer_bytes",
-            "Exposures that are not yet durable at the controller",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.ledger_batch = Histogram(
-            "switchyard_ledger_batch_seconds",
-            "From sending a batch of exposures to the controller's acknowledgement",
-            registry=registry,
-            buckets=_FIRST_TOKEN,
-        )
-        self.recorded_requests = Counter(
-            "switchyard_recorded_requests",
-            "Requests written down for a replay, by what became of them: recorded, without_text, lost",
-            ("endpoint", "outcome"),
-            registry=registry,
         )
         self.stops = Gauge(
             "switchyard_stops",
@@ -158,6 +152,7 @@ class Telemetry:
             ("endpoint", "cause"),
             registry=registry,
         )
+        self.routing = RoutingMetrics(registry)
         self.caller_use = CallerUse()
         self.mirrored_requests = Counter(
             "switchyard_mirrored_requests",
@@ -193,34 +188,24 @@ class Telemetry:
     def keys_read(self, outcome: str) -> None:
         """Counts a reload of the keys file: ``applied`` or ``refused``."""
         self.key_reloads.labels(outcome).inc()
+        self.last_key_reload.set(int(outcome == "applied"))
+
+    def configured(self, outcome: str) -> None:
+        """Counts a configuration that was delivered: ``applied`` or ``refused``."""
+        self.reloads.labels(outcome).inc()
+        self.last_reload.set(int(outcome == "applied"))
 
     def limited(self, endpoint: str, limit: str) -> None:
         """Counts a request over a limit of ``requests``, ``tokens`` or ``concurrent`` requests."""
         self.limits.labels(endpoint, limit).inc()
 
+    def limit_used(self, endpoint: str, limit: str, share: float) -> None:
+        """How much of a caller's limit is used, as a request finds it."""
+        self.limit_shares.labels(endpoint, limit).observe(share)
+
     def store_failed(self) -> None:
         """Counts a failure of the limit store."""
         self.store_failures.inc()
-
-    def rows_recorded(self, endpoint: str, deployment: str, rows: int) -> None:
-        """Counts exposures."""
-        self.ledger_rows.labels(endpoint, deployment).inc(rows)
-
-    def rows_lost(self, endpoint: str, deployment: str, rows: int) -> None:
-        """Counts exposures that were dropped."""
-        self.ledger_rows_lost.labels(endpoint, deployment).inc(rows)
-
-    def ledger_buffered(self, size: int) -> None:
-        """The bytes of exposures that wait."""
-        self.ledger_buffer.set(size)
-
-    def requests_recorded(self, endpoint: str, outcome: str, requests: int) -> None:
-        """Counts requests written down: ``recorded``, ``without_text`` (though it was wanted), or ``lost``."""
-        self.recorded_requests.labels(endpoint, outcome).inc(requests)
-
-    def batch_sent(self, seconds: float) -> None:
-        """A batch of exposures was acknowledged."""
-        self.ledger_batch.observe(seconds)
 
     def stops_applied(self, stops: Mapping[str, Collection[str]]) -> None:
         """Which deployments are stopped, by endpoint."""

@@ -21,6 +21,9 @@ from app.upstream.target import Target
 
 _MAX_ERROR_BYTES = 64 * 1024
 
+_BACKPRESSURE = b"Request dropped due to backpressure"
+"""Ray Serve's answer, as plain text, when a replica's queue is full (`max_queued_requests`): busy is well."""
+
 OnHead = Callable[[Mapping[str, str]], None]
 """Is given a deployment's response headers, whose names have no case."""
 
@@ -170,6 +173,8 @@ async def _error(response: aiohttp.ClientResponse, target: Target) -> Switchyard
     status = response.status
     if status in (401, 403):
         return Broken(f"Deployment '{target.name}' rejected the router's credentials")
+    if status == 503 and body == _BACKPRESSURE:
+        return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
     if status >= 500 and not response.content_type.endswith("json"):
         # Not the engine's own error: the ingress in front of it has no replica.
         return Unavailable(f"Deployment '{target.name}' is not available")

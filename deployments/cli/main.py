@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from deployments.cli import demo
+from deployments.cli import demo, k8s_command
+from deployments.cli.doctor_command import doctor
 from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.experiments import commands as experiments
 from deployments.cli.mirror_command import mirror
@@ -43,6 +44,7 @@ app = typer.Typer(
 keys_app = typer.Typer(help="API keys for callers.", rich_markup_mode=None)
 app.add_typer(keys_app, name="keys")
 app.add_typer(demo.app, name="demo")
+app.add_typer(k8s_command.app, name="k8s")
 app.add_typer(experiments.app, name="experiments")
 
 DEFAULT_CONFIG = Path("serve_config.yaml")
@@ -155,17 +157,25 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     Prints one line for each problem, with the fix. Warnings do not change the exit code. They also say what the file
     would undo of the ramps that run from this directory.
 
+    FILE may also be a kustomize directory, or a file with a RayService: then it says which deployments the cluster's
+    groups of nodes cannot hold.
+
     \b
     Examples:
       switchyard check
       switchyard check my_config.yaml
+      switchyard check k8s/overlays/gpu
     """
     from app.config.base import ConfigError
     from app.config.experiment_checks import experiment_warnings
     from app.config.mirror_checks import mirror_warnings
     from app.config.serve_file import load
     from deployments.cli.superseding import superseding_warnings
+    from deployments.kubernetes import manifests
 
+    if manifests.is_cluster(config):
+        _check_cluster(config)
+        return
     try:
         loaded = load(config)
     except ConfigError as error:
@@ -178,6 +188,19 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
         ]
     )
     typer.echo(f"{config}: OK")
+
+
+def _check_cluster(path: Path) -> None:
+    from app.config.base import ConfigError
+    from deployments.kubernetes import capacity, manifests
+
+    try:
+        found = capacity.problems(manifests.ray_service(manifests.read(path)))
+    except ConfigError as error:
+        raise CommandError("\n".join(error.problems)) from None
+    if found:
+        raise CommandError("\n".join(found))
+    typer.echo(f"{path}: OK")
 
 
 def _warn(warnings: Iterable[str]) -> None:
@@ -230,6 +253,7 @@ def status(
 
 app.command()(traffic)
 app.command()(mirror)
+app.command()(doctor)
 
 
 @app.command()

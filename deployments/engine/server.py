@@ -22,6 +22,7 @@ from app.telemetry.logs import log_to_stderr
 from deployments.draining import GRACE_S
 from deployments.engine.disconnect import DisconnectMiddleware
 from deployments.engine.internal_key import InternalKeyMiddleware
+from deployments.engine.load import LoadReport, held_by_serve
 from deployments.engine.model_info import add_model_card
 from deployments.engine.replica_age import ReplicaAgeMiddleware
 from deployments.engine.watchdog import exit_when_engine_dies
@@ -52,7 +53,12 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
     async def _start_engine(self) -> None:
         log_to_stderr()
         await self.engine.start()  # not super(): Ray's also starts a 400 MB actor for usage reports
+        self._load = LoadReport(held_by_serve)
         self._watchdog = asyncio.create_task(exit_when_engine_dies(self.engine._engine_client))
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """For the autoscaling policy. Serve finds it by its name and calls it every few seconds."""
+        return self._load.read()
 
     async def __serve_build_asgi_app__(self) -> FastAPI:
         # Imported here: they import vLLM, which building the application does not need.

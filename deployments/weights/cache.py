@@ -36,9 +36,7 @@ def prepare(name: str, cache: Path, recipes: Mapping[str, Recipe] = RECIPES) -> 
     Safe to call from several threads and processes: one builds the folder, the others wait for it.
     Raises WeightsError for an unknown name or a missing package, OSError if the cache cannot be written.
     """
-    if name not in recipes:
-        raise WeightsError(f"No recipe makes the model {name!r}; known models: {', '.join(recipes)}")
-    recipe, folder = recipes[name], cache / name
+    recipe, folder = _recipe(name, recipes), cache / name
     # Before the lock, so that a prepared cache may be read-only.
     if _is_complete(folder, recipe.version):
         return folder
@@ -51,9 +49,25 @@ def prepare(name: str, cache: Path, recipes: Mapping[str, Recipe] = RECIPES) -> 
     return folder
 
 
+def is_prepared(name: str, cache: Path, recipes: Mapping[str, Recipe] = RECIPES) -> bool:
+    """Whether the model is in `cache`, whole and of the present version. Raises WeightsError for an unknown name."""
+    return _is_complete(cache / name, _recipe(name, recipes).version)
+
+
+def source_of(name: str, recipes: Mapping[str, Recipe] = RECIPES) -> Path:
+    """What it is built from. Raises WeightsError for an unknown name or a missing package."""
+    return _find(name, _recipe(name, recipes))
+
+
 def prepare_tiny(cache: Path) -> Path:
     """The folder of the benchmarks' model: SmolLM2's tokenizer and 8,192 positions, one random layer."""
     return prepare(TINY, cache)
+
+
+def _recipe(name: str, recipes: Mapping[str, Recipe]) -> Recipe:
+    if name not in recipes:
+        raise WeightsError(f"No recipe makes the model {name!r}; known models: {', '.join(recipes)}")
+    return recipes[name]
 
 
 def _find(name: str, recipe: Recipe) -> Path:

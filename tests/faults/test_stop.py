@@ -15,8 +15,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 def test_a_sigterm_finishes_what_is_under_way(cluster: Cluster) -> None:
     streams = [lane for lane in lanes(tokens=400) if lane.streamed]
     with Traffic(cluster.url, streams).running() as traffic:
-        time.sleep(2)
-        moment = time.monotonic()
+        moment = traffic.all_at_once()
         cluster.launcher.process.send_signal(signal.SIGTERM)
         time.sleep(0.2)
         traffic.stop()

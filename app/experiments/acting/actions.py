@@ -6,7 +6,7 @@ hurts and a repeated stop does not.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from app.config.schema import Config
 from app.errors import Conflict, PreconditionFailed
@@ -40,6 +40,8 @@ class _Course:
     position: int = 0
     """In the journal: of the state's entry."""
     changed_at: float = 0.0
+    stops: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Where in the journal, and when, each stop that is there now was first: what happens later delays it no more."""
     refusals: int = 0
     retry_at: float = 0.0
     trouble: str = ""
@@ -117,7 +119,7 @@ class Actions:
     def stops(self, runs: Mapping[str, Run], now: float) -> list[Stop]:
         """Those that routers are to apply."""
         present = ((name, state) for name, state in self._states.items() if _is_of(state, runs.get(name)))
-        return [stop for name, state in present if self._may_stop(name, now) for stop in state.stops]
+        return [stop for name, state in present for stop in state.stops if self._is_due(name, stop, now)]
 
     @property
     def waits_for_directory(self) -> bool:
@@ -177,10 +179,11 @@ class Actions:
             section, run = config.experiments.get(name), runs.get(name)
             if not self._can_move or state.intent is None or section is None or not _is_of(state, run):
                 continue
-            if now < self._course(name).retry_at:
+            course = self._course(name)
+            if now < course.retry_at:
                 continue
             is_stop = state.intent.kind == "rollback"
-            if self._is_durable(name) or (is_stop and self._may_stop(name, now)):
+            if self._is_durable(name) or (is_stop and self._may_stop(course.position, course.changed_at, now)):
                 generation = max((it.generation for it in history(entries, section.endpoint)), default=0)
                 yield Change(name, section, state.intent, generation)
 
@@ -191,13 +194,18 @@ class Actions:
         if turn.kind != "done":
             course.refusals, course.retry_at = 0, 0.0
         course.trouble = course.trouble if turn.state.intent is not None else ""
+        known = {it.id: course.stops.get(it.id, (0, now)) for it in self._states[name].stops}
         self._states[name] = turn.state
         course.position = self._journal.add([turn.state.entry(name, turn.kind, now, turn.text, **detail)])
         course.changed_at = now
+        course.stops = {it.id: known.get(it.id, (course.position, now)) for it in turn.state.stops}
 
-    def _may_stop(self, name: str, now: float) -> bool:
-        is_late = now >= self._course(name).changed_at + PATIENCE_S
-        return self._is_durable(name) or self._journal.is_failing() or is_late
+    def _is_due(self, name: str, stop: Stop, now: float) -> bool:
+        return self._may_stop(*self._course(name).stops.get(stop.id, (0, now)), now)
+
+    def _may_stop(self, position: int, since: float, now: float) -> bool:
+        is_late = now >= since + PATIENCE_S
+        return self._journal.durable() >= position or self._journal.is_failing() or is_late
 
     def _is_durable(self, name: str) -> bool:
         return self._journal.durable() >= self._course(name).position

@@ -31,7 +31,8 @@ def reported(
     *,
     with_values: bool = True,
 ) -> Report:
-    """From the latest looks. `now` in Unix seconds. `with_values`: of each metric in each arm."""
+    """From the latest looks. `now` in Unix seconds. `with_values`: of each metric in each arm, and their
+    distributions."""
     experiment = config.experiments[name]
     per_day = watched.units_per_day(now)
     comparisons = [
@@ -79,6 +80,7 @@ def reported(
         warnings=_warnings(comparisons, collected, watched, feedback),
         strata=int(collected.strata_for(1).max(initial=-1)) + 1,
         thinned=collected.share,
+        distributions=collected.distributions.report() if with_values else [],
     )
     units = sentences.noun_of_units(config.endpoints[experiment.endpoint])
     return msgspec.structs.replace(

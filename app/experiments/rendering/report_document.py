@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from app.experiments.rendering import words
 from app.experiments.rendering.acting_document import Deed, acting_blocks
 from app.experiments.rendering.document import Block, Bullets, Heading, Paragraph, Table
-from app.experiments.report import Comparison, GuardrailStatus, Report, SampleRatio
+from app.experiments.report import ArmDistribution, Comparison, Distribution, GuardrailStatus, Report, SampleRatio
 from app.experiments.summary import Acting
 
 _DETECTOR_ALARM = math.log(1e6)
 _SAMPLE_RATIO_ALARM = math.log(1000)
+_SHOWN = (0.05, 0.5, 0.95, 0.99)
+"""The quantiles of a distribution that a table has room for."""
 
 
 def document(report: Report, acting: Acting | None = None, deeds: Sequence[Deed] = ()) -> Iterator[Block]:
@@ -29,6 +31,7 @@ def document(report: Report, acting: Acting | None = None, deeds: Sequence[Deed]
     yield from _arms(report)
     for treatment in report.treatments:
         yield from _comparisons(report, treatment)
+    yield from _distributions(report)
     yield from _guardrails(report)
     yield from _sample_ratio(report)
     yield from _served(report)
@@ -142,6 +145,24 @@ def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[s
     if (warm := comparison.without_cold) is not None and warm.lower is not None:
         change, between = words.effect_value(comparison, warm.estimate), words.interval(comparison, warm)
         yield f"{metric}: without the minutes of cold replicas {change}, {between}."
+
+
+def _distributions(report: Report) -> Iterator[Block]:
+    rows = [
+        [it.metric, arm.arm, words.count(arm.requests), *_quantiles(it, arm)]
+        for it in report.distributions
+        for arm in it.arms
+    ]
+    if rows:
+        yield Heading("Distributions")
+        header = ["metric", "arm", "requests", *(f"p{100 * share:g}" for share in _SHOWN)]
+        yield Table(header, rows, right=range(2, len(header)))
+        yield Paragraph(["p95: what 95 % of the requests do not exceed. Unadjusted; no verdict rests on it."])
+
+
+def _quantiles(distribution: Distribution, arm: ArmDistribution) -> list[str]:
+    known = dict(zip(distribution.shares, arm.values, strict=False))
+    return [words.in_unit(distribution.metric, known.get(share)) for share in _SHOWN]
 
 
 def _guardrails(report: Report) -> Iterator[Block]:

@@ -69,6 +69,13 @@ def metric_value(comparison: Comparison, value: float | None, *, signed: bool = 
     metric = comparison.metric.partition(".")[0]
     if comparison.statistic in ("proportion", "response_rate"):
         return percent(value, signed=signed)
+    return in_unit(metric, value, signed=signed)
+
+
+def in_unit(metric: str, value: float | None, *, signed: bool = False) -> str:
+    """A number of a metric that is no share, with its unit."""
+    if value is None:
+        return MISSING
     if metric in LATENCIES:
         return seconds(value, signed=signed)
     number = significant(value, signed=signed)

@@ -15,23 +15,19 @@ from starlette.routing import BaseRoute
 from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.config.schema import Config
-from app.control_plane import ControlPlane, Replicas
+from app.control_plane import Replicas
 from app.dialects.base import Reply
 from app.dialects.json_body import dump
-from app.errors import Unavailable, UpstreamError
+from app.errors import Unavailable
 from app.ledger.controller_client import ControllerClient
 from app.server.api_operation import Api, Entry, OperationContext, openai_words
 from app.server.openapi import Operation
 from app.server.overview.document import Present, endpoints_document
+from app.server.replicas.running import RunningReplicas
 from app.telemetry.metrics import Telemetry
 from app.telemetry.recent import EVERY_S, Recent, Window, in_flight
 
 CACHE_S = 1.0
-REPLICAS_EVERY_S = 5.0
-"""How old what the control plane said may be: its controller serves the whole cluster."""
-
-PATIENCE_S = 1.0
-"""How long an answer waits for the control plane."""
 
 
 class Health(NamedTuple):
@@ -50,18 +46,17 @@ class OverviewApi:
         views: Callable[[], ConfigViews | None],
         telemetry: Telemetry,
         access: Access,
-        control: ControlPlane | None,
+        running: RunningReplicas,
         controller: ControllerClient | None,
         health: Health,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._views, self._telemetry, self._access = views, telemetry, access
-        self._control, self._has_controller, self._health, self._clock = control, controller is not None, health, clock
+        self._running, self._has_controller, self._health, self._clock = running, controller is not None, health, clock
         self._recent = Recent(telemetry, clock())
         self._answers: dict[tuple[frozenset[str], bool], tuple[float, Config, bytes]] = {}
         self._counted: tuple[float, Window | None] = (float("-inf"), None)
-        self._replicas: tuple[float, Replicas | None] = (float("-inf"), None)
         self._api = Api("switchyard", telemetry, access, views, openai_words)
         self._entry = Entry("GET", "/api/overview", "overview", self._overview)
 
@@ -97,7 +92,7 @@ class OverviewApi:
         key = (frozenset(seen.endpoints), is_manager)
         at, config, answer = self._answers.get(key, (float("-inf"), None, b""))
         if config is not seen or self._clock() - at >= CACHE_S:
-            replicas = await self._running_replicas()
+            replicas = await self._running.now()
             answer = dump(self._document(seen, is_manager, replicas))
             now = self._clock()
             # Only what is fresh is kept: there may be as many views as keys.
@@ -129,22 +124,6 @@ class OverviewApi:
 
     def _why_not(self, is_manager: bool) -> str | None:
         """Why the caller changes no traffic here; None if it may."""
-        if self._control is None:
+        if not self._running.is_known:
             return "This router reads its traffic from its configuration file: change it there."
         return None if is_manager else "Managers change traffic; your key only shows it."
-
-    async def _running_replicas(self) -> Replicas | None:
-        """What the control plane runs; None if there is none, or it does not answer."""
-        if self._control is None:
-            return None
-        at, known = self._replicas
-        if self._clock() - at >= REPLICAS_EVERY_S:
-            # Marked before it is asked: others do not ask meanwhile, and nobody asks one that is away all the time.
-            self._replicas = (self._clock(), known)
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    known = await self._control.replicas()
-            except (UpstreamError, TimeoutError):
-                known = None
-            self._replicas = (self._clock(), known)
-        return known

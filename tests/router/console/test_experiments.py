@@ -1,17 +1,19 @@
 """The pages Experiments and Experiment: the verdict in words first, then what it rests on."""
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from playwright.async_api import Page, expect
 
 from app.errors import Conflict
 from app.experiments.answers import Answers
-from app.experiments.report import Effect, HistoryPoint, Report
+from app.experiments.report import ArmDistribution, Effect, HistoryPoint, Report
 from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting
 from app.server.application import Router
@@ -219,6 +221,64 @@ async def test_the_chart_draws_what_the_history_says(compared: Compared, open_pa
     await expect(page.get_by_text("higher is better").first).to_be_visible()
 
 
+async def test_distributions_are_drawn_and_said(compared: Compared, open_page: OpenPage) -> None:
+    page = await opened(open_page, compared)
+    section = page.get_by_role("region", name="Distributions")
+    await expect(section.get_by_role("heading", level=3)).to_have_text(
+        ["First token", "Between tokens", "Duration", "Output tokens"]
+    )
+    first = section.locator("figure").first
+    await expect(first.locator(".line")).to_have_text(
+        [
+            f"{BLUE}: half of 15,922 requests 312 ms or less, 95 % 1.37 s or less.",
+            f"{GREEN}: half of 15,948 requests 288 ms or less, 95 % 1.27 s or less.",
+        ]
+    )
+    # The p50 and p95 of both arms lie on the same heights, and what is faster lies to the left.
+    dots = await first.locator("circle").evaluate_all(
+        "(all) => all.map((it) => [it.cx.baseVal.value, it.cy.baseVal.value])"
+    )
+    (blue_half, blue_most), (green_half, green_most) = dots[:2], dots[2:]
+    assert blue_half[1] == green_half[1] > blue_most[1] == green_most[1]
+    assert green_half[0] < blue_half[0] < green_most[0] < blue_most[0]
+    # Lognormal curves with one spread are one curve, moved by the logarithm of the medians' ratio.
+    assert blue_half[0] - green_half[0] == pytest.approx(blue_most[0] - green_most[0], abs=0.5)
+    points = await first.locator("polyline").evaluate_all("(all) => all.map((it) => it.points.length)")
+    assert points == [23, 23]
+
+
+async def test_an_arm_with_few_requests_has_no_curve(compared: Compared, open_page: OpenPage) -> None:
+    silent = ArmDistribution(arm=GREEN, requests=0, values=[])
+    (first, *_) = SHIP.distributions
+    nobody = msgspec.structs.replace(first, metric="itl", arms=[silent])
+    zeros = msgspec.structs.replace(
+        first, metric="output_tokens", arms=[ArmDistribution(arm=BLUE, requests=30, values=[0.0] * 23)]
+    )
+    few = msgspec.structs.replace(first.arms[1], requests=19)
+    some = msgspec.structs.replace(first, arms=[first.arms[0], few])
+    compared.tell(msgspec.structs.replace(SHIP, distributions=[some, nobody, zeros]))
+    page = await opened(open_page, compared)
+    figures = page.get_by_role("region", name="Distributions").locator("figure")
+    await expect(figures).to_have_count(3)
+    await expect(figures.nth(0).locator("polyline")).to_have_count(1)
+    await expect(figures.nth(0)).to_contain_text(f"{GREEN}: 19 requests so far, too few for a curve.")
+    await expect(figures.nth(1)).to_contain_text(f"{GREEN}: no request has it yet.")
+    await expect(figures.nth(1).locator("svg")).to_have_count(0)
+    await expect(figures.nth(2)).to_contain_text("95 % 0 or less")
+
+
+async def test_a_verdict_that_comes_too_early_is_no_alarm(compared: Compared, open_page: OpenPage) -> None:
+    (first,) = SHIP.primary
+    early = msgspec.structs.replace(first, verdict="invalid", effect=Effect(), reason="1 unit on x so far", since=None)
+    compared.tell(msgspec.structs.replace(SHIP, primary=[early], decision="keep_going"))
+    page = await opened(open_page, compared)
+    metric = page.get_by_role("region", name="Metrics").get_by_role("row").nth(1)
+    await expect(metric.locator(".mark-wait")).to_contain_text("too few units yet")
+    await page.goto("/ui#/experiments")
+    line = page.get_by_role("row").filter(has_text="green-float32")
+    await expect(line.get_by_text("too few units yet")).to_be_visible()
+
+
 async def test_alarms_are_words_that_nobody_overlooks(compared: Compared, open_page: OpenPage) -> None:
     compared.tell(INVALID)
     page = await opened(open_page, compared)
@@ -230,6 +290,8 @@ async def test_alarms_are_words_that_nobody_overlooks(compared: Compared, open_p
     assert await accessibility_problems(page) == []
     await page.goto("/ui#/experiments")
     await expect(page.get_by_text("2 alarms: rows lost and sample ratio").first).to_be_visible()
+    line = page.get_by_role("row").filter(has_text="green-float32")
+    await expect(line.locator(".effect-line .mark-bad")).to_contain_text("invalid")
 
 
 @pytest.mark.parametrize(
@@ -346,6 +408,45 @@ async def test_without_the_controller_it_says_since_when_nothing_moves(compared:
     await expect(page.locator(".verdict")).to_have_text(SHIP.headline)
 
 
+async def test_a_page_that_opens_without_the_controller_says_since_when_it_is_away(
+    compared: Compared, open_page: OpenPage
+) -> None:
+    page, watch = await open_page(compared.url)
+    watch.expected.append("503")
+    async with httpx.AsyncClient(base_url=compared.url) as client:
+        await client.get("/api/experiments")
+        compared.controller.absent = True
+        refused = (await client.get("/api/experiments")).json()
+    at = refused["answered_at"]
+    assert time.time() - 300 < at <= time.time()
+    assert refused["error"]["message"] == "The controller of experiments cannot be reached"
+    clock = time.strftime("%H:%M:%S", time.gmtime(at))
+    for path in ("/ui#/experiments", EXPERIMENT):
+        await page.goto(path)
+        await expect(page.get_by_text(f"It stands still since {clock}, when it answered last.")).to_be_visible()
+        await expect(page.get_by_text("There is nothing to show until it does.")).to_be_visible()
+    compared.controller.absent = False
+    await expect(page.locator(".verdict")).to_have_text(SHIP.headline)
+
+
+async def test_a_controller_that_never_answered_has_no_such_time(compared: Compared, open_page: OpenPage) -> None:
+    compared.controller.absent = True
+    page, watch = await open_page(compared.url)
+    watch.expected.append("503")
+    await page.goto("/ui#/experiments")
+    await expect(page.get_by_text("It has not answered since this router started.")).to_be_visible()
+
+
+async def test_pages_that_need_no_controller_work_without_it(compared: Compared, open_page: OpenPage) -> None:
+    compared.controller.absent = True
+    page = await opened(open_page, compared, "/ui#/playground")
+    await expect(page.get_by_role("button", name="Run")).to_be_enabled()
+    await page.goto("/ui#/keys")
+    await expect(page.get_by_role("article", name="chat")).to_contain_text("No limits.")
+    await page.goto("/ui#/traffic")
+    await expect(page.get_by_role("region", name="chat", exact=True)).to_contain_text("No requests in this time.")
+
+
 async def test_hostile_texts_stay_text(compared: Compared, open_page: OpenPage) -> None:
     compared.tell(msgspec.structs.replace(SHIP, headline=HOSTILE, next=HOSTILE, warnings=[HOSTILE]))
     plan = {"endpoint": "chat", "generation": 9, "weights": {HOSTILE: 100}, "reason": HOSTILE}
@@ -405,6 +506,13 @@ async def test_in_forced_colours_the_bars_are_still_there(compared: Compared, op
         "(it) => [getComputedStyle(it).backgroundColor, getComputedStyle(document.body).backgroundColor]"
     )
     assert own != back
+    await page.goto(EXPERIMENT)
+    await expect(page.locator(".plot canvas")).to_be_visible()
+    stroke, text = await page.locator("polyline").first.evaluate(
+        "(it) => [getComputedStyle(it).stroke, getComputedStyle(document.body).color]"
+    )
+    assert stroke == text, "the curves have the system's colour, and differ by their dashes"
+    assert await accessibility_problems(page) == []
 
 
 async def test_the_words_of_acting_are_shown(compared: Compared, open_page: OpenPage) -> None:

@@ -366,6 +366,22 @@ async def test_text_completions_are_asked_for_where_an_endpoint_has_only_those(
     )
 
 
+async def test_an_endpoint_that_serves_responses_alone_is_named_and_cannot_be_chosen(
+    playground: Playground, rig: Rig
+) -> None:
+    rig.chat_endpoint(tasks=["responses"])
+    await playground.open()
+    said = playground.page.get_by_text("It cannot try out chat (responses): call it with an SDK, as /docs shows.")
+    await expect(said).to_be_visible()
+    assert await playground.page.get_by_label("Endpoint").locator("option").all_inner_texts() == ["embed"]
+    rig.change(endpoints={"chat": rig.config["endpoints"]["chat"]})
+    rig.config["endpoints"].pop("embed")
+    rig.router.reconfigure(rig.config)
+    await playground.page.reload()
+    await expect(said).to_be_visible()
+    await expect(playground.page.get_by_role("button", name="Run")).to_have_count(0)
+
+
 async def test_without_an_endpoint_the_page_says_so_and_without_a_key_it_asks(
     open_page: OpenPage, rig: Rig, tmp_path: Path
 ) -> None:

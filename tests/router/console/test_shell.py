@@ -44,7 +44,7 @@ async def test_a_key_is_asked_for_once_and_lost_with_the_page(managed: Managed, 
     await screenshot(page, "console-sign-in", whole=False)
     await page.get_by_label("API key").fill("sk-nonsense")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_role("alert")).to_have_text("This key is not accepted")
+    await expect(page.get_by_role("alert")).to_have_text("This key is not accepted: The API key is not valid.")
     await page.get_by_label("API key").fill(keys["boss"])
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", level=2)).to_have_text(["chat", "embed"])
@@ -166,3 +166,4 @@ async def test_the_apis_page_needs_no_other_host_and_no_exception_of_its_policy(
     await browser_page.get_by_role("navigation").get_by_role("link", name="API").click()
     await browser_page.get_by_role("link", name="switchyard", exact=True).click()
     await expect(browser_page.get_by_text("/api/overview").first).to_be_visible()
+    assert await accessibility_problems(browser_page) == []

@@ -127,7 +127,7 @@ async def test_the_rollback_button_ends_in_a_plan(managed: Managed, open_page: O
     page = await opened(open_page, managed)
     await chat(page).get_by_role("button", name="Plans and rollback").click()
     await expect(page.get_by_text("Changed: blue 80 → 20 %, green 20 → 80 %")).to_be_visible()
-    await page.get_by_role("button", name="Roll back to generation 1").click()
+    await page.get_by_role("button", name="Roll back to this: generation 1").click()
     dialog = page.get_by_role("dialog")
     await expect(dialog.get_by_text("rises from 20 % to 80 %")).to_be_visible()
     await dialog.get_by_role("button", name="Roll back").click()

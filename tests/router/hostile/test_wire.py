@@ -4,6 +4,7 @@ What must hold: a request that is smuggled inside another's body is never answer
 a client sends becomes two, or one of the router's own.
 """
 
+import errno
 import select
 import socket
 from collections.abc import Sequence
@@ -71,13 +72,22 @@ def answers(hostile: HostileRig, raw: bytes, *, waits_s: float) -> bytes:
         received = b""
         with suppress(ConnectionError):  # a server may close on what it does not like, and not wait for the rest
             connection.sendall(raw)
-            if select.select([connection], [], [], waits_s)[0] == []:
-                connection.shutdown(socket.SHUT_WR)
+            _end_after(connection, waits_s)
             while data := connection.recv(65536):
                 received += data
-                if select.select([connection], [], [], waits_s)[0] == []:
-                    connection.shutdown(socket.SHUT_WR)
+                _end_after(connection, waits_s)
         return received
+
+
+def _end_after(connection: socket.socket, silence_s: float) -> None:
+    """Says no more, if nothing comes for so long."""
+    if select.select([connection], [], [], silence_s)[0]:
+        return
+    try:
+        connection.shutdown(socket.SHUT_WR)
+    except OSError as error:
+        if error.errno != errno.ENOTCONN:  # it reset the connection: what it said before can still be read
+            raise
 
 
 @pytest.mark.parametrize("raw", AMBIGUOUS, ids=lambda raw: repr(raw[:90]))

@@ -8,10 +8,12 @@ from random import Random
 import httpx
 import pytest
 
+from app.control_plane import Replicas
 from app.server.application import Router
 from app.telemetry.logs import JsonFormatter
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
+from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import ServerPool
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "a secret prompt"}]}
@@ -36,6 +38,21 @@ def test_an_endpoint_whose_deployments_are_down_is_not_ready(rig: Rig) -> None:
         "deployments": {"blue": False, "green": True, "mini": True},
         "open_breakers": [],
     }
+
+
+def test_ready_wakes_no_application(rig: Rig, servers: ServerPool) -> None:
+    """Nothing listens where the applications are: whoever is asked is not healthy."""
+    applications = {name: {"app": name, "model": "m"} for name in ("blue", "green")}
+    config = {**rig.config, "deployments": {**rig.config["deployments"], **applications}}
+    control = MemoryControl(config, lambda config: None)
+    control.running = Replicas({"blue": {"RUNNING": 2}, "green": {}}, {"RUNNING": 1}, asleep={"green"})
+    router = Router(RuntimeEnvironment("http://127.0.0.1:1"), random=Random(1), control=control)
+    router.reconfigure(config)
+    with servers.host(router.app) as url:
+        answer = httpx.get(f"{url}/ready")
+    assert answer.status_code == 200
+    assert answer.json()["deployments"] == {"blue": True, "green": True, "mini": True}
+    assert answer.json()["asleep"] == ["green"]
 
 
 def test_a_router_without_a_configuration_answers_503(servers: ServerPool) -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -43,6 +44,7 @@ class Block:
         return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
 
 
+@cache
 def _tokens(page: Path) -> Sequence[Token]:
     return MarkdownIt("commonmark").enable("table").parse(page.read_text())
 

@@ -1,9 +1,14 @@
 """Reports of experiments, as the controller would tell them."""
 
+import math
+from statistics import NormalDist
+
 from app.experiments.report import (
     Alarm,
+    ArmDistribution,
     ArmValue,
     Comparison,
+    Distribution,
     Effect,
     GuardrailStatus,
     PlanCounts,
@@ -128,6 +133,23 @@ SPLIT = SampleRatio(
     ],
 )
 
+SHARES = [0.01, 0.025, *(number / 20 for number in range(1, 20)), 0.975, 0.99]
+
+
+def distribution(metric: str, control: float, treatment: float, spread: float) -> Distribution:
+    """Lognormal ones with these medians."""
+    normal = NormalDist()
+    arms = [
+        ArmDistribution(
+            arm=arm,
+            requests=requests,
+            values=[float(f"{median * math.exp(spread * normal.inv_cdf(share)):.3g}") for share in SHARES],
+        )
+        for arm, median, requests in ((BLUE, control, 15922), (GREEN, treatment, 15948))
+    ]
+    return Distribution(metric=metric, shares=SHARES, arms=arms)
+
+
 SHIP = Report(
     experiment="green-float32",
     endpoint="chat",
@@ -160,6 +182,12 @@ SHIP = Report(
     alarms=[],
     warnings=[],
     strata=10,
+    distributions=[
+        distribution("ttft", 0.312, 0.288, 0.9),
+        distribution("itl", 0.021, 0.0206, 0.3),
+        distribution("duration", 4.1, 4.0, 0.7),
+        distribution("output_tokens", 180, 181, 0.8),
+    ],
 )
 """A treatment that is better."""
 

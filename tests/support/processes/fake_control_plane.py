@@ -1,7 +1,7 @@
 """A control plane in memory: it keeps one configuration and delivers it when the test says."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.control_plane import BEING_DELIVERED, CHANGED_MEANWHILE, Applied, Delivery, Replicas
@@ -22,6 +22,7 @@ class MemoryControl:
         self.replaced = 0
         self._lock = threading.RLock()
         self.running = Replicas({}, {"RUNNING": 1})
+        self.unserved: list[dict[str, int]] = []
 
     async def applied(self) -> Applied:
         self._fail()
@@ -43,6 +44,10 @@ class MemoryControl:
     async def replicas(self) -> Replicas:
         self._fail()
         return self.running
+
+    async def report_unserved(self, requests: Mapping[str, int]) -> None:
+        self._fail()
+        self.unserved.append(dict(requests))
 
     def deliver(self) -> None:
         self._take(self.config)

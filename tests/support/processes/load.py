@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -94,8 +95,10 @@ class Outcome:
         return f"{self.lane.name} {kind} after {self.ended - self.begun:.1f} s: {self.status} {self.error} …{tail}"
 
 
-async def ask(session: aiohttp.ClientSession, url: str, lane: Lane) -> Outcome:
-    """One request, whatever becomes of it."""
+async def ask(
+    session: aiohttp.ClientSession, url: str, lane: Lane, comes: Callable[[float], None] = lambda begun: None
+) -> Outcome:
+    """One request, whatever becomes of it. `comes` gets its time once a part of the answer is there."""
     begun, status, headers, error = time.monotonic(), None, {}, None
     body = bytearray()
     try:
@@ -106,6 +109,7 @@ async def ask(session: aiohttp.ClientSession, url: str, lane: Lane) -> Outcome:
             status, headers = answer.status, {name.lower(): value for name, value in answer.headers.items()}
             async for chunk in answer.content.iter_any():
                 body += chunk
+                comes(begun)
     except TimeoutError:
         error = f"no end within {GIVE_UP_S:g} s"
     except aiohttp.ClientError as failure:
@@ -133,6 +137,8 @@ class Traffic:
         self._url, self._kinds = url, kinds
         self._stop = threading.Event()
         self._outcomes: list[Outcome] = []
+        self._coming: dict[int, float] = {}
+        """When the answer that is coming on a lane was asked for, by the lane's place."""
 
     def since(self, moment: float) -> list[Outcome]:
         """Every request that ended after `moment`, so far."""
@@ -149,16 +155,29 @@ class Traffic:
             assert time.monotonic() - begun < within_s, [f"{it.name} {it.streamed}" for it in slow]
             time.sleep(0.05)
 
+    def all_at_once(self, *, within_s: float = 90) -> float:
+        """Waits for a moment at which an answer is coming on every lane, and returns it. Fails where there is none."""
+        deadline = time.monotonic() + within_s
+        while True:
+            moment = time.monotonic()
+            begun = dict(self._coming)
+            if len(begun) == len(self._kinds) and max(begun.values()) < moment:
+                return moment
+            assert moment < deadline, [it.name for place, it in enumerate(self._kinds) if place not in begun]
+            time.sleep(0.005)
+
     def _ended(self, lane: Lane, begun: float) -> int:
         return sum(1 for it in self.since(begun) if it.lane is lane and it.begun >= begun)
 
     async def _drive(self) -> None:
         async with aiohttp.ClientSession() as session:
-            await asyncio.gather(*(self._repeat(session, lane) for lane in self._kinds))
+            await asyncio.gather(*(self._repeat(session, place) for place in range(len(self._kinds))))
 
-    async def _repeat(self, session: aiohttp.ClientSession, lane: Lane) -> None:
+    async def _repeat(self, session: aiohttp.ClientSession, place: int) -> None:
+        comes = partial(self._coming.__setitem__, place)
         while not self._stop.is_set():
-            self._outcomes.append(await ask(session, self._url, lane))
+            self._outcomes.append(await ask(session, self._url, self._kinds[place], comes))
+            self._coming.pop(place, None)
             await asyncio.sleep(PAUSE_S)
 
     @contextmanager

@@ -54,12 +54,17 @@ class LocalIssuer:
 
     @property
     def app(self) -> Starlette:
-        return Starlette(
-            routes=[Route("/.well-known/openid-configuration", self._about), Route("/keys", self._keys)],
-        )
+        return Starlette(routes=self.routes())
+
+    def routes(self) -> list[Route]:
+        return [Route("/.well-known/openid-configuration", self._about), Route("/keys", self._keys)]
 
     async def _about(self, request: Request) -> Response:
-        return JSONResponse({"issuer": self.url, "jwks_uri": f"{self.url}/keys"}, 200 if self.up else 503)
+        return JSONResponse(self.discovery(), 200 if self.up else 503)
+
+    def discovery(self) -> dict[str, Any]:
+        """Its discovery document."""
+        return {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
 
     async def _keys(self, request: Request) -> Response:
         self.fetches += 1

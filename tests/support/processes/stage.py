@@ -11,7 +11,7 @@ from app.errors import UpstreamError
 from app.experiments.acting.changes import carry_out
 from app.experiments.answers import Answers
 from app.experiments.controller import Controller
-from app.experiments.keeper import OpenStore
+from app.experiments.keeper import OpenStore, Submit, at_once
 from app.experiments.storage import journal
 from app.experiments.storage.store import LocalStore, open_store
 from app.ledger.controller_client import Answer
@@ -50,6 +50,7 @@ class Stage:
         self.directory, self.now, self.can_move = directory, START, can_move
         self.control = MemoryControl(config, lambda config: None)
         self.open_store: OpenStore = open_store
+        self.submit: Submit = at_once
         self.numbers = 0
         self.units = 0
         self.begin()
@@ -61,6 +62,7 @@ class Stage:
             base=self.directory,
             can_move=self.can_move,
             clock=lambda: self.now,
+            submit=self.submit,
             open_store=self.open_store,
         )
         self.answers = Answers(self.controller)

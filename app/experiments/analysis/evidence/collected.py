@@ -10,6 +10,7 @@ from app.experiments.analysis.evidence.arms import Arms, Placed
 from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints
 from app.experiments.analysis.evidence.cells import Block, Cells, Totals
 from app.experiments.analysis.evidence.cold import ColdMinutes
+from app.experiments.analysis.evidence.distributions import Distributions
 from app.experiments.analysis.evidence.feedback import Matured
 from app.experiments.analysis.evidence.metrics import RESPONSE_RATE, Facts, Measure, Values, values_of
 from app.experiments.analysis.evidence.raw_values import MAX_VALUES, RawValues
@@ -44,6 +45,7 @@ class Collected:
         self._cold_cells = ColdMinutes(Cells(size))
         self._cold_totals = ColdMinutes(Totals(size, len(arms.names)))
         quantiles = {measure.metric for measure in measures if measure.kind == "quantile"}
+        self.distributions = Distributions(arms.names)
         self._raw = {name: RawValues(MAX_VALUES // len(quantiles)) for name in quantiles}
 
     def add(self, rows: RowColumns, placed: Placed) -> tuple[I32, list[Values | None]]:
@@ -55,6 +57,7 @@ class Collected:
         values = [None if measure.feedback else values_of(measure, rows, self._facts) for measure in self.measures]
         block = _block(rows.unit, stratum, placed.arm, values)
         self.requests += np.bincount(placed.arm, minlength=len(self.requests))
+        self.distributions.add(rows, placed, self._facts)
         self._per_stratum.resize(len(self.strata))
         np.add.at(self._per_stratum.values, stratum, 1.0)
         self._totals.add(block)

@@ -160,6 +160,12 @@ def values_of(measure: Measure, rows: RowColumns, facts: Facts) -> Values:
     return Values(np.where(valid, x, 0.0), np.where(valid, d, 0.0), valid, applies & ~valid)
 
 
+def numbers_of(metric: str, rows: RowColumns, facts: Facts) -> Floats:
+    """A metric's number of each request, in its own unit; NaN where it has none, or does not apply."""
+    value = _NUMBERS[metric](rows, facts)
+    return np.where(rows.stream, value, np.nan) if metric in _STREAMS_ONLY else value
+
+
 def can_be_missing(measure: Measure) -> bool:
     """Whether an arm can cause that a request has no value."""
     return not measure.feedback and measure.kind != "proportion"

@@ -2,6 +2,7 @@
 
 const STORED = "switchyard-key";
 const TIMEOUT_MS = 30_000;
+const MOST_MS = 2 ** 31 - 1; // of a timer
 
 /** What the server refused or could not do. `status` is 0 if it was not reached. `param`: the field, if one is named. */
 export class ApiError extends Error {
@@ -12,14 +13,22 @@ export class ApiError extends Error {
   }
 }
 
-/** `signIn(message)` asks the visitor for a key, and resolves to whether there is one now. */
+/**
+ * `signIn(message)` asks the visitor for a key, and resolves to whether there is one now. `lost()`: the one
+ * that was used until now is no longer; `lost(message)`: and that has to be said.
+ */
 export class Api {
   #key = sessionStorage.getItem(STORED);
+  #isToken = false;
+  #ends;
+  #lapsed = "";
   #signIn;
+  #lost;
   #asking = null;
 
-  constructor(signIn) {
+  constructor(signIn, lost) {
     this.#signIn = signIn;
+    this.#lost = lost;
   }
 
   get hasKey() {
@@ -28,9 +37,29 @@ export class Api {
 
   /** From now on this key is sent; null: none. `stored`: kept for the tab, otherwise until the page is left. */
   useKey(key, stored = false) {
+    clearTimeout(this.#ends);
     this.#key = key;
+    this.#isToken = false;
+    this.#lapsed = "";
     if (key !== null && stored) sessionStorage.setItem(STORED, key);
     else sessionStorage.removeItem(STORED);
+  }
+
+  /** From now on this token of the issuer's is sent, for so many seconds (null: not known). It is stored nowhere. */
+  useToken(token, lifetime_s) {
+    this.useKey(token);
+    this.#isToken = true;
+    if (lifetime_s === null) return;
+    this.#ends = setTimeout(() => {
+      this.useKey(null);
+      this.#lapsed = "Your sign-in has expired. Please sign in again.";
+      this.#lost(this.#lapsed);
+    }, Math.min(Math.max(1000 * lifetime_s, 0), MOST_MS));
+  }
+
+  /** Whether it is a token of a sign-in with the issuer. */
+  get isSignedInWithIssuer() {
+    return this.#isToken;
   }
 
   /** The JSON at `path`. */
@@ -73,16 +102,27 @@ export class Api {
         if (signal?.aborted) throw error;
         throw new ApiError(0, error.name === "TimeoutError" ? "The server did not answer in time" : "The server cannot be reached");
       }
-      if (response.status === 401 && (this.#key !== used || (await this.#ask(used)))) continue;
+      if (response.status === 401 && (this.#key !== used || (await this.ask(await this.#whyAsk(used, response.clone()))))) continue;
       if (response.status >= 400) throw await refusal(response);
       return response;
     }
   }
 
-  /** Asks once, however many requests want a key. */
-  #ask(used) {
-    this.#asking ??= this.#signIn(used === null ? "" : "This key is not accepted").finally(() => (this.#asking = null));
+  /** Asks once, however many requests want a key. Resolves to whether there is one now. */
+  ask(message) {
+    this.#asking ??= this.#signIn(message).finally(() => (this.#asking = null));
     return this.#asking;
+  }
+
+  async #whyAsk(used, response) {
+    if (used === null) return this.#lapsed;
+    const { message } = await refusal(response);
+    const what = this.#isToken ? "This server does not accept your sign-in" : "This key is not accepted";
+    if (this.#key === used) {
+      this.useKey(null);
+      this.#lost();
+    }
+    return `${what}: ${message}.`;
   }
 }
 

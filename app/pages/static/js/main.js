@@ -3,7 +3,8 @@
 import { Api } from "./api.js";
 import { h } from "./dom.js";
 import { poll } from "./poll.js";
-import { askForKey } from "./sign_in.js";
+import { askForKey, waysToSignIn } from "./signing_in/dialog.js";
+import { exchange, returned } from "./signing_in/issuer.js";
 
 const PAGES = new Set(["traffic", "experiments", "playground", "requests", "keys"]);
 const main = document.getElementById("main");
@@ -18,7 +19,23 @@ async function signIn(message = "") {
   return true;
 }
 
-const api = new Api(signIn);
+const api = new Api(signIn, (message) => {
+  drawButton();
+  if (message) announce(message);
+});
+
+/** Ends a sign-in that the issuer sent back here. */
+async function finishSignIn(back) {
+  main.replaceChildren(h("p", { class: "hint" }, "Signing in …"));
+  try {
+    const { token, lifetime_s } = await exchange((await waysToSignIn()).oidc, back);
+    api.useToken(token, lifetime_s);
+    drawButton();
+    announce("Signed in");
+  } catch (error) {
+    api.ask(error.message).then((isSignedIn) => isSignedIn && show());
+  }
+}
 
 function drawButton() {
   button.textContent = api.hasKey ? "Sign out" : "Sign in";
@@ -26,11 +43,12 @@ function drawButton() {
 
 button.addEventListener("click", async () => {
   if (api.hasKey) {
+    const withIssuer = api.isSignedInWithIssuer;
     api.useKey(null);
     drawButton();
-    announce("Signed out");
+    announce(withIssuer ? "Signed out of this page. Your issuer may still know you." : "Signed out");
     await show();
-  } else if (await signIn()) await show();
+  } else if (await api.ask("")) await show();
 });
 
 /** Said by screen readers once they are silent. */
@@ -106,4 +124,6 @@ window.addEventListener("hashchange", () => {
   show();
 });
 drawButton();
+const back = returned();
+if (back !== null) await finishSignIn(back);
 show();

@@ -14,9 +14,18 @@ export function notice(kind, ...content) {
   return h("div", { class: `notice notice-${kind}` }, h("span", { "aria-hidden": "true", class: "icon" }, ICONS[kind]), h("div", {}, ...content));
 }
 
-/** That what is shown is no longer fresh, and since when. `since`: Unix seconds of the last answer, null if there was none. */
-export function standstill(message, since) {
-  return notice("warn", h("strong", {}, message), since === null ? " There is nothing to show until it does." : ` What you see stands still since ${moment(since)}.`);
+/**
+ * That what is shown is no longer fresh, and since when. `error`: an ApiError, which may know when the controller answered
+ * last; `since`: Unix seconds of the last answer that this page got, null if there was none.
+ */
+export function standstill(error, since) {
+  const message = h("strong", {}, error.message.replace(/\.?$/, "."));
+  return notice("warn", message, since === null ? ` ${lastAnswer(error.body?.answered_at)}There is nothing to show until it does.` : ` What you see stands still since ${moment(since)}.`);
+}
+
+function lastAnswer(at) {
+  if (at === undefined) return "";
+  return at === null ? "It has not answered since this router started. " : `It stands still since ${moment(at)}, when it answered last. `;
 }
 
 /** Which of the arms' colours and patterns stands for the deployment at `index`. */

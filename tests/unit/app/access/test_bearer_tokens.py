@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access.bearer_tokens import key_id, looks_like_a_token, read_discovery, read_keys, verify
+from app.access.bearer_tokens import key_id, looks_like_a_token, read_discovery, read_keys, safe_url, verify
 from app.access.jwks import FRESH_S, RETRY_S, Issuer
 from app.config.access import Oidc
 from app.errors import Unauthorized, Unavailable
@@ -128,7 +128,7 @@ def test_other_documents_are_not_key_sets(data: bytes) -> None:
 )
 def test_discovery_must_describe_this_issuer(about: object) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        read_discovery(json.dumps(about).encode(), ISSUER.url)
+        safe_url(read_discovery(json.dumps(about).encode(), ISSUER.url), "jwks_uri")
 
 
 class Net:

@@ -11,7 +11,6 @@ from app.config.base import ConfigError
 from app.config.json_schema import schema
 from app.config.schema import parse
 from app.config.serve_file import check_file, load
-from deployments import draining, haproxy
 from tests.support.processes.project import ROOT
 
 GOOD: dict[str, Any] = {
@@ -160,24 +159,20 @@ def test_problems_in_a_serve_file_have_their_whole_path(tmp_path: Path) -> None:
     assert problem.startswith("applications[0].deployments[0].user_config.endpoints.chat: traffic sums to 1")
 
 
+def test_a_merged_mapping_counts_and_its_keys_may_be_replaced(tmp_path: Path) -> None:
+    text = "endpoints:\n  a: &a {tasks: [chat], traffic: {m: 100}}\n  b: {<<: *a, tasks: [completions]}\n"
+    config = load(write(tmp_path / "serve.yaml", text + "deployments: {m: {app: m, model: m}}\n"))
+    assert [list(it.tasks) for it in config.endpoints.values()] == [["chat"], ["completions"]]
+    with pytest.raises(ConfigError, match="duplicate key 'tasks'"):
+        load(write(tmp_path / "serve.yaml", text.replace("<<: *a", "<<: *a, tasks: [chat]")))
+
+
 def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
     assert "No such file" in check_file(tmp_path / "gone.yaml")[0]
 
 
 def test_the_default_configuration_is_valid() -> None:
     assert check_file(ROOT / "serve_config.yaml") == []
-
-
-def test_the_kubernetes_example_is_valid(tmp_path: Path) -> None:
-    example = yaml.safe_load((ROOT / "k8s/rayservice.yaml").read_text())
-    file = tmp_path / "serve.yaml"
-    file.write_text(example["spec"]["serveConfigV2"])
-    assert check_file(file) == []
-    cluster = example["spec"]["rayClusterConfig"]
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        (container,) = group["template"]["spec"]["containers"]
-        told = {variable["name"]: variable.get("value") for variable in container["env"]}
-        assert told.items() >= {**haproxy.SETTINGS, **draining.SETTINGS}.items()
 
 
 def test_the_committed_schema_is_the_generated_one() -> None:

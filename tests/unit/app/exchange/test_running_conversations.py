@@ -89,6 +89,7 @@ class RunningConversations(RuleBasedStateMachine):
         self.stopped_until: dict[str, float] = {}
         self.endpoint = by_file(WEIGHTS[0])
         self.journal: list[Entry] = []
+        self.replaced: list[Replaced] = []
         self._write_journal()
         self.routers: list[OneRouter] = []
         self.last: dict[int, tuple[OneRouter, str, float]] = {}
@@ -113,10 +114,12 @@ class RunningConversations(RuleBasedStateMachine):
         return Config(endpoints={"chat": self.endpoint}, deployments=DEPLOYMENTS)
 
     def _write_journal(self) -> None:
-        self.journal += new_plans(self.journal, self._config, self.now)
+        config = self._config
+        self.journal += new_plans(self.journal, config, self.now)
+        self.replaced = replaced(self.journal, config)
 
     def _replaced(self) -> list[Replaced]:
-        return [it for it in replaced(self.journal, self._config) if it.until > self.now]
+        return [it for it in self.replaced if it.until > self.now]
 
     def _deliver(self, new: Endpoint) -> None:
         if {n: w for n, w in new.traffic.items() if w} != {n: w for n, w in self.endpoint.traffic.items() if w}:
@@ -137,7 +140,10 @@ class RunningConversations(RuleBasedStateMachine):
 
     @rule(weights=st.sampled_from(WEIGHTS))
     def a_plan_changes_the_weights(self, weights: Mapping[str, int]) -> None:
+        left = self.endpoint.plan.withdrawn
         self._deliver(planned(self.endpoint, Wanted(weights), Authorship("boss", self.now)))
+        if left.keys() - self.endpoint.plan.withdrawn.keys():  # the new plan forgets whom conversations have left
+            self.unplanned_at = self.now
         self.everybody_says_something(0, 1, True)
 
     @rule(weights=st.sampled_from(WEIGHTS))

@@ -11,6 +11,7 @@ from app.config.schema import Admission
 from app.errors import BadRequest, Unavailable
 from app.exchange.request import check_length
 from app.routing.admission import AdmissionQueue
+from app.routing.unserved import Unserved
 
 
 async def test_the_queue_is_served_in_order() -> None:
@@ -120,3 +121,23 @@ def test_a_conversation_has_a_greatest_length(name: str) -> None:
 
 def test_a_text_given_as_its_tokens_is_no_batch() -> None:
     check_length({"prompt": [5] * 9, "input": [5] * 9}, 3)
+
+
+async def test_what_waits_or_is_refused_is_unserved() -> None:
+    queue, limits, unserved = AdmissionQueue(), Admission(max_concurrent=1, max_queued=1), Unserved()
+    async with queue.slot("chat", limits, "blue", unserved):
+        assert unserved.demand() == {}, "it runs"
+
+        async def visit() -> None:
+            async with queue.slot("chat", limits, "green", unserved):
+                pass
+
+        waiting = asyncio.create_task(visit())
+        await asyncio.sleep(0)
+        assert unserved.demand() == {"green": 1}
+        with pytest.raises(Unavailable):
+            async with queue.slot("chat", limits, "blue", unserved):
+                raise AssertionError
+        assert unserved.demand() == {"green": 1, "blue": 1}
+    await waiting
+    assert unserved.demand() == {"blue": 1}

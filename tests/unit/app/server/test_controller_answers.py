@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from app.errors import BadRequest, Conflict, NotFound, SwitchyardError, Unavailable
+from app.errors import BadRequest, Conflict, NotFound, SwitchyardError, TimedOut, Unavailable
 from app.ledger.controller_client import Answer
-from app.server.controller_answers import ask
+from app.server.controller_answers import ControllerAway, WatchedController, ask
 
 
 class Says:
@@ -45,3 +45,44 @@ async def test_an_answer_of_something_else_is_a_failure(body: bytes) -> None:
 async def test_without_a_controller_the_fix_is_named() -> None:
     with pytest.raises(Unavailable, match="add the application `experiments`"):
         await ask(None, "GET", "/series")
+
+
+class Away:
+    """A controller that answers while it is there."""
+
+    def __init__(self) -> None:
+        self.is_there = True
+
+    async def send(self, batch: bytes) -> bytes:
+        if not self.is_there:
+            raise TimedOut("too late")
+        return b"taken"
+
+    async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        if not self.is_there:
+            raise TimedOut("too late")
+        return Answer(503, b"{}")
+
+
+async def test_a_controller_that_is_away_is_known_to_have_answered_at_a_time() -> None:
+    away, now = Away(), 100.0
+    watched = WatchedController(away, lambda: now)
+    away.is_there = False
+    with pytest.raises(ControllerAway, match="too late") as never:
+        await ask(watched, "GET", "/experiments")
+    assert (never.value.answered_at, never.value.status) == (None, 504)
+    away.is_there, now = True, 110.0
+    assert await watched.send(b"batch") == b"taken"
+    away.is_there, now = False, 120.0
+    with pytest.raises(TimedOut):
+        await watched.send(b"batch")
+    with pytest.raises(ControllerAway) as sent:
+        await ask(watched, "GET", "/experiments")
+    assert sent.value.answered_at == 110
+    away.is_there, now = True, 130.0
+    with pytest.raises(Unavailable):  # a refusal is an answer
+        await ask(watched, "GET", "/experiments")
+    away.is_there = False
+    with pytest.raises(ControllerAway) as asked:
+        await ask(watched, "GET", "/experiments")
+    assert asked.value.answered_at == 130

@@ -28,6 +28,7 @@ COMMANDS = [
     "weights",
     "keys create",
     "demo traffic",
+    "k8s render",
     "experiments list",
     "experiments report",
     "experiments history",

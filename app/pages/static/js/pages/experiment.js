@@ -1,6 +1,7 @@
 import { h, morph } from "../dom.js";
 import { chart } from "../experiments/chart.js";
 import { actions, decide, LABELS } from "../experiments/decisions.js";
+import { distribution, legend } from "../experiments/distributions.js";
 import { follow } from "../experiments/events.js";
 import { axis, interval, reach } from "../experiments/interval.js";
 import { amount, decision, effectInWords, metricName, state as stateMark, verdict } from "../experiments/words.js";
@@ -40,7 +41,7 @@ export async function mount(root, context) {
       if (signal?.aborted) return;
       state.due = 0;
       state.missing = error.status === 404 || error.status === 403;
-      state.problem = error.message;
+      state.problem = error;
     }
     draw();
   }
@@ -90,7 +91,7 @@ export async function mount(root, context) {
       root,
       h("p", { class: "crumbs" }, h("a", { href: "#/experiments" }, "Experiments")),
       h("div", { class: "headline" }, h("h1", {}, name), summary ? [stateMark(summary), report ? decision(report) : null] : null),
-      state.problem ? (state.missing ? notice("bad", state.problem) : standstill(state.problem, state.at)) : null,
+      state.problem ? (state.missing ? notice("bad", state.problem.message) : standstill(state.problem, state.at)) : null,
       state.said ? h("p", { class: "said" }, mark("good", state.said)) : null,
       summary === null ? (state.problem ? null : h("p", { class: "hint" }, "Reading …")) : [h("p", { class: "verdict" }, report?.headline ?? summary.headline), report ? report.details.map((it) => h("p", {}, it)) : null, whatNext(summary, report), buttons(summary)],
       report ? evidence(report) : summary ? notice("info", "There is no evidence yet: nothing was recorded for this experiment.") : null,
@@ -137,6 +138,7 @@ export async function mount(root, context) {
       h("section", { "aria-labelledby": "over-time", key: "over-time" }, h("div", { class: "headline" }, h("h2", { id: "over-time" }, "The effect over time"), options.length > 1 ? h("select", { "aria-label": "Metric", value: comparison ? keyOf(comparison) : "", on: { change: async (event) => ((state.chosen = event.target.value), (state.points = []), draw(), await readHistory(), draw()) } }, options.map((it) => h("option", { value: keyOf(it), selected: comparison && keyOf(it) === keyOf(comparison) }, `${metricName(it.metric)}, ${it.treatment}`))) : null), plot.element),
       report.alarms.length ? h("section", { key: "alarms" }, h("h2", {}, "Alarms"), report.alarms.map((it) => notice("bad", it.text, " ", h("span", { class: "hint" }, time(it.at))))) : null,
       h("section", { key: "metrics" }, h("h2", {}, "Metrics"), metrics(report, arms)),
+      report.distributions?.length ? h("section", { key: "distributions", "aria-labelledby": "distributions" }, h("h2", { id: "distributions" }, "Distributions"), h("p", { class: "hint" }, "Which share of each arm's requests has at most so much; the dots are p50 and p95. Unadjusted: no verdict rests on it."), legend(arms), h("div", { class: "distributions" }, report.distributions.map((it) => distribution(it, arms)))) : null,
       h("section", { key: "guardrails" }, h("h2", {}, "Guardrails"), report.guardrails.length ? table("Guardrails", ["Event", "State", "Limit", ...arms.map((it) => ({ label: it, number: true })), "Would have been seen by now", "An alarm does"], report.guardrails.map((it) => guardrail(it, arms)), { class: "stacked" }) : h("p", { class: "hint" }, "None is declared.")),
       h("section", { key: "split" }, h("h2", {}, "Split"), sampleRatio(report, arms)),
       report.warnings.length ? h("section", { key: "warnings" }, h("h2", {}, "Warnings"), h("ul", {}, report.warnings.map((it) => h("li", {}, it)))) : null,
@@ -171,7 +173,7 @@ function metrics(report, arms) {
         "tr",
         { key: keyOf(it) },
         cell("", [metricName(it.metric), it.role === "primary" ? h("span", { class: "tag" }, "decides") : null, several ? h("div", { class: "hint small" }, it.treatment) : null], { header: true }),
-        cell("Verdict", [verdict(it.verdict), it.since ? h("div", { class: "hint small" }, "since ", time(it.since)) : null, it.units_needed ? h("div", { class: "hint small" }, `about ${whole(it.units_needed)} more units${it.days_needed ? `, ${number(it.days_needed)} days` : ""}`) : null]),
+        cell("Verdict", [verdict(it.verdict, report.alarms.length > 0), it.since ? h("div", { class: "hint small" }, "since ", time(it.since)) : null, it.units_needed ? h("div", { class: "hint small" }, `about ${whole(it.units_needed)} more units${it.days_needed ? `, ${number(it.days_needed)} days` : ""}`) : null]),
         cell("Effect", it.scale === "relative" && it.effect.lower !== null ? interval(it, span, false) : or(null)),
         cell("In words", h("span", { class: "small" }, it.reason && it.effect.estimate === null ? it.reason : effectInWords(it))),
         arms.map((arm) => cell(arm, or(inUnit(it, it.values.find((value) => value.arm === arm)?.value)), { number: true })),

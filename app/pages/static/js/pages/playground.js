@@ -1,6 +1,7 @@
 // One prompt to all deployments of an endpoint, side by side.
 
 import { h } from "../dom.js";
+import { list } from "../format.js";
 import { Card, VectorCard } from "../playground/card.js";
 import { codePanel } from "../playground/code_panel.js";
 import { comparison } from "../playground/comparison.js";
@@ -14,13 +15,13 @@ let kept = {};
 
 export async function mount(root, context) {
   const { api, announce } = context;
-  const me = await api.get("/api/me");
   root.append(h("h1", {}, title), h("p", { class: "hint" }, "One prompt to every deployment of an endpoint. Requests name their deployment, so no experiment counts them."));
+  const me = await api.get("/api/me");
   const usable = me.endpoints.filter((it) => Form.tasksOf(it).length);
-  if (!usable.length) {
-    root.append(h("p", { class: "empty" }, me.endpoints.length ? "None of your endpoints does chat, completions or embeddings." : "You may use no endpoint of this server."));
-    return () => {};
-  }
+  const others = me.endpoints.filter((it) => !usable.includes(it));
+  if (!me.endpoints.length) root.append(h("p", { class: "empty" }, "You may use no endpoint of this server."));
+  if (others.length) root.append(h("p", { class: "hint others" }, inWords(others)));
+  if (!usable.length) return () => {};
   const results = h("section", { class: "answers", "aria-label": "Answers" });
   const compared = h("section", { class: "comparison", "aria-label": "Comparison", hidden: true });
   const code = codePanel(context);
@@ -73,4 +74,10 @@ export async function mount(root, context) {
   }
 
   return stop;
+}
+
+/** Which endpoints cannot be tried out here, and why. */
+function inWords(endpoints) {
+  const each = endpoints.map((it) => `${it.endpoint} (${list(it.tasks)})`);
+  return `The playground sends chat, text completions and embeddings. It cannot try out ${list(each)}: call ${endpoints.length > 1 ? "them" : "it"} with an SDK, as /docs shows.`;
 }

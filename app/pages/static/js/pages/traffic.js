@@ -100,7 +100,7 @@ export async function mount(root, context) {
       state.problem = null;
     } catch (error) {
       if (signal?.aborted) return;
-      state.problem = error.message;
+      state.problem = error;
     }
     draw();
   }

@@ -57,7 +57,7 @@ export function history(endpoint, mayChange, { api, announce }, done) {
         h("strong", {}, `Generation ${plan.generation}`),
         index === 0 ? h("span", { class: "tag" }, "in force") : null,
         h("span", { class: "hint" }, time(plan.since), " ", plan.by ? `by ${plan.by}` : "with a file"),
-        mayChange && index > 0 ? h("button", { type: "button", class: "small", "aria-label": `Roll back to generation ${plan.generation}`, on: { click: () => rollBack(plan) } }, "Roll back to this") : null,
+        mayChange && index > 0 ? h("button", { type: "button", class: "small", "aria-label": `Roll back to this: generation ${plan.generation}`, on: { click: () => rollBack(plan) } }, "Roll back to this") : null,
       ),
       plan.reason ? h("p", {}, plan.reason) : null,
       h("p", { class: "weights" }, Object.entries(plan.weights).map(([name, share]) => h("span", {}, name, " ", h("b", {}, `${share} %`)))),

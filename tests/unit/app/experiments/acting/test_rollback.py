@@ -1,5 +1,7 @@
 """An alarm becomes a stop in acknowledgements, then a plan: the real controller, and a control plane in memory."""
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,8 @@ from app.control_plane import Delivery
 from app.errors import Unavailable
 from app.experiments.acting.changes import carry_out
 from app.experiments.answers import Answers
+from app.experiments.keeper import at_once
+from app.experiments.storage.writing import Outcome
 from tests.support.experiments.failing_store import Disk
 from tests.support.processes.stage import RAMP, START, Stage, plain
 
@@ -37,6 +41,31 @@ async def test_an_alarm_is_a_stop_in_the_same_acknowledgement_and_then_a_plan(st
     assert (acting["state"], acting["cause"], acting["share"]) == ("paused", "alarm", 0)
     assert acting["until"] == pytest.approx(START + 3600, abs=10)
     assert [kind for kind, _ in stage.entries()] == ["ramp", "stop", "done", "stop_lifted"]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_stop_that_is_out_stays_while_what_follows_it_is_written(stage: Stage, *, dies: bool) -> None:
+    """Else routers would give the treatment its traffic back for that long."""
+    later: list[Callable[[], Outcome]] = []
+    is_slow = False
+
+    def submit(work: Callable[[], Outcome]) -> Future[Outcome]:
+        if not is_slow:
+            return at_once(work)
+        later.append(work)
+        return Future()
+
+    stage.submit = submit
+    stage.begin()
+    stage.wait(1)
+    (stop,) = stage.send(blue=60, green_fails=30).stops
+    if dies:
+        stage.begin()
+    is_slow = True
+    await stage.move()
+    assert (stage.entries()[-1][0], stage.controller.entries()[-1].kind) == ("stop", "done")
+    assert later
+    assert stage.hear() == [stop]
 
 
 async def test_a_busy_or_failing_control_plane_is_asked_again(stage: Stage) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from app.experiments.rendering import markdown, text
 from app.experiments.rendering.report_document import document
-from app.experiments.report import Effect, Report
+from app.experiments.report import ArmDistribution, Distribution, Effect, Report
 from tests.support.experiments.reports import BLUE, EMPTY, GREEN, INVALID, SHIP, TTFT, guardrail, values
 
 
@@ -155,3 +155,13 @@ def test_primary_and_secondary_metrics_stand_apart() -> None:
 
 def test_the_units_that_are_missing_are_told_roughly() -> None:
     assert "undecided: about 3,200 more units, 2.1 days" in as_markdown(SHIP)
+
+
+def test_distributions_are_quantiles_of_each_arm() -> None:
+    assert "| metric | arm | requests | p5 | p50 | p95 | p99 |" in as_markdown(SHIP)
+    assert f"| ttft | {GREEN} | 15,948 | 65.5 ms | 288 ms | 1.27 s | 2.34 s |" in as_markdown(SHIP)
+    assert f"| output_tokens | {BLUE} | 15,922 | 48.3 tokens | 180 tokens |" in as_markdown(SHIP)
+    assert "Distributions" not in as_markdown(INVALID)
+    silent = Distribution(metric="itl", shares=[0.5], arms=[ArmDistribution(arm=BLUE, requests=0, values=[])])
+    report = msgspec.structs.replace(SHIP, distributions=[silent])
+    assert f"| itl | {BLUE} | 0 | - | - | - | - |" in as_markdown(report)

@@ -1,0 +1,120 @@
+// Signing in with an OpenID Connect issuer: authorization code with PKCE (RFC 7636, RFC 9700), as a public client.
+// `begin` leaves for the issuer; `returned` and `exchange` take what it sends back. What lies in sessionStorage between
+// them is used once. The token goes to the caller and is stored nowhere.
+
+const PENDING = "switchyard-sign-in";
+const TIMEOUT_MS = 20_000;
+
+/** Why nobody is signed in, in words for people. */
+export class SignInError extends Error {}
+
+/** Leaves this page for the issuer; it comes back to where it is. `oidc`: of `GET /ui/sign-in`. */
+export async function begin(oidc) {
+  const pending = { state: random(), nonce: random(), verifier: random(), hash: location.hash };
+  const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(pending.verifier));
+  sessionStorage.setItem(PENDING, JSON.stringify(pending));
+  const url = new URL(oidc.authorization_endpoint);
+  const fields = {
+    ...oidc.parameters,
+    response_type: "code",
+    client_id: oidc.client_id,
+    redirect_uri: redirectUri(),
+    scope: oidc.scope,
+    state: pending.state,
+    nonce: pending.nonce,
+    code_challenge: base64url(new Uint8Array(digest)),
+    code_challenge_method: "S256",
+  };
+  for (const [name, value] of Object.entries(fields)) url.searchParams.set(name, value);
+  location.assign(url);
+}
+
+/** What an issuer's redirect brought, for `exchange`; null if this is none. The address and the storage forget it. */
+export function returned() {
+  const stored = sessionStorage.getItem(PENDING);
+  sessionStorage.removeItem(PENDING);
+  const fields = Object.fromEntries(new URLSearchParams(location.search));
+  if (!("code" in fields || "error" in fields)) return null;
+  const pending = parsed(stored);
+  history.replaceState(null, "", `/ui${pending?.hash ?? ""}`);
+  return { fields, pending };
+}
+
+/** The token for a code: `{token, lifetime_s}`. Raises SignInError. */
+export async function exchange(oidc, { fields, pending }) {
+  if (pending === null || fields.state !== pending.state) throw new SignInError("This sign-in was not begun in this tab, or is already over. Nothing was sent. Please sign in again.");
+  if (!oidc?.token_endpoint) throw new SignInError("The issuer cannot be reached now. Please try again in a moment.");
+  if (fields.iss !== undefined ? fields.iss !== oidc.issuer : oidc.names_itself) throw new SignInError("The answer to this sign-in does not come from the issuer that this server trusts. Nothing was sent.");
+  if (fields.error !== undefined) throw new SignInError(`The issuer did not sign you in: ${reason(fields)}`);
+  const answer = await redeemed(oidc, fields.code, pending.verifier);
+  if (String(answer.token_type).toLowerCase() !== "bearer") throw new SignInError("The issuer's answer has no bearer token.");
+  if (oidc.scope.split(" ").includes("openid")) checkIdentity(answer.id_token, oidc, pending.nonce);
+  const token = answer[oidc.token], claims = claimsOf(token);
+  if (claims === null) throw new SignInError(`The issuer's ${oidc.token.replace("_", " ")} is not a JWT, so this server cannot check it. Its operator can change \`access.oidc.console\`.`);
+  return { token, lifetime_s: lifetime(oidc, answer, claims) };
+}
+
+async function redeemed(oidc, code, verifier) {
+  let response, answer;
+  try {
+    response = await fetch(oidc.token_endpoint, {
+      method: "POST",
+      body: new URLSearchParams({ grant_type: "authorization_code", code, redirect_uri: redirectUri(), client_id: oidc.client_id, code_verifier: verifier }),
+      credentials: "omit",
+      redirect: "error",
+      cache: "no-store",
+      signal: AbortSignal.timeout(TIMEOUT_MS),
+    });
+    answer = await response.json();
+  } catch {
+    if (response === undefined) throw new SignInError(`The issuer's token endpoint cannot be reached from this page. It must be up, and allow requests of ${location.origin}.`);
+    throw new SignInError(`The issuer's token endpoint answered ${response.status} without JSON.`);
+  }
+  if (!response.ok) throw new SignInError(`The issuer did not sign you in: ${reason(answer)}`);
+  return answer;
+}
+
+/** OpenID Connect Core 1.0, section 3.1.3.7. Its signature needs no check: it came from the issuer itself, over TLS. */
+function checkIdentity(token, oidc, nonce) {
+  const claims = claimsOf(token);
+  if (claims === null) throw new SignInError("The issuer's answer has no id token.");
+  const isOurs = claims.iss === oidc.issuer && [claims.aud].flat().includes(oidc.client_id) && (claims.azp === undefined || claims.azp === oidc.client_id);
+  if (!isOurs) throw new SignInError("The issuer's id token is for somebody else.");
+  if (claims.nonce !== nonce) throw new SignInError("The issuer's id token belongs to another sign-in. Please sign in again.");
+}
+
+/** In seconds from now, null if nothing says it. By the issuer's clock alone: this machine's may be wrong. */
+function lifetime(oidc, answer, { exp, iat }) {
+  if (oidc.token === "access_token" && typeof answer.expires_in === "number") return answer.expires_in;
+  if (typeof exp !== "number") return null;
+  return exp - (typeof iat === "number" ? iat : Date.now() / 1000);
+}
+
+/** The claims of a JWT; null if it is none. */
+function claimsOf(token) {
+  if (typeof token !== "string" || token.split(".").length !== 3) return null;
+  try {
+    const bytes = Uint8Array.from(atob(token.split(".")[1].replaceAll("-", "+").replaceAll("_", "/")), (it) => it.charCodeAt(0));
+    return parsed(new TextDecoder().decode(bytes));
+  } catch {
+    return null;
+  }
+}
+
+function reason({ error, error_description: description }) {
+  const words = error === "access_denied" ? "access was denied" : (error ?? "it gives no reason");
+  return description ? `${words} (${description}).` : `${words}.`;
+}
+
+function parsed(text) {
+  try {
+    const value = JSON.parse(text);
+    return value !== null && typeof value === "object" ? value : null;
+  } catch {
+    return null;
+  }
+}
+
+const redirectUri = () => `${location.origin}/ui`;
+const random = () => base64url(crypto.getRandomValues(new Uint8Array(32)));
+const base64url = (bytes) => btoa(String.fromCharCode(...bytes)).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");

@@ -1,0 +1,1 @@
+"""What the control plane runs, and which replicas this router misses."""

@@ -1,0 +1,79 @@
+"""Whether endpoints can be served: `GET /ready`. It wakes nobody.
+
+A request to an application without replicas makes Ray Serve start one. So where there is a control plane, it says who
+runs, and no application is asked: one that runs now may sleep a moment later. Serve checks its replicas by itself. What
+sleeps is ready, since its first request starts a replica; what starts is not. Servers elsewhere are asked.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from app.config.schema import Config
+from app.control_plane import Replicas
+from app.server.replicas.running import RunningReplicas
+from app.upstream.target import Target
+
+CACHE_S = 1.0
+"""However many probes come, a server is asked once in this time."""
+
+TIMEOUT_S = 2.0
+
+RUNNING = "RUNNING"
+"""Serve's word for a replica that takes requests."""
+
+Probe = Callable[[Target, float], Awaitable[bool]]
+
+
+class Readiness:
+    """`probe` asks a deployment for its health, within some seconds."""
+
+    def __init__(self, probe: Probe, running: RunningReplicas, clock: Callable[[], float] = time.monotonic) -> None:
+        self._probe, self._running, self._clock = probe, running, clock
+        self._probed_at = float("-inf")
+        self._known: Mapping[str, bool] = {}
+
+    async def of(self, config: Config, targets: Mapping[str, Target]) -> Mapping[str, bool]:
+        """By deployment: whether it is healthy, or sleeps and would wake."""
+        if self._clock() - self._probed_at < CACHE_S and all(name in self._known for name in targets):
+            return self._known
+        replicas = await self._running.now() or self._running.last
+        settled = {name: found for name in targets if (found := self._unasked(name, config, replicas)) is not None}
+        asked = [target for name, target in targets.items() if name not in settled]
+        answers = await asyncio.gather(*(self._probe(target, TIMEOUT_S) for target in asked))
+        self._known = {**settled, **{it.name: answer for it, answer in zip(asked, answers, strict=True)}}
+        self._probed_at = self._clock()
+        return self._known
+
+    def asleep(self, config: Config) -> list[str]:
+        """The deployments that sleep, as of the last answer of the control plane."""
+        found = self._running.last.asleep if self._running.last is not None else ()
+        return [name for name, it in config.deployments.items() if it.app in found]
+
+    def _unasked(self, name: str, config: Config, replicas: Replicas | None) -> bool | None:
+        """What the control plane says of a deployment; None: ask the deployment."""
+        app = config.deployments[name].app
+        if app is None or not self._running.is_known:
+            return None
+        return replicas is not None and (
+            replicas.applications.get(app, {}).get(RUNNING, 0) > 0 or app in replicas.asleep
+        )
+
+
+def document(
+    config: Config, healthy: Mapping[str, bool], asleep: list[str], open_breakers: list[str]
+) -> tuple[bool, dict[str, Any]]:
+    """Whether every endpoint has a healthy deployment among those that get traffic, and the answer's body."""
+    endpoints = {
+        name: any(healthy.get(deployment) for deployment, share in endpoint.traffic.items() if share > 0)
+        for name, endpoint in config.endpoints.items()
+    }
+    ready = all(endpoints.values())
+    body: dict[str, Any] = {
+        "status": "ready" if ready else "not ready",
+        "endpoints": endpoints,
+        "deployments": dict(healthy),
+        "open_breakers": open_breakers,
+    }
+    return ready, {**body, "asleep": asleep} if asleep else body

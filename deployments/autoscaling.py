@@ -1,0 +1,165 @@
+"""How many replicas a model needs: an autoscaling policy of Ray Serve's for vLLM.
+
+    autoscaling_config:
+      policy: {policy_function: "deployments.autoscaling:replicas_needed"}
+
+Serve's own policy divides the requests at the replicas by `target_ongoing_requests`. That is blind where it matters
+for LLMs: long prompts fill the KV cache long before the target is reached, and the mean over the look-back period
+comes late. This one counts what waits, wherever it waits, and what a replica holds is the least of three bounds: the
+target, the KV cache, and the number of requests at which others began to wait. It returns the number that is needed,
+not one more. Serve applies `upscale_delay_s`, `downscale_delay_s` and the bounds to it.
+
+The function runs in Serve's controller, ten times a second for each application. So this module imports neither vLLM
+nor torch nor Ray, and does a handful of divisions. Contract: `ray.serve.config.AutoscalingContext` (Ray 2.60), and the
+metrics of `deployments.engine.load`. With no running replica Serve asks no policy: the first request starts one
+replica, and what more it takes is decided once that one runs.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+KV_FULL = 0.9
+"""The share of its KV cache that a replica should use at most: above it vLLM begins to recompute what it evicted."""
+
+LATE_S = 1.0
+"""Requests that begin have waited longer than this in vLLM: the replica is full, whatever it runs. A healthy engine
+lets them wait for one step, which takes some tens of milliseconds."""
+
+DRAIN_S = 60.0
+"""What waits in vLLM may take this long to be worked off: about as long as a new replica takes to start. Requests that
+take 6 s, of which 60 wait, then need room for 6: the others follow in the same slots."""
+
+YOUNG_S = 60.0
+"""A replica's first steps take seconds (kernels are compiled, caches are empty): what waits then says nothing."""
+
+REMEMBERED_S = 1800.0
+"""How long the policy believes what it has learned from late requests. It forgets sooner if a replica runs more."""
+
+LEAST_OF_TARGET = 0.25
+"""One long prompt makes others late: what is learned is never below this share of the target."""
+
+
+class ReplicaLoad(NamedTuple):
+    """One replica, as it reports itself. `running` and `waiting` are vLLM's, `held` wait in Serve before it.
+
+    `kv`: the share of the KV cache in use, 0 to 1. `queue_s`: how long requests that began lately had waited in vLLM,
+    the mean over the look-back period. `service_s`: how long requests run, without their wait; 0: not known. `age_s`:
+    since its engine was ready.
+    """
+
+    running: float = 0.0
+    waiting: float = 0.0
+    held: float = 0.0
+    kv: float = 0.0
+    queue_s: float = 0.0
+    service_s: float = 0.0
+    age_s: float = math.inf
+
+
+class Load(NamedTuple):
+    """What a deployment has to do.
+
+    `replicas`: those that run and report; one that starts or drains is none of them. `ongoing`: requests that Serve
+    counts at running replicas. `queued`: requests without a replica: they wait at a router or proxy, or were refused.
+    """
+
+    replicas: Sequence[ReplicaLoad] = ()
+    ongoing: float = 0.0
+    queued: float = 0.0
+
+
+class Learned(NamedTuple):
+    """Requests were late while a replica ran `full_at` of them. True until `until`, in Unix seconds."""
+
+    full_at: float
+    until: float
+
+
+class Context(Protocol):
+    """What is read of `ray.serve.config.AutoscalingContext`. Metrics: by name and replica."""
+
+    current_time: float | None
+    config: Any
+    policy_state: dict[str, Any]
+
+    @property
+    def total_running_requests(self) -> float: ...
+    @property
+    def total_queued_requests(self) -> float: ...
+    @property
+    def raw_metrics(self) -> Mapping[str, Mapping[Any, Sequence[Any]]] | None: ...
+
+
+def replicas_needed(ctx: Context) -> tuple[int, dict[str, Any]]:
+    """The policy: how many replicas the deployment needs, and what it remembers."""
+    now = ctx.current_time or 0.0
+    load, target = load_of(ctx), float(ctx.config.get_target_ongoing_requests())
+    known = ctx.policy_state.get("learned")
+    learned = learn(Learned(*known) if known is not None else None, load.replicas, target, now)
+    state = {"learned": tuple(learned)} if learned is not None else {}
+    return needed(load, target, learned), state
+
+
+def needed(load: Load, target: float, learned: Learned | None = None) -> int:
+    """The number of replicas for `load`, at `target` requests each at most; without bounds."""
+    running = sum(it.running for it in load.replicas)
+    waiting = sum(it.waiting for it in load.replicas)
+    # Serve's count knows of requests that the engine has not seen yet, the engine's is younger: nothing is left out.
+    waiting = max(waiting, load.ongoing - running) + sum(it.held for it in load.replicas)
+    demand = running + waiting * room_of_one(load.replicas) + load.queued
+    return math.ceil(round(demand / capacity(load.replicas, target, learned), 6))
+
+
+def capacity(replicas: Sequence[ReplicaLoad], target: float, learned: Learned | None = None) -> float:
+    """How many requests one replica should hold, at least 1. Those that wait are taken to be as long as those that run.
+
+    A replica that runs nothing yet changes nothing.
+    """
+    found = target if learned is None else min(target, learned.full_at)
+    running, kv = sum(it.running for it in replicas), sum(it.kv for it in replicas)
+    if running > 0 and kv > 0:
+        found = min(found, KV_FULL * running / kv)
+    return max(found, 1.0)
+
+
+def room_of_one(replicas: Sequence[ReplicaLoad]) -> float:
+    """What room a request that waits at a replica needs, as a share of one that runs: it has `DRAIN_S` to begin."""
+    known = [it.service_s for it in replicas if it.service_s > 0]
+    return min(1.0, sum(known) / len(known) / DRAIN_S) if known else 1.0
+
+
+def learn(known: Learned | None, replicas: Sequence[ReplicaLoad], target: float, now: float) -> Learned | None:
+    """What is known after `replicas` have been seen: fewer are full if requests were late with fewer."""
+    if known is not None and (known.until <= now or _disproved(known, replicas)):
+        known = None
+    late = [it.running for it in replicas if it.queue_s > LATE_S and it.age_s >= YOUNG_S]
+    if not late:
+        return known
+    seen = max(sum(late) / len(late), LEAST_OF_TARGET * target)
+    if seen >= target:
+        return known
+    return Learned(min(seen, known.full_at) if known is not None else seen, now + REMEMBERED_S)
+
+
+def _disproved(known: Learned, replicas: Sequence[ReplicaLoad]) -> bool:
+    return any(it.running >= known.full_at + 1 and it.queue_s <= LATE_S for it in replicas)
+
+
+def load_of(ctx: Context) -> Load:
+    """The load as Serve has collected it: the latest values, but lateness as the mean over the look-back period.
+
+    Not from `aggregated_metrics`: Serve would merge the series of every metric of every replica for it, at each call.
+    """
+    found: dict[Any, dict[str, float]] = {}
+    for name, series in (ctx.raw_metrics or {}).items():
+        if name in ReplicaLoad._fields:
+            for replica, points in series.items():
+                if points:
+                    found.setdefault(replica, {})[name] = _mean(points) if name == "queue_s" else points[-1].value
+    loads = [ReplicaLoad(**values) for values in found.values()]
+    return Load(loads, ctx.total_running_requests, ctx.total_queued_requests)
+
+
+def _mean(points: Sequence[Any]) -> float:
+    return math.fsum(it.value for it in points) / len(points)

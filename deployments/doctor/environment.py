@@ -1,0 +1,48 @@
+"""The configuration file, and the switches that Ray, Serve and HAProxy read when they start."""
+
+from collections.abc import Iterator, Mapping
+
+from app.internal_api import INTERNAL_KEY_VARIABLE
+from deployments import draining, haproxy
+from deployments.doctor.finding import Finding, ok, problem, warning
+from deployments.doctor.installation import Installation
+from deployments.kubernetes.environment import DRAIN, WORKER_DRAIN_S
+
+_REQUIRED: Mapping[str, str] = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+}
+"""Without these Serve's Python proxy serves, and replicas cannot be reached directly."""
+
+_ADVISED: Mapping[str, str] = {**haproxy.SETTINGS, **draining.SETTINGS}
+
+
+def configuration(it: Installation) -> Iterator[Finding]:
+    """The file is valid."""
+    for line in it.problems:
+        yield problem("configuration", f"{it.file}: {line}", f"correct it; `switchyard check {it.file}` checks it")
+    if not it.problems:
+        yield ok("configuration", f"{it.file} is valid")
+
+
+def switches(it: Installation) -> Iterator[Finding]:
+    """On a node of a cluster they must be set; elsewhere `serve` sets them, unless the shell has others."""
+    wrong = 0
+    for name, wanted in (*_REQUIRED.items(), *_ADVISED.items()):
+        found = it.environment.get(name)
+        if found == wanted or (found is None and not it.on_cluster):
+            continue
+        wrong += 1
+        message = f"{name} is {found!r}, not {wanted!r}" if found is not None else f"{name} is not set"
+        fix = f"set {name}={wanted} for every pod" if it.on_cluster else f"run: unset {name}"
+        yield (problem if name in _REQUIRED else warning)("environment", message, fix)
+    if it.on_cluster and DRAIN not in it.environment:
+        wrong += 1
+        fix = f"set {DRAIN}={WORKER_DRAIN_S} for every pod, and a longer terminationGracePeriodSeconds"
+        yield warning("environment", f"{DRAIN} is not set: a pod that is deleted cuts its streams after 30 s", fix)
+    if it.on_cluster and not it.environment.get(INTERNAL_KEY_VARIABLE):
+        wrong += 1
+        fix = "set it on every node from one Secret: model applications answer only requests with it"
+        yield problem("environment", f"{INTERNAL_KEY_VARIABLE} is not set", fix)
+    if not wrong:
+        yield ok("environment", "the switches of Ray, Serve and HAProxy are as they should be")

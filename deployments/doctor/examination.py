@@ -1,0 +1,35 @@
+"""All that is examined, in the order in which a person would look."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from deployments.doctor import applications, environment, ingress, machine, models, packages, stores
+from deployments.doctor.finding import Finding, problem
+from deployments.doctor.installation import Installation
+
+CHECKS: Sequence[Callable[[Installation], Iterator[Finding]]] = (
+    environment.configuration,
+    environment.switches,
+    packages.versions,
+    ingress.haproxy,
+    ingress.port,
+    stores.keys,
+    stores.issuer,
+    stores.limits_store,
+    models.weights,
+    machine.memory,
+    machine.disk,
+    machine.shared_memory,
+    machine.gpus,
+    applications.applications,
+    applications.last_errors,
+)
+
+
+def examine(it: Installation) -> Iterator[Finding]:
+    """What each check finds. One that fails is a finding, too: on a broken installation anything may."""
+    for check in CHECKS:
+        try:
+            yield from check(it)
+        except Exception as error:  # noqa: BLE001  the other checks must be made all the same
+            name = check.__name__.replace("_", " ")
+            yield problem(name, f"could not be examined: {type(error).__name__}: {error}", "report this")

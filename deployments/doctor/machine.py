@@ -1,0 +1,120 @@
+"""Memory, disk, and GPUs where the configuration wants some."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from deployments.doctor.finding import Finding, ok, problem, warning
+from deployments.doctor.installation import Installation
+
+GIB = 1024**3
+ENGINE_BYTES = 3 * GIB
+"""What an engine process with a small model takes besides its KV cache: vLLM, torch, the replica."""
+
+_TIMEOUT_S = 20.0
+_SHM_BYTES = GIB
+_DISK_BYTES = 5 * GIB
+_KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
+
+
+def memory(it: Installation, meminfo: Path = Path("/proc/meminfo")) -> Iterator[Finding]:
+    """Enough for the engines on this machine's CPU. Those that run already are not asked about."""
+    engines = [app for app in it.applications if _engine(app) and not _wants_gpu(app)]
+    if not engines or it.run is not None:
+        return
+    need = sum(ENGINE_BYTES + _kv_bytes(app) for app in engines)
+    free = _available(meminfo)
+    text = f"{free / GIB:.1f} GiB are free; {len(engines)} engines on the CPU need about {need / GIB:.0f}"
+    if free < need:
+        fix = f"end other programs, remove an application, or lower {_KV_VARIABLE}"
+        yield problem("memory", text, fix)
+    else:
+        yield ok("memory", text)
+
+
+def disk(it: Installation, path: Path = Path("/tmp")) -> Iterator[Finding]:
+    """Ray stops scheduling on a full disk, and keeps its logs there."""
+    free = shutil.disk_usage(path).free
+    if free < _DISK_BYTES:
+        yield problem("disk", f"{free / GIB:.1f} GiB are free in {path}", "free some: Ray keeps its logs there")
+    else:
+        yield ok("disk", f"{free / GIB:.0f} GiB are free in {path}")
+
+
+def shared_memory(it: Installation, path: Path = Path("/dev/shm")) -> Iterator[Finding]:
+    """Tensor parallelism passes tensors there; a container has 64 MiB unless it says otherwise."""
+    parallel = max((_parallel(app) for app in it.applications), default=1)
+    if parallel == 1 or not path.exists():
+        return
+    size = shutil.disk_usage(path).total
+    if size < _SHM_BYTES:
+        fix = "mount an emptyDir with `medium: Memory` there"
+        text = f"{path} has {size / 1024**2:.0f} MiB; engines on {parallel} GPUs need more"
+        yield problem("shared memory", text, fix)
+    else:
+        yield ok("shared memory", f"{path} has {size / GIB:.0f} GiB")
+
+
+def gpus(it: Installation) -> Iterator[Finding]:
+    """There are as many as the largest application wants, and the driver answers."""
+    wanted = max((_parallel(app) for app in it.applications if _wants_gpu(app)), default=0)
+    if not wanted:
+        return
+    if (command := shutil.which("nvidia-smi", path=it.environment.get("PATH"))) is None:
+        if it.on_cluster:
+            yield warning("gpu", "this node has no nvidia-smi", "run the command in a pod of a GPU group, too")
+        else:
+            fix = "install the driver, or use `accelerator_config: {kind: cpu}`"
+            yield problem("gpu", "nvidia-smi is not installed, and applications want GPUs", fix)
+        return
+    query = [command, "--query-gpu=name,driver_version,memory.total,memory.used", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield problem("gpu", f"nvidia-smi does not answer: {error}", "restart the driver, or drain the node")
+        return
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip().splitlines()
+        fix = "install the driver that the GPU needs; in a pod: the device plugin, and `nvidia.com/gpu` in limits"
+        yield problem("gpu", f"nvidia-smi fails: {said[0] if said else done.returncode}", fix)
+        return
+    found = [line.split(", ") for line in done.stdout.strip().splitlines()]
+    if len(found) < wanted:
+        fix = "lower tensor_parallel_size, or use a larger machine"
+        yield problem("gpu", f"{len(found)} GPUs are here, and an application wants {wanted}", fix)
+        return
+    name, driver, total, used = found[0]
+    if it.run is None and int(used) > int(total) // 10:
+        fix = "end the program that uses it: nvidia-smi names it"
+        yield warning("gpu", f"{used} of {total} MiB of {name} are in use already", fix)
+    yield ok("gpu", f"{len(found)} x {name}, driver {driver}")
+
+
+def _available(meminfo: Path) -> int:
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+    return int(lines["MemAvailable"].split()[0]) * 1024
+
+
+def _llm_config(application: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = (application.get("args") or {}).get("llm_config")
+    return found if isinstance(found, dict) else {}
+
+
+def _engine(application: Mapping[str, Any]) -> bool:
+    return bool(_llm_config(application))
+
+
+def _wants_gpu(application: Mapping[str, Any]) -> bool:
+    config = _llm_config(application)
+    return bool(config) and (config.get("accelerator_config") or {}).get("kind") != "cpu"
+
+
+def _parallel(application: Mapping[str, Any]) -> int:
+    return int((_llm_config(application).get("engine_kwargs") or {}).get("tensor_parallel_size") or 1)
+
+
+def _kv_bytes(application: Mapping[str, Any]) -> int:
+    variables = (_llm_config(application).get("runtime_env") or {}).get("env_vars") or {}
+    return int(float(variables.get(_KV_VARIABLE) or 4) * GIB)

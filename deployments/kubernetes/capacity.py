@@ -1,0 +1,156 @@
+"""What cannot work: deployments that no group of nodes can hold, as far as manifests show it.
+
+Ray says nothing of these: a replica stays STARTING, and the autoscaler adds nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from app.config.base import ConfigError
+from app.config.serve_file import host_of, load_document
+from app.config.urls import is_loopback
+from deployments.haproxy import cluster_settings
+from deployments.kubernetes.demands import Bundle, Demand, demands
+from deployments.kubernetes.generated import group_of
+from deployments.kubernetes.groups import Group, groups
+
+MANY_NODES = 50
+"""Up to here HAProxy's settings for a cluster are Ray's own, or nearly (`deployments.haproxy.cluster_settings`)."""
+
+_ROUNDING = 1e-9
+
+
+def problems(service: Mapping[str, Any]) -> list[str]:
+    """Every problem of a RayService, each with its fix."""
+    try:
+        document = yaml.safe_load(service["spec"].get("serveConfigV2") or "")
+        load_document(document)
+    except yaml.YAMLError as error:
+        return [f"serveConfigV2: not YAML: {error}"]
+    except ConfigError as error:
+        return [f"serveConfigV2: {problem}" for problem in error.problems]
+    cluster = service["spec"]["rayClusterConfig"]
+    offered = groups(cluster)
+    if is_loopback(host_of(document)):
+        fix = "set http_options.host to 0.0.0.0"
+        return [f"serveConfigV2: Serve listens on {host_of(document)}, which nobody outside the pod reaches; {fix}"]
+    return [*_misfits(demands(document), offered, _head_cpus(cluster)), *_small_settings(cluster, offered)]
+
+
+def _head_cpus(cluster: Mapping[str, Any]) -> str:
+    return str((cluster["headGroupSpec"].get("rayStartParams") or {}).get("num-cpus"))
+
+
+def _misfits(asked: Sequence[Demand], offered: Sequence[Group], head_cpus: str) -> Iterator[str]:
+    if head_cpus != "0":
+        yield 'headGroupSpec.rayStartParams: set num-cpus: "0"; replicas on the head die with it and slow it down'
+    for group in offered:
+        if group.cpu_limit is not None and group.offer["CPU"] > group.cpu_limit:
+            yield (
+                f"group {group.name}: num-cpus is {group.offer['CPU']:g}, limits.cpu {group.cpu_limit:g}; "
+                "Ray would schedule more than the pod has"
+            )
+    homes: dict[str, list[Demand]] = {}
+    for demand in asked:
+        fitting = [group for group in offered if _fits(demand, group)]
+        if not fitting:
+            yield _nowhere(demand, offered)
+            continue
+        yield from _starved(demand, fitting)
+        if not _needs_gpu(demand) and (wasted := [it.name for it in fitting if it.offer.get("GPU")]):
+            yield (
+                f"{demand.name}: may land in the group {wasted[0]}, on a GPU's node; "
+                "set ray_actor_options.label_selector, as {ray.io/node-group: cpu}"
+            )
+        homes.setdefault(fitting[0].name, []).append(demand)
+    for group in offered:
+        needed = pods(homes.get(group.name, []), group)
+        if needed > group.most:
+            names = ", ".join(f"{it.max_replicas} of {it.name}" for it in homes[group.name])
+            yield f"group {group.name}: at most {group.most} pods, but {names} need {needed}; raise maxReplicas"
+
+
+def _small_settings(cluster: Mapping[str, Any], offered: Sequence[Group]) -> Iterator[str]:
+    """Every HAProxy checks every replica of the cluster: Ray's own intervals are for few nodes."""
+    nodes = 1 + sum(group.most for group in offered)
+    if nodes <= MANY_NODES:
+        return
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        container = ((group.get("template") or {}).get("spec") or {}).get("containers", [{}])[0]
+        missing = cluster_settings(nodes).keys() - {it["name"] for it in container.get("env", [])}
+        if missing:
+            name = group.get("groupName", "head")
+            fix = f"add what `python -m deployments.haproxy --nodes {nodes}` prints to the environment"
+            yield f"group {name}: up to {nodes} nodes check one another too often; {fix}"
+
+
+def _fits(demand: Demand, group: Group) -> bool:
+    return demand.labels.items() <= group.labels.items() and all(group.has(bundle) for bundle in demand.bundles)
+
+
+def _needs_gpu(demand: Demand) -> bool:
+    return any(bundle.get("GPU") for bundle in demand.bundles)
+
+
+def _nowhere(demand: Demand, offered: Sequence[Group]) -> str:
+    """Why no group fits, and what to do: the first of labels, custom resources, quantities."""
+    labelled = [group for group in offered if demand.labels.items() <= group.labels.items()]
+    if not labelled:
+        return f"{demand.name}: no group has the labels {dict(demand.labels)} that it asks for"
+    for resource in sorted(demand.resources):
+        if not any(resource in group.offer for group in labelled):
+            fix = f"name a group {group_of(resource)} and run `make k8s`"
+            return f"{demand.name}: no group declares the resource {resource}; {fix}"
+    able = [it for it in labelled if demand.resources <= it.offer.keys()] or labelled
+    for bundle in demand.bundles:
+        for name, amount in bundle.items():
+            most = max(group.offer.get(name, 0) for group in able)
+            if amount > most:
+                where = ", ".join(group.name for group in able)
+                return f"{demand.name}: asks for {amount:g} {name} on one node; the group {where} has {most:g} per pod"
+    return f"{demand.name}: no group has all of {dict(demand.bundles[0])}"
+
+
+def _starved(demand: Demand, fitting: Sequence[Group]) -> Iterator[str]:
+    """A replica and each of its engine's workers keep a core busy, whatever Ray was asked for."""
+    for group in fitting:
+        on_node = min(demand.processes, 1 + int(group.offer.get("GPU", 0)))
+        for kind, cores in (("limits", group.cpu_limit), ("requests", group.cpu_request)):
+            if _needs_gpu(demand) and cores is not None and cores < on_node:
+                yield (
+                    f"group {group.name}: {kind}.cpu is {cores:g}, but {demand.name} runs {on_node} busy processes "
+                    f"there (1 + tensor_parallel_size); set at least {on_node}"
+                )
+                return
+
+
+@dataclass
+class _Pod:
+    free: dict[str, float]
+    replicas: dict[str, int] = field(default_factory=dict)
+
+
+def pods(asked: Sequence[Demand], group: Group) -> int:
+    """How many pods of `group` all of `asked` fill at their max_replicas, the largest bundles first."""
+    items = [(bundle, demand) for demand in asked for bundle in demand.bundles for _ in range(demand.max_replicas)]
+    items.sort(key=lambda item: sorted(item[0].values(), reverse=True), reverse=True)
+    filled: list[_Pod] = []
+    for bundle, demand in items:
+        pod = next((it for it in filled if _has_room(it, bundle, demand)), None)
+        if pod is None:
+            pod = _Pod(dict(group.offer))
+            filled.append(pod)
+        for name, amount in bundle.items():
+            pod.free[name] -= amount
+        if bundle is demand.bundles[0]:  # where the replica itself is
+            pod.replicas[demand.name] = pod.replicas.get(demand.name, 0) + 1
+    return len(filled)
+
+
+def _has_room(pod: _Pod, bundle: Bundle, demand: Demand) -> bool:
+    if demand.per_node is not None and pod.replicas.get(demand.name, 0) >= demand.per_node:
+        return False
+    return all(pod.free.get(name, 0) + _ROUNDING >= amount for name, amount in bundle.items())

@@ -1,0 +1,41 @@
+"""The environment of every Ray node of a cluster: the one place for it.
+
+`k8s/base/rayservice.yaml` and the table in docs/deploying.md have the same, and tests compare. `make serve` has its own
+for one machine (`deployments.local.environment`).
+"""
+
+from collections.abc import Mapping
+
+from app.internal_api import LEDGER_VARIABLE, MODELS_VARIABLE
+from deployments import draining, haproxy
+from deployments.kubernetes.generated import MODELS
+
+DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
+"""How long a node that gets SIGTERM lets its replicas finish. Ray's own 30 s cut streams."""
+
+WORKER_DRAIN_S = int(draining.GRACE_S)
+HEAD_DRAIN_S = 600
+"""The head's own parts are never idle, so that it always stays so long. Raylets live that long without it, too."""
+
+STOP_S = 60
+"""What a pod's grace period is longer than its drain: Ray stops its processes."""
+
+CODE = "/app"
+"""Where the image has this repository."""
+
+EVERY_NODE: Mapping[str, str] = {
+    "PYTHONPATH": CODE,
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    "RAY_SERVE_HAPROXY_BINARY_PATH": f"{CODE}/bin/haproxy",
+    "RAY_SERVE_HAPROXY_NBTHREAD": "2",  # as many as a router's pod has CPUs
+    **haproxy.SETTINGS,
+    **draining.SETTINGS,
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    MODELS_VARIABLE: MODELS,
+    LEDGER_VARIABLE: "/var/lib/switchyard",
+}
+"""Before Ray starts, the same on all nodes; the secrets and `DRAIN` come on top."""

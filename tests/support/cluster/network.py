@@ -1,0 +1,124 @@
+"""A pod network on one machine: a switch, and a network namespace for every pod and for the client outside of them.
+
+Nothing leads out of it. It needs root.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+PREFIX = "switchyard-"
+"""Of every namespace, so that the next run finds what a killed one left."""
+
+CLIENT_ADDRESS = "10.77.0.5"
+
+_SWITCH, _CLIENT = f"{PREFIX}switch", f"{PREFIX}client"
+_CLONE_NEWNET = 0x40000000
+_FIRST_POD = 11
+
+
+class Network:
+    """`client` is the namespace of whoever is on the network without being a pod."""
+
+    def __init__(self) -> None:
+        self.client = _CLIENT
+        self._next = _FIRST_POD
+
+    def attach(self, name: str) -> str:
+        """Makes the namespace of a pod and returns its address, which no pod had before."""
+        address = f"10.77.0.{self._next}"
+        _attach(PREFIX + name, address, port=f"p{self._next}")
+        self._next += 1
+        return address
+
+    def detach(self, name: str) -> None:
+        """Removes it."""
+        _ip("netns", "del", PREFIX + name)
+
+    def cut(self, address: str) -> None:
+        """Unplugs a pod: packets vanish, and nobody gets a reset."""
+        _ip("-n", _SWITCH, "link", "set", f"p{address.rpartition('.')[2]}", "down")
+
+
+@contextlib.contextmanager
+def network() -> Iterator[Network]:
+    """A network with a client and no pods. What an earlier run left is removed first."""
+    sweep()
+    try:
+        _ip("netns", "add", _SWITCH)
+        _ip("-n", _SWITCH, "link", "add", "switch", "type", "bridge")
+        _ip("-n", _SWITCH, "link", "set", "switch", "up")
+        _attach(_CLIENT, CLIENT_ADDRESS, port="client")
+        yield Network()
+    finally:
+        sweep()
+
+
+def sweep() -> None:
+    """Ends every process in the lab's namespaces, and removes them."""
+    for name in _namespaces():
+        while pids := _ip("netns", "pids", name).split():
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.05)
+        _ip("netns", "del", name)
+
+
+@contextlib.contextmanager
+def joined(namespace: str) -> Iterator[None]:
+    """This thread, and the threads that it starts, open their sockets in `namespace` while the block runs."""
+    with (
+        Path("/proc/thread-self/ns/net").open() as before,
+        Path("/var/run/netns", namespace).open() as wanted,
+    ):
+        _enter(wanted.fileno())
+        try:
+            yield
+        finally:
+            _enter(before.fileno())
+
+
+def obstacle() -> str | None:
+    """Why no such network can be made here, or None."""
+    if os.geteuid() != 0:
+        return "namespaces need root"
+    try:
+        _ip("netns", "add", f"{PREFIX}probe")
+        _ip("netns", "del", f"{PREFIX}probe")
+        subprocess.run(["unshare", "-m", "-p", "-f", "-u", "-i", "true"], check=True, capture_output=True)
+    except FileNotFoundError as error:
+        return f"'{error.filename}' is not installed"
+    except subprocess.CalledProcessError as error:
+        return f"namespaces are not allowed: {error.stderr.strip()!r}"
+    return None
+
+
+def _attach(namespace: str, address: str, *, port: str) -> None:
+    _ip("netns", "add", namespace)
+    _ip("-n", namespace, "link", "set", "lo", "up")
+    _ip("-n", namespace, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", _SWITCH)
+    _ip("-n", _SWITCH, "link", "set", port, "master", "switch", "up")
+    _ip("-n", namespace, "addr", "add", f"{address}/24", "dev", "eth0")
+    _ip("-n", namespace, "link", "set", "eth0", "up")
+
+
+def _namespaces() -> list[str]:
+    names = [line.split()[0] for line in _ip("netns", "list").splitlines()]
+    return [name for name in names if name.startswith(PREFIX)]
+
+
+def _enter(descriptor: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.setns(descriptor, _CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+def _ip(*arguments: str) -> str:
+    done = subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=30)
+    return done.stdout

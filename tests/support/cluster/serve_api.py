@@ -1,0 +1,67 @@
+"""Serve's REST API on the head's dashboard, as KubeRay uses it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+
+@dataclass(frozen=True)
+class Replica:
+    """A replica as Serve lists it. `pid` counts within its pod."""
+
+    application: str
+    id: str
+    state: str
+    address: str
+    pid: int | None
+
+
+class ServeApi:
+    """`address`: the head's. `token`: Ray's, if it asks for one."""
+
+    def __init__(self, address: str, token: str | None) -> None:
+        self._url = f"http://{address}:8265/api/serve/applications/"
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+
+    def put(self, document: Mapping[str, Any]) -> None:
+        """Delivers a configuration."""
+        self._request("PUT", json=document)
+
+    def statuses(self) -> dict[str, str]:
+        """The applications' statuses by name; empty while nobody answers."""
+        return {name: it["status"] for name, it in self._applications().items()}
+
+    def replicas(self, application: str, state: str = "RUNNING") -> list[Replica]:
+        """The application's replicas in that state."""
+        found = []
+        for deployment in self._applications().get(application, {}).get("deployments", {}).values():
+            for it in deployment["replicas"]:
+                replica = Replica(application, it["replica_id"], it["state"], it.get("node_ip") or "", it.get("pid"))
+                if replica.state == state:
+                    found.append(replica)
+        return found
+
+    def messages(self) -> object:
+        """What Serve says, for an assertion."""
+        return {
+            name: [
+                it["status"],
+                it.get("message"),
+                [(d["status"], d.get("message")) for d in it["deployments"].values()],
+            ]
+            for name, it in self._applications().items()
+        }
+
+    def _applications(self) -> Mapping[str, Any]:
+        try:
+            applications: Mapping[str, Any] = self._request("GET").json()["applications"]
+        except httpx.HTTPError:
+            return {}
+        return applications
+
+    def _request(self, method: str, **content: Any) -> httpx.Response:
+        response = httpx.request(method, self._url, headers=self._headers, timeout=30, **content)
+        assert response.status_code < 400 or response.status_code >= 500, response.text
+        return response.raise_for_status()

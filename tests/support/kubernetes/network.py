@@ -1,0 +1,70 @@
+"""What NetworkPolicies let through, for the selectors that ours use: labels and the operators In and Exists."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ALL = "all"
+"""In place of ports: every port."""
+
+OWN = {"kubernetes.io/metadata.name": "switchyard"}
+STRANGE = {"kubernetes.io/metadata.name": "strange"}
+"""Labels of namespaces: ours, and another one."""
+
+
+def open_ports(
+    policies: Sequence[Mapping[str, Any]],
+    pod: Mapping[str, str],
+    peer: Mapping[str, str],
+    namespace: Mapping[str, str] = OWN,
+) -> set[int | str]:
+    """The ports of a pod with the labels `pod` that a pod with the labels `peer` in `namespace` reaches.
+
+    {ALL} if no policy selects the pod for ingress.
+    """
+    selecting = [it["spec"] for it in policies if _matches(it["spec"]["podSelector"], pod)]
+    selecting = [spec for spec in selecting if "Ingress" in spec["policyTypes"]]
+    if not selecting:
+        return {ALL}
+    rules = [rule for spec in selecting for rule in spec.get("ingress") or []]
+    return {port for rule in rules if _admits(rule.get("from"), peer, namespace) for port in _ports(rule)}
+
+
+def destinations(policies: Sequence[Mapping[str, Any]], pod: Mapping[str, str]) -> list[Mapping[str, Any]] | None:
+    """The rules for what a pod may reach itself; None if no policy restricts it."""
+    specs = [it["spec"] for it in policies if _matches(it["spec"]["podSelector"], pod)]
+    specs = [spec for spec in specs if "Egress" in spec["policyTypes"]]
+    return [rule for spec in specs for rule in spec.get("egress") or []] if specs else None
+
+
+def _ports(rule: Mapping[str, Any]) -> set[int | str]:
+    if not rule.get("ports"):
+        return {ALL}
+    return {port for it in rule["ports"] for port in range(it["port"], it.get("endPort", it["port"]) + 1)}
+
+
+def _admits(peers: Any, labels: Mapping[str, str], namespace: Mapping[str, str]) -> bool:
+    if not peers:
+        return True
+    return any(_is_peer(it, labels, namespace) for it in peers)
+
+
+def _is_peer(peer: Mapping[str, Any], labels: Mapping[str, str], namespace: Mapping[str, str]) -> bool:
+    if "namespaceSelector" in peer:
+        if not _matches(peer["namespaceSelector"], namespace):
+            return False
+    elif namespace != OWN:
+        return False
+    return _matches(peer.get("podSelector", {}), labels)
+
+
+def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    for rule in selector.get("matchExpressions", []):
+        if rule["operator"] == "Exists":
+            fits = rule["key"] in labels
+        elif rule["operator"] == "In":
+            fits = labels.get(rule["key"]) in rule["values"]
+        else:
+            raise ValueError(rule["operator"])
+        if not fits:
+            return False
+    return bool(selector.get("matchLabels", {}).items() <= labels.items())

@@ -1,0 +1,92 @@
+"""The overlays in `k8s/`, rendered once for each process."""
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.kubernetes.manifests import Manifest, ray_service, read
+from tests.support.processes.project import ROOT
+
+OVERLAYS = ("cpu-demo", "gpu")
+
+Change = Callable[[Any], object]
+"""A mistake to plant into an object, in place."""
+
+
+@functools.cache
+def rendered(overlay: str) -> list[Manifest]:
+    """The objects of an overlay; not to be changed."""
+    return read(ROOT / "k8s/overlays" / overlay)
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod template: `where` it stands, its labels, its spec. `group`: the RayCluster's, for Ray's pods."""
+
+    where: str
+    labels: dict[str, str]
+    spec: dict[str, Any]
+    group: dict[str, Any] | None = None
+
+    @property
+    def main(self) -> dict[str, Any]:
+        """The first container, which is Ray's in Ray's pods."""
+        container: dict[str, Any] = self.spec["containers"][0]
+        return container
+
+    @property
+    def containers(self) -> list[dict[str, Any]]:
+        return [*self.spec.get("initContainers", []), *self.spec["containers"]]
+
+    @property
+    def environment(self) -> dict[str, str | None]:
+        """The first container's; None for values from elsewhere."""
+        return {variable["name"]: variable.get("value") for variable in self.main.get("env", [])}
+
+
+def ray_pods(manifests: list[Manifest]) -> Iterator[Pod]:
+    """The head's template first, then the groups'."""
+    cluster = ray_service(manifests)["spec"]["rayClusterConfig"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        template = group["template"]
+        yield Pod(group.get("groupName", "head"), template["metadata"]["labels"], template["spec"], group)
+
+
+def pods(manifests: list[Manifest]) -> Iterator[Pod]:
+    """Every pod template."""
+    yield from ray_pods(manifests)
+    for it in manifests:
+        if it["kind"] in ("StatefulSet", "Deployment", "Job"):
+            template = it["spec"]["template"]
+            yield Pod(f"{it['kind']} {it['metadata']['name']}", template["metadata"]["labels"], template["spec"])
+
+
+def planted(overlay: str, kind: str, change: Change, name: str | None = None) -> list[Manifest]:
+    """An overlay's objects, with a change to a copy of the first of a kind (and name)."""
+    manifests = list(rendered(overlay))
+    index = next(i for i, it in enumerate(manifests) if it["kind"] == kind and name in (None, it["metadata"]["name"]))
+    manifests[index] = copy.deepcopy(manifests[index])
+    change(manifests[index])
+    return manifests
+
+
+def without(mapping: Any, key: str) -> None:
+    """Removes a key, in place."""
+    del mapping[key]
+
+
+def cluster(service: Manifest) -> Any:
+    """A RayService's RayCluster."""
+    return service["spec"]["rayClusterConfig"]
+
+
+def group(service: Manifest, name: str) -> Any:
+    """One of its groups."""
+    return next(it for it in cluster(service)["workerGroupSpecs"] if it["groupName"] == name)
+
+
+def worker(service: Manifest) -> Any:
+    """The container of the routers' group."""
+    return group(service, "cpu")["template"]["spec"]["containers"][0]

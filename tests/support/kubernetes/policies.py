@@ -1,0 +1,289 @@
+"""What manifests must keep for streams, secrets and strangers. Each policy yields its problems."""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from deployments.kubernetes import environment
+from deployments.kubernetes.generated import MODELS
+from deployments.kubernetes.groups import quantity
+from deployments.kubernetes.manifests import Manifest, ray_service
+from tests.support.kubernetes.overlays import pods, ray_pods
+
+SECRETS = {"switchyard", "switchyard-keys", "switchyard-hub"}
+"""Those that docs/deploying.md has one make."""
+
+RESTRICTED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+
+Policy = Callable[[list[Manifest]], Iterator[str]]
+
+
+def restricted_containers(manifests: list[Manifest]) -> Iterator[str]:
+    """Nothing runs as root, writes to its image, has a capability, or a token of Kubernetes."""
+    for pod in pods(manifests):
+        context = pod.spec.get("securityContext", {})
+        if context.get("runAsNonRoot") is not True or not context.get("runAsUser"):
+            yield f"{pod.where}: runs as root"
+        if context.get("seccompProfile") != {"type": "RuntimeDefault"}:
+            yield f"{pod.where}: no seccomp profile"
+        if pod.spec.get("automountServiceAccountToken") is not False:
+            yield f"{pod.where}: has a token of Kubernetes"
+        for container in pod.containers:
+            if container.get("securityContext") != RESTRICTED:
+                yield f"{pod.where}/{container['name']}: not restricted"
+            if any("serviceaccount" in it["mountPath"] for it in container.get("volumeMounts", [])):
+                yield f"{pod.where}/{container['name']}: has a token of Kubernetes"
+    autoscaler = ray_service(manifests)["spec"]["rayClusterConfig"]["autoscalerOptions"]
+    if autoscaler.get("securityContext") != RESTRICTED:
+        yield "autoscaler: not restricted"
+
+
+def named_images(manifests: list[Manifest]) -> Iterator[str]:
+    """Every image has a tag that says what it is."""
+    for pod in pods(manifests):
+        for container in pod.containers:
+            _, _, tag = container["image"].rpartition(":")
+            if not tag or tag == container["image"] or tag == "latest":
+                yield f"{pod.where}/{container['name']}: the image {container['image']} has no tag"
+
+
+def sized_containers(manifests: list[Manifest]) -> Iterator[str]:
+    """The scheduler knows what every container needs, and none takes the node's memory."""
+    for pod in pods(manifests):
+        for container in pod.containers:
+            resources = container.get("resources", {})
+            if not {"cpu", "memory"} <= resources.get("requests", {}).keys():
+                yield f"{pod.where}/{container['name']}: no requests"
+            if "memory" not in resources.get("limits", {}):
+                yield f"{pod.where}/{container['name']}: no memory limit"
+    head = next(ray_pods(manifests)).main["resources"]
+    if head["requests"] != head["limits"]:
+        yield "head: its requests differ from its limits: it is not the last to be evicted"
+
+
+def drains(manifests: list[Manifest]) -> Iterator[str]:
+    """Streams of an hour end by themselves, whoever stops the pod."""
+    for pod in ray_pods(manifests):
+        seconds = environment.HEAD_DRAIN_S if pod.where == "head" else environment.WORKER_DRAIN_S
+        if pod.environment.get(environment.DRAIN) != str(seconds):
+            yield f"{pod.where}: {environment.DRAIN} is {pod.environment.get(environment.DRAIN)}, not {seconds}"
+        if pod.spec["terminationGracePeriodSeconds"] < seconds + environment.STOP_S // 2:
+            yield f"{pod.where}: is killed before it has drained"
+        if "preStop" in pod.main.get("lifecycle", {}):
+            yield f"{pod.where}: a preStop hook, before which nothing drains"
+    spec = ray_service(manifests)["spec"]
+    if spec.get("rayClusterDeletionDelaySeconds", 60) < environment.WORKER_DRAIN_S:
+        yield "RayService: the old cluster is deleted before its streams have ended"
+    if "type" not in spec.get("upgradeStrategy", {}):
+        yield "RayService: no upgradeStrategy"
+
+
+def same_environment(manifests: list[Manifest]) -> Iterator[str]:
+    """Every node has the environment, and no node another one."""
+    for pod in ray_pods(manifests):
+        for name, value in environment.EVERY_NODE.items():
+            if pod.environment.get(name) != value:
+                yield f"{pod.where}: {name} is {pod.environment.get(name)}, not {value}"
+        if "SWITCHYARD_INTERNAL_KEY" not in pod.environment or pod.environment["SWITCHYARD_INTERNAL_KEY"] is not None:
+            yield f"{pod.where}: the internal key does not come from a Secret"
+
+
+def writable_directories(manifests: list[Manifest]) -> Iterator[str]:
+    """The image is read-only: Ray, HAProxy and the caches write to volumes. /dev/shm is not the runtime's 64 MiB."""
+    for pod in ray_pods(manifests):
+        volumes = {it["name"]: it for it in pod.spec["volumes"]}
+        mounts = {it["mountPath"]: volumes.get(it["name"], {}) for it in pod.main["volumeMounts"]}
+        for path in ("/tmp", "/home/switchyard", "/dev/shm"):
+            if "emptyDir" not in mounts.get(path, {}):
+                yield f"{pod.where}: {path} cannot be written"
+        memory = mounts.get("/dev/shm", {}).get("emptyDir", {})
+        limit = quantity(pod.main["resources"]["limits"]["memory"])
+        if memory.get("medium") != "Memory" or not 0 < quantity(memory.get("sizeLimit", 0)) < limit:
+            yield f"{pod.where}: /dev/shm is no memory, or as much as the container has"
+
+
+def scales_from_zero(manifests: list[Manifest]) -> Iterator[str]:
+    """Ray's autoscaler runs, and only it: groups grow from what nobody pays for."""
+    cluster = ray_service(manifests)["spec"]["rayClusterConfig"]
+    if not cluster.get("enableInTreeAutoscaling") or cluster["autoscalerOptions"].get("version") != "v2":
+        yield "rayClusterConfig: no autoscaler v2"
+    for group in cluster["workerGroupSpecs"]:
+        if group["groupName"] != "cpu" and (group["minReplicas"] != 0 or not group.get("resources")):
+            yield f"{group['groupName']}: does not start from zero"
+        if group.get("labels") != {"ray.io/node-group": group["groupName"]}:
+            yield f"{group['groupName']}: its label is not its name"
+    if any(it["kind"] in ("HorizontalPodAutoscaler", "ScaledObject") for it in manifests):
+        yield "two masters of one number of pods"
+
+
+def head_without_work(manifests: list[Manifest]) -> Iterator[str]:
+    """The head schedules, and nothing else; not in the clients' Service, nor, like Redis, on a node that may vanish."""
+    spec = ray_service(manifests)["spec"]
+    head = spec["rayClusterConfig"]["headGroupSpec"]
+    if head["rayStartParams"].get("num-cpus") != "0":
+        yield "head: replicas may land on it"
+    if not spec.get("excludeHeadPodFromServeSvc"):
+        yield "head: takes clients' requests"
+    for pod in pods(manifests):
+        terms = pod.spec.get("affinity", {}).get("nodeAffinity", {})
+        permanent = "requiredDuringSchedulingIgnoredDuringExecution" in terms
+        if not permanent and (pod.where == "head" or pod.where.startswith("StatefulSet")):
+            yield f"{pod.where}: may be on a spot node"
+
+
+def survives_its_head(manifests: list[Manifest]) -> Iterator[str]:
+    """Ray's state is in a Redis that exists, behind a password; its parts authenticate."""
+    cluster = ray_service(manifests)["spec"]["rayClusterConfig"]
+    if cluster.get("authOptions", {}).get("mode") != "token":
+        yield "rayClusterConfig: whoever reaches a port of Ray runs code"
+    options = cluster.get("gcsFaultToleranceOptions", {})
+    host, _, port = options.get("redisAddress", "").removeprefix("redis://").partition(":")
+    services = {it["metadata"]["name"]: it["spec"]["ports"] for it in manifests if it["kind"] == "Service"}
+    if int(port or 0) not in {it["port"] for it in services.get(host, [])}:
+        yield f"gcsFaultToleranceOptions: no Service {host}:{port}"
+    if "secretKeyRef" not in options.get("redisPassword", {}).get("valueFrom", {}):
+        yield "gcsFaultToleranceOptions: no password from a Secret"
+    if not any(host in (pod.environment.get("REDIS_URL") or "") for pod in ray_pods(manifests)):
+        yield "no router knows the store of the limits"
+
+
+def honest_probes(manifests: list[Manifest]) -> Iterator[str]:
+    """A pod is ready when a router answers through its HAProxy. /-/healthz is 200 without any; /ready wakes models."""
+    for pod in pods(manifests):
+        for container in pod.containers:
+            for name, probe in container.items():
+                if name.endswith("Probe") and probe.get("httpGet", {}).get("path") in ("/ready", "/-/healthz"):
+                    yield f"{pod.where}: {name} asks {probe['httpGet']['path']}"
+    for pod in ray_pods(manifests):
+        probe = pod.main.get("readinessProbe", {}).get("httpGet")
+        if pod.where != "head" and probe != {"path": "/health", "port": "serve"}:
+            yield f"{pod.where}: its readiness proves no router"
+
+
+def budgets_that_let_go(manifests: list[Manifest]) -> Iterator[str]:
+    """A budget guards pods that exist and allows at least one to go; a RayCluster's allow no `maxUnavailable`."""
+    for budget in (it for it in manifests if it["kind"] == "PodDisruptionBudget"):
+        selector = budget["spec"]["selector"]["matchLabels"].items()
+        guarded = [pod for pod in ray_pods(manifests) if selector <= pod.labels.items()]
+        least = sum(pod.group["minReplicas"] for pod in guarded if pod.group)
+        if not guarded or not isinstance(budget["spec"].get("minAvailable"), int):
+            yield f"{budget['metadata']['name']}: guards nothing"
+        elif budget["spec"]["minAvailable"] >= least:
+            yield f"{budget['metadata']['name']}: blocks every drain while there are {least} pods"
+
+
+def resolved_references(manifests: list[Manifest]) -> Iterator[str]:
+    """Every volume, claim, ConfigMap and Secret that a pod names exists."""
+    made = {(it["kind"], it["metadata"]["name"]) for it in manifests}
+    for pod in pods(manifests):
+        for name in _secrets(pod.spec) - SECRETS:
+            yield f"{pod.where}: no Secret {name}"
+        volumes = {it["name"]: it for it in pod.spec.get("volumes", [])}
+        known = volumes.keys() | {it["metadata"]["name"] for it in _templates(manifests)}
+        for mount in (it for container in pod.containers for it in container.get("volumeMounts", [])):
+            if mount["name"] not in known:
+                yield f"{pod.where}: no volume {mount['name']}"
+        for volume in volumes.values():
+            claim = volume.get("persistentVolumeClaim", {}).get("claimName")
+            config = volume.get("configMap", {}).get("name")
+            for kind, name in (("PersistentVolumeClaim", claim), ("ConfigMap", config)):
+                if name is not None and (kind, name) not in made:
+                    yield f"{pod.where}: no {kind} {name}"
+
+
+def expanded_variables(manifests: list[Manifest]) -> Iterator[str]:
+    """A value's $(NAME) is expanded only if NAME stands before it."""
+    for pod in pods(manifests):
+        seen: set[str] = set()
+        for variable in pod.main.get("env", []):
+            for name in set(re.findall(r"\$\((\w+)\)", variable.get("value", ""))) - seen:
+                yield f"{pod.where}: {variable['name']} stands before {name}"
+            seen.add(variable["name"])
+
+
+def ports_to_scrape(manifests: list[Manifest]) -> Iterator[str]:
+    """Every port that a PodMonitor names is one of every pod's."""
+    for monitor in (it for it in manifests if it["kind"] == "PodMonitor"):
+        for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+            for pod in ray_pods(manifests):
+                if endpoint["port"] not in {it["name"] for it in pod.main["ports"]}:
+                    yield f"{pod.where}: no port {endpoint['port']} to scrape"
+
+
+def open_ways_in(manifests: list[Manifest]) -> Iterator[str]:
+    """An Ingress ends TLS, points at KubeRay's Service of the routers, and lets a stream be silent for an hour."""
+    service = f"{ray_service(manifests)['metadata']['name']}-serve-svc"
+    for ingress in (it for it in manifests if it["kind"] == "Ingress"):
+        paths = [path for rule in ingress["spec"]["rules"] for path in rule["http"]["paths"]]
+        if {path["backend"]["service"]["name"] for path in paths} != {service}:
+            yield "Ingress: not the routers' Service"
+        if {rule["host"] for rule in ingress["spec"]["rules"]} != {
+            host for tls in ingress["spec"].get("tls", []) for host in tls["hosts"]
+        }:
+            yield "Ingress: a host without TLS"
+        annotations = ingress["metadata"]["annotations"]
+        if int(annotations.get("nginx.ingress.kubernetes.io/proxy-read-timeout", 60)) < environment.WORKER_DRAIN_S:
+            yield "Ingress: cuts streams"
+
+
+def weights_for_all(manifests: list[Manifest]) -> Iterator[str]:
+    """Engines read the weights and never write them; a Job fetches them, with the hub's token if there is one."""
+    for pod in ray_pods(manifests):
+        mount = next((it for it in pod.main["volumeMounts"] if it["mountPath"] == MODELS), None)
+        if (mount is not None) != (pod.labels["app.kubernetes.io/component"] == "engine"):
+            yield f"{pod.where}: weights where no engine is, or the other way round"
+        elif mount is not None and not mount.get("readOnly"):
+            yield f"{pod.where}: may write the weights"
+    script = next(it["data"]["fetch.sh"] for it in manifests if "fetch.sh" in it.get("data", {}))
+    if MODELS not in script:
+        yield "nothing fetches weights"
+    job = next(pod for pod in pods(manifests) if pod.where.startswith("Job"))
+    if "HF_TOKEN" not in job.environment:
+        yield "the Job has no token for gated models"
+
+
+def tolerated_gpus(manifests: list[Manifest]) -> Iterator[str]:
+    """Pods that ask for a GPU choose its node and tolerate its taint."""
+    for pod in ray_pods(manifests):
+        if any("gpu" in name for name in pod.main["resources"]["limits"]):
+            if not pod.spec.get("nodeSelector"):
+                yield f"{pod.where}: any GPU would do"
+            if not any(it["key"] == "nvidia.com/gpu" for it in pod.spec.get("tolerations", [])):
+                yield f"{pod.where}: does not tolerate the GPU nodes' taint"
+
+
+def _secrets(part: Any) -> set[str]:
+    """Every Secret that is named anywhere below."""
+    if isinstance(part, list):
+        return set().union(*map(_secrets, part))
+    if not isinstance(part, dict):
+        return set()
+    own = {part["secretName"]} if "secretName" in part else set()
+    own |= {part["secretKeyRef"]["name"]} if "secretKeyRef" in part else set()
+    return own.union(*map(_secrets, part.values()))
+
+
+def _templates(manifests: list[Manifest]) -> Iterator[dict[str, Any]]:
+    for it in manifests:
+        yield from it["spec"].get("volumeClaimTemplates", []) if it["kind"] == "StatefulSet" else ()
+
+
+POLICIES: tuple[Policy, ...] = (
+    restricted_containers,
+    named_images,
+    sized_containers,
+    drains,
+    same_environment,
+    writable_directories,
+    scales_from_zero,
+    head_without_work,
+    survives_its_head,
+    honest_probes,
+    budgets_that_let_go,
+    resolved_references,
+    expanded_variables,
+    ports_to_scrape,
+    open_ways_in,
+    weights_for_all,
+    tolerated_gpus,
+)

@@ -1,0 +1,16 @@
+"""Prometheus' own checker, which `make setup` provides."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.support.processes.project import ROOT
+
+
+def promtool(*arguments: str | Path) -> tuple[bool, str]:
+    """Whether it is content, and what it says."""
+    found = os.environ.get("PROMTOOL") or shutil.which("promtool") or ROOT / ".tools/promtool"
+    assert Path(found).exists(), "promtool is missing: `make setup`, Debian's package `prometheus`, or PROMTOOL=/path"
+    done = subprocess.run([found, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode == 0, done.stdout + done.stderr

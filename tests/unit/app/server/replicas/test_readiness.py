@@ -1,0 +1,119 @@
+"""`/ready` asks nobody who may sleep."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.config.schema import parse
+from app.control_plane import Replicas
+from app.errors import Unavailable
+from app.server.replicas.readiness import CACHE_S, Readiness, document
+from app.server.replicas.running import EVERY_S, RunningReplicas
+from app.upstream.target import RuntimeEnvironment, Target, targets
+from tests.support.processes.fake_control_plane import MemoryControl
+
+RAW: dict[str, Any] = {
+    "endpoints": {
+        "chat": {"tasks": ["chat"], "traffic": {"blue": 100, "green": 0}},
+        "other": {"tasks": ["chat"], "traffic": {"hosted": 100}},
+    },
+    "deployments": {
+        "blue": {"app": "blue", "model": "m"},
+        "green": {"app": "green", "model": "m"},
+        "hosted": {"url": "http://elsewhere", "model": "m"},
+    },
+}
+CONFIG = parse(RAW)
+TARGETS = targets(CONFIG, RuntimeEnvironment())
+
+
+class Fixture:
+    """A readiness with a control plane in memory, probes that are noted, and a clock."""
+
+    def __init__(self, applications: Mapping[str, Mapping[str, int]], asleep: frozenset[str] = frozenset()) -> None:
+        self.probed: list[str] = []
+        self.now = 100.0
+        self.plane = MemoryControl(RAW, lambda config: None)
+        self.plane.running = Replicas(applications, {}, asleep)
+        self.running = RunningReplicas(self.plane, lambda: self.now)
+        self.readiness = Readiness(self.probe, self.running, lambda: self.now)
+
+    async def probe(self, target: Target, timeout_s: float) -> bool:
+        self.probed.append(target.name)
+        return True
+
+    async def healthy(self) -> dict[str, bool]:
+        return dict(await self.readiness.of(CONFIG, TARGETS))
+
+
+async def test_only_servers_elsewhere_are_asked() -> None:
+    given = Fixture({"blue": {"RUNNING": 1}, "green": {}}, frozenset({"green"}))
+    assert await given.healthy() == {"blue": True, "green": True, "hosted": True}
+    assert given.probed == ["hosted"]
+    assert given.readiness.asleep(CONFIG) == ["green"]
+
+
+@pytest.mark.parametrize(
+    "applications",
+    [{"blue": {"STARTING": 1}}, {"blue": {"STOPPING": 1}}, {"blue": {}}, {}],
+    ids=["starting", "stopping", "no replica yet", "not deployed"],
+)
+async def test_what_neither_runs_nor_sleeps_is_not_ready(applications: Mapping[str, Mapping[str, int]]) -> None:
+    given = Fixture(applications)
+    assert (await given.healthy())["blue"] is False
+    assert "blue" not in given.probed
+
+
+async def test_serve_is_asked_at_most_every_few_seconds() -> None:
+    given = Fixture({"blue": {"RUNNING": 1}})
+    assert (await given.healthy())["blue"]
+    given.plane.running = Replicas({"blue": {}}, {})
+    given.now += EVERY_S - 0.1
+    assert (await given.healthy())["blue"]
+    given.now += CACHE_S
+    assert not (await given.healthy())["blue"]
+
+
+async def test_servers_are_asked_once_a_second() -> None:
+    given = Fixture({})
+    await given.healthy()
+    given.now += CACHE_S - 0.1
+    await given.healthy()
+    assert given.probed == ["hosted"]
+    given.now += 0.1
+    await given.healthy()
+    assert given.probed == ["hosted", "hosted"]
+
+
+async def test_while_serve_does_not_answer_its_last_answer_holds() -> None:
+    given = Fixture({"blue": {"RUNNING": 1}})
+    await given.healthy()
+    given.plane.failure = Unavailable("away")
+    given.now += EVERY_S
+    assert (await given.healthy())["blue"]
+
+
+async def test_before_serve_has_answered_nobody_is_woken() -> None:
+    given = Fixture({"blue": {"RUNNING": 1}})
+    given.plane.failure = Unavailable("away")
+    assert not (await given.healthy())["blue"]
+    assert given.probed == ["hosted"]
+
+
+async def test_without_a_control_plane_all_are_asked() -> None:
+    given = Fixture({})
+    await Readiness(given.probe, RunningReplicas(None)).of(CONFIG, TARGETS)
+    assert given.probed == ["blue", "green", "hosted"]
+
+
+def test_an_endpoint_needs_one_that_gets_traffic() -> None:
+    ready, body = document(CONFIG, {"blue": False, "green": True, "hosted": True}, ["green"], [])
+    assert not ready
+    assert body == {
+        "status": "not ready",
+        "endpoints": {"chat": False, "other": True},
+        "deployments": {"blue": False, "green": True, "hosted": True},
+        "open_breakers": [],
+        "asleep": ["green"],
+    }

@@ -1,0 +1,168 @@
+"""Clusters that cannot hold what they serve."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from deployments.haproxy import cluster_settings
+from deployments.kubernetes.capacity import pods, problems
+from deployments.kubernetes.demands import Demand
+from deployments.kubernetes.groups import Group, groups, quantity
+
+SERVED = """
+http_options: {host: 0.0.0.0}
+applications:
+  - name: router
+    route_prefix: /
+    import_path: deployments.router:build
+    deployments:
+      - name: Router
+        autoscaling_config: {min_replicas: 1, max_replicas: 2}
+        max_replicas_per_node: 1
+        ray_actor_options: {num_cpus: 1, label_selector: {ray.io/node-group: cpu}}
+        user_config:
+          endpoints: {chat: {tasks: [chat], traffic: {llama: 100}}}
+          access: {keys_file: /etc/switchyard/keys.yaml}
+          deployments: {llama: {app: llama, model: llama}}
+  - name: llama
+    route_prefix: /deployments/llama
+    import_path: deployments.llm:build
+    args:
+      llm_config:
+        model_loading_config: {model_id: llama, model_source: /models/llama}
+        accelerator_type: L4
+        engine_kwargs: {tensor_parallel_size: 2}
+    deployments:
+      - name: Engine
+        autoscaling_config: {min_replicas: 0, max_replicas: 3}
+"""
+
+CLUSTER = """
+enableInTreeAutoscaling: true
+headGroupSpec: {rayStartParams: {num-cpus: "0"}}
+workerGroupSpecs:
+  - groupName: cpu
+    minReplicas: 1
+    maxReplicas: 2
+    template: {spec: {containers: [{resources: {requests: {cpu: "2"}}}]}}
+  - groupName: gpu-l4
+    minReplicas: 0
+    maxReplicas: 3
+    resources: {"accelerator_type:L4": "1"}
+    rayStartParams: {num-cpus: "3"}
+    template: {spec: {containers: [{resources: {requests: {cpu: "3"}, limits: {nvidia.com/gpu: "2", memory: 1Gi}}}]}}
+"""
+
+
+def service(change: Callable[[Any], object] = lambda cluster: None, served: str = SERVED) -> dict[str, Any]:
+    cluster = yaml.safe_load(CLUSTER)
+    change(cluster)
+    return {"spec": {"serveConfigV2": served, "rayClusterConfig": cluster}}
+
+
+def cpu(cluster: Any) -> Any:
+    return cluster["workerGroupSpecs"][0]
+
+
+def gpu(cluster: Any) -> Any:
+    return cluster["workerGroupSpecs"][1]
+
+
+def resources(group: Any) -> Any:
+    return group["template"]["spec"]["containers"][0]["resources"]
+
+
+def test_a_cluster_that_fits_has_no_problem() -> None:
+    assert problems(service()) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda it: gpu(it).update(maxReplicas=2), "group gpu-l4: at most 2 pods, but 3 of llama/Engine need 3; raise"),
+        (lambda it: cpu(it).update(maxReplicas=1), "group cpu: at most 1 pods, but 2 of router/Router need 2"),
+        (lambda it: it.update(enableInTreeAutoscaling=False), "group cpu: at most 0 pods"),
+        (lambda it: gpu(it).pop("resources"), "accelerator_type:L4; name a group gpu-l4"),
+        (lambda it: gpu(it).update(resources={"accelerator_type:H100": "1"}), "no group declares the resource"),
+        (lambda it: cpu(it).update(groupName="routers"), "router/Router: no group has the labels"),
+        (lambda it: resources(gpu(it))["limits"].pop("nvidia.com/gpu"), "1 GPU on one node; the group gpu-l4 has 0"),
+        (
+            lambda it: cpu(it).update(rayStartParams={"num-cpus": "0"}),
+            "1 CPU on one node; the group cpu has 0",
+        ),
+        (lambda it: resources(gpu(it))["limits"].update(cpu="2"), "num-cpus is 3, limits.cpu 2"),
+        (lambda it: resources(gpu(it))["requests"].update(cpu="2"), "requests.cpu is 2, but llama/Engine runs 3 busy"),
+        (lambda it: it["headGroupSpec"].update(rayStartParams={}), 'num-cpus: "0"'),
+    ],
+)
+def test_what_cannot_work_is_found(change: Callable[[Any], object], said: str) -> None:
+    assert any(said in problem for problem in problems(service(change))), problems(service(change))
+
+
+def test_a_deployment_that_may_take_a_gpus_place_is_found() -> None:
+    served = SERVED.replace(", label_selector: {ray.io/node-group: cpu}", "")
+    (problem,) = problems(service(served=served))
+    assert problem.startswith("router/Router: may land in the group gpu-l4, on a GPU's node; set ray_actor_options")
+
+
+@pytest.mark.parametrize(
+    ("served", "said"),
+    [
+        (SERVED.replace("llama: 100", "llama: 99"), "serveConfigV2: applications[0].deployments[0].user_config."),
+        (SERVED.replace("0.0.0.0", "127.0.0.1"), "listens on 127.0.0.1, which nobody outside the pod reaches"),
+        ("a: [", "serveConfigV2: not YAML"),
+        ("", "serveConfigV2: (top level): expected a mapping"),
+    ],
+)
+def test_an_invalid_configuration_is_a_problem(served: str, said: str) -> None:
+    (problem,) = problems(service(served=served))
+    assert said in problem
+
+
+def test_a_large_cluster_needs_settings_of_its_own() -> None:
+    found = problems(service(lambda it: gpu(it).update(maxReplicas=60)))
+    fix = "add what `python -m deployments.haproxy --nodes 63` prints to the environment"
+    assert [problem.partition(":")[0] for problem in found] == ["group head", "group cpu", "group gpu-l4"]
+    assert all(problem.endswith(fix) for problem in found)
+
+    def settle(cluster: Any) -> None:
+        gpu(cluster)["maxReplicas"] = 60
+        cluster["headGroupSpec"]["template"] = {"spec": {"containers": [{}]}}
+        for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+            settings = cluster_settings(63)
+            group["template"]["spec"]["containers"][0]["env"] = [{"name": it, "value": settings[it]} for it in settings]
+
+    assert problems(service(settle)) == []
+
+
+def test_several_kinds_share_pods() -> None:
+    group = Group("gpu", {"CPU": 8, "GPU": 2}, {}, most=9, cpu_request=8, cpu_limit=None)
+    whole = Demand("large", "Engine", ({"CPU": 1, "GPU": 1}, {"GPU": 1}), 1, 2)
+    half = Demand("small", "Engine", ({"CPU": 1, "GPU": 0.5},), 1, 3)
+    assert pods([whole], group) == 2
+    assert pods([half], group) == 1
+    assert pods([whole, half], group) == 3
+    assert pods([replace(half, per_node=1)], group) == 3
+    assert pods([], group) == 0
+
+
+def test_a_group_offers_what_kuberay_starts_ray_with() -> None:
+    first, second = groups(yaml.safe_load(CLUSTER))
+    assert first == Group("cpu", {"CPU": 2}, {"ray.io/node-group": "cpu"}, most=2, cpu_request=2, cpu_limit=None)
+    assert second.offer == {"CPU": 3, "GPU": 2, "memory": 2**30, "accelerator_type:L4": 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("500m", 0.5), ("2", 2), (4, 4), ("1Gi", 2**30), ("1.5G", 1.5e9), ("1e3", 1000)]
+)
+def test_a_quantity_is_kubernetes(text: object, number: float) -> None:
+    assert quantity(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "x", "1 Gi", "1X"])
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no quantity"):
+        quantity(text)

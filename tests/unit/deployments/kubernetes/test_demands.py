@@ -1,0 +1,89 @@
+"""What deployments ask of Ray."""
+
+from typing import Any
+
+import pytest
+
+from deployments.kubernetes.demands import Demand, demands
+
+
+def application(**changes: Any) -> dict[str, Any]:
+    return {"name": "llama", "deployments": [{"name": "Engine"}], "args": {"llm_config": {}}} | changes
+
+
+def demand(**changes: Any) -> Demand:
+    (found,) = demands({"applications": [application(**changes)]})
+    return found
+
+
+def engine(**config: Any) -> Demand:
+    return demand(args={"llm_config": config})
+
+
+@pytest.mark.parametrize(
+    ("config", "bundles"),
+    [
+        ({}, [{"CPU": 1, "GPU": 1}]),
+        ({"accelerator_type": "L4"}, [{"CPU": 1, "GPU": 1, "accelerator_type:L4": 0.001}]),
+        (
+            {"accelerator_type": "H100", "engine_kwargs": {"tensor_parallel_size": 2}},
+            [{"CPU": 1, "GPU": 1, "accelerator_type:H100": 0.001}, {"GPU": 1, "accelerator_type:H100": 0.001}],
+        ),
+        (
+            {"engine_kwargs": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}},
+            [{"CPU": 1, "GPU": 1}, *[{"GPU": 1}] * 3],
+        ),
+        ({"accelerator_config": {"kind": "cpu"}}, [{"CPU": 2}]),
+        (
+            {
+                "accelerator_config": {"kind": "cpu"},
+                "placement_group_config": {"bundle_per_worker": {"CPU": 1, "engines": 0.001}},
+                "deployment_config": {"ray_actor_options": {"num_cpus": 0.5, "memory": 100}},
+            },
+            [{"CPU": 1.5, "engines": 0.001, "memory": 100}],
+        ),
+        (
+            {"placement_group_config": {"bundles": [{"GPU": 0.5}, {"GPU": 0.5}]}, "accelerator_type": "L4"},
+            [{"CPU": 1, "GPU": 0.5, "accelerator_type:L4": 0.001}, {"GPU": 0.5, "accelerator_type:L4": 0.001}],
+        ),
+    ],
+)
+def test_an_engine_asks_for_its_processes(config: dict[str, Any], bundles: list[dict[str, float]]) -> None:
+    assert list(engine(**config).bundles) == bundles
+
+
+def test_another_deployment_asks_for_what_its_options_say() -> None:
+    options = {"num_cpus": 0.2, "resources": {"disk": 1}, "label_selector": {"ray.io/node-group": "cpu"}}
+    deployment = {"name": "Router", "ray_actor_options": options, "max_replicas_per_node": 1}
+    found = demand(args={}, deployments=[deployment])
+    assert found == Demand(
+        "llama", "Router", ({"CPU": 0.2, "disk": 1},), 1, 1, labels={"ray.io/node-group": "cpu"}, per_node=1
+    )
+    assert found.resources == {"disk"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "least", "most"),
+    [
+        ({}, 1, 1),
+        ({"num_replicas": 3}, 3, 3),
+        ({"num_replicas": "auto"}, 1, 100),
+        ({"num_replicas": "auto", "autoscaling_config": {"max_replicas": 4}}, 1, 4),
+        ({"autoscaling_config": {"min_replicas": 0, "max_replicas": 4}}, 0, 4),
+    ],
+)
+def test_replicas_are_those_of_the_file(settings: dict[str, Any], least: int, most: int) -> None:
+    found = demand(deployments=[{"name": "Engine", **settings}])
+    assert (found.min_replicas, found.max_replicas) == (least, most)
+
+
+def test_a_file_takes_precedence_over_an_llm_config() -> None:
+    config = {"deployment_config": {"num_replicas": 2, "ray_actor_options": {"num_cpus": 4}}}
+    assert demand(args={"llm_config": config}).max_replicas == 2
+    assert demand(args={"llm_config": config}, deployments=[{"name": "Engine", "num_replicas": 5}]).max_replicas == 5
+    assert demand(args={"llm_config": config}, deployments=[]).bundles == ({"CPU": 4, "GPU": 1},)
+
+
+def test_a_replica_and_each_of_its_gpus_keep_a_core_busy() -> None:
+    assert engine(engine_kwargs={"tensor_parallel_size": 4}).processes == 5
+    assert engine(accelerator_config={"kind": "cpu"}).processes == 1

@@ -1,0 +1,47 @@
+"""What is generated for a cluster from what it serves."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from app.config.base import ConfigError
+from deployments.kubernetes.generated import GENERATED, SERVED, generate, group_of, is_current
+from tests.support.processes.project import ROOT
+
+OVERLAYS = sorted(path.parent for path in (ROOT / "k8s/overlays").glob(f"*/{SERVED}"))
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_the_committed_parts_are_the_generated_ones(overlay: Path) -> None:
+    assert is_current(overlay), "run `make k8s`"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda path: path.name)
+def test_the_served_configuration_survives_as_it_is(overlay: Path) -> None:
+    patch, _ = yaml.safe_load_all(generate(overlay))
+    assert yaml.safe_load(patch["spec"]["serveConfigV2"]) == yaml.safe_load((overlay / SERVED).read_text())
+
+
+def test_a_change_of_what_is_served_shows(tmp_path: Path) -> None:
+    served = (OVERLAYS[0] / SERVED).read_text()
+    (tmp_path / SERVED).write_text(served)
+    assert not is_current(tmp_path)
+    (tmp_path / GENERATED).write_text(generate(tmp_path))
+    assert is_current(tmp_path)
+    (tmp_path / SERVED).write_text(served.replace("keep_alive_timeout_s: 120", "keep_alive_timeout_s: 119"))
+    assert not is_current(tmp_path)
+
+
+def test_nothing_is_made_of_an_invalid_file(tmp_path: Path) -> None:
+    (tmp_path / SERVED).write_text((OVERLAYS[0] / SERVED).read_text().replace("traffic:", "trafic:", 1))
+    with pytest.raises(ConfigError, match="trafic"):
+        generate(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("resource", "group"),
+    [("accelerator_type:L4", "gpu-l4"), ("accelerator_type:A100-80G", "gpu-a100-80g"), ("engines", "engines")],
+)
+def test_a_resource_names_its_group(resource: str, group: str) -> None:
+    assert group_of(resource) == group

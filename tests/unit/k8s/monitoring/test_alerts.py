@@ -1,0 +1,190 @@
+"""Each alert fires on its series, and is silent on those of its neighbour."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from k8s.monitoring.prometheus_rule import prometheus_rule
+from tests.support.clients.documents import anchors
+from tests.support.processes.project import ROOT
+from tests.support.processes.promtool import promtool
+
+ALERTS = ROOT / "k8s/monitoring/alerts.yaml"
+GROUPS: list[dict[str, Any]] = yaml.safe_load(ALERTS.read_text())["groups"]
+RULES = {rule["alert"]: rule for group in GROUPS for rule in group["rules"] if "alert" in rule}
+
+Values = Mapping[str, str]
+"""Series to values, one a minute, in promtool's notation: `0+6x10` are 0, 6, 12, … 60."""
+
+
+class Case(NamedTuple):
+    """`fires` and `silent`: what is scraped; `labels`: the firing alert's, without the severity; `at`: when to look."""
+
+    fires: Values
+    silent: Values
+    labels: Mapping[str, str]
+    at: str = "20m"
+
+
+def answered(per_minute: int, failed: int, kind: str = "broken", endpoint: str = "chat") -> Values:
+    """Two routers, each with so many requests and errors in every minute of eight hours."""
+    return {
+        series: f"0+{count}x480"
+        for router in ("a", "b")
+        for series, count in {
+            f'switchyard_requests_total{{endpoint="{endpoint}", replica="{router}"}}': per_minute,
+            f'switchyard_errors_total{{endpoint="{endpoint}", error_type="{kind}", replica="{router}"}}': failed,
+        }.items()
+    }
+
+
+def streams(late: int, of: int) -> Values:
+    """So many streams a minute, `late` of which begin after 2.5 s."""
+    name = "gen_ai_server_time_to_first_token_seconds"
+    return {
+        f'{name}_bucket{{endpoint="chat", le="2.5"}}': f"0+{of - late}x60",
+        f'{name}_bucket{{endpoint="chat", le="+Inf"}}': f"0+{of}x60",
+        f'{name}_count{{endpoint="chat"}}': f"0+{of}x60",
+    }
+
+
+def replicas(state: str) -> Values:
+    """Two of one model."""
+    return {f'switchyard_replicas{{application="llama-70b", state="{state}"}}': "0x5 2x90"}
+
+
+CASES: dict[str, Case] = {
+    "SwitchyardErrorBudgetBurnsFast": Case(
+        answered(100, 2), {**answered(1000, 5), **answered(100, 50, "bad_request", "embed")}, {"endpoint": "chat"}, "2h"
+    ),
+    "SwitchyardErrorBudgetBurns": Case(answered(1000, 7), answered(1000, 5), {"endpoint": "chat"}, "7h"),
+    "SwitchyardFirstTokenLate": Case(streams(10, 100), streams(4, 100), {"endpoint": "chat"}, "40m"),
+    "SwitchyardBreakerOpen": Case(
+        {'switchyard_breaker_open{deployment="blue", replica="a"}': "0x5 1x60"},
+        {'switchyard_breaker_open{deployment="blue", replica="a"}': "0x17 1 0x60"},
+        {"deployment": "blue"},
+    ),
+    "SwitchyardConfigurationRefused": Case(
+        {
+            f'switchyard_config_last_reload_successful{{application="router", replica="{it}"}}': "1x5 0x60"
+            for it in "ab"
+        },
+        {'switchyard_config_last_reload_successful{application="router", replica="a"}': "1x60"},
+        {"application": "router"},
+    ),
+    "SwitchyardKeysRefused": Case(
+        {
+            'switchyard_keys_last_reload_successful{application="router", replica="a"}': "1x60",
+            'switchyard_keys_last_reload_successful{application="router", replica="b"}': "0x60",
+        },
+        {'switchyard_config_last_reload_successful{application="router", replica="a"}': "0x60"},
+        {"application": "router"},
+    ),
+    "SwitchyardLimitsStoreAway": Case(
+        {'switchyard_limit_store_failures_total{application="router", replica="a"}': "0+1x60"},
+        {'switchyard_limit_store_failures_total{application="router", replica="a"}': "7x60"},
+        {"application": "router"},
+    ),
+    "SwitchyardControllerAway": Case(
+        {"switchyard_experiments_controller_up": "1x5 0x60"},
+        {
+            'switchyard_experiments_controller_up{replica="a"}': "0x60",
+            'switchyard_experiments_controller_up{replica="b"}': "1x60",
+        },
+        {},
+    ),
+    "SwitchyardExposuresLost": Case(
+        {'switchyard_ledger_rows_lost_total{endpoint="chat", deployment="blue"}': "0x10 30x60"},
+        {'switchyard_ledger_rows_total{endpoint="chat", deployment="blue"}': "0+30x60"},
+        {"endpoint": "chat"},
+    ),
+    "SwitchyardSampleRatioAlarm": Case(
+        {'switchyard_sample_ratio_ln_e{endpoint="chat", experiment="e", replica="a"}': "7x60"},
+        {'switchyard_guardrail_ln_e{endpoint="chat", experiment="e", replica="a"}': "7x60"},
+        {"endpoint": "chat", "experiment": "e"},
+    ),
+    "SwitchyardGuardrailStop": Case(
+        {'switchyard_stops{endpoint="chat", deployment="green", replica="a"}': "0x5 1x60"},
+        {'switchyard_stops{endpoint="chat", deployment="green", replica="a"}': "1x5 0x60"},
+        {"endpoint": "chat", "deployment": "green"},
+    ),
+    "SwitchyardReplicasPending": Case(replicas("STARTING"), replicas("RUNNING"), {"application": "llama-70b"}, "30m"),
+    "SwitchyardDrainTooLong": Case(
+        {'switchyard_draining{application="llama-70b", node="10.0.0.3", replica="x"}': "0x5 1x90"},
+        {'switchyard_draining{application="llama-70b", node="10.0.0.3", replica="x"}': "0x5 1x40 0x50"},
+        {"application": "llama-70b", "node": "10.0.0.3", "replica": "x"},
+        "60m",
+    ),
+    "SwitchyardQueueFull": Case(
+        {'switchyard_admission_refused_total{endpoint="chat", cause="full", replica="a"}': "0+3x60"},
+        {'switchyard_admission_waiting{endpoint="chat", replica="a"}': "30x60"},
+        {"endpoint": "chat"},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def evaluate(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """promtool on these cases: alert, series, and the labels that it has then; None: it is silent."""
+    folder = tmp_path_factory.mktemp("rules")
+
+    def run(cases: list[tuple[str, Values, Mapping[str, str] | None, str]]) -> tuple[bool, str]:
+        tests = [
+            {
+                "interval": "1m",
+                "name": f"{alert} {'fires' if labels is not None else 'is silent'}",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "alert_rule_test": [{"alertname": alert, "eval_time": at, "exp_alerts": expected(alert, labels)}],
+            }
+            for alert, series, labels, at in cases
+        ]
+        file = folder / "tests.yaml"
+        # Labels only: what a summary says of a value is not what is tested here.
+        (folder / "alerts.yaml").write_text(
+            re.sub(r"^ +annotations:\n( {10,}\S.*\n)+", "", ALERTS.read_text(), flags=re.M)
+        )
+        file.write_text(yaml.safe_dump({"rule_files": ["alerts.yaml"], "evaluation_interval": "1m", "tests": tests}))
+        return promtool("test", "rules", file)
+
+    return run
+
+
+def expected(alert: str, labels: Mapping[str, str] | None) -> list[dict[str, Any]]:
+    return [] if labels is None else [{"exp_labels": {**labels, **RULES[alert]["labels"]}}]
+
+
+def test_promtool_accepts_the_rules_and_no_broken_ones(tmp_path: Path) -> None:
+    assert promtool("check", "rules", ALERTS)[0]
+    (tmp_path / "broken.yaml").write_text(ALERTS.read_text().replace("sum by (endpoint)", "sum bye (endpoint)", 1))
+    assert not promtool("check", "rules", tmp_path / "broken.yaml")[0]
+
+
+def test_every_alert_fires_on_its_series_and_is_silent_on_its_neighbours(evaluate: Any) -> None:
+    assert CASES.keys() == RULES.keys()
+    cases = [(alert, it.fires, it.labels, it.at) for alert, it in CASES.items()]
+    well, printed = evaluate([*cases, *((alert, it.silent, None, it.at) for alert, it in CASES.items())])
+    assert well, printed
+
+
+def test_an_alert_that_does_not_fire_would_be_noticed(evaluate: Any) -> None:
+    case = CASES["SwitchyardBreakerOpen"]
+    well, printed = evaluate([("SwitchyardBreakerOpen", case.silent, case.labels, case.at)])
+    assert (well, "SwitchyardBreakerOpen fires" in printed) == (False, True)
+
+
+@pytest.mark.parametrize("alert", RULES)
+def test_every_alert_has_a_summary_a_severity_and_a_runbook_that_exists(alert: str) -> None:
+    rule = RULES[alert]
+    assert rule["labels"].keys() == {"severity"}
+    assert rule["annotations"].keys() == {"summary", "runbook"}
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+    assert anchor in anchors(ROOT / page)
+
+
+def test_the_operators_rule_has_the_same_alerts() -> None:
+    """`make monitoring` writes it."""
+    assert (ALERTS.parent / "prometheus-rule.yaml").read_text() == prometheus_rule(ALERTS.read_text())

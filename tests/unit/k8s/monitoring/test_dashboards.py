@@ -1,0 +1,77 @@
+"""The dashboards are what the code makes, and Prometheus understands each of their queries."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from k8s.monitoring.dashboards.files import files
+from tests.support.processes.project import ROOT
+from tests.support.processes.promtool import promtool
+
+FOLDER = ROOT / "k8s/monitoring/grafana"
+BOARDS: dict[str, dict[str, Any]] = {file.name: json.loads(file.read_text()) for file in FOLDER.glob("*.json")}
+
+
+def panels(board: dict[str, Any]) -> list[dict[str, Any]]:
+    return [it for it in board["panels"] if it["type"] != "row"]
+
+
+def queries() -> Iterator[str]:
+    for board in BOARDS.values():
+        for panel in panels(board):
+            yield from (target["expr"] for target in panel["targets"])
+
+
+def as_rules(expressions: list[str], file: Path) -> Path:
+    """A file of recording rules: Grafana's variables have values there."""
+    rules = [
+        {"record": f"dashboards:query{number}", "expr": re.sub(r"\$__rate_interval", "5m", expr)}
+        for number, expr in enumerate(expressions)
+    ]
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboards", "rules": rules}]}))
+    return file
+
+
+def test_the_files_are_what_the_code_makes() -> None:
+    """`make monitoring` writes them."""
+    assert {file.name: file.read_text() for file in FOLDER.iterdir()} == files()
+
+
+def test_prometheus_understands_every_query(tmp_path: Path) -> None:
+    found = list(queries())
+    well, printed = promtool("check", "rules", as_rules(found, tmp_path / "queries.yaml"))
+    assert well, printed
+    assert f"{len(found)} rules found" in printed
+    assert not promtool("check", "rules", as_rules(["sum by (endpoint (x)"], tmp_path / "broken.yaml"))[0]
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_panels_have_their_own_ids_titles_and_the_chosen_data_source(name: str) -> None:
+    board = BOARDS[name]
+    ids = [it["id"] for it in board["panels"]]
+    assert len(set(ids)) == len(ids)
+    titles = [it["title"] for it in panels(board)]
+    assert len(set(titles)) == len(titles)
+    assert {it["datasource"]["uid"] for it in panels(board)} == {"${datasource}"}
+    used = set(re.findall(r"\$(\w+)", json.dumps(panels(board)))) - {"__rate_interval"}
+    assert used <= {it["name"] for it in board["templating"]["list"]}
+
+
+def test_uids_differ() -> None:
+    assert len({board["uid"] for board in BOARDS.values()}) == len(BOARDS) == 5
+
+
+def test_kustomize_delivers_every_dashboard_and_the_alerts() -> None:
+    kubectl = Path(sys.executable).parent / "kubectl"
+    rendered = subprocess.run([kubectl, "kustomize", FOLDER.parent], capture_output=True, check=True, timeout=60).stdout
+    found = {it["kind"]: it for it in yaml.safe_load_all(rendered)}
+    assert found["ConfigMap"]["data"].keys() == BOARDS.keys()
+    assert found["ConfigMap"]["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    assert "PrometheusRule" in found

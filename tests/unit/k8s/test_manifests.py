@@ -1,0 +1,36 @@
+"""What the overlays serve, and on what."""
+
+import re
+
+import pytest
+
+from app.config.serve_file import check_file
+from deployments.kubernetes import capacity
+from deployments.kubernetes.generated import SERVED
+from deployments.kubernetes.manifests import ray_service
+from tests.support.kubernetes.overlays import OVERLAYS, ray_pods, rendered
+from tests.support.processes.project import ROOT
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_an_overlay_serves_is_valid_and_fits_its_nodes(overlay: str) -> None:
+    assert check_file(ROOT / "k8s/overlays" / overlay / SERVED) == []
+    assert capacity.problems(ray_service(rendered(overlay))) == []
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_ray_is_the_locks(overlay: str) -> None:
+    locks = "".join((ROOT / "requirements" / name).read_text() for name in ("cpu.lock", "gpu.lock"))
+    versions = set(re.findall(r"^ray==(\S+)", locks, re.MULTILINE)) | set(
+        re.findall(r"^ray\[[^]]*\]==(\S+)", locks, re.M)
+    )
+    assert {ray_service(rendered(overlay))["spec"]["rayClusterConfig"]["rayVersion"]} == versions
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_ray_listens_as_the_network_policies_say(overlay: str) -> None:
+    """The port of `serveConfigV2` is the one that HAProxy, probe, policies and Services use."""
+    served = (ROOT / "k8s/overlays" / overlay / SERVED).read_text()
+    assert "http_options: {host: 0.0.0.0, port: 8000," in served
+    for pod in ray_pods(rendered(overlay)):
+        assert {"name": "serve", "containerPort": 8000} in pod.main["ports"]
