@@ -94,7 +94,7 @@ class Context(Protocol):
 def replicas_needed(ctx: Context) -> tuple[int, dict[str, Any]]:
     """The policy: how many replicas the deployment needs, and what it remembers."""
     now = ctx.current_time or 0.0
-    load, target = load_of(ctx), float(ctx.config.target_ongoing_requests)
+    load, target = load_of(ctx), float(ctx.config.get_target_ongoing_requests())
     known = ctx.policy_state.get("learned")
     learned = learn(Learned(*known) if known is not None else None, load.replicas, target, now)
     state = {"learned": tuple(learned)} if learned is not None else {}
@@ -108,9 +108,7 @@ def needed(load: Load, target: float, learned: Learned | None = None) -> int:
     # Serve's count knows of requests that the engine has not seen yet, the engine's is younger: nothing is left out.
     waiting = max(waiting, load.ongoing - running) + sum(it.held for it in load.replicas)
     demand = running + waiting * room_of_one(load.replicas) + load.queued
-    by_requests = demand / capacity(load.replicas, target, learned)
-    by_cache = sum(it.kv for it in load.replicas) / KV_FULL
-    return math.ceil(round(max(by_requests, by_cache), 6))
+    return math.ceil(round(demand / capacity(load.replicas, target, learned), 6))
 
 
 def capacity(replicas: Sequence[ReplicaLoad], target: float, learned: Learned | None = None) -> float:

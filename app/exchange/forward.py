@@ -129,18 +129,19 @@ class Forwarder:
         return self._traced(target, assignment, trace, trace.span)
 
     async def _traced(self, target: Target, assignment: Assignment, trace: Trace, span: RequestSpan) -> None:
-        with span.calling(target.name, target.url) as call:
-            try:
-                await self._attempt(_with_context(target, trace), assignment)
-            except SwitchyardError as error:
-                call.error = error.kind
-                raise
-            except asyncio.CancelledError:
-                call.error = CLIENT_GONE
-                raise
-            finally:
-                if self.writer.failure is not None:
-                    call.error = self.writer.failure.kind
+        call = span.calling(target.name, target.url)
+        try:
+            await self._attempt(_with_context(target, trace), assignment)
+        except SwitchyardError as error:
+            call.error = error.kind
+            raise
+        except asyncio.CancelledError:
+            call.error = CLIENT_GONE
+            raise
+        finally:
+            call.end()
+            if self.writer.failure is not None:
+                call.error = self.writer.failure.kind
 
     async def _attempt(self, target: Target, assignment: Assignment) -> None:
         """Calls one deployment, counts the attempt, and reports its outcome to the circuit breaker."""

@@ -156,7 +156,7 @@ class SnapshotBuilder:
 
     def _plan(self, name: str, endpoint: Endpoint, stops: _Stops) -> Plan:
         known = self._plans.get(name)
-        if known is not None and known[0] is endpoint and name not in stops:
+        if known is not None and name not in stops:
             return known[1]
         return plan_of(name, endpoint, stops.get(name, NO_STOPS))
 

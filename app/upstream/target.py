@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -30,7 +30,9 @@ class Target:
 
     def with_headers(self, headers: Mapping[str, str]) -> Self:
         """The same, called with these headers, too."""
-        return replace(self, headers={**self.headers, **headers})
+        # Not `dataclasses.replace`, which takes twice as long: this is on the path of every request with a trace.
+        merged = {**self.headers, **headers}
+        return type(self)(self.name, self.url, self.model, merged, self.tokenizer_dir, self.takes_trace)
 
 
 @dataclass(frozen=True, slots=True)

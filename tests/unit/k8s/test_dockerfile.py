@@ -162,6 +162,36 @@ def test_the_script_is_made_before_its_variable_is_set() -> None:
     assert "RAY_SERVE_HAPROXY_BINARY_PATH=/app/bin/haproxy" in " ".join(STAGES["runtime"].all("ENV"))
 
 
+def test_what_stands_for_a_compiler_brings_the_one_module_that_was_compiled(tmp_path: Path) -> None:
+    """With the words of Triton's `_build`. Tried with Triton 3.7.1: it loads the module wherever its cache is."""
+    (tmp_path / "bin").mkdir()
+    compiler = Path(shutil.copy(ROOT / "k8s/triton-cc", tmp_path / "bin"))
+    for name, content in {"triton/driver.c": "int a;", "triton/cuda_utils.so": "module", "it.c": "int a;"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+
+    def build() -> subprocess.CompletedProcess[str]:
+        flags = [
+            "-O3",
+            "-shared",
+            "-fPIC",
+            "-Wno-psabi",
+            "-o",
+            str(tmp_path / "it.so"),
+            "-l:libcuda.so.1",
+            "-I/include",
+        ]
+        return subprocess.run([compiler, tmp_path / "it.c", *flags], capture_output=True, text=True, timeout=30)
+
+    assert build().returncode == 0
+    assert (tmp_path / "it.so").read_text() == "module"
+    (tmp_path / "it.c").write_text("int b;")
+    assert build().returncode == 1
+    assert "no compiler" in build().stderr
+    assert "CC=/app/bin/triton-cc" in STAGES["gpu"].all("ENV")
+    assert STAGES["build-gpu"].all("COPY")[0] == "k8s/triton-cc bin/"
+
+
 def test_uv_is_the_makefiles() -> None:
     (version,) = re.findall(r"^UV_VERSION := (\S+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert f"pip install --no-cache-dir uv=={version}" in STAGES["build"].all("RUN")
