@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
-from opentelemetry.proto.trace.v1.trace_pb2 import Span, SpanFlags, Status
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, Status
 
 from app.telemetry.access_log import Record
 from app.telemetry.tracing.request import Call, RequestSpan
@@ -79,15 +79,15 @@ class Spans:
     def __init__(self) -> None:
         self._kept: dict[tuple[object, ...], bytes] = {}
 
-    def of(self, request: RequestSpan, offset_ns: int) -> Iterator[Span]:
-        """One span for the request, and one below it for each call of a deployment.
+    def add(self, request: RequestSpan, to: ScopeSpans, offset_ns: int) -> None:
+        """Adds one span for the request, and one below it for each call of a deployment.
 
         `offset_ns`: what is added to `time.perf_counter_ns` for Unix time.
         """
         trace, parent, record = request.trace, request.parent, request.record
         trace_id, span_id = trace.trace_id.to_bytes(16), trace.span_id.to_bytes(8)
         failed = record.status >= 500 or (record.status == 200 and record.error != "")
-        span = Span(
+        span = to.spans.add(
             trace_id=trace_id,
             span_id=span_id,
             trace_state=trace.state,
@@ -102,9 +102,8 @@ class Spans:
             status=_ERROR if failed else None,
         )
         span.MergeFromString(self._shared(request))
-        yield span
         for call in request.calls:
-            span = Span(
+            span = to.spans.add(
                 trace_id=trace_id,
                 span_id=call.span_id.to_bytes(8),
                 trace_state=trace.state,
@@ -118,7 +117,6 @@ class Spans:
             )
             key = ("call", call.deployment, call.url, call.error)
             span.MergeFromString(self._keeping(key, _of_call, call))
-            yield span
 
     def _shared(self, request: RequestSpan) -> bytes:
         record = request.record
