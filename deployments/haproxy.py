@@ -28,6 +28,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from app.internal_api import NO_ROUTE_HEADER
+
 SETTINGS: Mapping[str, str] = {
     # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
@@ -144,7 +146,7 @@ def write_script(directory: Path) -> Path:
 
     text = _SCRIPT.replace("BINARY", shlex.quote(get_haproxy_binary()))
     text = text.replace("MARGIN_S", str(MARGIN_S))
-    no_route = [f"http-request return status 404 {_answer(404)}"]
+    no_route = [f"http-request return status 404 {_answer(404)} hdr {NO_ROUTE_HEADER} 1"]
     for placeholder, lines in {"RULES": rules(), "NO_ROUTE": no_route}.items():
         path = directory / f"haproxy.{placeholder.lower()}"
         path.write_text("".join(f"    {line}\n" for line in lines))

@@ -16,6 +16,7 @@ from app.config.schema import Timeouts
 from app.engine.errors import engine_error, error_in_first_chunk
 from app.engine.model import Model
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable
+from app.internal_api import NO_ROUTE_HEADER
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
 from app.upstream.target import Target
 
@@ -23,6 +24,9 @@ _MAX_ERROR_BYTES = 64 * 1024
 
 _BACKPRESSURE = b"Request dropped due to backpressure"
 """Ray Serve's answer, as plain text, when a replica's queue is full (`max_queued_requests`): busy is well."""
+
+_UNKNOWN_S = 0.1
+"""Between two attempts at an ingress that does not know the application yet."""
 
 OnHead = Callable[[Mapping[str, str]], None]
 """Is given a deployment's response headers, whose names have no case."""
@@ -127,7 +131,13 @@ class Upstream:
         headers = {**target.headers, "content-type": "application/json", "x-request-id": request_id}
         data = body if isinstance(body, bytes) else encoded(body, target)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s)
-        return await self._session.post(target.url + path, data=data, headers=headers, timeout=limits)
+        patience = _Patience(timeouts.connect_s)
+        while True:
+            response = await self._session.post(target.url + path, data=data, headers=headers, timeout=limits)
+            if NO_ROUTE_HEADER not in response.headers:
+                return response
+            response.close()
+            await patience.wait(target)
 
     async def model(self, target: Target, timeouts: Timeouts) -> Model:
         """The model of `target`. Raises UpstreamError if the deployment does not describe it."""
@@ -142,6 +152,8 @@ class Upstream:
             ):
                 if response.status == 304:
                     return None
+                if NO_ROUTE_HEADER in response.headers:
+                    raise Unavailable(f"Deployment '{target.name}' is not available")
                 if response.status != 200:
                     raise await _error(response, target)
                 return CardResponse(await response.read(), response.headers.get("etag"))
@@ -154,6 +166,25 @@ class Upstream:
                 return response.status < 500 and response.status not in (401, 403)
         except (aiohttp.ClientError, TimeoutError):
             return False
+
+
+class _Patience:
+    """The ingress of a new node knows no application for a moment. Nobody has seen the request: it may be sent again.
+
+    For `wait_s` seconds from the first `wait` on.
+    """
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._until: float | None = None
+
+    async def wait(self, target: Target) -> None:
+        """A moment. Raises Unavailable where there have been enough of them."""
+        now = asyncio.get_running_loop().time()
+        self._until = self._until or now + self._wait_s
+        if now >= self._until:
+            raise Unavailable(f"Deployment '{target.name}' is not available")
+        await asyncio.sleep(_UNKNOWN_S)
 
 
 def encoded(body: Mapping[str, Any], target: Target) -> bytes:

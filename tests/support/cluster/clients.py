@@ -46,6 +46,7 @@ class Outcome:
     ended: float | None = None
     text: str = ""
     error: str | None = None
+    address: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -61,7 +62,8 @@ class Outcome:
 
     def __str__(self) -> str:
         lasted = (self.ended or time.monotonic()) - self.begun
-        return f"after {lasted:.1f} s: {self.status} {self.error} …{self.text[-200:]}"
+        tail = self.text[-200:]
+        return f"at {self.begun:.1f} by {self.address} after {lasted:.1f} s: {self.status} {self.error} …{tail}"
 
 
 class Client:
@@ -146,6 +148,7 @@ class Client:
             if not address:
                 outcome.error = f"no endpoint takes connections, tried {sorted(refused)}"
                 return
+            outcome.address = address
             try:
                 url = f"http://{address}:8000/v1/chat/completions"
                 async with session.post(url, json=outcome.ask.body()) as response:
