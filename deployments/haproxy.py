@@ -28,7 +28,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from app.internal_api import NO_ROUTE_HEADER
+from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
 
 SETTINGS: Mapping[str, str] = {
     # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
@@ -131,7 +131,9 @@ def _answer(status: int) -> str:
 
 def rules() -> Iterator[str]:
     """What the script adds to the public frontend."""
-    yield from (f"http-error status {status} {_answer(status)}" for status in _ERRORS)
+    for status in _ERRORS:
+        marked = f" hdr {NO_SERVER_HEADER} 1" if status == 503 else ""
+        yield f"http-error status {status} {_answer(status)}{marked}"
     yield from (f"errorfile {status} /dev/null" for status in _NO_REQUEST)
     yield from _REQUEST_ID
     yield from _KEEP_ALIVE

@@ -16,7 +16,7 @@ from app.config.schema import Timeouts
 from app.engine.errors import engine_error, error_in_first_chunk
 from app.engine.model import Model
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable
-from app.internal_api import NO_ROUTE_HEADER
+from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
 from app.upstream.target import Target
 
@@ -206,7 +206,7 @@ async def _error(response: aiohttp.ClientResponse, target: Target) -> Switchyard
         return Broken(f"Deployment '{target.name}' rejected the router's credentials")
     if status == 503 and body == _BACKPRESSURE:
         return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
-    if status >= 500 and not response.content_type.endswith("json"):
+    if NO_SERVER_HEADER in response.headers or (status >= 500 and not response.content_type.endswith("json")):
         # Not the engine's own error: the ingress in front of it has no replica.
         return Unavailable(f"Deployment '{target.name}' is not available")
     if status in (429, 503):
