@@ -4,7 +4,8 @@ Three routers' ASGI applications are called in this process, in front of an upst
 in `benchmarks.ledger`: one without tracing, one that traces none of its requests, one that traces all. Short blocks of
 requests on each take turns, and the fastest of them are compared, so that what else the machine does meets none. The
 CPU time of the thread that makes and sends spans is its own clock's; a collector of the protocol's generated code
-receives them in a process of its own. What a share of the requests costs follows from the three.
+receives them in a process of its own. What a share of the requests costs follows from the three; it is compared with
+what a whole request costs a router that is served over HTTP, as `benchmarks.relay` measures it in the same run.
 
     python -m benchmarks.tracing            exit code 1 if a request costs more than 1.05 of what it costs without
     python -m benchmarks.tracing --plain    prints a request's cost without tracing alone, to compare two versions of
@@ -27,10 +28,11 @@ from typing import Any, NamedTuple
 
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
+from benchmarks import relay
 from benchmarks.ledger import LONG, SHORT, Canned, block, body, started
 
 MOST = 1.05
-"""A request's CPU time with a tenth of the requests traced, in that without."""
+"""A router's CPU time for a request with a tenth of the requests traced, in that without."""
 
 PERCENT = 10.0
 BLOCK = 8
@@ -109,10 +111,10 @@ class Costs(NamedTuple):
     long: Mapping[str, float]
     sending: float
 
-    def ratio(self, loop: Mapping[str, float], percent: float) -> float:
-        """What a request costs with so many traced, in what it costs without tracing."""
+    def added(self, loop: Mapping[str, float], percent: float) -> float:
+        """What a request costs more with so many traced."""
         share = percent / 100
-        return ((1 - share) * loop["none"] + share * (loop["all"] + self.sending)) / loop["off"]
+        return (1 - share) * loop["none"] + share * (loop["all"] + self.sending) - loop["off"]
 
     def chunk(self, name: str) -> float:
         """What a chunk costs more than without tracing."""
@@ -173,9 +175,14 @@ def main() -> int:
     print(f"A request takes {off:.0f} us of CPU; {none - off:.1f} more if it could have been traced,")
     print(f"{all_ - off:.1f} more if it is, and {costs.sending:.0f} in the thread that sends its spans.")
     print(f"A chunk takes {costs.chunk('none'):.2f} more, or {costs.chunk('all'):.2f}.")
-    ratios = [costs.ratio(loop, percent) for loop in (costs.short, costs.long)]
-    print(f"With {percent:g} % traced a request takes {ratios[0]:.3f} of the time without tracing,", end=" ")
-    print(f"with {LONG} tokens {ratios[1]:.3f} (at most {MOST:g})")
+    added = [costs.added(loop, percent) for loop in (costs.short, costs.long)]
+    request_us, token_us = relay.costs()
+    whole = [request_us + tokens * token_us for tokens in (SHORT, LONG)]
+    print(f"With {percent:g} % traced: {added[0]:.1f} more, {added[1]:.1f} for an answer of {LONG} tokens;", end=" ")
+    print(f"with HTTP such requests take {whole[0]:.0f} and {whole[1]:.0f} us without tracing.")
+    ratios = [1 + more / base for more, base in zip(added, whole, strict=True)]
+    print(f"Ratios: {ratios[0]:.3f} and {ratios[1]:.3f} (at most {MOST:g}).", end=" ")
+    print(f"Without the HTTP server and client: {1 + added[0] / off:.3f} and {1 + added[1] / costs.long['off']:.3f}.")
     return 0 if max(ratios) <= MOST else 1
 
 

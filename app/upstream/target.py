@@ -28,12 +28,6 @@ class Target:
     def __repr__(self) -> str:
         return f"Target({self.name!r}, {self.url!r})"  # the headers hold a key
 
-    def with_headers(self, headers: Mapping[str, str]) -> Self:
-        """The same, called with these headers, too."""
-        # Not `dataclasses.replace`, which takes twice as long: this is on the path of every request with a trace.
-        merged = {**self.headers, **headers}
-        return type(self)(self.name, self.url, self.model, merged, self.tokenizer_dir, self.takes_trace)
-
 
 @dataclass(frozen=True, slots=True)
 class RuntimeEnvironment:
