@@ -36,6 +36,9 @@ LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) : 7)))
 	tests/unit tests/router --ignore tests/unit/deployments/engine
 FAST = $(LAYER) $(addprefix --ignore ,$(SDK_TESTS) $(HOSTILE_TESTS) $(LONG_TESTS))
 
+# Ctrl-C does not reach what runs in the background.
+END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
+
 .PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
 	test-nightly coverage faults cluster soak lint \
 	format bench fields setup lock clean
@@ -66,11 +69,11 @@ schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its
 test: test-fast test-application  ## set up and run the whole suite
 
 test-fast: $(TESTING)  ## unit and router tests, in parallel: no Ray, no engine
-	@$(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(BIN)/python -m pytest $(HOSTILE_TESTS) & hostile=$$!; \
+	@$(END_ALL) $(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(BIN)/python -m pytest $(HOSTILE_TESTS) & hostile=$$!; \
 		$(FAST); status=$$?; wait $$sdks || status=1; wait $$hostile || status=1; exit $$status
 
 test-application: $(TESTING)  ## the real application: Ray Serve, vLLM, real weights
-	@$(BIN)/python -m pytest $(ENGINE_TESTS) & engine=$$!; \
+	@$(END_ALL) $(BIN)/python -m pytest $(ENGINE_TESTS) & engine=$$!; \
 		$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder \
 		tests/launcher $(LONG_TESTS) tests/real; status=$$?; wait $$engine || status=1; exit $$status
 

@@ -102,7 +102,8 @@ def _list_function() -> Callable[[Any], tuple[Any, ...]]:
                 if it._actor._actor_handle is not None and details.node_ip and state not in ("STARTING", "STOPPED"):
                     replicas.append((details.replica_id, id.app_name, details.node_ip, state == "STOPPING"))
         proxies = controller.proxy_state_manager.get_proxy_details() if controller.proxy_state_manager else {}
-        return replicas, states, [it.node_ip for it in proxies.values() if it.node_ip]
+        nodes = [it.node_ip for it in proxies.values() if it.node_ip and it.status.value not in ("STARTING", "DRAINED")]
+        return replicas, states, nodes
 
     return listed
 

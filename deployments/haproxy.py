@@ -28,6 +28,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
+
 SETTINGS: Mapping[str, str] = {
     # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
     "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
@@ -129,7 +131,9 @@ def _answer(status: int) -> str:
 
 def rules() -> Iterator[str]:
     """What the script adds to the public frontend."""
-    yield from (f"http-error status {status} {_answer(status)}" for status in _ERRORS)
+    for status in _ERRORS:
+        marked = f" hdr {NO_SERVER_HEADER} 1" if status == 503 else ""
+        yield f"http-error status {status} {_answer(status)}{marked}"
     yield from (f"errorfile {status} /dev/null" for status in _NO_REQUEST)
     yield from _REQUEST_ID
     yield from _KEEP_ALIVE
@@ -144,7 +148,7 @@ def write_script(directory: Path) -> Path:
 
     text = _SCRIPT.replace("BINARY", shlex.quote(get_haproxy_binary()))
     text = text.replace("MARGIN_S", str(MARGIN_S))
-    no_route = [f"http-request return status 404 {_answer(404)}"]
+    no_route = [f"http-request return status 404 {_answer(404)} hdr {NO_ROUTE_HEADER} 1"]
     for placeholder, lines in {"RULES": rules(), "NO_ROUTE": no_route}.items():
         path = directory / f"haproxy.{placeholder.lower()}"
         path.write_text("".join(f"    {line}\n" for line in lines))

@@ -18,8 +18,12 @@ class ClientDisconnected(Exception):
 
 
 @asynccontextmanager
-async def while_connected(receive: Receive) -> AsyncIterator[None]:
-    """Cancels the block and raises ClientDisconnected when the client disconnects."""
+async def while_connected(receive: Receive, is_answered: Callable[[], bool] = lambda: False) -> AsyncIterator[None]:
+    """Cancels the block and raises ClientDisconnected when the client disconnects before its response is complete.
+
+    `is_answered`: whether it is. A server reports a disconnect after that, too, whether the client stays or not, and
+    what the block still does (settling limits) must go on.
+    """
     work = asyncio.current_task()
     assert work is not None
     disconnected = False
@@ -28,8 +32,9 @@ async def while_connected(receive: Receive) -> AsyncIterator[None]:
         nonlocal disconnected
         while (await receive())["type"] != "http.disconnect":
             pass
-        disconnected = True
-        work.cancel()
+        if not is_answered():
+            disconnected = True
+            work.cancel()
 
     watcher = asyncio.create_task(watch())
     try:

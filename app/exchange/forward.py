@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -46,8 +46,8 @@ from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.routing.traffic import Assignment
 from app.telemetry.logs import event, where
-from app.telemetry.tracing.request import RequestSpan, Trace
-from app.upstream.client import OnHead
+from app.telemetry.tracing.request import RequestSpan
+from app.upstream.client import NO_CONTEXT, OnHead
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
@@ -122,25 +122,24 @@ class Forwarder:
     def _call(self, name: str, assignment: Assignment) -> Awaitable[None]:
         """Calls one deployment: an attempt, traced if the request is."""
         target, trace = self.snapshot.targets[name], self.observation.trace
-        if trace is None:
+        if trace is None or trace.span is None:
             return self._attempt(target, assignment)
-        if trace.span is None:
-            return self._attempt(_with_context(target, trace), assignment)
-        return self._traced(target, assignment, trace, trace.span)
+        return self._traced(target, assignment, trace.span)
 
-    async def _traced(self, target: Target, assignment: Assignment, trace: Trace, span: RequestSpan) -> None:
-        with span.calling(target.name, target.url) as call:
-            try:
-                await self._attempt(_with_context(target, trace), assignment)
-            except SwitchyardError as error:
-                call.error = error.kind
-                raise
-            except asyncio.CancelledError:
-                call.error = CLIENT_GONE
-                raise
-            finally:
-                if self.writer.failure is not None:
-                    call.error = self.writer.failure.kind
+    async def _traced(self, target: Target, assignment: Assignment, span: RequestSpan) -> None:
+        call = span.calling(target.name, target.url)
+        try:
+            await self._attempt(target, assignment)
+        except SwitchyardError as error:
+            call.error = error.kind
+            raise
+        except asyncio.CancelledError:
+            call.error = CLIENT_GONE
+            raise
+        finally:
+            call.end()
+            if self.writer.failure is not None:
+                call.error = self.writer.failure.kind
 
     async def _attempt(self, target: Target, assignment: Assignment) -> None:
         """Calls one deployment, counts the attempt, and reports its outcome to the circuit breaker."""
@@ -302,12 +301,17 @@ class Forwarder:
             request.body,
             request_id=self.writer.upstream_id(),
             timeouts=self.snapshot.config.timeouts,
+            context=self._context(target),
             on_head=on_head,
         )
 
     @property
     def _span(self) -> RequestSpan | None:
         return self.observation.trace.span if self.observation.trace is not None else None
+
+    def _context(self, target: Target) -> Mapping[str, str]:
+        trace = self.observation.trace
+        return trace.headers() if trace is not None and target.takes_trace else NO_CONTEXT
 
     @property
     def _on_head(self) -> OnHead | None:
@@ -320,6 +324,7 @@ class Forwarder:
             request.body,
             request_id=self.writer.upstream_id(),
             timeouts=self.snapshot.config.timeouts,
+            context=self._context(target),
             on_head=self._on_head,
         )
 
@@ -388,11 +393,6 @@ class Forwarder:
             )
             _log.warning(MALFORMED_RESPONSE, extra=malformed)
             raise Broken(MALFORMED_RESPONSE) from error
-
-
-def _with_context(target: Target, trace: Trace) -> Target:
-    """The target, called with the trace's context if it takes one."""
-    return target.with_headers(trace.headers()) if target.takes_trace else target
 
 
 async def _preceded(begun: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -79,7 +79,7 @@ async def handle(
             call = dialect.parse(route.operation, request, ParseContext(snapshot.config, state.random))
             check_length(call.body, snapshot.config.max_messages)
             check_constraints(call)
-            async with while_connected(receive):
+            async with while_connected(receive, lambda: writer.finished):
                 deadline = asyncio.get_running_loop().time() + _time_allowed(snapshot.config.timeouts, call, headers)
                 assignment = _route(state, snapshot, caller, call, headers)
                 record.endpoint, record.reason = assignment.endpoint, assignment.reason

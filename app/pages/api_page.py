@@ -41,6 +41,10 @@ _READABLE = b"""/* Swagger UI's colours, dark enough to be read. */
 .swagger-ui .opblock.opblock-put .opblock-summary-method { background: #8a5300; }
 .swagger-ui .opblock.opblock-delete .opblock-summary-method { background: #b3261e; }
 .swagger-ui .opblock.opblock-patch .opblock-summary-method { background: #00707a; }
+@media (forced-colors: active) {
+  .swagger-ui .scheme-container { background: Canvas; }
+  .swagger-ui .servers-title, .swagger-ui .btn.authorize span { color: CanvasText; }
+}
 """
 
 _OWN = {"start.js": (_START, "text/javascript"), "readable.css": (_READABLE, "text/css")}

@@ -16,6 +16,7 @@ from app.config.schema import Timeouts
 from app.engine.errors import engine_error, error_in_first_chunk
 from app.engine.model import Model
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable
+from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
 from app.upstream.target import Target
 
@@ -24,15 +25,21 @@ _MAX_ERROR_BYTES = 64 * 1024
 _BACKPRESSURE = b"Request dropped due to backpressure"
 """Ray Serve's answer, as plain text, when a replica's queue is full (`max_queued_requests`): busy is well."""
 
+_UNKNOWN_S = 0.1
+"""Between two attempts at an ingress that does not know the application yet."""
+
 OnHead = Callable[[Mapping[str, str]], None]
 """Is given a deployment's response headers, whose names have no case."""
+
+NO_CONTEXT: Mapping[str, str] = {}
 
 
 class Upstream:
     """The connections to deployments. One per process; an async context manager that opens and closes them.
 
     Each call POSTs a body with the target's own model name; bytes are sent as they are. It raises Rejected if the
-    deployment rejects the request and UpstreamError if it fails, both before the first byte of a response.
+    deployment rejects the request and UpstreamError if it fails, both before the first byte of a response. `context`:
+    the headers of the request's trace.
     """
 
     def __init__(self, *, model_fresh_s: float = FRESH_S, model_max_wait_s: float = MAX_WAIT_S) -> None:
@@ -67,12 +74,13 @@ class Upstream:
         *,
         request_id: str,
         timeouts: Timeouts,
+        context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
     ) -> bytes:
         """The whole response: a JSON object, or empty. `on_head` gets the headers of a response with status 200."""
         with _translated(target):
             async with asyncio.timeout(timeouts.first_byte_s):
-                response = await self._post(target, path, body, request_id, timeouts)
+                response = await self._post(target, path, body, request_id, timeouts, context)
                 async with response:
                     if response.status != 200:
                         raise await _error(response, target)
@@ -93,6 +101,7 @@ class Upstream:
         *,
         request_id: str,
         timeouts: Timeouts,
+        context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The response's chunks as they arrive; entered with the first one. `on_head` as in `unary`.
@@ -101,7 +110,7 @@ class Upstream:
         """
         with _translated(target):
             async with asyncio.timeout(timeouts.first_byte_s):
-                response = await self._post(target, path, body, request_id, timeouts)
+                response = await self._post(target, path, body, request_id, timeouts, context)
                 try:
                     if response.status != 200:
                         raise await _error(response, target)
@@ -122,12 +131,24 @@ class Upstream:
             response.close()
 
     async def _post(
-        self, target: Target, path: str, body: Mapping[str, Any] | bytes, request_id: str, timeouts: Timeouts
+        self,
+        target: Target,
+        path: str,
+        body: Mapping[str, Any] | bytes,
+        request_id: str,
+        timeouts: Timeouts,
+        context: Mapping[str, str],
     ) -> aiohttp.ClientResponse:
-        headers = {**target.headers, "content-type": "application/json", "x-request-id": request_id}
+        headers = {**target.headers, **context, "content-type": "application/json", "x-request-id": request_id}
         data = body if isinstance(body, bytes) else encoded(body, target)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s)
-        return await self._session.post(target.url + path, data=data, headers=headers, timeout=limits)
+        patience = _Patience(timeouts.connect_s)
+        while True:
+            response = await self._session.post(target.url + path, data=data, headers=headers, timeout=limits)
+            if NO_ROUTE_HEADER not in response.headers:
+                return response
+            response.close()
+            await patience.wait(target)
 
     async def model(self, target: Target, timeouts: Timeouts) -> Model:
         """The model of `target`. Raises UpstreamError if the deployment does not describe it."""
@@ -142,6 +163,8 @@ class Upstream:
             ):
                 if response.status == 304:
                     return None
+                if NO_ROUTE_HEADER in response.headers:
+                    raise Unavailable(f"Deployment '{target.name}' is not available")
                 if response.status != 200:
                     raise await _error(response, target)
                 return CardResponse(await response.read(), response.headers.get("etag"))
@@ -154,6 +177,25 @@ class Upstream:
                 return response.status < 500 and response.status not in (401, 403)
         except (aiohttp.ClientError, TimeoutError):
             return False
+
+
+class _Patience:
+    """The ingress of a new node knows no application for a moment. Nobody has seen the request: it may be sent again.
+
+    For `wait_s` seconds from the first `wait` on.
+    """
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._until: float | None = None
+
+    async def wait(self, target: Target) -> None:
+        """A moment. Raises Unavailable where there have been enough of them."""
+        now = asyncio.get_running_loop().time()
+        self._until = self._until or now + self._wait_s
+        if now >= self._until:
+            raise Unavailable(f"Deployment '{target.name}' is not available")
+        await asyncio.sleep(_UNKNOWN_S)
 
 
 def encoded(body: Mapping[str, Any], target: Target) -> bytes:
@@ -175,7 +217,7 @@ async def _error(response: aiohttp.ClientResponse, target: Target) -> Switchyard
         return Broken(f"Deployment '{target.name}' rejected the router's credentials")
     if status == 503 and body == _BACKPRESSURE:
         return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
-    if status >= 500 and not response.content_type.endswith("json"):
+    if NO_SERVER_HEADER in response.headers or (status >= 500 and not response.content_type.endswith("json")):
         # Not the engine's own error: the ingress in front of it has no replica.
         return Unavailable(f"Deployment '{target.name}' is not available")
     if status in (429, 503):

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -27,10 +27,6 @@ class Target:
 
     def __repr__(self) -> str:
         return f"Target({self.name!r}, {self.url!r})"  # the headers hold a key
-
-    def with_headers(self, headers: Mapping[str, str]) -> Self:
-        """The same, called with these headers, too."""
-        return replace(self, headers={**self.headers, **headers})
 
 
 @dataclass(frozen=True, slots=True)

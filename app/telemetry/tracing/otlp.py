@@ -13,7 +13,6 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource as WireResource
-from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 
 from app.telemetry.tracing.request import RequestSpan
@@ -41,9 +40,11 @@ class OtlpExporter:
     def export(self, requests: Sequence[RequestSpan]) -> str | None:
         """See `sending.Exporter`."""
         offset_ns = time.time_ns() - time.perf_counter_ns()
-        spans = [span for request in requests for span in self._spans.of(request, offset_ns)]
-        scopes = [ScopeSpans(scope=_SCOPE, spans=spans)]
-        message = ExportTraceServiceRequest(resource_spans=[ResourceSpans(resource=self._resource, scope_spans=scopes)])
+        message = ExportTraceServiceRequest()
+        # Filled in place: a message that is put into another one is copied.
+        spans = message.resource_spans.add(resource=self._resource).scope_spans.add(scope=_SCOPE)
+        for request in requests:
+            self._spans.add(request, spans, offset_ns)
         # Not `export`, which takes the SDK's spans only, and encodes them (see `spans`).
         sent = self._exporter._client.export(message.SerializeToString())
         return None if sent.success else self._problem.text

@@ -6,8 +6,7 @@ What is noted are times, names of the configuration, and one word of the answer.
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from random import getrandbits
 from typing import Final
 
@@ -20,7 +19,7 @@ _LAST_CHUNKS: Final = 4
 
 
 class Call:
-    """One call of a deployment: its span, as long as it lasts. `error`: a kind of `app.errors`, "" without one."""
+    """One call of a deployment. `error`: a kind of `app.errors`, "" without one."""
 
     __slots__ = ("deployment", "ended", "error", "span_id", "started", "url")
 
@@ -29,6 +28,10 @@ class Call:
         self.started = time.perf_counter()
         self.ended = self.started
         self.error = ""
+
+    def end(self) -> None:
+        """It is over."""
+        self.ended = time.perf_counter()
 
 
 class RequestSpan:
@@ -48,15 +51,11 @@ class RequestSpan:
         self.ended = record.started
         self.calls: list[Call] = []
 
-    @contextmanager
-    def calling(self, deployment: str, url: str) -> Iterator[Call]:
-        """While the block runs, the deployment is called."""
+    def calling(self, deployment: str, url: str) -> Call:
+        """The deployment is called now."""
         call = Call(getrandbits(64) or 1, deployment, url)
         self.calls.append(call)
-        try:
-            yield call
-        finally:
-            call.ended = time.perf_counter()
+        return call
 
     async def watched(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """The same chunks of an engine's stream; looks for the finish reason at its end."""

@@ -41,7 +41,7 @@ def settings(section: Tracing | None, environment: Mapping[str, str]) -> Setting
         (section.percent if section.percent is not None else _percent(environment)) / 100,
         section.follow_per_s,
         queue,
-        min(queue, _count(environment, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 128)),
+        min(queue, _count(environment, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512)),
         _count(environment, "OTEL_BSP_SCHEDULE_DELAY", 1000) / 1000,
     )
 

@@ -46,8 +46,11 @@ class Pair:
         async with httpx.AsyncClient(timeout=30) as client:
             return await client.post(f"{self.urls[which]}/v1/chat/completions", json={**CHAT, **fields})
 
+    def metrics(self, which: int) -> str:
+        return httpx.get(f"{self.urls[which]}/metrics").text
+
     def failures(self, which: int) -> float:
-        lines = httpx.get(f"{self.urls[which]}/metrics").text.splitlines()
+        lines = self.metrics(which).splitlines()
         (line,) = (line for line in lines if line.startswith("switchyard_limit_store_failures_total "))
         return float(line.rpartition(" ")[2])
 
@@ -74,6 +77,19 @@ async def test_tokens_are_settled_for_both(pair: Pair, redis: RedisServer) -> No
     assert (await pair.ask(0)).headers["x-ratelimit-remaining-tokens"] == "900"
     assert (await pair.ask(1, stream=True)).headers["x-ratelimit-remaining-tokens"] == "888"
     assert (await pair.ask(0)).headers["x-ratelimit-remaining-tokens"] == "876"
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_answered_request_is_no_disconnect_while_its_limits_are_settled(
+    pair: Pair, redis: RedisServer, streamed: bool
+) -> None:
+    """Servers report a disconnect after every answer."""
+    pair.limit(redis, requests_per_minute=100)
+    for _ in range(3):
+        assert (await pair.ask(0, stream=streamed)).status_code == 200
+    metrics = pair.metrics(0)
+    assert 'status="200"' in metrics
+    assert 'status="499"' not in metrics
 
 
 async def test_concurrent_requests_are_counted_together_and_freed(pair: Pair, redis: RedisServer) -> None:

@@ -1,5 +1,6 @@
 """Spans on their way to the collector: when it is away, when the configuration changes, and when the router ends."""
 
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.processes.log_lines import log_lines
-from tests.support.processes.servers import ServerPool, free_port
+from tests.support.processes.servers import ServerPool
 from tests.support.telemetry.otlp_receiver import OtlpReceiver, receiving
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -55,12 +56,12 @@ def test_what_does_not_fit_into_the_queue_is_dropped_and_counted(
 ) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "2")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1000000")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
-    traced.change(tracing={"endpoint": f"http://127.0.0.1:{free_port()}"})
-    for _ in range(12):
-        ask(traced.url)
-    until(lambda: counted(traced, "dropped") >= 12 - 2 * 2 - 2)
-    assert counted(traced, "exported") == 0
+    with socket.create_server(("127.0.0.1", 0)) as hanging:  # connects, and never answers
+        traced.change(tracing={"endpoint": f"http://127.0.0.1:{hanging.getsockname()[1]}"})
+        for _ in range(12):
+            ask(traced.url)
+        assert counted(traced, "dropped") >= 12 - 2 - 2, "two are on their way, two wait"
+        assert counted(traced, "exported") == 0
 
 
 def test_a_new_configuration_holds_from_the_next_request_on(traced: Rig, collector: OtlpReceiver) -> None:

@@ -10,8 +10,9 @@ import openai
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
 from tests.router.conftest import Rig
-from tests.support.engine.fake_engine import RawServer, broken_after, chunk, refuse, stream
+from tests.support.engine.fake_engine import RawServer, broken_after, chat, chunk, refuse, stream
 from tests.support.processes.servers import free_port
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -36,6 +37,37 @@ def in_flight(rig: Rig) -> float:
     lines = [line for line in metrics(rig).splitlines() if line.startswith("http_server_active_requests{")]
     assert lines
     return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def unknown(body: dict[str, Any]) -> Response:
+    """HAProxy's answer where it has no route."""
+    return JSONResponse({"error": {"message": "No such route"}}, 404, {NO_ROUTE_HEADER: "1"})
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_ingress_that_does_not_know_the_application_yet_is_asked_again(rig: Rig, streamed: bool) -> None:
+    answers = iter([unknown, unknown, chat])
+    rig.blue.answer = lambda body: next(answers)(body)
+    served = await ask(rig, stream=streamed)
+    assert served.status_code == 200
+    assert served.headers["azureml-model-deployment"] == "blue"
+    assert len(rig.blue.requests) == 3
+
+
+async def test_an_application_that_the_ingress_never_knows_is_not_available(rig: Rig) -> None:
+    rig.change(timeouts={"connect_s": 0.05})
+    rig.blue.answer = unknown
+    served = await ask(rig)
+    assert served.status_code == 503
+    assert "not available" in served.text
+
+
+async def test_an_application_without_a_replica_is_not_taken_for_a_busy_one(rig: Rig) -> None:
+    rig.blue.answer = lambda body: JSONResponse({"error": {"message": "No router"}}, 503, {NO_SERVER_HEADER: "1"})
+    served = await ask(rig)
+    assert served.status_code == 503
+    assert "not available" in served.text
+    assert "retry-after" not in served.headers
 
 
 @pytest.mark.parametrize("streamed", [False, True])

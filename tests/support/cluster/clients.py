@@ -46,6 +46,7 @@ class Outcome:
     ended: float | None = None
     text: str = ""
     error: str | None = None
+    address: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -61,7 +62,8 @@ class Outcome:
 
     def __str__(self) -> str:
         lasted = (self.ended or time.monotonic()) - self.begun
-        return f"after {lasted:.1f} s: {self.status} {self.error} …{self.text[-200:]}"
+        tail = self.text[-200:]
+        return f"at {self.begun:.1f} by {self.address} after {lasted:.1f} s: {self.status} {self.error} …{tail}"
 
 
 class Client:
@@ -73,7 +75,7 @@ class Client:
     def __init__(self, endpoints: Endpoints, key: str) -> None:
         self._endpoints, self._key = endpoints, key
 
-    def ask(self, ask: Ask = Ask()) -> Outcome:  # noqa: B008: it is frozen
+    def ask(self, ask: Ask = Ask()) -> Outcome:
         """One request."""
         [outcome] = self.ask_all([ask])
         return outcome
@@ -146,6 +148,7 @@ class Client:
             if not address:
                 outcome.error = f"no endpoint takes connections, tried {sorted(refused)}"
                 return
+            outcome.address = address
             try:
                 url = f"http://{address}:8000/v1/chat/completions"
                 async with session.post(url, json=outcome.ask.body()) as response:

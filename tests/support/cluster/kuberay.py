@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.support.cluster.kubernetes_api import PORT, RayClusterStore
 from tests.support.cluster.network import CLIENT_ADDRESS
-from tests.support.cluster.pods import NAMESPACE, Image, Kubelet, Pod, ready, service
+from tests.support.cluster.pods import NAMESPACE, Image, Kubelet, Pod, endpoints, service
 
 _RECONCILE_EVERY_S = 0.5
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -48,11 +48,11 @@ class KubeRay:
 
     def of(self, group: str) -> list[Pod]:
         """The pods of a group that nobody has deleted."""
-        return [pod for pod in self.pods if pod.group == group and pod.deleted_at is None and not pod.is_lost]
+        return [pod for pod in self.pods if pod.group == group and pod.deleted_at is None and pod.lost_at is None]
 
     def endpoints(self) -> list[str]:
         """The addresses behind the Service of the application: ready workers, not the head."""
-        return [pod.address for pod in ready(self.pods) if not pod.is_head]
+        return [pod.address for pod in endpoints(self.pods) if not pod.is_head]
 
     def start(self) -> None:
         """Starts the head, and all others as soon as it is ready."""
@@ -65,8 +65,14 @@ class KubeRay:
         The API goes on listing the pod: nobody can report its end.
         """
         self._image.network.cut(pod.address)
-        pod.is_lost, pod.is_ready = True, False
+        pod.lost_at = time.monotonic()
         pod.kill()
+
+    def remove_node(self, pod: Pod) -> None:
+        """What the cloud does with a machine that is lost: its object goes, and the pod's with it."""
+        assert pod.lost_at is not None
+        if pod in self.pods:
+            self._remove(pod)
 
     def crash_head(self) -> None:
         """SIGKILL to the head's container. It stays away until `restart_head`."""
@@ -91,7 +97,7 @@ class KubeRay:
             overdue = pod.deleted_at is not None and time.monotonic() > pod.deleted_at + pod.grace_s
             if overdue:
                 pod.kill()
-            if pod.container.has_ended and not pod.is_lost and not (pod.is_head and pod.deleted_at is None):
+            if pod.container.has_ended and pod.lost_at is None and not (pod.is_head and pod.deleted_at is None):
                 self._remove(pod)
 
     def close(self) -> None:

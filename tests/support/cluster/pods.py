@@ -37,12 +37,20 @@ SLOW_MACHINE: Mapping[str, str] = {
 SMALL: Mapping[str, str] = {"object-store-memory": "80000000"}
 """For `ray start`: nodes of the lab share one memory."""
 
+NODE_GRACE_S = 40.0
+"""How long a node may be silent before its pods are not ready (node-monitor-grace-period)."""
+
+NEWS_S = 2.0
+"""How long clients' nodes send requests to a pod that has been deleted."""
+
 _PROBE_EVERY_S = 2.0
 
 
 @dataclass
 class Pod:
-    """`deleted_at` is `time.monotonic`'s, as in the API's deletionTimestamp; `is_ready` is the kubelet's word."""
+    """`deleted_at`, as in the API's deletionTimestamp, and `lost_at`, when its machine lost its power, are
+    `time.monotonic`'s; `is_ready` is what the API says.
+    """
 
     name: str
     group: str
@@ -50,7 +58,7 @@ class Pod:
     template: Mapping[str, Any]
     container: Container
     is_head: bool = False
-    is_lost: bool = False
+    lost_at: float | None = None
     is_ready: bool = False
     deleted_at: float | None = None
     sidecars: list[Container] = field(default_factory=list)
@@ -63,8 +71,8 @@ class Pod:
     def delete(self) -> None:
         """`kubectl delete pod`: SIGTERM now. Whoever reconciles sends SIGKILL after the grace period."""
         if self.deleted_at is None:
-            self.deleted_at, self.is_ready = time.monotonic(), False
-            if not self.is_lost:
+            self.deleted_at = time.monotonic()
+            if self.lost_at is None:
                 for container in (self.container, *self.sidecars):
                     container.terminate()
 
@@ -74,9 +82,13 @@ class Pod:
             container.kill()
 
     def probe(self) -> None:
-        """Does the readiness probe once."""
-        probe = self.template["spec"]["containers"][0].get("readinessProbe") if not self.is_lost else None
-        self.is_ready = self.deleted_at is None and not self.container.has_ended and self._passes(probe)
+        """Does the readiness probe once. Of a lost node the API notices only that nobody reports any more."""
+        if self.lost_at is not None:
+            self.is_ready = self.is_ready and time.monotonic() < self.lost_at + NODE_GRACE_S
+            return
+        probe = self.template["spec"]["containers"][0].get("readinessProbe")
+        passes = not self.container.has_ended and self._passes(probe)
+        self.is_ready = passes
 
     def status(self, cluster: str) -> dict[str, Any]:
         """The pod as the API lists it."""
@@ -242,9 +254,10 @@ class Kubelet:
                 pod.probe()
 
 
-def ready(pods: Sequence[Pod]) -> Iterator[Pod]:
-    """Those that a Service sends traffic to."""
-    return (pod for pod in pods if pod.is_ready and pod.deleted_at is None)
+def endpoints(pods: Sequence[Pod]) -> Iterator[Pod]:
+    """Those that a Service sends traffic to. It goes on for a moment after one is deleted, until every node knows."""
+    now = time.monotonic()
+    return (pod for pod in pods if pod.is_ready and (pod.deleted_at is None or now < pod.deleted_at + NEWS_S))
 
 
 _HEALTH = "wget --tries 1 -T {} -q -O- http://localhost:{} | grep success"

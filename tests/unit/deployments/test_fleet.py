@@ -55,7 +55,11 @@ def controller(**applications: list[Any]) -> Any:
         SimpleNamespaceId(app): SimpleNamespace(_replicas=SimpleNamespace(get=lambda them=them: them))
         for app, them in applications.items()
     }
-    proxies = {"n1": SimpleNamespace(node_ip="10.0.0.1"), "n2": SimpleNamespace(node_ip=None)}
+    states = (("10.0.0.1", "HEALTHY"), (None, "HEALTHY"), ("10.0.0.3", "STARTING"))
+    proxies = {
+        str(number): SimpleNamespace(node_ip=node, status=SimpleNamespace(value=status))
+        for number, (node, status) in enumerate(states)
+    }
     return SimpleNamespace(
         deployment_state_manager=SimpleNamespace(_deployment_states=deployments),
         proxy_state_manager=SimpleNamespace(get_proxy_details=lambda: proxies),

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
+from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
 from deployments.haproxy import (
     CHECKS_OF_DOWN_PER_S,
     CHECKS_PER_S,
@@ -152,11 +153,12 @@ def test_an_error_of_haproxy_is_in_openais_form_with_the_clients_id(tmp_path: Pa
         running.start(replica=free_port())
         status, headers, body = running.get("/v1/whole", {"x-request-id": "mine-1"})
         assert (status, headers["content-type"], headers["x-request-id"]) == (503, "application/json", "mine-1")
+        assert headers[NO_SERVER_HEADER] == "1"
         error = json.loads(body)["error"]
         assert error.keys() == {"message", "type", "param", "code"}
         assert (error["type"], error["code"]) == ("server_error", "service_unavailable")
         status, headers, body = running.get("/nowhere", {"x-request-id": "mine-2"})
-        assert (status, headers["x-request-id"]) == (404, "mine-2")
+        assert (status, headers["x-request-id"], headers[NO_ROUTE_HEADER]) == (404, "mine-2", "1")
         assert b"routes" not in body
 
 

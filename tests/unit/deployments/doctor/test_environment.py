@@ -10,6 +10,7 @@ ON_NODES = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     **haproxy.SETTINGS,
     **draining.SETTINGS,
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "3600",
     "SWITCHYARD_INTERNAL_KEY": "secret",
 }
 
@@ -31,6 +32,8 @@ def test_a_setting_that_cuts_streams_is_a_warning() -> None:
     shorter = {**ON_NODES, "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "120"}
     found = the_warning(switches(installation(on_cluster=True, environment=shorter)))
     assert found == "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S is '120', not '3600'"
+    soon = {name: value for name, value in ON_NODES.items() if name != "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"}
+    assert "cuts its streams" in the_warning(switches(installation(on_cluster=True, environment=soon)))
 
 
 def test_a_shell_that_overrules_serve_is_found() -> None:

@@ -20,7 +20,7 @@ def test_without_the_section_variables_switch_nothing_on() -> None:
 
 
 def test_defaults() -> None:
-    assert settings(Tracing(), {}) == Settings(None, 0.1, 10.0, 2048, 128, 1.0)
+    assert settings(Tracing(), {}) == Settings(None, 0.1, 10.0, 2048, 512, 1.0)
 
 
 def test_the_section_comes_before_the_variables() -> None:
