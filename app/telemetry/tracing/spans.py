@@ -27,8 +27,9 @@ _OPERATIONS: Final = {
     "responses": "chat",
     "completions": "text_completion",
     "embeddings": "embeddings",
+    "rerank": "rerank",
 }
-"""The conventions' names for our tasks; they count the Responses API as a chat."""
+"""The conventions' names for our tasks; they count the Responses API as a chat, and have no name for reranking."""
 
 _FINISHES: Final = frozenset(
     "stop end_turn stop_sequence length max_tokens max_output_tokens tool_calls tool_use function_call content_filter "
