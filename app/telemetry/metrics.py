@@ -11,7 +11,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
@@ -41,6 +50,7 @@ class Telemetry(LedgerMetrics):
     """The process's metrics. With PROMETHEUS_MULTIPROC_DIR set, `expose` returns those of all its processes."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # a second series for each counter and histogram, which nobody asks for
         self.registry = registry = CollectorRegistry()
         super().__init__(registry)
         self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}

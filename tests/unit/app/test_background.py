@@ -8,20 +8,20 @@ from app.background import beside
 
 
 async def test_it_goes_on_while_the_block_runs_and_ends_with_it() -> None:
-    seen: list[str] = []
+    going_on, ended = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
         try:
-            while True:
-                seen.append("tick")
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            going_on.set()
+            await asyncio.Event().wait()
         finally:
-            seen.append("ended")
+            ended.set()
 
     async with beside(work()):
-        while seen.count("tick") < 3:
-            await asyncio.sleep(0)
-    assert seen[-1] == "ended"
+        await going_on.wait()
+        assert not ended.is_set()
+    assert ended.is_set()
 
 
 async def test_what_it_raised_is_raised_at_the_end() -> None:
