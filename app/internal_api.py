@@ -58,6 +58,9 @@ MODELS_VARIABLE = "SWITCHYARD_MODELS"
 NO_ROUTE_HEADER = "x-switchyard-no-route"
 """On the ingress's 404 for a path that it knows no application for. On a new node it knows none for a moment."""
 
+NO_SERVER_HEADER = "x-switchyard-no-server"
+"""On the ingress's 503 for an application without a replica. A replica that is busy answers without it."""
+
 PACKAGE_PREFIX = "package:"
 """A `model_source` with this prefix is prepared from an installed package, on the node that needs it."""
 

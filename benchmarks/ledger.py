@@ -26,6 +26,7 @@ from app.ledger.controller_client import Answer
 from app.ledger.ledger import AT_ONCE
 from app.ledger.wire import Acknowledgement, encode
 from app.server.application import Router
+from app.upstream.client import NO_CONTEXT
 from app.upstream.target import RuntimeEnvironment, Target
 from benchmarks.relay import TOKEN, USAGE
 
@@ -82,6 +83,7 @@ class Canned:
         *,
         request_id: str,
         timeouts: Timeouts,
+        context: Mapping[str, str] = NO_CONTEXT,
         on_head: Callable[[Mapping[str, str]], None] | None = None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         if on_head is not None:

@@ -26,6 +26,10 @@ LATE_S = 1.0
 """Requests that begin have waited longer than this in vLLM: the replica is full, whatever it runs. A healthy engine
 lets them wait for one step, which takes some tens of milliseconds."""
 
+DRAIN_S = 60.0
+"""What waits in vLLM may take this long to be worked off: about as long as a new replica takes to start. Requests that
+take 6 s, of which 60 wait, then need room for 6: the others follow in the same slots."""
+
 YOUNG_S = 60.0
 """A replica's first steps take seconds (kernels are compiled, caches are empty): what waits then says nothing."""
 
@@ -40,7 +44,8 @@ class ReplicaLoad(NamedTuple):
     """One replica, as it reports itself. `running` and `waiting` are vLLM's, `held` wait in Serve before it.
 
     `kv`: the share of the KV cache in use, 0 to 1. `queue_s`: how long requests that began lately had waited in vLLM,
-    the mean over the look-back period. `age_s`: since its engine was ready.
+    the mean over the look-back period. `service_s`: how long requests run, without their wait; 0: not known. `age_s`:
+    since its engine was ready.
     """
 
     running: float = 0.0
@@ -48,6 +53,7 @@ class ReplicaLoad(NamedTuple):
     held: float = 0.0
     kv: float = 0.0
     queue_s: float = 0.0
+    service_s: float = 0.0
     age_s: float = math.inf
 
 
@@ -82,15 +88,13 @@ class Context(Protocol):
     @property
     def total_queued_requests(self) -> float: ...
     @property
-    def aggregated_metrics(self) -> Mapping[str, Mapping[Any, float]] | None: ...
-    @property
     def raw_metrics(self) -> Mapping[str, Mapping[Any, Sequence[Any]]] | None: ...
 
 
 def replicas_needed(ctx: Context) -> tuple[int, dict[str, Any]]:
     """The policy: how many replicas the deployment needs, and what it remembers."""
     now = ctx.current_time or 0.0
-    load, target = load_of(ctx), float(ctx.config.target_ongoing_requests)
+    load, target = load_of(ctx), float(ctx.config.get_target_ongoing_requests())
     known = ctx.policy_state.get("learned")
     learned = learn(Learned(*known) if known is not None else None, load.replicas, target, now)
     state = {"learned": tuple(learned)} if learned is not None else {}
@@ -99,13 +103,12 @@ def replicas_needed(ctx: Context) -> tuple[int, dict[str, Any]]:
 
 def needed(load: Load, target: float, learned: Learned | None = None) -> int:
     """The number of replicas for `load`, at `target` requests each at most; without bounds."""
-    at_engines = sum(it.running + it.waiting for it in load.replicas)
-    held = sum(it.held for it in load.replicas)
+    running = sum(it.running for it in load.replicas)
+    waiting = sum(it.waiting for it in load.replicas)
     # Serve's count knows of requests that the engine has not seen yet, the engine's is younger: nothing is left out.
-    demand = max(at_engines, load.ongoing) + held + load.queued
-    by_requests = demand / capacity(load.replicas, target, learned)
-    by_cache = sum(it.kv for it in load.replicas) / KV_FULL
-    return math.ceil(round(max(by_requests, by_cache), 6))
+    waiting = max(waiting, load.ongoing - running) + sum(it.held for it in load.replicas)
+    demand = running + waiting * room_of_one(load.replicas) + load.queued
+    return math.ceil(round(demand / capacity(load.replicas, target, learned), 6))
 
 
 def capacity(replicas: Sequence[ReplicaLoad], target: float, learned: Learned | None = None) -> float:
@@ -118,6 +121,12 @@ def capacity(replicas: Sequence[ReplicaLoad], target: float, learned: Learned | 
     if running > 0 and kv > 0:
         found = min(found, KV_FULL * running / kv)
     return max(found, 1.0)
+
+
+def room_of_one(replicas: Sequence[ReplicaLoad]) -> float:
+    """What room a request that waits at a replica needs, as a share of one that runs: it has `DRAIN_S` to begin."""
+    known = [it.service_s for it in replicas if it.service_s > 0]
+    return min(1.0, sum(known) / len(known) / DRAIN_S) if known else 1.0
 
 
 def learn(known: Learned | None, replicas: Sequence[ReplicaLoad], target: float, now: float) -> Learned | None:
@@ -138,17 +147,19 @@ def _disproved(known: Learned, replicas: Sequence[ReplicaLoad]) -> bool:
 
 
 def load_of(ctx: Context) -> Load:
-    """The load as Serve has collected it: the latest values, but lateness as the mean over the look-back period."""
-    raw, means = ctx.raw_metrics or {}, ctx.aggregated_metrics or {}
-    latest = {
-        name: {replica: points[-1].value for replica, points in raw[name].items() if points}
-        for name in ("running", "waiting", "held", "kv", "age_s")
-        if name in raw
-    }
-    latest["queue_s"] = dict(means.get("queue_s", {}))
-    replicas = dict.fromkeys(replica for found in latest.values() for replica in found)
-    loads = [
-        ReplicaLoad(**{name: found[replica] for name, found in latest.items() if replica in found})
-        for replica in replicas
-    ]
+    """The load as Serve has collected it: the latest values, but lateness as the mean over the look-back period.
+
+    Not from `aggregated_metrics`: Serve would merge the series of every metric of every replica for it, at each call.
+    """
+    found: dict[Any, dict[str, float]] = {}
+    for name, series in (ctx.raw_metrics or {}).items():
+        if name in ReplicaLoad._fields:
+            for replica, points in series.items():
+                if points:
+                    found.setdefault(replica, {})[name] = _mean(points) if name == "queue_s" else points[-1].value
+    loads = [ReplicaLoad(**values) for values in found.values()]
     return Load(loads, ctx.total_running_requests, ctx.total_queued_requests)
+
+
+def _mean(points: Sequence[Any]) -> float:
+    return math.fsum(it.value for it in points) / len(points)

@@ -43,7 +43,7 @@ class ServeControl:
     async def applied(self) -> Applied:
         """What Serve has stored. Raises Unavailable."""
         try:
-            config, application, deployment, since_s, created_s = await self._call(self._read)
+            config, application, deployment, since_s, created_s = await self.call(self._read)
         except TimeoutError as error:
             raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
         created_ms = {name: int(seconds * 1000) for name, seconds in created_s.items()}
@@ -52,7 +52,7 @@ class ServeControl:
     async def replace(self, expected: Any, wanted: Any) -> None:
         """Raises Conflict, Unavailable, and TimedOut if it is unknown whether the change was made."""
         try:
-            outcome = await self._call(self._replace, expected, wanted)
+            outcome = await self.call(self._replace, expected, wanted)
         except TimeoutError as error:
             message = "The Serve controller did not respond in time; read the endpoint to see its traffic"
             raise TimedOut(message) from error
@@ -62,7 +62,7 @@ class ServeControl:
     async def replicas(self) -> Replicas:
         """Serve's replicas, in the words of its states: RUNNING, STARTING … Raises Unavailable."""
         try:
-            found, asleep = await self._call(_count_function())
+            found, asleep = await self.call(_count_function())
         except TimeoutError as error:
             raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
         return Replicas(found, found.get(self._application, {}), asleep)
@@ -70,11 +70,11 @@ class ServeControl:
     async def report_unserved(self, requests: Mapping[str, int]) -> None:
         """As requests that are queued at a handle: that is what they are to Serve. Raises Unavailable."""
         try:
-            await self._call(_report_function(), dict(requests), ray.get_runtime_context().get_actor_id())
+            await self.call(_report_function(), dict(requests), ray.get_runtime_context().get_actor_id())
         except TimeoutError as error:
             raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
 
-    async def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The result of `function(controller, *arguments)`, run in the controller."""
         try:
             async with asyncio.timeout(TIMEOUT_S):

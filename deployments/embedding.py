@@ -1,4 +1,4 @@
-"""One vLLM pooling deployment: embeddings."""
+"""One vLLM pooling deployment: embeddings, reranking, scores."""
 
 from ray import serve
 

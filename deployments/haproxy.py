@@ -17,16 +17,18 @@ lists every application to strangers, is closed; `/-/healthz` is open to this ma
 
 Ray reads the path of the binary from RAY_SERVE_HAPROXY_BINARY_PATH, so a script can do all of it.
 
-python -m deployments.haproxy DIR    writes the script into DIR (for an image) and prints its path
+python -m deployments.haproxy DIR          writes the script into DIR (for an image) and prints its path
+python -m deployments.haproxy --nodes N    prints what more to set on every node of a cluster of N nodes
 """
 
 import json
+import math
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from app.internal_api import NO_ROUTE_HEADER
+from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
 
 SETTINGS: Mapping[str, str] = {
     # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
@@ -40,6 +42,33 @@ SETTINGS: Mapping[str, str] = {
     "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "65536",
 }
 """For the environment of every node, before Ray starts."""
+
+CHECKS_PER_S = 10
+"""Health checks that a replica answers at most, of all nodes' HAProxies together."""
+
+CHECKS_OF_DOWN_PER_S = 100
+"""The same for a replica that does not answer, which is checked more often so that its return is noticed."""
+
+RELOADS_PER_NODE_S = 0.01
+"""Seconds between two changes of HAProxy's configuration, for each node of the cluster: the more nodes, the more
+replicas come and go, and each change leaves an old HAProxy behind until its last stream ends."""
+
+
+def cluster_settings(nodes: int) -> Mapping[str, str]:
+    """For the environment of every node, besides `SETTINGS`, in a cluster of so many nodes: those with a replica of
+    anything, since each of them has an HAProxy that checks every replica of the cluster.
+
+    Ray's own values up to some size, then in proportion to it. The arithmetic is in docs/deploying.md.
+    """
+    every_s = max(5, math.ceil(nodes / CHECKS_PER_S))
+    down_ms = max(250, math.ceil(1000 * nodes / CHECKS_OF_DOWN_PER_S))
+    return {
+        "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": f"{every_s}s",
+        "RAY_SERVE_HAPROXY_HEALTH_CHECK_FASTINTER": f"{down_ms}ms",
+        "RAY_SERVE_HAPROXY_HEALTH_CHECK_DOWNINTER": f"{down_ms}ms",
+        "RAY_SERVE_HAPROXY_BROADCAST_COALESCE_S": f"{max(0.1, round(nodes * RELOADS_PER_NODE_S, 2)):g}",
+    }
+
 
 MARGIN_S = 5
 """How much shorter than the real one the idle time is that answers announce."""
@@ -102,7 +131,9 @@ def _answer(status: int) -> str:
 
 def rules() -> Iterator[str]:
     """What the script adds to the public frontend."""
-    yield from (f"http-error status {status} {_answer(status)}" for status in _ERRORS)
+    for status in _ERRORS:
+        marked = f" hdr {NO_SERVER_HEADER} 1" if status == 503 else ""
+        yield f"http-error status {status} {_answer(status)}{marked}"
     yield from (f"errorfile {status} /dev/null" for status in _NO_REQUEST)
     yield from _REQUEST_ID
     yield from _KEEP_ALIVE
@@ -129,4 +160,7 @@ def write_script(directory: Path) -> Path:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{write_script(Path(sys.argv[1]).resolve())}\n")
+    if sys.argv[1] == "--nodes":
+        sys.stdout.write("".join(f"{name}={value}\n" for name, value in cluster_settings(int(sys.argv[2])).items()))
+    else:
+        sys.stdout.write(f"{write_script(Path(sys.argv[1]).resolve())}\n")

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from ray import serve
 from ray.serve import Application
 from ray.serve._private.config import DeploymentConfig
+from ray.serve._private.constants import RAY_SERVE_ENABLE_HA_PROXY, RAY_SERVE_HAPROXY_METRICS_PORT
 from ray.serve.context import _get_global_client
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,11 +24,13 @@ from app.config.base import ConfigError
 from app.exchange.response import REQUEST_ID_HEADER
 from app.internal_api import LOOPBACK_VARIABLE, ROUTER_DEPLOYMENT
 from app.server.application import Router
+from app.server.metrics.prepared import Prepared
 from app.telemetry.logs import event, log_to_stderr
 from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment
 from deployments.control_plane import ServeControl
 from deployments.draining import GRACE_S
+from deployments.fleet import ServeFleet
 
 _log = logging.getLogger("switchyard")
 
@@ -54,23 +57,26 @@ class RouterDeployment:
             several_routers=_has_siblings(replica._deployment_config),
         )
         controller = HttpController(environment)
+        control = ServeControl(replica.app_name, replica.deployment)
         self._router = Router(
             environment,
-            control=ServeControl(replica.app_name, replica.deployment),
+            control=control,
+            fleet=ServeFleet(control.call, RAY_SERVE_HAPROXY_METRICS_PORT if RAY_SERVE_ENABLE_HA_PROXY else None),
             controller=controller,
             recordings=controller,
             exports=controller,
         )
+        self._prepared = Prepared(self._router.metrics)
         self._configured = False
 
-    def reconfigure(self, user_config: dict[str, Any]) -> None:
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Applies `user_config` from the next request on. Serve calls it at the start and on every change.
 
         Raises ConfigError on an invalid one only while there is no previous one: Serve would replace a replica that
         raises, and with it the configuration that works.
         """
         try:
-            self._router.reconfigure(user_config)
+            await self._router.apply(user_config)
             self._configured = True
         except ConfigError as error:
             if not self._configured:
@@ -79,6 +85,10 @@ class RouterDeployment:
                 "Configuration rejected, keeping the previous one",
                 extra=event("config_rejected", problems=error.problems),
             )
+
+    def metrics_of(self, endpoints: list[str] | None) -> bytes | None:
+        """This replica's own metrics, None while they are made: `deployments.fleet` calls it from other replicas."""
+        return self._prepared.look(endpoints)
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """The application that the replica serves."""

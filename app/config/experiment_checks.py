@@ -9,9 +9,11 @@ from typing import Protocol
 from app.config.experiments import STATISTICS, Experiment, Metric, Ramp, Statistic
 
 _OF_STREAMS = frozenset({"ttft", "itl", "itl_max", "tokens_per_second", "goodput", "slow", "stalled"})
-"""Metrics that have values for streamed answers only; embeddings are never streamed."""
+"""Metrics that have values for streamed answers only."""
 
 _EMBEDDINGS = "embeddings"
+_NEVER_STREAMED: Mapping[str, str] = {_EMBEDDINGS: "embeddings", "rerank": "scores"}
+"""Task to its answers."""
 
 ALL = 100
 """The step of a ramp that is a promotion."""
@@ -52,8 +54,8 @@ def experiment_problems(
         problems += _arm_problems(path, experiment, endpoints, deployments)
         problems += _metric_problems(path, experiment)
         endpoint = endpoints.get(experiment.endpoint)
-        if endpoint is not None and list(endpoint.tasks) == [_EMBEDDINGS]:
-            problems += _stream_problems(path, experiment)
+        if endpoint is not None and _NEVER_STREAMED.keys() >= set(endpoint.tasks):
+            problems += _stream_problems(path, experiment, endpoint)
         problems += _price_problems(path, experiment, deployments)
     return problems
 
@@ -67,7 +69,7 @@ def experiment_warnings(experiments: Mapping[str, Experiment], endpoints: Mappin
             continue
         path = f"experiments.{name}"
         warnings += _acting_warnings(path, experiment, endpoint)
-        if endpoint.sticky is None and list(endpoint.tasks) != [_EMBEDDINGS]:
+        if endpoint.sticky is None and not _NEVER_STREAMED.keys() >= set(endpoint.tasks):
             moved = ", with every step of the ramp, too" if experiment.ramp is not None else ""
             warnings.append(
                 f"{path}: '{experiment.endpoint}' has no `sticky`, so that the unit is the request, and a chat's turns "
@@ -232,9 +234,10 @@ def statistics_of(metric: str, experiment: Experiment) -> Sequence[Statistic]:
     return ("proportion",) if feedback.type == "boolean" else ("mean",)
 
 
-def _stream_problems(path: str, experiment: Experiment) -> list[str]:
+def _stream_problems(path: str, experiment: Experiment, endpoint: Endpoint) -> list[str]:
+    answers = " and ".join(_NEVER_STREAMED[task] for task in endpoint.tasks)
     return [
-        f"{path}.{where}: '{metric.metric}' has values for streams only, and embeddings are never streamed; use "
+        f"{path}.{where}: '{metric.metric}' has values for streams only, and {answers} are never streamed; use "
         "`duration` or `error`"
         for where, metric in _metrics(experiment)
         if metric.metric in _OF_STREAMS

@@ -14,6 +14,10 @@ class _StrictLoader(yaml.SafeLoader):
     quotes = True
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+"""The key `<<`, which takes over another mapping's keys."""
+
+
 class _DiscreetLoader(_StrictLoader):
     quotes = False
 
@@ -21,6 +25,8 @@ class _DiscreetLoader(_StrictLoader):
 def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
+        if key_node.tag == _MERGE:
+            continue  # its keys may stand beside it: they win
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode):
             raise ConfigError([f"line {line}: a key must be plain text"])

@@ -22,9 +22,10 @@ from app.config.experiments import Experiment, LedgerSettings
 from app.config.mirror import Mirror, Recording
 from app.config.mirror_checks import mirror_problems
 from app.config.plans import Override, PlanSettings
+from app.config.tracing import Tracing
 from app.internal_api import APP_PREFIX
 
-Task = Literal["chat", "completions", "responses", "embeddings"]
+Task = Literal["chat", "completions", "responses", "embeddings", "rerank"]
 TASKS: tuple[Task, ...] = get_args(Task)
 EngineParam = Literal["kv_transfer_params", "ec_transfer_params", "priority"]
 ENGINE_PARAMS: tuple[EngineParam, ...] = get_args(EngineParam)
@@ -65,6 +66,9 @@ class Admission(_Model):
     max_wait_s: Seconds = Field(default=30.0, description="The longest wait; then the request is rejected.")
 
 
+_NO_PLAN = PlanSettings()
+
+
 class Endpoint(_Model):
     """A name that clients put into `model`, and the deployments behind it."""
 
@@ -101,7 +105,7 @@ class Endpoint(_Model):
     )
     mirror: Mirror | None = Field(default=None, description="Shadow copies for another deployment.")
     record: Recording | None = Field(default=None, description="Requests that are written down for a replay.")
-    plan: PlanSettings = PlanSettings()
+    plan: PlanSettings = Field(default_factory=lambda: _NO_PLAN)  # pydantic copies a `default` for each endpoint
 
     @model_validator(mode="after")
     def _percentages_sum_to_100(self) -> Self:
@@ -131,6 +135,10 @@ class Deployment(_Model):
     )
     api_key_env: str | None = Field(default=None, description="The environment variable with the key for `url`.")
     api_key_file: Path | None = Field(default=None, description="The file with the key for `url`.")
+    trace_context: bool = Field(
+        default=False,
+        description="For `url`: whether that server gets `traceparent` and `tracestate`; an `app` always does.",
+    )
     tokenizer_dir: Path | None = Field(
         default=None,
         description="For `url`: the directory with the model's tokenizer.json, for TGI's and Friendli's clients.",
@@ -155,6 +163,8 @@ class Deployment(_Model):
             raise ValueError("`api_key_env` and `api_key_file` need `url`; an `app` uses the internal key")
         if self.url is None and self.tokenizer_dir:
             raise ValueError("`tokenizer_dir` needs `url`; an `app` provides its own tokenizer")
+        if self.url is None and self.trace_context:
+            raise ValueError("`trace_context` needs `url`; an `app` gets the trace context anyway")
         if self.api_key_env and self.api_key_file:
             raise ValueError("set either `api_key_env` or `api_key_file`, not both")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
@@ -212,6 +222,7 @@ class Config(_Model):
     timeouts: Timeouts = Timeouts()
     tgi: Tgi = Tgi()
     cors: Cors | None = None
+    tracing: Tracing | None = None
     max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="A larger request gets a 413.")
     max_header_bytes: int = Field(default=32 * 1024, ge=1024, description="All headers together; more get a 431.")
     max_messages: int = Field(default=4096, ge=1, description="In one conversation or batch; more get a 400.")

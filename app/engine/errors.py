@@ -78,7 +78,7 @@ def _fields(body: bytes) -> tuple[str | None, str | None, object]:
 
 # Field names that are also common words.
 _COMMON = frozenset({"model", "n", "stream", "user"})
-_TEXT = ("messages", "prompt", "input")
+_TEXT = ("messages", "prompt", "input", "documents")
 
 
 # The fields that a sentence without a field name is about: the first that the request has, else the first.
@@ -86,6 +86,7 @@ _ABOUT: Mapping[str, Sequence[str]] = {
     "context length": _TEXT,
     "max_model_len": _TEXT,
     "multimodal": _TEXT,
+    "MultiModalParam": ("documents",),
     "image": _TEXT,
     "tool choice": ("tool_choice",),
 }

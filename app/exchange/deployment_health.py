@@ -28,6 +28,7 @@ _CHECKS: Mapping[Task, EngineRequest] = {
     "chat": EngineRequest("/v1/chat/completions", {"messages": _HI, "max_tokens": 1, "temperature": 0}),
     "responses": EngineRequest("/v1/responses", {"input": "a", "max_output_tokens": 1, "store": False}),
     "embeddings": EngineRequest("/v1/embeddings", {"input": "a"}),
+    "rerank": EngineRequest("/v1/rerank", {"query": "a", "documents": ["a"]}),
 }
 """Task to request; the first task in this order that a deployment does is checked."""
 

@@ -12,6 +12,9 @@ from app.exchange.request import CLIENT_CLOSED_REQUEST
 from app.exchange.response import ResponseWriter
 from app.telemetry.logs import event, where
 
+CLIENT_GONE = "client_gone"
+"""The kind of a request whose client disconnected."""
+
 _log = logging.getLogger("switchyard")
 
 
@@ -28,9 +31,9 @@ async def errors_rendered(writer: ResponseWriter, render: Callable[[SwitchyardEr
     except StreamAborted:
         pass  # an unfinished response makes the server break the connection
     except ClientDisconnected:
-        record.status, record.error = CLIENT_CLOSED_REQUEST, "client_gone"
+        record.status, record.error = CLIENT_CLOSED_REQUEST, CLIENT_GONE
     except asyncio.CancelledError:  # how Serve reports that the client disconnected
-        record.status, record.error = CLIENT_CLOSED_REQUEST, "client_gone"
+        record.status, record.error = CLIENT_CLOSED_REQUEST, CLIENT_GONE
         raise
     except SwitchyardError as error:
         await writer.error(error, render(error))

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,7 +38,7 @@ from app.errors import (
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
 from app.exchange.deployment_names import DeploymentNames
 from app.exchange.engine_params import check_engine_params
-from app.exchange.failures import StreamAborted
+from app.exchange.failures import CLIENT_GONE, StreamAborted
 from app.exchange.observation import Observation
 from app.exchange.request import unsatisfiable
 from app.exchange.response import ResponseWriter
@@ -46,7 +46,8 @@ from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.routing.traffic import Assignment
 from app.telemetry.logs import event, where
-from app.upstream.client import OnHead
+from app.telemetry.tracing.request import RequestSpan
+from app.upstream.client import NO_CONTEXT, OnHead
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
@@ -84,16 +85,20 @@ class Forwarder:
         if self.observation.exposure is not None and primary != assignment.deployment:
             self.observation.exposure.diverted()
         try:
-            await self._attempt(primary, assignment)
+            await self._call(primary, assignment)
         except DeadlinePassed:
             raise
         except UpstreamError as error:
-            if self.writer.started or not budget.take():
+            if self.writer.started:
+                raise
+            retried = "withheld" if not budget.take() else "same" if fallback == primary else "other"
+            self.state.telemetry.routing.retried(assignment.endpoint, primary, error.kind, retried)
+            if retried == "withheld":
                 raise
             self._log_retry(primary, fallback, error)
             if fallback == primary:
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
-            await self._attempt(fallback, assignment)
+            await self._call(fallback, assignment)
 
     def _log_retry(self, deployment: str, fallback: str, error: UpstreamError) -> None:
         record = self.writer.record
@@ -114,16 +119,39 @@ class Forwarder:
         first, *others = self.state.health.order(candidates, self.snapshot)
         return first, (others or [first])[0]
 
-    async def _attempt(self, name: str, assignment: Assignment) -> None:
+    def _call(self, name: str, assignment: Assignment) -> Awaitable[None]:
+        """Calls one deployment: an attempt, traced if the request is."""
+        target, trace = self.snapshot.targets[name], self.observation.trace
+        if trace is None or trace.span is None:
+            return self._attempt(target, assignment)
+        return self._traced(target, assignment, trace.span)
+
+    async def _traced(self, target: Target, assignment: Assignment, span: RequestSpan) -> None:
+        call = span.calling(target.name, target.url)
+        try:
+            await self._attempt(target, assignment)
+        except SwitchyardError as error:
+            call.error = error.kind
+            raise
+        except asyncio.CancelledError:
+            call.error = CLIENT_GONE
+            raise
+        finally:
+            call.end()
+            if self.writer.failure is not None:
+                call.error = self.writer.failure.kind
+
+    async def _attempt(self, target: Target, assignment: Assignment) -> None:
         """Calls one deployment, counts the attempt, and reports its outcome to the circuit breaker."""
-        record, health = self.writer.record, self.state.health
+        record, health, name = self.writer.record, self.state.health, target.name
         record.deployment = name
         record.attempts += 1
         if name != assignment.deployment:
             record.reason = "failover"
+            self.state.telemetry.routing.fell_back(assignment.endpoint, assignment.deployment, name)
         try:
             with self.state.telemetry.working(record):
-                await self._serve(self.snapshot.targets[name])
+                await self._serve(target)
         except Rejected as error:
             health.succeeded(name)
             if self.observation.exposure is not None:
@@ -181,6 +209,8 @@ class Forwarder:
                     chunks = await connection.enter_async_context(self._open(target, request))
                     if constrained_field(request.body) is not None:
                         chunks = await self._past_the_role(chunks)
+                    if (span := self._span) is not None:
+                        chunks = span.watched(chunks)
             if self.call.translation.stream:
                 stream = self.call.translation.open_stream(serving)
                 await self.writer.start_stream(stream.headers)
@@ -236,6 +266,8 @@ class Forwarder:
             self.observation.original.chunk(answer)
         if self.observation.exposure is not None:
             self.observation.exposure.answer(answer)
+        if (span := self._span) is not None:
+            span.answered(answer)
         serving = replace(serving, total_s=received_at - record.started, engine_s=received_at - sent_at)
         with self._malformed_answers():
             reply = self.call.translation.reply(answer, serving)
@@ -269,8 +301,17 @@ class Forwarder:
             request.body,
             request_id=self.writer.upstream_id(),
             timeouts=self.snapshot.config.timeouts,
+            context=self._context(target),
             on_head=on_head,
         )
+
+    @property
+    def _span(self) -> RequestSpan | None:
+        return self.observation.trace.span if self.observation.trace is not None else None
+
+    def _context(self, target: Target) -> Mapping[str, str]:
+        trace = self.observation.trace
+        return trace.headers() if trace is not None and target.takes_trace else NO_CONTEXT
 
     @property
     def _on_head(self) -> OnHead | None:
@@ -283,6 +324,7 @@ class Forwarder:
             request.body,
             request_id=self.writer.upstream_id(),
             timeouts=self.snapshot.config.timeouts,
+            context=self._context(target),
             on_head=self._on_head,
         )
 

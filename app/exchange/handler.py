@@ -37,6 +37,7 @@ from app.routing.content_filter import check_content
 from app.routing.rules import NO_CONVERSATION, Turn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign
 from app.telemetry.access_log import Record
+from app.telemetry.tracing.tracer import passed_on
 
 TIMEOUT_HEADER = "x-request-timeout-s"
 """How long the client will wait for the whole answer, in seconds."""
@@ -55,6 +56,8 @@ async def handle(
     request = _request(scope, headers, configured_at=snapshot.applied_at if snapshot is not None else 0)
     record = Record(dialect.name, route.operation, request.id)
     writer = ResponseWriter(send, record)
+    tracer = state.tracing.tracer
+    trace = tracer.begin(headers, record) if tracer is not None else passed_on(headers)
     observation: Observation | None = None
     try:
         async with errors_rendered(writer, lambda error: dialect.render_error(error, route.operation, request)):
@@ -83,15 +86,19 @@ async def handle(
                 if assignment.unstopped:
                     plan = snapshot.unstopped[assignment.endpoint].plan
                     writer.plans = {**snapshot.plans, assignment.endpoint: plan}
+                if trace is not None:
+                    trace.queued(call.task if call.translation.generates else "")
                 async with _reserved(state, snapshot, caller, call, assignment, writer):
                     size = len(request.body)
-                    observation = begin(state, snapshot, caller, call, assignment, writer, size)
+                    observation = begin(state, snapshot, caller, call, assignment, writer, size, trace)
                     forwarder = Forwarder(state, snapshot, call, writer, observation, deadline, size)
                     await forwarder.forward(assignment)
     finally:
         state.telemetry.finish(record)
         if observation is not None and snapshot is not None:
             end(observation, state, snapshot, call, writer)
+        if trace is not None:
+            trace.end(route.method, route.path, writer.plans.get(record.endpoint, ""))
 
 
 def _request(scope: Mapping[str, Any], headers: Mapping[str, str], *, configured_at: int) -> Request:

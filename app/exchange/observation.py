@@ -1,4 +1,4 @@
-"""What is kept of a request beside its answer: its exposure, a copy for a shadow, a line in a recording."""
+"""What is kept of a request beside its answer: its exposure, a copy for a shadow, a line in a recording, its trace."""
 
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from app.ledger.exposure import Exposure
 from app.ledger.recordings.recorder import PendingRequest
 from app.mirror.original import Original
 from app.routing.traffic import Assignment
+from app.telemetry.tracing.request import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Observation:
     exposure: Exposure | None
     original: Original | None
     pending: PendingRequest | None
+    trace: Trace | None
 
 
 def begin(
@@ -31,6 +33,7 @@ def begin(
     assignment: Assignment,
     writer: ResponseWriter,
     size: int,
+    trace: Trace | None,
 ) -> Observation:
     """The request is about to be forwarded. `size`: its body's, in bytes."""
     record = writer.record
@@ -39,6 +42,7 @@ def begin(
         exposure,
         mirroring.to_mirror(state, assignment, exposure, size),
         written_requests.arrived(state.recorder, snapshot, call, assignment, record, size),
+        trace,
     )
 
 

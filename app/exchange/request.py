@@ -83,7 +83,7 @@ def check_length(body: Mapping[str, Any], limit: int) -> None:
 
     A list of token ids is one input: its length is the engine's to check.
     """
-    for name in ("messages", "input", "prompt"):
+    for name in ("messages", "input", "prompt", "queries", "documents"):
         items = body.get(name)
         if isinstance(items, list) and len(items) > limit and not all(type(item) is int for item in items):
             raise BadRequest(f"{name}: has {len(items)} items, at most {limit} are allowed", param=name)

@@ -10,7 +10,7 @@ from app.config.schema import Config, Timeouts
 from app.engine.model import Model
 from app.ledger.plans import Scope
 from app.routing.rules import Rules
-from app.upstream.client import OnHead
+from app.upstream.client import NO_CONTEXT, OnHead
 from app.upstream.target import Target
 
 
@@ -27,6 +27,7 @@ class Calls(Protocol):
         *,
         request_id: str,
         timeouts: Timeouts,
+        context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
     ) -> bytes: ...
 
@@ -38,6 +39,7 @@ class Calls(Protocol):
         *,
         request_id: str,
         timeouts: Timeouts,
+        context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
 

@@ -2,16 +2,19 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 from app.access.caller import ConfigViews
 from app.config.experiment_checks import is_active
-from app.config.schema import Config, Endpoint
+from app.config.schema import Config, Endpoint, Task
+from app.exchange.incoming import NO_PLANS, Plans
 from app.exchange.snapshot import Snapshot, Unstopped
 from app.ledger.ledger import Ledger
-from app.ledger.plans import Scope, plan_of, plans_of
-from app.ledger.wire import Replaced, Stop
+from app.ledger.plans import Scope, plan_of
+from app.ledger.wire import Plan, Replaced, Stop
 from app.routing.overrides import Overrides
 from app.routing.pinned_conversations import PinnedConversations
 from app.routing.rules import Rules, Window
@@ -49,13 +52,14 @@ class SnapshotBuilder:
         self._in_force: Mapping[str, InForce] = {}
         self._config: Config | None = None
         self._targets: Mapping[str, Target] = {}
+        self._plans: Plans = {}
         self._applied_at = 0
         self._new_until: float | None = None
 
-    def configured(self, config: Config, targets: Mapping[str, Target]) -> Snapshot:
-        """The snapshot of a new configuration."""
+    def configured(self, config: Config, targets: Mapping[str, Target], plans: Plans = NO_PLANS) -> Snapshot:
+        """The snapshot of a new configuration. `plans`: those that are known already."""
         now = self._clock()
-        self._config, self._targets, self._applied_at = config, targets, int(now)
+        self._config, self._targets, self._applied_at, self._plans = config, targets, int(now), plans
         if self._new_until is None:
             self._new_until = now + NEW_S
         return self._built(config)
@@ -122,7 +126,7 @@ class SnapshotBuilder:
         now = self._clock()
         stops: _Stops = {
             name: found
-            for name, endpoint in config.endpoints.items()
+            for name, endpoint in (config.endpoints.items() if self.stops else ())
             if (found := stops_of(name, endpoint.traffic, self.stops))
         }
         self._in_force = {
@@ -131,13 +135,30 @@ class SnapshotBuilder:
         }
         until = {name: max(map(_until, it.earlier)) for name, it in self._in_force.items() if it.earlier}
         self._pins.configure(until)
-        plans = plans_of(config, stops)
+        plans = {name: self._plan(name, it, stops) for name, it in config.endpoints.items()}
         recorded = self._ledger.configure(config, plans, until, now)
-        rules = {name: it for name in config.endpoints if (it := self._rules(name, config, stops.get(name, NO_STOPS)))}
+
+        @cache
+        def able(tasks: tuple[Task, ...]) -> frozenset[str]:
+            """The deployments that support all of the tasks."""
+            return frozenset(name for name, it in config.deployments.items() if set(tasks) <= set(it.tasks))
+
+        rules = {
+            name: it
+            for name, endpoint in config.endpoints.items()
+            if (endpoint.plan.overrides or name in stops or name in until)
+            and (it := self._rules(name, endpoint, stops.get(name, NO_STOPS), able(endpoint.tasks)))
+        }
         ids = {name: plan.id for name, plan in plans.items()}
         unstopped = {name: _unstopped(name, config.endpoints[name], recorded.get(name)) for name in stops}
         views = ConfigViews(config)
         return Snapshot(config, self._targets, views, self._applied_at, recorded, ids, rules, unstopped, stops)
+
+    def _plan(self, name: str, endpoint: Endpoint, stops: _Stops) -> Plan:
+        known = self._plans.get(name)
+        if known is not None and name not in stops:
+            return known[1]
+        return plan_of(name, endpoint, stops.get(name, NO_STOPS))
 
     def _followed(
         self, name: str, endpoint: Endpoint, stops: Mapping[str, str], replaced: Sequence[Replaced], now: float
@@ -145,23 +166,25 @@ class SnapshotBuilder:
         """What the endpoint's keys are drawn by, with what running conversations follow."""
         if endpoint.sticky is None:
             return InForce(endpoint.traffic, stops)
+        before = self._in_force.get(name)
+        is_as_it_was = before is not None and before.weights == endpoint.traffic and before.stops == stops
+        if before is not None and is_as_it_was and not (before.earlier or replaced or endpoint.plan.earlier):
+            return before
         # First what was replaced: it is all that is followed, the plan lists the end of it.
-        before, listed = self._in_force.get(name), [Earlier(it.weights, it.until) for it in replaced]
+        listed = [Earlier(it.weights, it.until) for it in replaced]
         listed += [Earlier(it.weights, it.until) for it in endpoint.plan.earlier]
         if before is not None and (lifted := {it: to for it, to in before.stops.items() if it not in stops}):
             self._pins.move(name, lifted)
         return in_force(before, endpoint.traffic, stops, listed, pin_s=endpoint.pin_s, now=now)
 
-    def _rules(self, name: str, config: Config, stops: Mapping[str, str]) -> Rules | None:
-        """What decides beside the weights, if anything does."""
-        endpoint, earlier = config.endpoints[name], self._in_force[name].earlier
-        listed = endpoint.plan.overrides
+    def _rules(self, name: str, endpoint: Endpoint, stops: Mapping[str, str], able: AbstractSet[str]) -> Rules | None:
+        """What decides beside the weights, if anything does. `able`: deployments that do the endpoint's tasks."""
+        earlier, listed = self._in_force[name].earlier, endpoint.plan.overrides
         if not (listed or stops or earlier):
             return None
         overrides = Overrides(listed, self._ledger.unit, self._clock) if listed else None
         window = None
         if earlier:
-            able = {it for it, found in config.deployments.items() if set(endpoint.tasks) <= set(found.tasks)}
             window = Window(name, earlier, endpoint.plan.withdrawn, able, self._pins)
         return Rules(endpoint.traffic, overrides=overrides, stops=stops, window=window)
 

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from app.access.guard import Access
@@ -16,6 +17,7 @@ from app.routing.recent_keys import RecentKeys
 from app.routing.retry_budget import RetryBudget
 from app.routing.unserved import Unserved
 from app.telemetry.metrics import Telemetry
+from app.telemetry.tracing.tracing import Tracing
 
 
 @dataclass(slots=True)
@@ -30,10 +32,14 @@ class RouterState:
     ledger: Ledger
     pins: PinnedConversations
     mirrors: Mirrors
+    tracing: Tracing
     snapshot: Snapshot | None = None
     recorder: Recorder | None = None
     """Writes requests down, to be replayed."""
     recent_keys: RecentKeys = field(default_factory=RecentKeys)
     unserved: Unserved = field(default_factory=Unserved)
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))
-    queues: defaultdict[str, AdmissionQueue] = field(default_factory=lambda: defaultdict(AdmissionQueue))
+    queues: defaultdict[str, AdmissionQueue] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.queues = defaultdict(partial(AdmissionQueue, self.telemetry.routing))

@@ -42,6 +42,9 @@ class LimitObserver(Protocol):
     def limited(self, endpoint: str, limit: str) -> None:
         """A request was rejected because of a limit."""
 
+    def limit_used(self, endpoint: str, limit: str, share: float) -> None:
+        """So much of a limit's window is used, a request that was just counted included: 1 is all of it."""
+
     def store_failed(self) -> None:
         """The store did not answer."""
 
@@ -134,6 +137,10 @@ class Limiter:
         window = await self.store.window(limit.key)
         resets_in_s = round(window.resets_in_s, 3)
         return Allowance(limit.kind, limit.maximum, window.used, window.remaining(limit.maximum), resets_in_s)
+
+    def used(self, endpoint: str, limit: _Limit, window: Window) -> None:
+        """Records how much of a limit is used."""
+        self._observer.limit_used(endpoint, limit.kind, window.used / limit.maximum if limit.maximum else 1.0)
 
     @property
     def is_down(self) -> bool:
@@ -263,6 +270,8 @@ class Reservation:
         windows: Sequence[Window] = ()
         with self._limiter.failures_recorded():
             windows = await asyncio.gather(*(self._store.window(limit.key) for limit in counted))
+        for limit, window in zip(counted, windows, strict=False):
+            self._limiter.used(self._endpoint, limit, window)
         return {limit.kind: window for limit, window in zip(counted, windows, strict=False)}
 
     def _rejection(self, exceeded: Sequence[_Limit], windows: Mapping[Kind, Window]) -> LimitExceeded:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-_FIELDS = ("messages", "prompt", "input", "instructions", "system", "tools")
+_FIELDS = ("messages", "prompt", "input", "instructions", "system", "tools", "query", "queries", "documents")
 _BYTES_PER_TOKEN = 4
 
 _DATA = 500

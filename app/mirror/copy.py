@@ -40,7 +40,7 @@ _BYTES_PER_TOKEN = 4
 _EVENT_BYTES = 200
 """Of a stream, for each token."""
 
-_EMBEDDINGS = "/v1/embeddings"
+_OF_NUMBERS = frozenset({"/v1/embeddings", "/v1/rerank", "/score"})
 _TOO_LONG = "The shadow's answer is too long"
 FAILED_LATE = "The shadow failed in the middle of its answer"
 
@@ -50,7 +50,7 @@ NewCollector = Callable[[], StreamCollector | None]
 
 def has_vectors(path: str) -> bool:
     """Whether answers of this route of the engine are of numbers, not of words."""
-    return path == _EMBEDDINGS
+    return path in _OF_NUMBERS
 
 
 class Shadowed(NamedTuple):

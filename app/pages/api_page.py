@@ -12,14 +12,42 @@ from app.pages.headers import PAGE_HEADERS
 
 _FILES = {"swagger-ui-bundle.js": "text/javascript", "swagger-ui.css": "text/css"}
 
-_START = b"""SwaggerUIBundle({
+_START = b"""// An operation's line is a button: the link that Swagger UI puts into it could not be reached in it.
+const plainPaths = ({ React }) => ({
+  wrapComponents: {
+    DeepLink: (Original) => (props) =>
+      props.path.includes("/") ? React.createElement("span", null, props.text) : React.createElement(Original, props),
+  },
+});
+SwaggerUIBundle({
   url: document.currentScript.dataset.document,
+  plugins: [plainPaths],
+  onComplete: () => document.getElementById("servers")?.setAttribute("aria-label", "Server"),
   dom_id: "#page",
   deepLinking: true,
   docExpansion: "none",
   validatorUrl: null,
 });
 """
+
+_READABLE = b"""/* Swagger UI's colours, dark enough to be read. */
+.swagger-ui .info .title small.version-stamp { background-color: #4a6a00; }
+.swagger-ui .info .title small { background-color: #525c69; }
+.swagger-ui .info .url, .swagger-ui a.link, .swagger-ui .info a { color: #1f5fbf; }
+.swagger-ui .btn.authorize { border-color: #17693b; color: #17693b; }
+.swagger-ui .btn.authorize svg { fill: #17693b; }
+.swagger-ui .opblock.opblock-get .opblock-summary-method { background: #1f5fbf; }
+.swagger-ui .opblock.opblock-post .opblock-summary-method { background: #17693b; }
+.swagger-ui .opblock.opblock-put .opblock-summary-method { background: #8a5300; }
+.swagger-ui .opblock.opblock-delete .opblock-summary-method { background: #b3261e; }
+.swagger-ui .opblock.opblock-patch .opblock-summary-method { background: #00707a; }
+@media (forced-colors: active) {
+  .swagger-ui .scheme-container { background: Canvas; }
+  .swagger-ui .servers-title, .swagger-ui .btn.authorize span { color: CanvasText; }
+}
+"""
+
+_OWN = {"start.js": (_START, "text/javascript"), "readable.css": (_READABLE, "text/css")}
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -29,6 +57,7 @@ _PAGE = """<!doctype html>
 <title>Switchyard: API</title>
 <link rel="icon" href="data:,">
 <link rel="stylesheet" href="/docs/swagger-ui.css">
+<link rel="stylesheet" href="/docs/readable.css">
 </head>
 <body>
 <div id="page"></div>
@@ -48,8 +77,9 @@ async def file(request: Request) -> Response:
     """A script or style sheet of the page."""
     name = request.path_params["file"]
     headers = {**PAGE_HEADERS, "cache-control": "public, max-age=3600"}
-    if name == "start.js":
-        return Response(_START, headers=headers, media_type="text/javascript")
+    if name in _OWN:
+        content, media_type = _OWN[name]
+        return Response(content, headers=headers, media_type=media_type)
     if name not in _FILES:
         raise HTTPException(404)
     return Response(_content(name), headers=headers, media_type=_FILES[name])

@@ -4,10 +4,12 @@ Without a bound every request would go to the engines at once and wait there, in
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from app.config.schema import Admission
 from app.errors import Unavailable
@@ -16,10 +18,21 @@ from app.routing.unserved import Unserved
 RETRY_AFTER_S = 1.0
 
 
+class AdmissionObserver(Protocol):
+    """Counts what happens here. Of requests that find a free slot it hears nothing."""
+
+    def waited(self, endpoint: str, seconds: float) -> None:
+        """A request has left the queue, with a slot or without."""
+
+    def refused(self, endpoint: str, cause: str) -> None:
+        """A request got no slot: the queue was ``full``, or its time was over (``timeout``)."""
+
+
 @dataclass(slots=True)
 class AdmissionQueue:
     """One endpoint's queue: first in, first out. Limits may change between requests."""
 
+    observer: AdmissionObserver | None = None
     running: int = 0
     _waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
 
@@ -56,12 +69,15 @@ class AdmissionQueue:
 
     async def _queue(self, endpoint: str, limits: Admission) -> None:
         if len(self._waiting) >= limits.max_queued:
+            if self.observer is not None:
+                self.observer.refused(endpoint, "full")
             raise Unavailable(
                 f"Endpoint '{endpoint}' is at capacity ({self.running} running, {self.waiting} queued)",
                 retry_after=RETRY_AFTER_S,
             )
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(slot)
+        since = time.perf_counter()
         try:
             async with asyncio.timeout(limits.max_wait_s):
                 await slot
@@ -72,9 +88,14 @@ class AdmissionQueue:
                 self._waiting.remove(slot)
             if not isinstance(error, TimeoutError):
                 raise
+            if self.observer is not None:
+                self.observer.refused(endpoint, "timeout")
             raise Unavailable(
                 f"Timed out after {limits.max_wait_s:g} s waiting for endpoint '{endpoint}'", retry_after=RETRY_AFTER_S
             ) from None
+        finally:
+            if self.observer is not None:
+                self.observer.waited(endpoint, time.perf_counter() - since)
 
     def _leave(self, limits: Admission) -> None:
         self.running -= 1

@@ -6,7 +6,17 @@ from typing import Any
 from app.config.schema import ContentFilter
 from app.errors import BadRequest
 
-_FIELDS = ("messages", "prompt", "input", "instruction", "instructions", "system")
+_FIELDS = (
+    "messages",
+    "prompt",
+    "input",
+    "instruction",
+    "instructions",
+    "system",
+    "query",
+    "queries",
+    "documents",
+)
 
 
 def check_content(content_filter: ContentFilter | None, body: Mapping[str, Any]) -> None:

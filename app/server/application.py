@@ -4,10 +4,11 @@ A `Router` takes its environment; the host of its `app` (uvicorn, a Serve deploy
 through `reconfigure`.
 """
 
+import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from functools import cached_property, partial
 from random import Random, getrandbits
 
@@ -18,10 +19,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.access.caller import ConfigViews, names
+from app.access.caller import ConfigViews
 from app.access.guard import DEFAULT_TIMING, Access, AccessTiming
 from app.config.base import ConfigError
-from app.config.schema import Config, Cors, parse
+from app.config.schema import Cors
 from app.control_plane import ControlPlane
 from app.dialects.base import JSON, Request
 from app.dialects.json_body import dump
@@ -30,7 +31,7 @@ from app.dialects.registry import DIALECTS
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.handler import Candidates, handle
-from app.exchange.request import headers_of
+from app.exchange.incoming import Incoming, Preparation
 from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.snapshot_builder import SnapshotBuilder
@@ -55,10 +56,13 @@ from app.server.cors import LiveCORS
 from app.server.databricks_management import Management
 from app.server.events.api import EventsApi
 from app.server.events.feed import EventFeed
-from app.server.experiment_metrics import ExperimentMetrics
 from app.server.experiments_api import ExperimentsApi
 from app.server.export_api import ExportApi
 from app.server.http10 import HTTP10
+from app.server.metrics.api import MetricsApi
+from app.server.metrics.cluster import ClusterMetrics
+from app.server.metrics.fleet import FleetSource, KnownFleet
+from app.server.metrics.own import present_state
 from app.server.mirror_api import MirrorApi
 from app.server.openapi import Operation, document, operations
 from app.server.overview.api import Health, OverviewApi
@@ -67,12 +71,12 @@ from app.server.replicas.readiness import document as readiness_document
 from app.server.replicas.running import RunningReplicas
 from app.server.replicas.unserved_demand import UnservedDemand
 from app.server.traffic.api import TrafficApi
-from app.telemetry import tgi_exposition as tgi_metrics
 from app.telemetry.event_loop import monitor_event_loop
 from app.telemetry.logs import event
-from app.telemetry.metrics import CONTENT_TYPE, Telemetry
+from app.telemetry.metrics import Telemetry
+from app.telemetry.tracing.tracing import Tracing
 from app.upstream.client import Upstream
-from app.upstream.target import RuntimeEnvironment, targets
+from app.upstream.target import RuntimeEnvironment
 
 _log = logging.getLogger("switchyard")
 
@@ -89,6 +93,7 @@ class Router:
         *,
         random: Random | None = None,
         control: ControlPlane | None = None,
+        fleet: FleetSource | None = None,
         controller: ControllerClient | None = None,
         recordings: RecordingClient | None = None,
         exports: ExportClient | None = None,
@@ -100,10 +105,11 @@ class Router:
         """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
         runs. `recordings` keeps recordings of requests, in files of `recording_file_s` seconds. `exports` gives
-        what was recorded.
+        what was recorded. `fleet` knows what else there is to scrape.
         `clock`: Unix seconds, of what is recorded.
         """
-        self._environment, self._controller = environment, controller
+        self._controller, self._preparation = controller, Preparation(environment)
+        self._one_after_another = asyncio.Lock()
         controller = WatchedController(controller, clock) if controller is not None else None
         self._upstream = Upstream()
         telemetry = Telemetry()
@@ -127,6 +133,7 @@ class Router:
             if controller is not None
             else None
         )
+        self._tracing = Tracing(telemetry)
         mirrors = Mirrors(Upstream(), ledger, telemetry, is_stopped=self._snapshots.is_stopped)
         recorder = Recorder(ledger.unit, partial(getrandbits, 64), enabled=recordings is not None)
         self._recordings = (
@@ -135,7 +142,15 @@ class Router:
             else None
         )
         self.state = RouterState(
-            self._upstream, telemetry, self._access, self._deployments, random or Random(), ledger, pins, mirrors
+            self._upstream,
+            telemetry,
+            self._access,
+            self._deployments,
+            random or Random(),
+            ledger,
+            pins,
+            mirrors,
+            self._tracing,
         )
         self.state.recorder = self._recorder = recorder
         running = RunningReplicas(control)
@@ -160,7 +175,9 @@ class Router:
             ExportApi(seen, telemetry, access, exports),
             CallersApi(seen, telemetry, access),
         )
-        self._experiment_metrics = ExperimentMetrics(controller)
+        known = KnownFleet(fleet) if fleet is not None else None
+        cluster = ClusterMetrics(controller, known)
+        self._metrics = MetricsApi(self.metrics, lambda: self.state.snapshot, telemetry, access, cluster, known)
         endpoints = route_apps(self._exchange)
         starlette = Starlette(
             routes=[
@@ -179,21 +196,47 @@ class Router:
     def reconfigure(self, config: object) -> None:
         """Serves by `config` (a Config, or plain data) from the next request on.
 
-        Raises ConfigError on an invalid one; the previous one then stays in force.
+        Raises ConfigError on an invalid one; the previous one then stays in force. A large one takes a while, in which
+        nobody is served: see `apply`.
         """
+        with self._counted():
+            self._switch(self._preparation.prepare(config))
+
+    async def apply(self, config: object) -> None:
+        """As `reconfigure`, but requests go on: a thread makes everything, and the event loop switches to it.
+
+        Configurations come into force in the order of the calls.
+        """
+        with self._counted():
+            async with self._one_after_another:
+                self._switch(await asyncio.to_thread(self._preparation.prepare, config))
+
+    def _switch(self, incoming: Incoming) -> None:
+        config = incoming.config
+        tracing = self._tracing.check(config.tracing)
+        self._access.reconfigure(config)
+        self._recorder.configure(config)
+        self._tracing.configure(tracing)
+        self.state.recent_keys.configure(config.endpoints)
+        self._serve(self._snapshots.configured(config, incoming.targets, incoming.plans))
+        self._management.configured(config, int(time.time() * 1000))
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
         telemetry = self.state.telemetry
         try:
-            new = config if isinstance(config, Config) else parse(config)
-            reachable = targets(new, self._environment)
-            self._access.reconfigure(new)
-            self._recorder.configure(new)
-            self.state.recent_keys.configure(new.endpoints)
-            self._serve(self._snapshots.configured(new, reachable))
+            yield
         except ConfigError:
             telemetry.configured("refused")
             raise
-        self._management.configured(new, int(time.time() * 1000))
         telemetry.configured("applied")
+
+    def metrics(self, endpoints: Collection[str] | None) -> bytes:
+        """This router's own metrics in Prometheus' text format: all of them, or those of some endpoints."""
+        counted = self.state.telemetry.expose(endpoints)
+        if self.state.snapshot is None:
+            return counted
+        return counted + present_state(self.state.snapshot, self.state.queues, endpoints)
 
     def _stop(self, stops: Sequence[Stop]) -> None:
         """Serves by these stops of the controller's from the next request on."""
@@ -232,6 +275,7 @@ class Router:
             self._access.running(),
             self._overview.running(),
             self._demand.running(),
+            self._tracing.running(),
             monitor_event_loop(self.state.telemetry),
         ):
             yield
@@ -245,13 +289,11 @@ class Router:
         return [
             Path("/health", self._health, methods=["GET"]),
             Path("/ready", self._ready, methods=["GET"]),
-            Path("/metrics", self._metrics, methods=["GET"]),
+            *self._metrics.routes(),
             Path("/openapi.json", self._openapi, methods=["GET"]),
             Path("/docs", api_page.page, methods=["GET"], name="docs"),
             Path("/ui", pages.page, methods=["GET"], name="console"),
             Path("/ui/sign-in", pages.sign_in, methods=["GET"], name="console_sign_in"),
-            Path("/tgi/metrics", self._tgi_metrics, methods=["GET"]),
-            Path("/tgi/{endpoint}/metrics", self._tgi_metrics, methods=["GET"]),
         ]
 
     async def _health(self, request: HTTPRequest) -> Response:
@@ -287,27 +329,6 @@ class Router:
     async def _openapi(self, request: HTTPRequest) -> Response:
         """The OpenAPI document. It is open: it describes the code alone and names no endpoint."""
         return Response(self._document, media_type=JSON)
-
-    async def _metrics(self, request: HTTPRequest) -> Response:
-        """Metrics of all endpoints, or of the reader's if the configuration restricts them."""
-        views, snapshot = self._views(), self.state.snapshot
-        reader = await self._access.reader(headers_of(request.scope))
-        visible = None if views is None or reader.endpoints is None else names(views.of(reader))
-        own = self.state.telemetry.expose(visible)
-        experiments = b""
-        if snapshot is not None:
-            experiments = await self._experiment_metrics.expose(snapshot.config, snapshot.plans, visible)
-        return Response(own + experiments, media_type=CONTENT_TYPE)
-
-    async def _tgi_metrics(self, request: HTTPRequest) -> Response:
-        """One endpoint's metrics under TGI's names; without a name, the default endpoint's."""
-        views = self._views()
-        reader = await self._access.reader(headers_of(request.scope))
-        endpoint = request.path_params.get("endpoint") or (views.config.defaults.get("completions") if views else None)
-        if views is None or endpoint not in views.config.endpoints:
-            raise HTTPException(404)
-        views.require_access(reader, endpoint)
-        return Response(tgi_metrics.exposition(self.state.telemetry.of([endpoint])), media_type=CONTENT_TYPE)
 
 
 async def _not_found(request: HTTPRequest, raised: Exception) -> Response:

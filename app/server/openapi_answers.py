@@ -38,6 +38,10 @@ _VECTOR: Schema = {"anyOf": [_list({"type": "number"}), {"type": "string", "desc
 _EMBEDDINGS = _object(
     object=_TEXT, model=_TEXT, data=_list(_object(object=_TEXT, index=_COUNT, embedding=_VECTOR)), usage=_USAGE
 )
+_RERANKED = _object(
+    id=_TEXT, model=_TEXT, results=_list(_object(index=_COUNT, relevance_score={"type": "number"})), usage=_USAGE
+)
+_SCORES = _object(**_HEAD, data=_list(_object(object=_TEXT, index=_COUNT, score={"type": "number"})), usage=_USAGE)
 _RESPONSE = _object(id=_TEXT, object=_TEXT, status=_TEXT, model=_TEXT, output=_list(_object(type=_TEXT)), usage=_OBJECT)
 _MODEL = _object(id=_TEXT, object=_TEXT, created=_COUNT, owned_by=_TEXT)
 _MODELS: Schema = {"type": "object", "required": ["data"], "properties": {"object": _TEXT, "data": _list(_OBJECT)}}
@@ -68,6 +72,10 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "stored_response": _OBJECT,
         "tokenize": _object(count=_COUNT, tokens=_list(_COUNT)),
         "invocations": {"anyOf": [_CHAT, _COMPLETION]},
+        "rerank": _RERANKED,
+        "rerank_v2": {**_RERANKED, "properties": {**_RERANKED["properties"], "meta": _OBJECT}},
+        "score": _SCORES,
+        "audio": _OBJECT,
     },
     "anthropic": {
         "messages": _object(
@@ -139,6 +147,7 @@ _OWN: Mapping[str, Mapping[str, Schema]] = {
         "health": _object(status=_TEXT),
         "ready": _object(status=_TEXT),
         "openapi": _object(openapi=_TEXT, paths=_OBJECT),
+        "metrics_targets": _list(_object(targets=_list(_TEXT), labels=_OBJECT)),
     },
 }
 
@@ -146,6 +155,9 @@ _TEXTS = frozenset(
     {
         ("databricks", "export_metrics"),
         ("switchyard", "metrics"),
+        ("switchyard", "metrics_cluster"),
+        ("switchyard", "metrics_proxy"),
+        ("switchyard", "metrics_replica"),
         ("switchyard", "tgi_metrics"),
         ("tgi", "alive"),
         ("tgi", "health"),

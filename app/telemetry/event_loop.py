@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
+from app.background import beside
 from app.telemetry.metrics import Telemetry
 
 SAMPLE_EVERY_S = 1.0
@@ -12,13 +13,8 @@ SAMPLE_EVERY_S = 1.0
 @asynccontextmanager
 async def monitor_event_loop(telemetry: Telemetry, every_s: float = SAMPLE_EVERY_S) -> AsyncIterator[None]:
     """Samples the running loop into `telemetry` while the block runs."""
-    task = asyncio.create_task(_sample(telemetry, every_s))
-    try:
+    async with beside(_sample(telemetry, every_s)):
         yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def _sample(telemetry: Telemetry, every_s: float) -> None:

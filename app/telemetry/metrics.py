@@ -11,12 +11,23 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Metric,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from app.telemetry.access_log import Record, log_request
 from app.telemetry.caller_use import CallerUse
+from app.telemetry.ledger_metrics import LedgerMetrics
+from app.telemetry.routing_metrics import RoutingMetrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _LABELS = ("endpoint", "deployment", "dialect", "status")
@@ -28,16 +39,20 @@ _DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 
 _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+_SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.999)
+"""Above the last: nothing is left."""
 
 _MAX_OBSERVED = 2**63
 """JSON integers are unbounded: a client may request more tokens than a histogram's float can hold."""
 
 
-class Telemetry:
+class Telemetry(LedgerMetrics):
     """The process's metrics. With PROMETHEUS_MULTIPROC_DIR set, `expose` returns those of all its processes."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # a second series for each counter and histogram, which nobody asks for
         self.registry = registry = CollectorRegistry()
+        super().__init__(registry)
         self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
         self.in_flight = Gauge(
             "http_server_active_requests",
@@ -115,39 +130,15 @@ class Telemetry:
         self.limits = Counter(
             "switchyard_limited_requests", "Requests over a caller's limit", ("endpoint", "limit"), registry=registry
         )
+        self.limit_shares = Histogram(
+            "switchyard_limit_used_ratio",
+            "How much of a caller's limit is used, this request included: 1 is all of it",
+            ("endpoint", "limit"),
+            registry=registry,
+            buckets=_SHARES,
+        )
         self.store_failures = Counter(
             "switchyard_limit_store_failures", "Times that the store of limits did not answer", registry=registry
-        )
-
-        self.ledger_rows = Counter(
-            "switchyard_ledger_rows",
-            "Exposures recorded, by the deployment that was drawn",
-            ("endpoint", "deployment"),
-            registry=registry,
-        )
-        self.ledger_rows_lost = Counter(
-            "switchyard_ledger_rows_lost",
-            "Exposures dropped while the controller of experiments was away",
-            ("endpoint", "deployment"),
-            registry=registry,
-        )
-        self.ledger_buffer = Gauge(
-            "switchyard_ledger_buffer_bytes",
-            "Exposures that are not yet durable at the controller",
-            registry=registry,
-            multiprocess_mode="livesum",
-        )
-        self.ledger_batch = Histogram(
-            "switchyard_ledger_batch_seconds",
-            "From sending a batch of exposures to the controller's acknowledgement",
-            registry=registry,
-            buckets=_FIRST_TOKEN,
-        )
-        self.recorded_requests = Counter(
-            "switchyard_recorded_requests",
-            "Requests written down for a replay, by what became of them: recorded, without_text, lost",
-            ("endpoint", "outcome"),
-            registry=registry,
         )
         self.stops = Gauge(
             "switchyard_stops",
@@ -171,6 +162,7 @@ class Telemetry:
             ("endpoint", "cause"),
             registry=registry,
         )
+        self.routing = RoutingMetrics(registry)
         self.caller_use = CallerUse()
         self.mirrored_requests = Counter(
             "switchyard_mirrored_requests",
@@ -184,6 +176,12 @@ class Telemetry:
             ("endpoint", "deployment"),
             registry=registry,
             multiprocess_mode="livesum",
+        )
+        self.traces = Counter(
+            "switchyard_traced_requests",
+            "Requests of whose traces spans were made, by what became of them: exported, failed, dropped",
+            ("outcome",),
+            registry=registry,
         )
         self.loop_lag = Gauge(
             "switchyard_event_loop_lag_seconds",
@@ -211,29 +209,13 @@ class Telemetry:
         """Counts a request over a limit of ``requests``, ``tokens`` or ``concurrent`` requests."""
         self.limits.labels(endpoint, limit).inc()
 
+    def limit_used(self, endpoint: str, limit: str, share: float) -> None:
+        """How much of a caller's limit is used, as a request finds it."""
+        self.limit_shares.labels(endpoint, limit).observe(share)
+
     def store_failed(self) -> None:
         """Counts a failure of the limit store."""
         self.store_failures.inc()
-
-    def rows_recorded(self, endpoint: str, deployment: str, rows: int) -> None:
-        """Counts exposures."""
-        self.ledger_rows.labels(endpoint, deployment).inc(rows)
-
-    def rows_lost(self, endpoint: str, deployment: str, rows: int) -> None:
-        """Counts exposures that were dropped."""
-        self.ledger_rows_lost.labels(endpoint, deployment).inc(rows)
-
-    def ledger_buffered(self, size: int) -> None:
-        """The bytes of exposures that wait."""
-        self.ledger_buffer.set(size)
-
-    def requests_recorded(self, endpoint: str, outcome: str, requests: int) -> None:
-        """Counts requests written down: ``recorded``, ``without_text`` (though it was wanted), or ``lost``."""
-        self.recorded_requests.labels(endpoint, outcome).inc(requests)
-
-    def batch_sent(self, seconds: float) -> None:
-        """A batch of exposures was acknowledged."""
-        self.ledger_batch.observe(seconds)
 
     def stops_applied(self, stops: Mapping[str, Collection[str]]) -> None:
         """Which deployments are stopped, by endpoint."""
@@ -260,6 +242,11 @@ class Telemetry:
     def mirror_queued(self, endpoint: str, deployment: str, waiting: int) -> None:
         """So many copies wait."""
         self.mirror_waiting.labels(endpoint, deployment).set(waiting)
+
+    def traces_sent(self, outcome: str, requests: int) -> None:
+        """Counts requests by what became of their spans: ``exported``, ``failed`` (the collector did not take them) or
+        ``dropped`` (too many waited)."""
+        self.traces.labels(outcome).inc(requests)
 
     def finish(self, record: Record) -> None:
         """Counts a finished request and writes its access log line."""

@@ -16,7 +16,7 @@ from app.config.schema import Timeouts
 from app.engine.errors import engine_error, error_in_first_chunk
 from app.engine.model import Model
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable
-from app.internal_api import NO_ROUTE_HEADER
+from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
 from app.upstream.target import Target
 
@@ -31,12 +31,15 @@ _UNKNOWN_S = 0.1
 OnHead = Callable[[Mapping[str, str]], None]
 """Is given a deployment's response headers, whose names have no case."""
 
+NO_CONTEXT: Mapping[str, str] = {}
+
 
 class Upstream:
     """The connections to deployments. One per process; an async context manager that opens and closes them.
 
     Each call POSTs a body with the target's own model name; bytes are sent as they are. It raises Rejected if the
-    deployment rejects the request and UpstreamError if it fails, both before the first byte of a response.
+    deployment rejects the request and UpstreamError if it fails, both before the first byte of a response. `context`:
+    the headers of the request's trace.
     """
 
     def __init__(self, *, model_fresh_s: float = FRESH_S, model_max_wait_s: float = MAX_WAIT_S) -> None:
@@ -71,12 +74,13 @@ class Upstream:
         *,
         request_id: str,
         timeouts: Timeouts,
+        context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
     ) -> bytes:
         """The whole response: a JSON object, or empty. `on_head` gets the headers of a response with status 200."""
         with _translated(target):
             async with asyncio.timeout(timeouts.first_byte_s):
-                response = await self._post(target, path, body, request_id, timeouts)
+                response = await self._post(target, path, body, request_id, timeouts, context)
                 async with response:
                     if response.status != 200:
                         raise await _error(response, target)
@@ -97,6 +101,7 @@ class Upstream:
         *,
         request_id: str,
         timeouts: Timeouts,
+        context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """The response's chunks as they arrive; entered with the first one. `on_head` as in `unary`.
@@ -105,7 +110,7 @@ class Upstream:
         """
         with _translated(target):
             async with asyncio.timeout(timeouts.first_byte_s):
-                response = await self._post(target, path, body, request_id, timeouts)
+                response = await self._post(target, path, body, request_id, timeouts, context)
                 try:
                     if response.status != 200:
                         raise await _error(response, target)
@@ -126,9 +131,15 @@ class Upstream:
             response.close()
 
     async def _post(
-        self, target: Target, path: str, body: Mapping[str, Any] | bytes, request_id: str, timeouts: Timeouts
+        self,
+        target: Target,
+        path: str,
+        body: Mapping[str, Any] | bytes,
+        request_id: str,
+        timeouts: Timeouts,
+        context: Mapping[str, str],
     ) -> aiohttp.ClientResponse:
-        headers = {**target.headers, "content-type": "application/json", "x-request-id": request_id}
+        headers = {**target.headers, **context, "content-type": "application/json", "x-request-id": request_id}
         data = body if isinstance(body, bytes) else encoded(body, target)
         limits = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s)
         patience = _Patience(timeouts.connect_s)
@@ -206,7 +217,7 @@ async def _error(response: aiohttp.ClientResponse, target: Target) -> Switchyard
         return Broken(f"Deployment '{target.name}' rejected the router's credentials")
     if status == 503 and body == _BACKPRESSURE:
         return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
-    if status >= 500 and not response.content_type.endswith("json"):
+    if NO_SERVER_HEADER in response.headers or (status >= 500 and not response.content_type.endswith("json")):
         # Not the engine's own error: the ingress in front of it has no replica.
         return Unavailable(f"Deployment '{target.name}' is not available")
     if status in (429, 503):

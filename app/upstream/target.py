@@ -13,13 +13,17 @@ from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIA
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A deployment: its base URL without /v1, its name for the model, the headers with its key."""
+    """A deployment: its base URL without /v1, its name for the model, the headers with its key.
+
+    `takes_trace`: whether it gets requests' trace contexts.
+    """
 
     name: str
     url: str
     model: str
     headers: Mapping[str, str]
     tokenizer_dir: Path | None = None
+    takes_trace: bool = False
 
     def __repr__(self) -> str:
         return f"Target({self.name!r}, {self.url!r})"  # the headers hold a key
@@ -70,11 +74,12 @@ def targets(config: Config, environment: RuntimeEnvironment) -> dict[str, Target
 def _target(name: str, deployment: Deployment, environment: RuntimeEnvironment) -> Target:
     if deployment.url is None:
         url = f"{environment.serve_url.rstrip('/')}{APP_PREFIX}{deployment.app}"
-        return Target(name, url, deployment.model, {INTERNAL_KEY_HEADER: environment.internal_key})
+        return Target(name, url, deployment.model, {INTERNAL_KEY_HEADER: environment.internal_key}, takes_trace=True)
     key = None
     if deployment.api_key_env is not None:
         key = os.environ[deployment.api_key_env]
     elif deployment.api_key_file is not None:
         key = deployment.api_key_file.read_text().strip()
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    return Target(name, deployment.url.rstrip("/"), deployment.model, headers, deployment.tokenizer_dir)
+    base = deployment.url.rstrip("/")
+    return Target(name, base, deployment.model, headers, deployment.tokenizer_dir, deployment.trace_context)

@@ -6,6 +6,7 @@ from app.internal_api import INTERNAL_KEY_VARIABLE
 from deployments import draining, haproxy
 from deployments.doctor.finding import Finding, ok, problem, warning
 from deployments.doctor.installation import Installation
+from deployments.kubernetes.environment import DRAIN, WORKER_DRAIN_S
 
 _REQUIRED: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -35,6 +36,10 @@ def switches(it: Installation) -> Iterator[Finding]:
         message = f"{name} is {found!r}, not {wanted!r}" if found is not None else f"{name} is not set"
         fix = f"set {name}={wanted} for every pod" if it.on_cluster else f"run: unset {name}"
         yield (problem if name in _REQUIRED else warning)("environment", message, fix)
+    if it.on_cluster and DRAIN not in it.environment:
+        wrong += 1
+        fix = f"set {DRAIN}={WORKER_DRAIN_S} for every pod, and a longer terminationGracePeriodSeconds"
+        yield warning("environment", f"{DRAIN} is not set: a pod that is deleted cuts its streams after 30 s", fix)
     if it.on_cluster and not it.environment.get(INTERNAL_KEY_VARIABLE):
         wrong += 1
         fix = "set it on every node from one Secret: model applications answer only requests with it"

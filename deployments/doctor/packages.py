@@ -20,8 +20,9 @@ def versions(it: Installation, locks: Path | None = None) -> Iterator[Finding]:
     if not lock.exists():
         return
     wanted = dict(_PIN.findall(lock.read_text()))
-    different = {name: found for name, pin in wanted.items() if (found := _installed(name)) != pin and found}
-    missing = [name for name in wanted if _installed(name) is None]
+    installed = {name: _installed(name) for name in wanted}
+    different = {name: found for name, found in installed.items() if found not in (None, wanted[name])}
+    missing = [name for name, found in installed.items() if found is None]
     fix = "run: make setup" if lock.name == "cpu.lock" else "build the image anew"
     for text in (_differences(wanted, different), _missing(missing)):
         if text:
@@ -37,7 +38,7 @@ def _installed(name: str) -> str | None:
         return None
 
 
-def _differences(wanted: Mapping[str, str], different: Mapping[str, str]) -> str:
+def _differences(wanted: Mapping[str, str], different: Mapping[str, str | None]) -> str:
     shown = [f"{name} {found}, not {wanted[name]}" for name, found in list(different.items())[:_SHOWN]]
     return "other versions than in the lock: " + "; ".join(shown) + _more(len(different)) if shown else ""
 

@@ -16,6 +16,9 @@ GAUGES = {
 QUEUE_TIME = "vllm:request_queue_time_seconds"
 """vLLM's histogram of the time that requests waited before they began, in seconds."""
 
+SERVICE_TIME = "vllm:request_inference_time_seconds"
+"""The same of the time that they ran."""
+
 
 class LoadReport:
     """Reads the metrics of this process. `held`: requests that wait in Serve, before vLLM. `clock`: seconds."""
@@ -26,13 +29,15 @@ class LoadReport:
         registry: CollectorRegistry = REGISTRY,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        names = (*GAUGES, f"{QUEUE_TIME}_sum", f"{QUEUE_TIME}_count")
+        names = [*GAUGES, *(f"{name}_{part}" for name in (QUEUE_TIME, SERVICE_TIME) for part in ("sum", "count"))]
         self._collect, self._held, self._clock = registry.restricted_registry(names).collect, held, clock
         self._ready_at = clock()
-        self._waited = self._begun = 0.0
+        self._before: dict[str, tuple[float, float]] = {}
+        self._service_s = 0.0
 
     def read(self) -> dict[str, float]:
-        """`ReplicaLoad` as a dict. `queue_s` is the mean of the requests that began since the last call.
+        """`ReplicaLoad` as a dict. `queue_s` is the mean of the requests that began since the last call, 0 if none did;
+        `service_s` of those that ended, or the last one that is known.
 
         What vLLM does not report is left out: then only Serve's own count is known.
         """
@@ -40,17 +45,20 @@ class LoadReport:
         for family in self._collect():
             values = [sample.value for sample in family.samples]
             if family.name == QUEUE_TIME:
-                found["queue_s"] = self._mean_wait(family)
+                found["queue_s"] = self._mean_since(family) or 0.0
+            elif family.name == SERVICE_TIME:
+                found["service_s"] = self._service_s = self._mean_since(family) or self._service_s
             elif (name := GAUGES.get(family.name)) is not None and values:
                 found[name] = max(values) if name == "kv" else sum(values)
         return found
 
-    def _mean_wait(self, family: Any) -> float:
-        waited = sum(it.value for it in family.samples if it.name == f"{QUEUE_TIME}_sum")
-        begun = sum(it.value for it in family.samples if it.name == f"{QUEUE_TIME}_count")
-        seconds, requests = waited - self._waited, begun - self._begun
-        self._waited, self._begun = waited, begun
-        return seconds / requests if requests > 0 else 0.0
+    def _mean_since(self, family: Any) -> float | None:
+        """The mean of what a histogram has counted since the last call; None if that is nothing."""
+        total = sum(it.value for it in family.samples if it.name.endswith("_sum"))
+        count = sum(it.value for it in family.samples if it.name.endswith("_count"))
+        total_before, count_before = self._before.get(family.name, (0.0, 0.0))
+        self._before[family.name] = (total, count)
+        return (total - total_before) / (count - count_before) if count > count_before else None
 
 
 def held_by_serve() -> int:

@@ -10,10 +10,15 @@ from typing import Any
 import yaml
 
 from app.config.base import ConfigError
-from app.config.serve_file import load_document
+from app.config.serve_file import host_of, load_document
+from app.config.urls import is_loopback
+from deployments.haproxy import cluster_settings
 from deployments.kubernetes.demands import Bundle, Demand, demands
 from deployments.kubernetes.generated import group_of
 from deployments.kubernetes.groups import Group, groups
+
+MANY_NODES = 50
+"""Up to here HAProxy's settings for a cluster are Ray's own, or nearly (`deployments.haproxy.cluster_settings`)."""
 
 _ROUNDING = 1e-9
 
@@ -28,7 +33,11 @@ def problems(service: Mapping[str, Any]) -> list[str]:
     except ConfigError as error:
         return [f"serveConfigV2: {problem}" for problem in error.problems]
     cluster = service["spec"]["rayClusterConfig"]
-    return list(_misfits(demands(document), groups(cluster), _head_cpus(cluster)))
+    offered = groups(cluster)
+    if is_loopback(host_of(document)):
+        fix = "set http_options.host to 0.0.0.0"
+        return [f"serveConfigV2: Serve listens on {host_of(document)}, which nobody outside the pod reaches; {fix}"]
+    return [*_misfits(demands(document), offered, _head_cpus(cluster)), *_small_settings(cluster, offered)]
 
 
 def _head_cpus(cluster: Mapping[str, Any]) -> str:
@@ -62,6 +71,20 @@ def _misfits(asked: Sequence[Demand], offered: Sequence[Group], head_cpus: str) 
         if needed > group.most:
             names = ", ".join(f"{it.max_replicas} of {it.name}" for it in homes[group.name])
             yield f"group {group.name}: at most {group.most} pods, but {names} need {needed}; raise maxReplicas"
+
+
+def _small_settings(cluster: Mapping[str, Any], offered: Sequence[Group]) -> Iterator[str]:
+    """Every HAProxy checks every replica of the cluster: Ray's own intervals are for few nodes."""
+    nodes = 1 + sum(group.most for group in offered)
+    if nodes <= MANY_NODES:
+        return
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        container = ((group.get("template") or {}).get("spec") or {}).get("containers", [{}])[0]
+        missing = cluster_settings(nodes).keys() - {it["name"] for it in container.get("env", [])}
+        if missing:
+            name = group.get("groupName", "head")
+            fix = f"add what `python -m deployments.haproxy --nodes {nodes}` prints to the environment"
+            yield f"group {name}: up to {nodes} nodes check one another too often; {fix}"
 
 
 def _fits(demand: Demand, group: Group) -> bool:

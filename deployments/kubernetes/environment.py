@@ -28,6 +28,7 @@ EVERY_NODE: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_HAPROXY_BINARY_PATH": f"{CODE}/bin/haproxy",
+    "RAY_SERVE_HAPROXY_NBTHREAD": "2",  # as many as a router's pod has CPUs
     **haproxy.SETTINGS,
     **draining.SETTINGS,
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -18,6 +18,14 @@ from deployments.local.processes import MARKER, RUN_DIRECTORY, Run
 
 HOST = "127.0.0.1"
 
+REPLICA_PORTS = 1000
+"""Serve does not use a replica's port again for an hour and 30 s, as long as an old HAProxy may know it
+(RAY_SERVE_PORT_QUARANTINE_S). That is a restart every 3.6 s, quicker than any engine starts: a crash loop does not
+keep other replicas from starting."""
+
+_REPLICA_RANGES = range(20000, 32000, REPLICA_PORTS)
+"""Where a run's ports begin. They end below the ports that Linux gives to outgoing connections (32768)."""
+
 TOKEN = "ray_token"
 """The file with Ray's token, in the run's directory, which only its user can read."""
 
@@ -85,7 +93,7 @@ def set_environment(run: Run, ports: Ports, *, loopback: bool) -> None:
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports.fallback_http),
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports.fallback_grpc),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ports.replicas),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ports.replicas + 100),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ports.replicas + REPLICA_PORTS - 1),
     }
 
 
@@ -103,7 +111,7 @@ def free_ports(taken: int) -> Ports:
         for one in bound:
             one.bind((HOST, 0))
         free = [one.getsockname()[1] for one in bound]
-    replicas = next((start for start in range(30000, 32700, 100) if is_free(start)), 30000)
+    replicas = next((start for start in _REPLICA_RANGES if is_free(start)), _REPLICA_RANGES[0])
     return Ports(dashboard or free[0], free[1], free[2], free[3], free[4], replicas)
 
 

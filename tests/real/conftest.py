@@ -28,6 +28,7 @@ from tests.support.processes.launcher import launched
 from tests.support.processes.project import ROOT
 from tests.support.processes.turns import turn
 
+_HERE = Path(__file__).parent
 SHARED = "SWITCHYARD_TEST_APPLICATION"
 """Names the directory by which workers find the application."""
 
@@ -131,9 +132,25 @@ def pytest_sessionfinish() -> None:
         _started.pop().stop()
 
 
+_BESIDE_OTHERS = ("test_docs.py", "test_experiments.py", "test_acting.py")
+"""Their tests run alone, last long, and wait more than they compute."""
+
+_LONGEST = "test_friendli.py"
+"""Of those that share the application: first, so that no worker is left with it."""
+
+_APART = 12
+"""So many files stand between them: those that are next must not wait for them on every worker."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Last, those that run alone: else all others wait for them."""
-    items.sort(key=_is_alone)
+    """The long ones that run alone begin beside tests without this application, so that no core is idle. Last come
+    the other ones that run alone: else all others wait for them."""
+    others = list(dict.fromkeys(item.path for item in items if not item.path.is_relative_to(_HERE)))
+    first = sum(path.parent.name == "launcher" for path in others)  # while this application starts
+    place = {path: float(number) for number, path in enumerate(others)}
+    place |= {_HERE / name: first + number * _APART - 0.5 for number, name in enumerate(_BESIDE_OTHERS)}
+    places = {item: place.get(item.path, len(place) + _is_alone(item)) for item in items}
+    items.sort(key=lambda item: (places[item], item.path.name != _LONGEST))
 
 
 def _is_alone(item: pytest.Item) -> bool:
@@ -146,9 +163,11 @@ _turn: list[AbstractContextManager[None]] = []
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Waits until the test may run. A module whose tests run alone has one turn, since its fixtures last longer."""
+    """Waits until the test may run: the time that it has begins then. A module whose tests run alone has one turn,
+    since its fixtures last longer."""
     shared, alone = os.environ.get(SHARED), _is_alone(item)
-    if shared is not None and not _turn:
+    if shared is not None and not _turn and item.path.is_relative_to(_HERE):  # pytest calls this for other folders, too
+        _shared_address(Path(shared))
         _turn.append(turn(Path(shared), alone=alone))
         _turn[0].__enter__()
     try:

@@ -82,7 +82,7 @@ async def _talk(url: str) -> list[Turn]:
                 assert (answer.status_code, answer.json()["accepted"]) == (202, 1)
 
     async with sdk, httpx.AsyncClient(base_url=url, timeout=30) as http:
-        await asyncio.gather(*(work() for _ in range(4)))
+        await asyncio.gather(*(work() for _ in range(12)))
     return turns
 
 

@@ -13,7 +13,6 @@ import openai
 import pytest
 
 from app.internal_api import INTERNAL_KEY_HEADER
-from deployments.engine.logits.watermark import detect
 from deployments.weights.cache import default_cache, prepare
 from tests.real.conftest import Application
 
@@ -89,6 +88,8 @@ def ngrams(text: list[int], n: int) -> list[tuple[int, ...]]:
 
 
 def test_the_watermark_is_found_in_marked_text_only(texts: Texts, vocabulary_size: int) -> None:
+    from deployments.engine.logits.watermark import detect  # imports torch: only here
+
     found = [detect(output, vocabulary_size).z for _, output in texts.marked]
     not_found = [detect(output, vocabulary_size).z for _, output in texts.unmarked]
     assert min(found) > 4, found

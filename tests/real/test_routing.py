@@ -58,7 +58,7 @@ def test_the_engine_that_was_named_did_the_work(application: Application) -> Non
 
 
 def test_the_split_of_real_traffic_is_ninety_to_ten(application: Application) -> None:
-    with httpx.Client(timeout=60) as client, ThreadPoolExecutor(4) as pool:
+    with httpx.Client(timeout=60) as client, ThreadPoolExecutor(16) as pool:
         url = f"{application.url}/v1/chat/completions"
         answers = pool.map(lambda _: client.post(url, json=SHORT), range(200))
         seen = Counter(answer.headers[HEADER] for answer in answers)

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from text_generation import AsyncClient, Client
 
-from deployments.engine.logits.watermark import detect
 from tests.real.conftest import Application, eventually
 from tests.support.clients.conversations import MESSAGES, answers
 
@@ -200,6 +199,8 @@ def test_typical_p_really_works(hf: Any) -> None:
 
 def test_a_watermark_is_found_again(hf: Any) -> None:
     """That unmarked text scores below 4 is proved in test_logits.py."""
+    from deployments.engine.logits.watermark import detect  # imports torch: only here
+
     answer = hf.text_generation("Once upon a time", max_new_tokens=160, seed=5, watermark=True, **SAMPLED)
     assert detect([token.id for token in answer.details.tokens], 49152).z > 4
 

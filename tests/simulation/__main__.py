@@ -204,7 +204,7 @@ TABLES: list[Callable[[Executor, int], Iterator[str]]] = [
     delay_table,
     shadow_table,
 ]
-SCALES = [1.0, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 1.0]
+SCALES = [1.0, 0.4, 0.4, 0.4, 0.4, 0.4, 0.15, 0.5]
 """Runs of each table, as a share of the first one's."""
 
 

@@ -15,11 +15,13 @@ from app.config.reference import updated
 from app.config.schema import parse
 from app.errors import SwitchyardError
 from app.experiments.series import METRICS
+from app.internal_api import INTERNAL_KEY_VARIABLE
 from app.server.application import Router
-from app.server.experiment_metrics import PLAN_INFO
+from app.server.metrics.cluster import CONTROLLER_UP, REPLICAS
+from app.server.metrics.own import GAUGES
 from app.telemetry.metrics import Telemetry
 from app.upstream.target import RuntimeEnvironment
-from deployments import draining, haproxy
+from deployments.kubernetes import environment
 from tests.support.clients.documents import (
     PAGES,
     RUNNABLE,
@@ -156,7 +158,7 @@ def test_how_soon_a_bad_treatment_is_stopped_is_as_measured() -> None:
 def test_operating_lists_every_metric() -> None:
     families = [family for family in Telemetry().registry.collect() if not family.name.startswith("process_")]
     exposed = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
-    exposed |= METRICS.keys() | {PLAN_INFO}
+    exposed |= METRICS.keys() | GAUGES.keys() | {CONTROLLER_UP, REPLICAS, "switchyard_draining"}
     listed = [name for name in first_cells(section(OPERATING, "## Metrics")) if "{" not in name]
     assert exposed - set(listed) == set()
     assert {name for name in listed if re.match("switchyard|gen_ai|http", name)} - exposed == set()
@@ -191,5 +193,7 @@ def test_operating_lists_every_log_event() -> None:
 
 def test_deploying_lists_the_environment_of_every_node() -> None:
     listed = section(DOCS / "deploying.md", "## Environment of every node")
-    for variable, value in {**haproxy.SETTINGS, **draining.SETTINGS}.items():
-        assert f"| `{variable}` | `{value}` |" in listed
+    drain = {environment.DRAIN: str(environment.WORKER_DRAIN_S)}
+    for variable, value in {**environment.EVERY_NODE, **drain}.items():
+        assert f"| `{variable}` | `{value}`" in listed
+    assert set(first_cells(listed)) == {*environment.EVERY_NODE, *drain, INTERNAL_KEY_VARIABLE}

@@ -13,7 +13,7 @@ from tests.support.processes.project import ROOT
 
 # A module imports from its own layer and those below; packages are connected without cycles.
 LAYERS = [
-    {"app.errors", "app.sse", "app.internal_api"},
+    {"app.background", "app.errors", "app.internal_api", "app.sse"},
     {"app.config", "app.engine"},
     {"app.control_plane", "app.ledger", "app.limits", "app.mirror", "app.routing", "app.telemetry", "app.upstream"},
     {"app.access", "app.dialects", "app.experiments"},
@@ -84,6 +84,13 @@ def test_only_deployments_import_ray_and_vllm(module: str) -> None:
         assert not roots & {"starlette", "aiohttp", "asyncio", "logging", "time", "prometheus_client"}
 
 
+def test_only_what_runs_in_the_senders_thread_imports_opentelemetry() -> None:
+    importing = {module for module, path in MODULES.items() if "from opentelemetry" in path.read_text()}
+    assert importing == {"app.telemetry.tracing.otlp", "app.telemetry.tracing.spans"}
+    theirs = {module for module, path in MODULES.items() if any(f"from {it} " in path.read_text() for it in importing)}
+    assert theirs - importing == {"app.telemetry.tracing.tracing"}, "which does so in the sender's thread"
+
+
 DIALECTS = {path.parent.name for path in (ROOT / "app/dialects").glob("*/dialect.py")}
 
 
@@ -97,7 +104,7 @@ def test_dialects_do_not_import_one_another_nor_what_they_share_them(folder: str
 
 def test_importing_the_router_starts_nothing_and_needs_no_engine() -> None:
     imports = "import sys, app.server.standalone, deployments.cli.main, deployments.local.launcher"
-    code = f"{imports}; assert not {{'ray', 'vllm', 'torch'}} & set(sys.modules)"
+    code = f"{imports}; assert not {{'ray', 'vllm', 'torch', 'opentelemetry'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
 
 

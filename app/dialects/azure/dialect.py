@@ -88,7 +88,7 @@ class Azure:
             raise NotFound(f"Endpoint '{name}' does not serve image embeddings")
         info = {
             "model_name": name,
-            "model_type": "embeddings" if endpoint.tasks == ("embeddings",) else "chat_completion",
+            "model_type": "embeddings" if set(endpoint.tasks) <= {"embeddings", "rerank"} else "chat_completion",
             "model_provider_name": "vllm",
         }
         return Reply(dump(info))

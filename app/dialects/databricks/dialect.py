@@ -94,16 +94,18 @@ class Databricks:
 
 
 def _tasks_of(name: str, config: Config) -> Sequence[Task]:
-    """The tasks of the endpoint or deployment `name`. Raises NotFound if there is neither."""
+    """Those of Databricks' tasks that the endpoint or deployment `name` does. Raises NotFound if there is neither."""
     found = config.endpoints.get(name) or config.deployments.get(name)
     if found is None:
         known = ", ".join(config.endpoints)
         raise NotFound(f"There is no endpoint '{name}'; the endpoints are: {known}", param="model")
-    return found.tasks
+    return [task for task in found.tasks if task in TASKS]
 
 
 def _task(name: str, tasks: Sequence[Task], body: Mapping[str, Any]) -> Task:
     """The task that a body is for, by its fields. Raises WrongTask if it is none of `tasks`."""
+    if not tasks:
+        raise WrongTask(f"Endpoint '{name}' has no task of this API", param="model")
     expected = " or ".join(f"`{TASKS[task][1]}` ({TASKS[task][0]})" for task in tasks)
     for task in tasks:
         if TASKS[task][1] in body:

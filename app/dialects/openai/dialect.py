@@ -13,7 +13,7 @@ from app.dialects.common.model_list import model_card, model_list, model_names
 from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.json_body import dump, json_object
 from app.dialects.mounts import AZURE_MOUNTS, MOUNTS, addressed, is_below, is_own_url, openai_routes
-from app.dialects.openai import fields, vllm_fields
+from app.dialects.openai import fields, scoring, vllm_fields
 from app.dialects.openai.errors import error_body
 from app.dialects.openai.translations import PARSERS
 from app.dialects.openapi_schemas import Body
@@ -36,13 +36,22 @@ def _model_routes(prefix: str) -> tuple[Route, ...]:
     )
 
 
+def _audio_routes(prefix: str) -> tuple[Route, ...]:
+    return tuple(
+        Route("POST", f"{prefix}/audio/{what}", "audio", local=True)
+        for what in ("transcriptions", "translations", "speech")
+    )
+
+
 def _routes(prefix: str) -> tuple[Route, ...]:
-    return (*openai_routes(prefix), *_responses_routes(prefix), *_model_routes(prefix))
+    return (*openai_routes(prefix), *_responses_routes(prefix), *_model_routes(prefix), *_audio_routes(prefix))
 
 
 _AZURE_DEPLOYMENT = "/openai/deployments/{deployment}"
 _CHAT = Body(fields.Chat, vllm_fields.ENGINE_CHAT)
 _COMPLETIONS = Body(fields.Completions, vllm_fields.ENGINE_COMPLETIONS)
+
+_RERANK = Body(scoring.Rerank, vllm_fields.ENGINE_RERANK)
 
 
 class OpenAI:
@@ -59,12 +68,20 @@ class OpenAI:
         *(route for prefix in MOUNTS for route in _responses_routes(prefix)),
         # vLLM's own and SageMaker's; TGI's dialect claims its requests there.
         Route("POST", "/tokenize", "tokenize"),
+        Route("POST", "/rerank", "rerank"),
+        Route("POST", "/v1/rerank", "rerank"),
+        Route("POST", "/v2/rerank", "rerank_v2"),
+        Route("POST", "/score", "score"),
+        Route("POST", "/v1/score", "score"),
         Route("POST", "/invocations", "invocations"),
     )
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
         "chat": [_CHAT],
         "completions": [_COMPLETIONS],
         "embeddings": [Body(fields.Embeddings, vllm_fields.ENGINE_EMBEDDINGS)],
+        "rerank": [_RERANK],
+        "rerank_v2": [_RERANK],
+        "score": [Body(scoring.Score, vllm_fields.ENGINE_SCORE)],
         "responses": [Body(fields.Responses, vllm_fields.ENGINE_RESPONSES)],
         "tokenize": [Body(fields.Tokenize, vllm_fields.ENGINE_TOKENIZE)],
         "invocations": [_CHAT, _COMPLETIONS],
@@ -87,7 +104,10 @@ class OpenAI:
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
         headers = {"x-should-retry": "false"} if error.kind in ("broken", "internal") else {}
-        return Reply(dump(error_body(error)), error.status, headers=headers)
+        body = error_body(error)
+        if operation == "rerank_v2":  # where Cohere's clients look for it
+            body["message"] = error.message
+        return Reply(dump(body), error.status, headers=headers)
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
         if operation == "list_models":
@@ -97,6 +117,8 @@ class OpenAI:
             if name not in model_names(config):
                 raise NotFound(f"The model '{name}' does not exist", param="model")
             return Reply(dump(model_card(config, name, request.configured_at)))
+        if operation == "audio":
+            raise NotFound(f"{request.path}: this server neither transcribes nor speaks", code="unsupported_route")
         raise NotFound(
             f"Response '{request.params['id']}' not found: this server stores no responses; "
             "send the conversation's items in `input`",

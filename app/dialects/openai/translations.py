@@ -13,7 +13,7 @@ from app.dialects.common.direct import DirectTranslation
 from app.dialects.common.engine_request import ask_for_usage, greedy
 from app.dialects.common.passthrough import PassthroughStream
 from app.dialects.json_body import dump
-from app.dialects.openai import fields, vllm_fields
+from app.dialects.openai import fields, scoring, vllm_fields
 from app.dialects.openai.errors import CHUNKS, EVENTS
 from app.dialects.openai.responses import ResponseStream, whole_response
 from app.dialects.validation import Problem, validated
@@ -81,6 +81,47 @@ class EmbeddingsTranslation(DirectTranslation):
 
 
 @dataclass(frozen=True)
+class RerankTranslation(DirectTranslation):
+    """POST /v1/rerank, and `/v2/rerank`, whose results have no documents by default."""
+
+    with_documents: bool = True
+    is_v2: bool = False
+
+    @classmethod
+    def parse(cls, body: dict[str, Any], *, is_v2: bool = False) -> Call:
+        request = _checked(body, scoring.Rerank, vllm_fields.ENGINE_RERANK)
+        with_documents = not is_v2 if request.return_documents is None else request.return_documents
+        sent = _without(body, fields.NOT_SENT | {"return_documents"})
+        sent |= {name: scoring.texts(sent[name]) for name in ("query", "documents")}
+        translation = cls("/v1/rerank", sent, with_documents, is_v2)
+        return Call("rerank", sent, translation, request.model, user=request.user)
+
+    def reply(self, answer: bytes, serving: ServingContext) -> Reply:
+        if self.with_documents and not self.is_v2:
+            return Reply(answer)
+        return Reply(dump(scoring.reranked(from_json(answer), with_documents=self.with_documents, is_v2=self.is_v2)))
+
+
+def _parse_rerank_v2(body: dict[str, Any]) -> Call:
+    return RerankTranslation.parse(body, is_v2=True)
+
+
+@dataclass(frozen=True)
+class ScoreTranslation(DirectTranslation):
+    """vLLM's POST /score. The engine gets `queries` and `documents`, whatever the client calls them."""
+
+    @classmethod
+    def parse(cls, body: dict[str, Any]) -> Call:
+        request = _checked(body, scoring.Score, vllm_fields.ENGINE_SCORE)
+        names = scoring.pair_in(body)
+        assert names is not None  # checked
+        sent = _without(body, fields.NOT_SENT | set(names))
+        sent |= {name: scoring.texts(body[given]) for name, given in zip(("queries", "documents"), names, strict=True)}
+        own = {name: given for name, given in zip(("queries", "documents"), names, strict=True) if name != given}
+        return Call("rerank", sent, cls("/score", sent), request.model, user=request.user, field_names=own)
+
+
+@dataclass(frozen=True)
 class ResponsesTranslation(DirectTranslation):
     """POST /v1/responses."""
 
@@ -125,6 +166,9 @@ PARSERS: Mapping[str, Callable[[dict[str, Any]], Call]] = {
     "chat": ChatTranslation.parse,
     "completions": CompletionsTranslation.parse,
     "embeddings": EmbeddingsTranslation.parse,
+    "rerank": RerankTranslation.parse,
+    "rerank_v2": _parse_rerank_v2,
+    "score": ScoreTranslation.parse,
     "responses": ResponsesTranslation.parse,
     "tokenize": TokenizeTranslation.parse,
     "invocations": _parse_invocation,

@@ -27,6 +27,15 @@ ENGINE_EMBEDDINGS = frozenset(
     "padding priority request_id truncate_prompt_tokens truncation_side use_activation user".split()
 )
 
+_SCORING = frozenset(
+    "cache_salt chat_template_kwargs instruction max_tokens_per_doc max_tokens_per_query mm_processor_kwargs model "
+    "padding priority request_id truncate_prompt_tokens truncation_side use_activation user".split()
+)
+
+ENGINE_RERANK = _SCORING | frozenset({"documents", "query", "top_n"})
+
+ENGINE_SCORE = _SCORING | frozenset("data_1 data_2 documents items queries text_1 text_2".split())
+
 ENGINE_RESPONSES = frozenset(
     "background cache_salt chat_template_kwargs ec_transfer_params enable_response_messages frequency_penalty "
     "ignore_eos include include_reasoning include_stop_str_in_output input instructions kv_transfer_params logit_bias "

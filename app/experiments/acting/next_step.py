@@ -65,7 +65,8 @@ def _time_and_units(state: State, facts: Facts, ramp: Ramp, arms: dict[str, int]
     for name in facts.experiment.treatments:
         units = facts.report.step_units.get(name, 0)
         if arms[name] and units < ramp.min_units:  # without traffic there are none to wait for
-            yield f"{words.count(ramp.min_units - units)} more units on {name} at this step"
+            more = ramp.min_units - units
+            yield f"{words.count(more)} more unit{'' if more == 1 else 's'} on {name} at this step"
 
 
 def _evidence(state: State, facts: Facts, ramp: Ramp) -> Iterator[str]:

@@ -13,7 +13,12 @@ _PATHS = {
     "completions": "/v1/completions",
     "responses": "/v1/responses",
     "embeddings": "/v1/embeddings",
+    "rerank": "/v1/rerank",
 }
+_NEVER_STREAMED = ("embeddings", "rerank")
+_PARSED: Mapping[str, str] = {"/score": "score"}
+"""Route to OpenAI's operation, where it is not named as the task."""
+
 _ENVELOPE_BYTES = 120
 """What a request's body has beside its text, about."""
 
@@ -38,12 +43,14 @@ def replayed(recorded: RecordedRequest) -> Replayed:
         raise ValueError(f"unknown task '{task}'")
     is_synthetic = body is None
     is_anthropic = body is not None and recorded.dialect == "anthropic"
-    path = "/v1/messages" if is_anthropic else _PATHS[task]
-    sent = synthetic(recorded) if body is None else dict(body) if is_anthropic else _known(task, body)
+    path = "/v1/messages" if is_anthropic else _path(task, body or {})
+    sent = (
+        synthetic(recorded) if body is None else dict(body) if is_anthropic else _known(_PARSED.get(path, task), body)
+    )
     sent["model"] = recorded.endpoint
     if task == "completions" and "max_tokens" in recorded.parameters:  # some dialects' bodies do not say it
         sent.setdefault("max_tokens", int(recorded.parameters["max_tokens"]))
-    if task != "embeddings":
+    if task not in _NEVER_STREAMED:
         sent["stream"] = recorded.stream
     sent.pop("stream_options", None)
     if recorded.stream and path in ("/v1/chat/completions", "/v1/completions"):
@@ -74,10 +81,14 @@ def synthetic(recorded: RecordedRequest) -> dict[str, Any]:
             body["messages"] = [{"role": roles[at % 2], "content": it} for at, it in enumerate(texts)]
         case "responses":
             body["input"] = " ".join(text)
+        case "rerank":
+            # The engine counts the query once for each document.
+            query, *others = parts(text, 2 * inputs)
+            body |= {"query": query, "documents": others[:inputs] or [query]}
         case task:
             texts = parts(text, inputs)
             body["prompt" if task == "completions" else "input"] = texts if len(texts) > 1 else texts[0]
-    if recorded.task == "embeddings":
+    if recorded.task in _NEVER_STREAMED:
         return body
     if 0 <= given.get("temperature", -1) <= 2:
         body["temperature"] = given["temperature"]
@@ -92,8 +103,13 @@ def synthetic(recorded: RecordedRequest) -> dict[str, Any]:
     return body
 
 
-def _known(task: str, body: Mapping[str, Any]) -> dict[str, Any]:
+def _path(task: str, body: Mapping[str, Any]) -> str:
+    """Where the request goes: vLLM has two routes for reranking."""
+    return "/score" if task == "rerank" and "queries" in body else _PATHS[task]
+
+
+def _known(operation: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Without what other dialects write for vLLM and OpenAI's API does not take."""
-    (allowed,) = OpenAI.bodies[task]
+    (allowed,) = OpenAI.bodies[operation]
     known = (allowed.model.model_fields.keys() | allowed.passed) - getattr(allowed.model, "refused", {}).keys()
     return {name: value for name, value in body.items() if name in known and value is not None}

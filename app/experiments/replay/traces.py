@@ -33,7 +33,7 @@ class Estimates:
     prompts: int = 0
     answers: int = 0
     left_out: int = 0
-    """Without an answer, or embeddings: benchmarks have no use for them."""
+    """Without an answer, or embeddings or reranking: benchmarks have no use for them."""
 
     def notes(self) -> list[str]:
         """In words."""
@@ -47,7 +47,7 @@ class Estimates:
 
 def trace(requests: Sequence[RecordedRequest], form: TraceFormat, estimates: Estimates) -> Iterator[dict[str, Any]]:
     """The lines of the requests, which are in order of arrival. Times count from the first line's."""
-    kept = [it for it in requests if it.status == 200 and it.task != "embeddings"]
+    kept = [it for it in requests if it.status == 200 and it.task not in ("embeddings", "rerank")]
     estimates.left_out += len(requests) - len(kept)
     known = [_each(it, it.completion_tokens) for it in kept if it.completion_tokens]
     usual = round(median(known)) if known else None

@@ -23,7 +23,7 @@ _NUMBERS = {
 """Fields of requests, and the names under which they are recorded."""
 
 _COUNTS = {"stop": "stop", "stop_sequences": "stop", "tools": "tools"}
-_INPUTS = {"completions": "prompt", "embeddings": "input"}
+_INPUTS = {"completions": "prompt", "embeddings": "input", "rerank": "documents"}
 _LARGEST = 2**53
 """JSON numbers are unbounded; one that is larger says nothing."""
 

@@ -6,7 +6,7 @@ It is made of this router's own counters when somebody asks, at most once a seco
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from starlette.requests import Request as HTTPRequest
@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 
 from app.access.caller import ConfigViews
 from app.access.guard import Access
+from app.background import beside
 from app.config.schema import Config
 from app.control_plane import Replicas
 from app.dialects.base import Reply
@@ -77,13 +78,8 @@ class OverviewApi:
                 await asyncio.sleep(EVERY_S)
                 self._recent.sample(self._clock())
 
-        task = asyncio.create_task(sample())
-        try:
+        async with beside(sample()):
             yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
     async def _overview(self, request: HTTPRequest, context: OperationContext) -> Reply:
         if (views := self._views()) is None:

@@ -3,9 +3,10 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from app.access.caller import ConfigViews
+from app.background import beside
 from app.control_plane import ControlPlane
 from app.errors import UpstreamError
 from app.routing.unserved import Unserved
@@ -43,13 +44,8 @@ class UnservedDemand:
                 await asyncio.sleep(self._every_s)
                 await self.report(control)
 
-        task = asyncio.create_task(repeat())
-        try:
+        async with beside(repeat()):
             yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
     async def report(self, control: ControlPlane) -> None:
         """Sends the demand, and once that there is none any more."""

@@ -34,7 +34,7 @@ def dashboard() -> Dashboard:
                 SHARE,
                 "The plan's share of each deployment.",
                 Query(
-                    f"max by (endpoint, deployment) (switchyard_traffic_percent{_WHERE}) / 100",
+                    f"max by (endpoint, deployment) (switchyard_traffic_share{_WHERE}) / 100",
                     "{{endpoint}} {{deployment}}",
                 ),
                 highest=1,
@@ -110,6 +110,33 @@ def dashboard() -> Dashboard:
                 Query(f"sum by (deployment) (http_server_active_requests{_WHERE})", "{{deployment}}"),
             )
         )
+        .with_row(row("Queue"))
+        .with_panel(
+            plot(
+                "Running and waiting",
+                COUNT,
+                "Requests with a slot of the endpoint, those that wait for one, and the slots.",
+                Query(f"sum by (endpoint) (switchyard_admission_running{_WHERE})", "{{endpoint}} running"),
+                Query(f"sum by (endpoint) (switchyard_admission_waiting{_WHERE})", "{{endpoint}} waiting"),
+                Query(f"sum by (endpoint) (switchyard_admission_slots{_WHERE})", "{{endpoint}} slots"),
+            )
+        )
+        .with_panel(
+            plot(
+                "Wait for a slot",
+                SECONDS,
+                "Of requests that had to wait.",
+                *quantiles("switchyard_admission_wait_seconds", "endpoint", _WHERE),
+            )
+        )
+        .with_panel(
+            plot(
+                "Refused by the queue",
+                PER_SECOND,
+                "It was full, or the wait too long: answered with 503.",
+                rates("switchyard_admission_refused_total", "cause", _WHERE),
+            )
+        )
         .with_row(row("Failures"))
         .with_panel(
             plot(
@@ -121,6 +148,28 @@ def dashboard() -> Dashboard:
         )
         .with_panel(
             plot("Errors by deployment", PER_SECOND, "", rates("switchyard_errors_total", "deployment", _WHERE))
+        )
+        .with_panel(
+            plot(
+                "Retries",
+                PER_SECOND,
+                "The deployment failed before the first byte; who was asked instead.",
+                Query(
+                    f"sum by (deployment, outcome) (rate(switchyard_retries_total{_WHERE}{RATE}))",
+                    "{{deployment}}: {{outcome}}",
+                ),
+            )
+        )
+        .with_panel(
+            plot(
+                "Fallbacks",
+                PER_SECOND,
+                "Another deployment was asked than was drawn.",
+                Query(
+                    f"sum by (deployment, fallback) (rate(switchyard_fallbacks_total{_WHERE}{RATE}))",
+                    "{{deployment}} to {{fallback}}",
+                ),
+            )
         )
         .with_panel(
             plot(

@@ -106,20 +106,23 @@ def dashboard() -> Dashboard:
             plot(
                 "Replicas",
                 COUNT,
-                "Wanted, and those that serve.",
-                Query(
-                    f"max by (application) (ray_serve_autoscaling_target_replicas{_WHERE})", "{{application}} wanted"
-                ),
-                Query(
-                    f"sum by (application) (ray_serve_deployment_replica_healthy{_WHERE})", "{{application}} healthy"
-                ),
+                "By state. STARTING for long: weights, or no node.",
+                Query(f"max by (application, state) (switchyard_replicas{_WHERE})", "{{application}} {{state}}"),
+            )
+        )
+        .with_panel(
+            plot(
+                "Draining",
+                COUNT,
+                "Replicas that are stopped and finish their requests.",
+                Query(f"sum by (application) (switchyard_draining{_WHERE})", "{{application}}"),
             )
         )
         .with_panel(
             plot(
                 "Cold starts",
                 SECONDS,
-                "From a replica's creation until it serves, on average.",
+                "From a replica's creation until it serves, on average; of Ray's own agents.",
                 Query(
                     f"sum by (application) (rate(ray_serve_replica_startup_latency_ms_sum{_WHERE}[1h])) "
                     f"/ sum by (application) (rate(ray_serve_replica_startup_latency_ms_count{_WHERE}[1h])) / 1000",
@@ -129,10 +132,12 @@ def dashboard() -> Dashboard:
         )
         .with_panel(
             plot(
-                "CPUs of nodes",
+                "Nodes",
                 COUNT,
-                "Of each node of the Ray cluster.",
-                Query("max by (instance) (ray_node_cpu_count)", "{{instance}}"),
+                "With a replica of the application.",
+                Query(
+                    'count by (application) (count by (application, node) (up{component="engine"}))', "{{application}}"
+                ),
             )
         )
     )

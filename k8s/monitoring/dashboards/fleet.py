@@ -58,17 +58,15 @@ def dashboard() -> Dashboard:
         )
         .with_panel(
             number(
-                "Replicas missing",
+                "Replicas starting",
                 COUNT,
-                "Wanted and not there yet: starting, or waiting for a node.",
-                Query(
-                    "sum(clamp_min(max by (application, deployment) (ray_serve_autoscaling_target_replicas) - "
-                    "sum by (application, deployment) (ray_serve_deployment_replica_healthy), 0))",
-                    "",
-                ),
+                "Starting: loading weights, or waiting for a node.",
+                Query('sum(max by (application, state) (switchyard_replicas{state=~"STARTING|RECOVERING"}))', ""),
             )
         )
-        .with_panel(number("Nodes", COUNT, "Of the Ray cluster.", Query('count(ray_node_cpu_count{instance!=""})', "")))
+        .with_panel(
+            number("Nodes now", COUNT, "With a replica or a proxy.", Query('count(count by (node) (up{node!=""}))', ""))
+        )
         .with_row(row("Traffic"))
         .with_panel(plot("Requests by endpoint", PER_SECOND, "", rates("switchyard_requests_total", "endpoint")))
         .with_panel(
@@ -110,9 +108,7 @@ def dashboard() -> Dashboard:
                 "CPU",
                 SHARE,
                 "Of one core, by router. Above 0.8 it needs another replica.",
-                Query(
-                    f'sum by (replica) (rate(process_cpu_seconds_total{{application="router"}}{RATE}))', "{{replica}}"
-                ),
+                Query(f'sum by (replica) (rate(process_cpu_seconds_total{{component="router"}}{RATE}))', "{{replica}}"),
             )
         )
         .with_panel(
@@ -128,7 +124,7 @@ def dashboard() -> Dashboard:
                 "Memory",
                 BYTES,
                 "Resident, by router. It returns after large requests.",
-                Query('max by (replica) (process_resident_memory_bytes{application="router"})', "{{replica}}"),
+                Query('max by (replica) (process_resident_memory_bytes{component="router"})', "{{replica}}"),
             )
         )
         .with_row(row("Ingress"))
@@ -151,10 +147,10 @@ def dashboard() -> Dashboard:
         )
         .with_panel(
             plot(
-                "CPUs of nodes",
+                "Nodes",
                 COUNT,
-                "Of each node of the Ray cluster.",
-                Query("max by (instance) (ray_node_cpu_count)", "{{instance}}"),
+                "With a replica of this kind.",
+                Query('count by (component) (count by (component, node) (up{node!=""}))', "{{component}}"),
             )
         )
     )

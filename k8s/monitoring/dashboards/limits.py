@@ -5,6 +5,7 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from k8s.monitoring.dashboards.panels import COUNT, PER_SECOND, RATE, Query, board, plot, rates, row, variable
 
 _WHERE = '{endpoint=~"$endpoint"}'
+_NEARLY = '{endpoint=~"$endpoint", le="0.9"}'
 
 
 def dashboard() -> Dashboard:
@@ -20,6 +21,18 @@ def dashboard() -> Dashboard:
                 "By endpoint and limit: answered with 429.",
                 Query(
                     f"sum by (endpoint, limit) (rate(switchyard_limited_requests_total{_WHERE}{RATE}))",
+                    "{{endpoint}} {{limit}}",
+                ),
+            )
+        )
+        .with_panel(
+            plot(
+                "Requests that find little left",
+                PER_SECOND,
+                "More than 90 % of the caller's limit is used.",
+                Query(
+                    f"sum by (endpoint, limit) (rate(switchyard_limit_used_ratio_count{_WHERE}{RATE})) "
+                    f"- sum by (endpoint, limit) (rate(switchyard_limit_used_ratio_bucket{_NEARLY}{RATE}))",
                     "{{endpoint}} {{limit}}",
                 ),
             )

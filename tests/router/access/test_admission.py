@@ -1,6 +1,7 @@
 """What the router rejects before it calls a deployment: too many requests, too long, too slow, too deep."""
 
 import asyncio
+import re
 from typing import Any
 
 import httpx
@@ -34,6 +35,16 @@ async def until_queued(rig: Rig, count: int) -> None:
     raise AssertionError(f"{queue.waiting} requests are queued, not {count}")
 
 
+def metrics(rig: Rig) -> dict[str, float]:
+    """The endpoint's own queue: values by name, and by cause if there is one."""
+    found = {}
+    for line in httpx.get(f"{rig.url}/metrics").text.splitlines():
+        shown = re.fullmatch(r'(switchyard_admission_\w+)\{(?:cause="(\w+)",)?endpoint="chat"\} (.+)', line)
+        if shown is not None:
+            found[":".join(filter(None, shown.groups()[:2]))] = float(shown[3])
+    return found
+
+
 async def test_a_full_endpoint_rejects_with_retry_after_and_serves_its_queue(rig: Rig) -> None:
     rig.chat_endpoint(admission={"max_concurrent": 1, "max_queued": 1, "max_wait_s": 20})
     rig.blue.answer = lambda body: stream([0.5, "data: [DONE]\n\n"])
@@ -46,9 +57,30 @@ async def test_a_full_endpoint_rejects_with_retry_after_and_serves_its_queue(rig
     assert third.status_code == 503
     assert third.headers["retry-after"] == "1"
     assert "Endpoint 'chat' is at capacity (1 running, 1 queued)" in third.json()["error"]["message"]
+    shown = metrics(rig)
+    assert shown["switchyard_admission_slots"] == shown["switchyard_admission_running"] == 1.0
+    assert shown["switchyard_admission_waiting"] == 1.0
+    assert shown["switchyard_admission_refused_total:full"] == 1.0
+    assert "switchyard_admission_wait_seconds_count" not in shown, "the second still waits; the others never did"
     assert (await first).status_code == 200
     assert (await second).status_code == 200
     assert len(rig.blue.requests) == 2
+    shown = metrics(rig)
+    assert shown["switchyard_admission_running"] == shown["switchyard_admission_waiting"] == 0.0
+    assert shown["switchyard_admission_wait_seconds_count"] == 1.0
+    assert shown["switchyard_admission_wait_seconds_sum"] > 0
+
+
+async def test_a_request_that_waits_too_long_is_counted(rig: Rig) -> None:
+    rig.chat_endpoint(admission={"max_concurrent": 1, "max_queued": 1, "max_wait_s": 0.05})
+    rig.blue.answer = lambda body: stream([0.4, "data: [DONE]\n\n"])
+    first = asyncio.create_task(ask(rig, stream=True))
+    await until_called(rig, 1)
+    assert (await ask(rig)).status_code == 503
+    shown = metrics(rig)
+    assert shown["switchyard_admission_refused_total:timeout"] == 1.0
+    assert shown["switchyard_admission_wait_seconds_count"] == 1.0
+    await first
 
 
 async def test_a_client_that_leaves_the_queue_makes_room(rig: Rig) -> None:

@@ -244,6 +244,15 @@ def test_counts_survive_a_change_of_the_configuration(rig: Rig) -> None:
     assert ask(rig, DIALECTS["openai"], None).headers[REQUESTS] == "2"
 
 
+def test_how_much_of_its_limit_a_caller_uses_is_counted_without_its_name(rig: Rig) -> None:
+    limit(rig, requests_per_minute=4)
+    for _ in range(3):
+        ask(rig, DIALECTS["openai"], None)
+    lines = httpx.get(f"{rig.url}/metrics").text.splitlines()
+    assert 'switchyard_limit_used_ratio_bucket{endpoint="chat",le="0.5",limit="requests"} 2.0' in lines
+    assert 'switchyard_limit_used_ratio_sum{endpoint="chat",limit="requests"} 1.5' in lines
+
+
 def test_refusals_are_counted(rig: Rig) -> None:
     limit(rig, requests_per_minute=1)
     for _ in range(3):

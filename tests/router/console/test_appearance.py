@@ -50,8 +50,37 @@ async def keys(page: Page, managed: Managed) -> None:
     await expect(page.get_by_role("region", name="What callers use").locator("tbody tr")).not_to_have_count(0)
 
 
+async def experiments(page: Page, managed: Managed) -> None:
+    await page.goto("/ui#/experiments")
+    await expect(page.get_by_role("link", name="colours")).to_be_visible()
+
+
+async def experiment(page: Page, managed: Managed) -> None:
+    await page.goto("/ui#/experiments/colours")
+    await expect(page.get_by_role("heading", name="colours")).to_be_visible()
+
+
+async def form(page: Page, managed: Managed) -> None:
+    await page.goto("/ui#/experiments?new")
+    await expect(page.get_by_role("heading", name="Declare an experiment", level=1)).to_be_visible()
+
+
+async def api(page: Page, managed: Managed) -> None:
+    await page.goto("/docs")
+    await expect(page.get_by_role("heading", name="openai").first).to_be_visible()
+
+
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "user": "u", "max_tokens": 5}
-PAGES: tuple[Callable[[Page, Managed], Awaitable[None]], ...] = (traffic, playground, requests, keys)
+PAGES: tuple[Callable[[Page, Managed], Awaitable[None]], ...] = (
+    traffic,
+    experiments,
+    experiment,
+    form,
+    playground,
+    requests,
+    keys,
+    api,
+)
 
 
 @pytest.mark.parametrize("forced", ["none", "active"], ids=["own colours", "forced colours"])

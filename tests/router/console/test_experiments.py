@@ -247,21 +247,36 @@ async def test_distributions_are_drawn_and_said(compared: Compared, open_page: O
     assert points == [23, 23]
 
 
-async def test_an_arm_without_requests_has_no_curve(compared: Compared, open_page: OpenPage) -> None:
+async def test_an_arm_with_few_requests_has_no_curve(compared: Compared, open_page: OpenPage) -> None:
     silent = ArmDistribution(arm=GREEN, requests=0, values=[])
     (first, *_) = SHIP.distributions
     nobody = msgspec.structs.replace(first, metric="itl", arms=[silent])
     zeros = msgspec.structs.replace(
-        first, metric="output_tokens", arms=[ArmDistribution(arm=BLUE, requests=3, values=[0.0] * 23)]
+        first, metric="output_tokens", arms=[ArmDistribution(arm=BLUE, requests=30, values=[0.0] * 23)]
     )
-    some = msgspec.structs.replace(first, arms=[first.arms[0], silent])
+    few = msgspec.structs.replace(first.arms[1], requests=19)
+    some = msgspec.structs.replace(first, arms=[first.arms[0], few])
     compared.tell(msgspec.structs.replace(SHIP, distributions=[some, nobody, zeros]))
     page = await opened(open_page, compared)
     figures = page.get_by_role("region", name="Distributions").locator("figure")
     await expect(figures).to_have_count(3)
     await expect(figures.nth(0).locator("polyline")).to_have_count(1)
-    await expect(figures.nth(1)).to_contain_text("No request has it yet.")
+    await expect(figures.nth(0)).to_contain_text(f"{GREEN}: 19 requests so far, too few for a curve.")
+    await expect(figures.nth(1)).to_contain_text(f"{GREEN}: no request has it yet.")
+    await expect(figures.nth(1).locator("svg")).to_have_count(0)
     await expect(figures.nth(2)).to_contain_text("95 % 0 or less")
+
+
+async def test_a_verdict_that_comes_too_early_is_no_alarm(compared: Compared, open_page: OpenPage) -> None:
+    (first,) = SHIP.primary
+    early = msgspec.structs.replace(first, verdict="invalid", effect=Effect(), reason="1 unit on x so far", since=None)
+    compared.tell(msgspec.structs.replace(SHIP, primary=[early], decision="keep_going"))
+    page = await opened(open_page, compared)
+    metric = page.get_by_role("region", name="Metrics").get_by_role("row").nth(1)
+    await expect(metric.locator(".mark-wait")).to_contain_text("too few units yet")
+    await page.goto("/ui#/experiments")
+    line = page.get_by_role("row").filter(has_text="green-float32")
+    await expect(line.get_by_text("too few units yet")).to_be_visible()
 
 
 async def test_alarms_are_words_that_nobody_overlooks(compared: Compared, open_page: OpenPage) -> None:
@@ -275,6 +290,8 @@ async def test_alarms_are_words_that_nobody_overlooks(compared: Compared, open_p
     assert await accessibility_problems(page) == []
     await page.goto("/ui#/experiments")
     await expect(page.get_by_text("2 alarms: rows lost and sample ratio").first).to_be_visible()
+    line = page.get_by_role("row").filter(has_text="green-float32")
+    await expect(line.locator(".effect-line .mark-bad")).to_contain_text("invalid")
 
 
 @pytest.mark.parametrize(
@@ -418,6 +435,16 @@ async def test_a_controller_that_never_answered_has_no_such_time(compared: Compa
     watch.expected.append("503")
     await page.goto("/ui#/experiments")
     await expect(page.get_by_text("It has not answered since this router started.")).to_be_visible()
+
+
+async def test_pages_that_need_no_controller_work_without_it(compared: Compared, open_page: OpenPage) -> None:
+    compared.controller.absent = True
+    page = await opened(open_page, compared, "/ui#/playground")
+    await expect(page.get_by_role("button", name="Run")).to_be_enabled()
+    await page.goto("/ui#/keys")
+    await expect(page.get_by_role("article", name="chat")).to_contain_text("No limits.")
+    await page.goto("/ui#/traffic")
+    await expect(page.get_by_role("region", name="chat", exact=True)).to_contain_text("No requests in this time.")
 
 
 async def test_hostile_texts_stay_text(compared: Compared, open_page: OpenPage) -> None:

@@ -166,3 +166,4 @@ async def test_the_apis_page_needs_no_other_host_and_no_exception_of_its_policy(
     await browser_page.get_by_role("navigation").get_by_role("link", name="API").click()
     await browser_page.get_by_role("link", name="switchyard", exact=True).click()
     await expect(browser_page.get_by_text("/api/overview").first).to_be_visible()
+    assert await accessibility_problems(browser_page) == []

@@ -11,7 +11,7 @@ from playwright.async_api import Page, expect
 
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
-from tests.support.clients.browser import Watch, accessibility_problems, overflow
+from tests.support.clients.browser import Watch, accessibility_problems, overflow, screenshot
 from tests.support.clients.sign_in_provider import CLIENT, SignInProvider
 from tests.support.processes.oidc_provider import AUDIENCE, rsa_key
 from tests.support.processes.servers import ServerPool
@@ -51,6 +51,16 @@ async def sign_in(page: Page) -> None:
     await page.get_by_role("link", name="Continue as alice").click()
 
 
+async def screenshot_of_dialog(page: Page) -> None:
+    """With an issuer's name in place of the test's address."""
+    await page.get_by_role("button", name="Sign in with 127.0.0.1").evaluate(
+        "(it) => (it.textContent = 'Sign in with id.example.com')"
+    )
+    await screenshot(page, "console-sign-in-issuer", whole=False)
+    await page.reload()
+    await expect(page.get_by_role("button", name="Sign in with 127.0.0.1")).to_be_focused()
+
+
 async def refused(page: Page, words: str) -> None:
     """The dialog says so, and nobody is signed in."""
     await expect(page.get_by_role("dialog").get_by_role("alert").first).to_contain_text(words)
@@ -64,6 +74,7 @@ async def test_one_signs_in_with_the_issuer_and_comes_back_to_the_same_page(
     page, _ = await opened(open_page, rig, issuer)
     await expect(page.get_by_role("button", name="Sign in with 127.0.0.1")).to_be_focused()
     assert await accessibility_problems(page) == []
+    await screenshot_of_dialog(page)
     await page.set_viewport_size({"width": 360, "height": 740})
     assert await overflow(page) == 0
     await sign_in(page)
@@ -103,6 +114,18 @@ async def test_an_expired_sign_in_is_asked_for_again(rig: Rig, issuer: SignInPro
     await page.clock.run_for(20_000)
     await refused(page, "Your sign-in has expired. Please sign in again.")
     await expect(page.get_by_role("button", name="Sign in with 127.0.0.1")).to_be_enabled()
+
+
+async def test_a_browser_whose_clock_is_wrong_is_signed_in_for_as_long(
+    rig: Rig, issuer: SignInProvider, open_page: OpenPage
+) -> None:
+    page, _ = await opened(open_page, rig, issuer)
+    await page.clock.install(time="2040-01-01T00:00:00Z")
+    await sign_in(page)
+    await expect(page.get_by_text("You are alice.")).to_be_visible()
+    await page.clock.run_for(590_000)
+    await expect(page.get_by_text("You are alice.")).to_be_visible()
+    await expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 async def test_a_sign_in_that_was_not_begun_here_sends_nothing(

@@ -14,6 +14,7 @@ import typer
 from app.experiments.acting.decisions import Action
 from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting
+from app.routing import moves
 from deployments.cli.errors import ExitCode
 from deployments.cli.experiments import deciding, decisions
 from deployments.cli.main import main
@@ -39,6 +40,7 @@ def running(
     rig: Rig, servers: ServerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Deciding]:
     monkeypatch.chdir(tmp_path)  # the ledger's directory, with the units' secret
+    monkeypatch.setattr(moves, "MADE_UP_KEYS", 500)  # each decision counts twice what would move
     running = Deciding(rig, capsys)
     with servers.host(running.router.app) as running.url:
         yield running

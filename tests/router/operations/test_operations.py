@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Iterator
 from random import Random
 
@@ -53,6 +54,19 @@ def test_ready_wakes_no_application(rig: Rig, servers: ServerPool) -> None:
     assert answer.status_code == 200
     assert answer.json()["deployments"] == {"blue": True, "green": True, "mini": True}
     assert answer.json()["asleep"] == ["green"]
+
+
+def test_what_has_no_replica_is_reported_to_the_control_plane(rig: Rig, servers: ServerPool) -> None:
+    config = {**rig.config, "deployments": {**rig.config["deployments"], "blue": {"app": "llama", "model": "m"}}}
+    control = MemoryControl(config, lambda config: None)
+    router = Router(RuntimeEnvironment("http://127.0.0.1:1"), random=Random(1), control=control)
+    router.reconfigure(config)
+    router.state.unserved.refused("blue")
+    with servers.host(router.app):
+        deadline = time.monotonic() + 30
+        while not control.unserved and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert control.unserved[:1] == [{"llama": 1}]
 
 
 def test_a_router_without_a_configuration_answers_503(servers: ServerPool) -> None:

@@ -10,7 +10,7 @@ import openai
 import pytest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from app.internal_api import NO_ROUTE_HEADER
+from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import RawServer, broken_after, chat, chunk, refuse, stream
 from tests.support.processes.servers import free_port
@@ -60,6 +60,14 @@ async def test_an_application_that_the_ingress_never_knows_is_not_available(rig:
     served = await ask(rig)
     assert served.status_code == 503
     assert "not available" in served.text
+
+
+async def test_an_application_without_a_replica_is_not_taken_for_a_busy_one(rig: Rig) -> None:
+    rig.blue.answer = lambda body: JSONResponse({"error": {"message": "No router"}}, 503, {NO_SERVER_HEADER: "1"})
+    served = await ask(rig)
+    assert served.status_code == 503
+    assert "not available" in served.text
+    assert "retry-after" not in served.headers
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -176,6 +176,21 @@ def test_vectors_are_compared_by_their_cosine(rig: Rig) -> None:
     assert rig.keeper.wait_for_pairs(2)[1].item.cosine is None
 
 
+def test_scores_are_compared_by_their_times_alone(rig: Rig) -> None:
+    mini = {**rig.config["deployments"]["mini"], "tasks": ["rerank"]}
+    mirror = {"deployment": "mini2", "percent": 100}
+    rig.change(
+        deployments={"mini": mini, "mini2": {**mini, "url": rig.config["deployments"]["green"]["url"]}},
+        endpoints={"embed": {"tasks": ["rerank"], "traffic": {"mini": 100}, "mirror": mirror}},
+    )
+    for engine in (rig.mini, rig.green):
+        engine.answer = lambda body: JSONResponse({"id": "s", "model": "m", "usage": USAGE, "results": []})
+    assert post(rig, "/v1/rerank", {"model": "embed", "query": "a", "documents": ["b"]}).status_code == 200
+    pair = the_pair(rig)
+    assert pair.item.duration_s is not None
+    assert (pair.item.cosine, pair.item.equal, pair.item.same_finish) == (None, None, None)
+
+
 def test_a_forced_call_is_collected_on_both_sides(mirrored: Rig) -> None:
     mirrored.blue.answer, mirrored.green.answer = (_streams_a_call(it) for it in ("Rome", "Oslo"))
     tool = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}

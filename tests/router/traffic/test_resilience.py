@@ -57,6 +57,12 @@ def test_without_another_deployment_another_replica_is_called(rig: Rig, client: 
     assert rig.green.requests == []
 
 
+def counted(client: httpx.Client, begins: str) -> dict[str, float]:
+    """A metric's values by the rest of its labels."""
+    lines = [it.removeprefix(begins) for it in client.get("/metrics").text.splitlines() if it.startswith(begins)]
+    return {label: float(value) for label, _, value in (it.partition("} ") for it in lines)}
+
+
 def test_in_a_storm_of_failures_retries_add_a_tenth(rig: Rig, client: httpx.Client) -> None:
     rig.chat_endpoint(fallback=[])
     rig.blue.answer = refuse(500, "out of memory")
@@ -64,6 +70,11 @@ def test_in_a_storm_of_failures_retries_add_a_tenth(rig: Rig, client: httpx.Clie
     assert {ask(client).status_code for _ in range(count)} == {502}
     calls = len([path for path in rig.blue.paths if path == "/v1/chat/completions"])  # the rest are the router's checks
     assert count < calls <= count + RESERVE + SHARE * count
+    retried = counted(client, 'switchyard_retries_total{deployment="blue",endpoint="chat",error_type="broken",outcome=')
+    # The check finds blue ill after some requests: until then it is asked again itself.
+    assert retried.keys() == {'"same"', '"withheld"'}
+    assert retried['"same"'] == calls - count
+    assert sum(retried.values()) == count
 
 
 def test_a_deployment_that_keeps_failing_is_left_alone(rig: Rig, client: httpx.Client) -> None:
@@ -76,6 +87,10 @@ def test_a_deployment_that_keeps_failing_is_left_alone(rig: Rig, client: httpx.C
     assert {answer.status_code for answer in answers} == {200}
     assert {answer.headers["azureml-model-deployment"] for answer in answers} == {"green"}
     assert len(rig.blue.requests) == calls == FAULTS_IN_A_ROW + 1, "the last one is the router's own check"
+    retried = counted(client, 'switchyard_retries_total{deployment="blue",endpoint="chat",error_type="broken",outcome=')
+    assert retried == {'"other"': FAULTS_IN_A_ROW}
+    fell_back = counted(client, 'switchyard_fallbacks_total{deployment="blue",endpoint="chat",fallback=')
+    assert fell_back == {'"green"': len(answers)}, "also those that blue was not asked for any more"
 
 
 def test_an_open_breaker_is_visible(rig: Rig, client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:

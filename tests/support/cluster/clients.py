@@ -75,7 +75,7 @@ class Client:
     def __init__(self, endpoints: Endpoints, key: str) -> None:
         self._endpoints, self._key = endpoints, key
 
-    def ask(self, ask: Ask = Ask()) -> Outcome:  # noqa: B008: it is frozen
+    def ask(self, ask: Ask = Ask()) -> Outcome:
         """One request."""
         [outcome] = self.ask_all([ask])
         return outcome

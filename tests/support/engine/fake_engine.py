@@ -159,6 +159,7 @@ class FakeEngine:
                 Route("/ping", self._health, methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/tokenize", self._call, methods=["POST"]),
+                Route("/score", self._call, methods=["POST"]),
                 Route("/v1/{path:path}", self._call, methods=["POST"]),
                 Route(MODEL_PATH, self._model),
                 Route("/switchyard/completions", self._call, methods=["POST"]),

@@ -1,5 +1,6 @@
 """What manifests must keep for streams, secrets and strangers. Each policy yields its problems."""
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -116,16 +117,18 @@ def scales_from_zero(manifests: list[Manifest]) -> Iterator[str]:
 
 
 def head_without_work(manifests: list[Manifest]) -> Iterator[str]:
-    """The head schedules, and nothing else; not on a node that may vanish, and not in the clients' Service."""
+    """The head schedules, and nothing else; not in the clients' Service, nor, like Redis, on a node that may vanish."""
     spec = ray_service(manifests)["spec"]
     head = spec["rayClusterConfig"]["headGroupSpec"]
     if head["rayStartParams"].get("num-cpus") != "0":
         yield "head: replicas may land on it"
     if not spec.get("excludeHeadPodFromServeSvc"):
         yield "head: takes clients' requests"
-    terms = head["template"]["spec"].get("affinity", {}).get("nodeAffinity", {})
-    if "requiredDuringSchedulingIgnoredDuringExecution" not in terms:
-        yield "head: may be on a spot node"
+    for pod in pods(manifests):
+        terms = pod.spec.get("affinity", {}).get("nodeAffinity", {})
+        permanent = "requiredDuringSchedulingIgnoredDuringExecution" in terms
+        if not permanent and (pod.where == "head" or pod.where.startswith("StatefulSet")):
+            yield f"{pod.where}: may be on a spot node"
 
 
 def survives_its_head(manifests: list[Manifest]) -> Iterator[str]:
@@ -188,6 +191,16 @@ def resolved_references(manifests: list[Manifest]) -> Iterator[str]:
                     yield f"{pod.where}: no {kind} {name}"
 
 
+def expanded_variables(manifests: list[Manifest]) -> Iterator[str]:
+    """A value's $(NAME) is expanded only if NAME stands before it."""
+    for pod in pods(manifests):
+        seen: set[str] = set()
+        for variable in pod.main.get("env", []):
+            for name in set(re.findall(r"\$\((\w+)\)", variable.get("value", ""))) - seen:
+                yield f"{pod.where}: {variable['name']} stands before {name}"
+            seen.add(variable["name"])
+
+
 def ports_to_scrape(manifests: list[Manifest]) -> Iterator[str]:
     """Every port that a PodMonitor names is one of every pod's."""
     for monitor in (it for it in manifests if it["kind"] == "PodMonitor"):
@@ -221,7 +234,7 @@ def weights_for_all(manifests: list[Manifest]) -> Iterator[str]:
             yield f"{pod.where}: weights where no engine is, or the other way round"
         elif mount is not None and not mount.get("readOnly"):
             yield f"{pod.where}: may write the weights"
-    script = next(it for it in manifests if it["kind"] == "ConfigMap")["data"]["fetch.sh"]
+    script = next(it["data"]["fetch.sh"] for it in manifests if "fetch.sh" in it.get("data", {}))
     if MODELS not in script:
         yield "nothing fetches weights"
     job = next(pod for pod in pods(manifests) if pod.where.startswith("Job"))
@@ -268,6 +281,7 @@ POLICIES: tuple[Policy, ...] = (
     honest_probes,
     budgets_that_let_go,
     resolved_references,
+    expanded_variables,
     ports_to_scrape,
     open_ways_in,
     weights_for_all,

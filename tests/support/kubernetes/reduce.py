@@ -1,6 +1,6 @@
 """A CustomResourceDefinition's schema, reduced to what a check needs: names, types, enums, what is required.
 
-    python -m tests.support.kubernetes.reduce CRD.yaml > tests/support/kubernetes/schemas/KIND.json
+    python -m tests.support.kubernetes.reduce CRD.yaml [VERSION] > tests/support/kubernetes/schemas/KIND.json
 
 Objects are closed: the API server drops unknown fields without a word, so a check must be stricter than it is. Equal
 parts stand once, below `$defs`: a RayService has the whole PodSpec three times.
@@ -77,4 +77,5 @@ def _text(part: object) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(reduced(yaml.safe_load(Path(sys.argv[1]).read_text())), separators=(",", ":")) + "\n")
+    made = reduced(yaml.safe_load(Path(sys.argv[1]).read_text()), *sys.argv[2:])
+    sys.stdout.write(json.dumps(made, separators=(",", ":")) + "\n")

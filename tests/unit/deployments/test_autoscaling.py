@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.autoscaling import (
-    KV_FULL,
+    DRAIN_S,
     LATE_S,
     REMEMBERED_S,
     Learned,
@@ -20,13 +20,16 @@ from deployments.autoscaling import (
     load_of,
     needed,
     replicas_needed,
+    room_of_one,
 )
 
 TARGET = 12.0
 
 counts = st.integers(0, 300).map(float)
 shares = st.integers(0, 100).map(lambda it: it / 100)
-replica_loads = st.builds(ReplicaLoad, running=counts, waiting=counts, held=counts, kv=shares)
+replica_loads = st.builds(
+    ReplicaLoad, running=counts, waiting=counts, held=counts, kv=shares, service_s=st.integers(0, 200).map(float)
+)
 loads = st.builds(Load, st.lists(replica_loads, max_size=6), ongoing=counts, queued=counts)
 
 
@@ -63,12 +66,12 @@ def test_a_load_that_is_twice_as_large_needs_at_least_as_many(load: Load) -> Non
 def test_what_one_needs_is_enough(load: Load) -> None:
     """Each replica gets at most its capacity, and no replica less is enough."""
     room, count = capacity(load.replicas, TARGET), needed(load, TARGET)
-    at_engines = sum(it.running + it.waiting for it in load.replicas)
-    demand = max(at_engines, load.ongoing) + sum(it.held for it in load.replicas) + load.queued
-    cache = sum(it.kv for it in load.replicas)
+    running = sum(it.running for it in load.replicas)
+    waiting = max(sum(it.waiting for it in load.replicas), load.ongoing - running)
+    waiting += sum(it.held for it in load.replicas)
+    demand = running + waiting * room_of_one(load.replicas) + load.queued
     assert demand <= count * room + 0.001
-    assert cache <= count * KV_FULL + 0.001
-    assert count == 0 or demand > (count - 1) * room or cache > (count - 1) * KV_FULL
+    assert count == 0 or demand > (count - 1) * room
 
 
 @given(loads)
@@ -101,8 +104,28 @@ def test_long_prompts_need_more_replicas_than_their_number_says() -> None:
     assert needed(Load([ReplicaLoad(running=4, waiting=4, kv=1.0)]), TARGET) == 3
 
 
+def test_a_cache_that_is_nearly_full_needs_room_before_requests_wait() -> None:
+    assert needed(Load([ReplicaLoad(running=4, kv=0.85)]), TARGET) == 1
+    assert needed(Load([ReplicaLoad(running=4, kv=0.95)]), TARGET) == 2
+
+
+def test_one_request_needs_one_replica_however_long_it_is() -> None:
+    assert needed(Load([ReplicaLoad(running=1, kv=0.99)]), TARGET) == 1
+
+
 def test_requests_that_the_engine_has_not_seen_yet_count() -> None:
     assert needed(Load([ReplicaLoad()], ongoing=30), TARGET) == 3
+
+
+def test_what_waits_for_short_requests_is_worked_off_before_a_replica_would_start() -> None:
+    """The same slots serve one after the other: 120 that wait for requests of 6 s need room for 12."""
+    assert needed(Load([ReplicaLoad(running=12, waiting=120, service_s=6.0)]), TARGET) == 2
+    assert needed(Load([ReplicaLoad(running=12, waiting=120, service_s=60.0)]), TARGET) == 11
+    assert needed(Load([ReplicaLoad(running=12, waiting=120, service_s=600.0)]), TARGET) == 11
+
+
+def test_what_waits_without_a_replica_counts_in_full() -> None:
+    assert needed(Load([ReplicaLoad(running=12, service_s=6.0)], queued=120), TARGET) == 11
 
 
 def test_a_replica_that_was_late_below_the_target_is_full_there() -> None:
@@ -138,16 +161,43 @@ def test_what_was_learned_is_forgotten() -> None:
     assert learn(known, [ReplicaLoad(running=9, queue_s=LATE_S + 1)], TARGET, now=99.0) == Learned(6, 99 + REMEMBERED_S)
 
 
+SLOTS, SERVICE_S = 16, 6.0
+
+
+def at_constant_load(requests: int, kv_each: float, replicas: int) -> Load:
+    """What `replicas` of them report while so many requests run or wait, each with so much of a cache."""
+    fits = min(SLOTS, int(1 / kv_each))
+    share, more = divmod(requests, replicas)
+    each = [share + (number < more) for number in range(replicas)]
+    loads = [
+        ReplicaLoad(min(it, fits), max(0, it - fits), kv=min(it, fits) * kv_each, service_s=SERVICE_S) for it in each
+    ]
+    return Load(loads, ongoing=requests)
+
+
+@given(st.integers(0, 500), st.integers(1, 50).map(lambda it: it / 100), st.integers(1, 40))
+def test_it_does_not_oscillate_at_constant_load(requests: int, kv_each: float, replicas: int) -> None:
+    seen = [replicas]
+    for _ in range(40):
+        seen.append(max(1, needed(at_constant_load(requests, kv_each, seen[-1]), TARGET)))
+    settled = seen[-1]
+    assert needed(at_constant_load(requests, kv_each, settled), TARGET) in (0, settled)
+    if replicas < settled:
+        assert seen == sorted(seen), "it only grows"
+    loads = at_constant_load(requests, kv_each, settled).replicas
+    running, waiting = sum(it.running for it in loads), sum(it.waiting for it in loads)
+    assert waiting * SERVICE_S <= DRAIN_S * running, "what waits is worked off in time"
+
+
 @dataclass
 class FakeContext:
     """What the controller gives a policy."""
 
     raw_metrics: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
-    aggregated_metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     total_running_requests: float = 0.0
     total_queued_requests: float = 0.0
     current_time: float | None = 1000.0
-    config: Any = field(default_factory=lambda: SimpleNamespace(target_ongoing_requests=TARGET))
+    config: Any = field(default_factory=lambda: SimpleNamespace(get_target_ongoing_requests=lambda: TARGET))
     policy_state: dict[str, Any] = field(default_factory=dict)
 
 
@@ -157,8 +207,12 @@ def series(*values: float) -> list[Any]:
 
 def test_the_load_is_the_latest_and_lateness_the_mean() -> None:
     ctx = FakeContext(
-        {"running": {"a": series(1, 2, 9), "b": []}, "waiting": {"a": series(3)}, "ongoing": {"a": series(99)}},
-        {"running": {"a": 4.0}, "queue_s": {"a": 2.5}},
+        {
+            "running": {"a": series(1, 2, 9), "b": []},
+            "waiting": {"a": series(3)},
+            "ongoing": {"a": series(99)},
+            "queue_s": {"a": series(1, 4)},
+        },
         total_running_requests=11,
         total_queued_requests=7,
     )
@@ -170,10 +224,11 @@ def test_without_metrics_serves_own_counts_decide() -> None:
 
 
 def test_the_policy_remembers_what_it_has_learned() -> None:
-    metrics = {"running": {"a": series(6)}, "waiting": {"a": series(6)}, "age_s": {"a": series(100.0)}}
-    ctx = FakeContext(metrics, {"queue_s": {"a": 3.0}})
+    metrics = {"running": {"a": series(6)}, "waiting": {"a": series(6)}, "queue_s": {"a": series(3.0)}}
+    ctx = FakeContext(metrics)
     count, state = replicas_needed(ctx)
     assert (count, state) == (2, {"learned": (6, 1000.0 + REMEMBERED_S)})
+    del metrics["queue_s"]
     assert replicas_needed(FakeContext(metrics, policy_state=state)) == (2, state)
 
 

@@ -17,8 +17,15 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from app.internal_api import NO_ROUTE_HEADER
-from deployments.haproxy import write_script
+from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
+from deployments.haproxy import (
+    CHECKS_OF_DOWN_PER_S,
+    CHECKS_PER_S,
+    RELOADS_PER_NODE_S,
+    SETTINGS,
+    cluster_settings,
+    write_script,
+)
 from tests.support.processes.servers import free_port, serve
 
 CONFIG = """global
@@ -146,6 +153,7 @@ def test_an_error_of_haproxy_is_in_openais_form_with_the_clients_id(tmp_path: Pa
         running.start(replica=free_port())
         status, headers, body = running.get("/v1/whole", {"x-request-id": "mine-1"})
         assert (status, headers["content-type"], headers["x-request-id"]) == (503, "application/json", "mine-1")
+        assert headers[NO_SERVER_HEADER] == "1"
         error = json.loads(body)["error"]
         assert error.keys() == {"message", "type", "param", "code"}
         assert (error["type"], error["code"]) == ("server_error", "service_unavailable")
@@ -249,3 +257,33 @@ def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path) -> None
         "acl this_machine src 127.0.0.0/8 ::1",
     ):
         assert written.count(line) == 1, line
+
+
+def test_small_clusters_have_rays_own_settings() -> None:
+    assert (
+        cluster_settings(1)
+        == cluster_settings(10)
+        == {
+            "RAY_SERVE_HAPROXY_HEALTH_CHECK_INTER": "5s",
+            "RAY_SERVE_HAPROXY_HEALTH_CHECK_FASTINTER": "250ms",
+            "RAY_SERVE_HAPROXY_HEALTH_CHECK_DOWNINTER": "250ms",
+            "RAY_SERVE_HAPROXY_BROADCAST_COALESCE_S": "0.1",
+        }
+    )
+
+
+@pytest.mark.parametrize("nodes", [1, 25, 26, 50, 51, 564, 5000])
+def test_checks_and_reloads_are_bounded_however_large_the_cluster_is(nodes: int) -> None:
+    settings = {name.removeprefix("RAY_SERVE_HAPROXY_"): value for name, value in cluster_settings(nodes).items()}
+    assert nodes / int(settings["HEALTH_CHECK_INTER"].removesuffix("s")) <= CHECKS_PER_S
+    for name in ("HEALTH_CHECK_FASTINTER", "HEALTH_CHECK_DOWNINTER"):
+        assert 1000 * nodes / int(settings[name].removesuffix("ms")) <= CHECKS_OF_DOWN_PER_S
+    assert float(settings["BROADCAST_COALESCE_S"]) >= nodes * RELOADS_PER_NODE_S
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_ray_still_reads_the_settings() -> None:
+    from ray.serve._private import constants
+
+    for name in {**SETTINGS, **cluster_settings(1)}:
+        assert hasattr(constants, name)

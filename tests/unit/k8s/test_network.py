@@ -10,9 +10,14 @@ from tests.support.kubernetes.overlays import OVERLAYS, planted, ray_pods, rende
 
 OTHER = {"app.kubernetes.io/name": "other"}
 PROMETHEUS = {"app.kubernetes.io/name": "prometheus"}
-OPERATOR = {"app.kubernetes.io/name": "kuberay-operator"}
+OPERATOR = {"app.kubernetes.io/component": "kuberay-operator"}
 RAY = {"app.kubernetes.io/name": "switchyard", "app.kubernetes.io/component": "router"}
 REDIS = {"app.kubernetes.io/name": "switchyard-redis"}
+
+
+def named(namespace: str) -> dict[str, str]:
+    """The labels of a namespace."""
+    return {"kubernetes.io/metadata.name": namespace}
 
 
 def reached(manifests: list[Manifest], pod: dict[str, str], peer: dict[str, str], **namespace: Any) -> set[int | str]:
@@ -29,10 +34,14 @@ def test_strangers_reach_the_routers_ingress_and_nothing_else(overlay: str) -> N
         assert reached(manifests, labels, OTHER) == expected
         assert reached(manifests, labels, OTHER, namespace=STRANGE) == expected
         assert reached(manifests, labels, RAY, namespace=STRANGE) == expected
-        assert reached(manifests, labels, OPERATOR, namespace=STRANGE) == ({8265} if where == "head" else {8000})
+        assert reached(manifests, labels, OPERATOR, namespace=named("kuberay")) == (
+            {8265} if where == "head" else {8000}
+        )
+        assert reached(manifests, labels, OPERATOR, namespace=STRANGE) == expected
         assert reached(manifests, labels, RAY) == {ALL, *expected}
         if overlay == "gpu":
-            assert reached(manifests, labels, PROMETHEUS, namespace=STRANGE) == {8080, 9101, *expected}
+            assert reached(manifests, labels, PROMETHEUS, namespace=named("monitoring")) == {8080, *expected}
+            assert reached(manifests, labels, PROMETHEUS, namespace=STRANGE) == expected
     assert reached(manifests, REDIS, RAY) == {6379}
     assert reached(manifests, REDIS, OTHER) == set()
     assert reached(manifests, REDIS, RAY, namespace=STRANGE) == set()

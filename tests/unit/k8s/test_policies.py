@@ -24,82 +24,87 @@ def variable(service: Manifest, name: str) -> Any:
     return next(it for it in worker(service)["env"] if it["name"] == name)
 
 
-@pytest.mark.parametrize(
-    ("policy", "change", "said"),
-    [
-        (
-            policies.restricted_containers,
-            lambda it: head(it).update(automountServiceAccountToken=True),
-            "has a token",
-        ),
-        (
-            policies.restricted_containers,
-            lambda it: without(worker(it), "securityContext"),
-            "not restricted",
-        ),
-        (
-            policies.restricted_containers,
-            lambda it: head(it)["securityContext"].update(runAsUser=0),
-            "runs as root",
-        ),
-        (
-            policies.restricted_containers,
-            lambda it: without(cluster(it)["autoscalerOptions"], "securityContext"),
-            "autoscaler",
-        ),
-        (policies.named_images, lambda it: worker(it).update(image="switchyard"), "the image switchyard has no tag"),
-        (policies.sized_containers, lambda it: without(worker(it)["resources"], "limits"), "no memory limit"),
-        (
-            policies.sized_containers,
-            lambda it: head(it)["containers"][0]["resources"]["requests"].update(cpu="1"),
-            "last",
-        ),
-        (policies.drains, lambda it: variable(it, environment.DRAIN).update(value="30"), "is 30, not 3600"),
-        (policies.drains, lambda it: head(it).update(terminationGracePeriodSeconds=600), "before it has drained"),
-        (policies.drains, lambda it: worker(it).update(lifecycle={"preStop": {}}), "preStop"),
-        (policies.drains, lambda it: without(it["spec"], "rayClusterDeletionDelaySeconds"), "before its streams"),
-        (policies.same_environment, lambda it: without(variable(it, "RAY_SERVE_ENABLE_HA_PROXY"), "value"), "is None"),
-        (
-            policies.same_environment,
-            lambda it: variable(it, "SWITCHYARD_INTERNAL_KEY").update(value="key"),
-            "key",
-        ),
-        (policies.writable_directories, lambda it: worker(it)["volumeMounts"].clear(), "/tmp cannot be written"),
-        (policies.scales_from_zero, lambda it: without(group(it, "gpu-l4"), "resources"), "from zero"),
-        (policies.scales_from_zero, lambda it: cluster(it).update(enableInTreeAutoscaling=False), "no autoscaler"),
-        (policies.head_without_work, lambda it: without(it["spec"], "excludeHeadPodFromServeSvc"), "takes clients'"),
-        (policies.head_without_work, lambda it: without(head(it), "affinity"), "spot"),
-        (policies.survives_its_head, lambda it: without(cluster(it), "authOptions"), "runs code"),
-        (policies.survives_its_head, lambda it: without(cluster(it), "gcsFaultToleranceOptions"), "no Service"),
-        (
-            policies.honest_probes,
-            lambda it: worker(it)["readinessProbe"]["httpGet"].update(path="/ready"),
-            "/ready",
-        ),
-        (policies.budgets_that_let_go, lambda it: group(it, "cpu").update(minReplicas=1), "blocks every drain"),
-        (
-            policies.resolved_references,
-            lambda it: variable(it, "SWITCHYARD_INTERNAL_KEY")["valueFrom"]["secretKeyRef"].update(name="other"),
-            "no Secret other",
-        ),
-        (
-            policies.resolved_references,
-            lambda it: group(it, "cpu")["template"]["spec"]["volumes"].pop(0),
-            "no volume",
-        ),
-        (policies.ports_to_scrape, lambda it: worker(it)["ports"].pop(), "no port haproxy-metrics"),
-        (
-            policies.weights_for_all,
-            lambda it: worker(it)["volumeMounts"][0].update(mountPath="/models"),
-            "no engine",
-        ),
-        (policies.tolerated_gpus, lambda it: without(group(it, "gpu-l4")["template"]["spec"], "tolerations"), "taint"),
-    ],
-)
+PLANTED: list[tuple[policies.Policy, Change, str]] = [
+    (
+        policies.restricted_containers,
+        lambda it: head(it).update(automountServiceAccountToken=True),
+        "has a token",
+    ),
+    (
+        policies.restricted_containers,
+        lambda it: without(worker(it), "securityContext"),
+        "not restricted",
+    ),
+    (
+        policies.restricted_containers,
+        lambda it: head(it)["securityContext"].update(runAsUser=0),
+        "runs as root",
+    ),
+    (
+        policies.restricted_containers,
+        lambda it: without(cluster(it)["autoscalerOptions"], "securityContext"),
+        "autoscaler",
+    ),
+    (policies.named_images, lambda it: worker(it).update(image="switchyard"), "the image switchyard has no tag"),
+    (policies.sized_containers, lambda it: without(worker(it)["resources"], "limits"), "no memory limit"),
+    (
+        policies.sized_containers,
+        lambda it: head(it)["containers"][0]["resources"]["requests"].update(cpu="1"),
+        "last",
+    ),
+    (policies.drains, lambda it: variable(it, environment.DRAIN).update(value="30"), "is 30, not 3600"),
+    (policies.drains, lambda it: head(it).update(terminationGracePeriodSeconds=600), "before it has drained"),
+    (policies.drains, lambda it: worker(it).update(lifecycle={"preStop": {}}), "preStop"),
+    (policies.drains, lambda it: without(it["spec"], "rayClusterDeletionDelaySeconds"), "before its streams"),
+    (policies.same_environment, lambda it: without(variable(it, "RAY_SERVE_ENABLE_HA_PROXY"), "value"), "is None"),
+    (
+        policies.same_environment,
+        lambda it: variable(it, "SWITCHYARD_INTERNAL_KEY").update(value="key"),
+        "key",
+    ),
+    (policies.writable_directories, lambda it: worker(it)["volumeMounts"].clear(), "/tmp cannot be written"),
+    (policies.scales_from_zero, lambda it: without(group(it, "gpu-l4"), "resources"), "from zero"),
+    (policies.scales_from_zero, lambda it: cluster(it).update(enableInTreeAutoscaling=False), "no autoscaler"),
+    (policies.head_without_work, lambda it: without(it["spec"], "excludeHeadPodFromServeSvc"), "takes clients'"),
+    (policies.head_without_work, lambda it: without(head(it), "affinity"), "spot"),
+    (policies.survives_its_head, lambda it: without(cluster(it), "authOptions"), "runs code"),
+    (policies.survives_its_head, lambda it: without(cluster(it), "gcsFaultToleranceOptions"), "no Service"),
+    (
+        policies.honest_probes,
+        lambda it: worker(it)["readinessProbe"]["httpGet"].update(path="/ready"),
+        "/ready",
+    ),
+    (policies.budgets_that_let_go, lambda it: group(it, "cpu").update(minReplicas=1), "blocks every drain"),
+    (
+        policies.resolved_references,
+        lambda it: variable(it, "SWITCHYARD_INTERNAL_KEY")["valueFrom"]["secretKeyRef"].update(name="other"),
+        "no Secret other",
+    ),
+    (
+        policies.resolved_references,
+        lambda it: group(it, "cpu")["template"]["spec"]["volumes"].pop(0),
+        "no volume",
+    ),
+    (policies.ports_to_scrape, lambda it: worker(it)["ports"].pop(), "no port metrics"),
+    (
+        policies.weights_for_all,
+        lambda it: worker(it)["volumeMounts"][0].update(mountPath="/models"),
+        "no engine",
+    ),
+    (policies.tolerated_gpus, lambda it: without(group(it, "gpu-l4")["template"]["spec"], "tolerations"), "taint"),
+    (policies.expanded_variables, lambda it: worker(it)["env"].reverse(), "REDIS_URL stands before"),
+]
+
+
+@pytest.mark.parametrize(("policy", "change", "said"), PLANTED)
 def test_a_policy_that_is_broken_is_found(policy: policies.Policy, change: Change, said: str) -> None:
     found = list(policy(planted("gpu", "RayService", change)))
     assert found
     assert said in found[0]
+
+
+def test_every_policy_has_been_seen_to_find_something() -> None:
+    assert {policy for policy, _, _ in PLANTED} | {policies.open_ways_in} == set(policies.POLICIES)
 
 
 @pytest.mark.parametrize(

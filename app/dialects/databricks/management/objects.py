@@ -127,7 +127,7 @@ def _common(name: str, endpoint: Endpoint, view: View) -> dict[str, Any]:
             "config_update": _UPDATES[view.delivery],
         },
         # Databricks' endpoints have one task each: the most general one.
-        "task": next(task_name for task, (task_name, _) in TASKS.items() if task in endpoint.tasks),
+        "task": next((task_name for task, (task_name, _) in TASKS.items() if task in endpoint.tasks), None),
         "tags": [],
         "route_optimized": False,
     }

@@ -44,8 +44,9 @@ _ANSWERS: Mapping[Task, Schema] = {
 def openapi(name: str, endpoint: Endpoint, url: str) -> dict[str, Any]:
     """The document for the endpoint's route at the server `url`, with one schema per task."""
     schemas = Schemas()
-    requests = content(schemas.references(Databricks.name, [BODIES[task] for task in endpoint.tasks]))
-    answers = content([_ANSWERS[task] for task in endpoint.tasks])
+    tasks = [task for task in endpoint.tasks if task in BODIES]  # reranking has no task there
+    requests = content(schemas.references(Databricks.name, [BODIES[task] for task in tasks]))
+    answers = content([_ANSWERS[task] for task in tasks])
     invocation = {
         "requestBody": {"required": True, "content": requests},
         "responses": {"200": {"description": "The whole answer", "content": answers}},
@@ -54,6 +55,6 @@ def openapi(name: str, endpoint: Endpoint, url: str) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": name, "version": "1"},
         "servers": [{"url": f"{url.rstrip('/')}/serving-endpoints/{name}"}],
-        "paths": {"/invocations": {"post": invocation}},
+        "paths": {"/invocations": {"post": invocation}} if tasks else {},
         "components": {"schemas": schemas.components},
     }

@@ -77,7 +77,7 @@ class Comparing:
         units = look.units if look else self._units(collected)
         if min(units) < MIN_UNITS:
             few = min(zip(units, self.names, strict=True))
-            reason = f"{few[0]} units on {few[1]} so far, {MIN_UNITS} are needed"
+            reason = f"{few[0]} unit{'' if few[0] == 1 else 's'} on {few[1]} so far, {MIN_UNITS} are needed"
             return Known(verdict="invalid", reason=reason, look=look, units=units)
         if self.measure.kind == "proportion" and (rare := self._few_events(collected)):
             return self._exact(rare, sets, units)

@@ -175,6 +175,16 @@ def test_embeddings_have_no_metric_of_streams() -> None:
     assert problem.startswith("experiments.first.primary.0: 'ttft' has values for streams only, and embeddings are nev")
 
 
+def test_reranking_has_no_metric_of_streams_and_needs_no_sticky_key() -> None:
+    reranking = changed("endpoints.embed.tasks", ["rerank"])
+    for name in ("mini", "maxi"):
+        reranking = changed(f"deployments.{name}.tasks", ["rerank"], reranking)
+    streams = {**EMBEDDINGS, "primary": FOUR_LINES["primary"]}
+    (problem,) = problems(with_experiments(reranking, first=streams))
+    assert "'ttft' has values for streams only, and scores are never streamed" in problem
+    assert warnings(parse(with_experiments(reranking, first=EMBEDDINGS))) == []
+
+
 def test_cost_in_mode_aa_needs_the_price_of_control_alone() -> None:
     cost = {
         **FOUR_LINES,

@@ -159,6 +159,14 @@ def test_problems_in_a_serve_file_have_their_whole_path(tmp_path: Path) -> None:
     assert problem.startswith("applications[0].deployments[0].user_config.endpoints.chat: traffic sums to 1")
 
 
+def test_a_merged_mapping_counts_and_its_keys_may_be_replaced(tmp_path: Path) -> None:
+    text = "endpoints:\n  a: &a {tasks: [chat], traffic: {m: 100}}\n  b: {<<: *a, tasks: [completions]}\n"
+    config = load(write(tmp_path / "serve.yaml", text + "deployments: {m: {app: m, model: m}}\n"))
+    assert [list(it.tasks) for it in config.endpoints.values()] == [["chat"], ["completions"]]
+    with pytest.raises(ConfigError, match="duplicate key 'tasks'"):
+        load(write(tmp_path / "serve.yaml", text.replace("<<: *a", "<<: *a, tasks: [chat]")))
+
+
 def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
     assert "No such file" in check_file(tmp_path / "gone.yaml")[0]
 

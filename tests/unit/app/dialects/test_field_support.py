@@ -69,6 +69,8 @@ REQUIRED: Mapping[str, Mapping[str, dict[str, Any]]] = {
         "chat": {"messages": MESSAGES},
         "completions": {"prompt": "hi"},
         "embeddings": {"input": "hi"},
+        "rerank": {"query": "hi", "documents": ["hi"]},
+        "score": {"queries": "hi", "documents": ["hi"]},
         "responses": {"input": "hi"},
         "tokenize": {"prompt": "hi"},
     },
@@ -132,7 +134,7 @@ COMPANIONS: Mapping[tuple[str, str], dict[str, Any]] = {
     ("chat", "top_logprobs"): {"logprobs": True},
 }
 
-TASKS = ["chat", "completions", "embeddings", "responses"]
+TASKS = ["chat", "completions", "embeddings", "rerank", "responses"]
 EVERY_TASK = parse_config(
     {
         "endpoints": {"chat": {"tasks": TASKS, "traffic": {"blue": 100}}},

@@ -66,6 +66,12 @@ def test_a_field_that_only_the_sentence_names_is_found(message: str, field: str 
     assert field_named_in(message, body) == field
 
 
+def test_a_document_that_is_too_long_or_no_text_is_a_reranks() -> None:
+    body = {"model": "m", "query": "a", "documents": ["b"]}
+    assert field_named_in("This model's maximum context length is 10 tokens", body) == "documents"
+    assert field_named_in("MultiModalParam is not supported for BertModel", body) == "documents"
+
+
 def test_pydantics_report_becomes_one_sentence() -> None:
     report = (
         "2 validation errors for Part\na.text\n  Field required [type=missing, input_value={}]\n    For further ..."

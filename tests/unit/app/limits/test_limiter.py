@@ -23,6 +23,10 @@ class Watch:
 
     def __init__(self) -> None:
         self.told: list[str] = []
+        self.shares: list[tuple[str, str, float]] = []
+
+    def limit_used(self, endpoint: str, limit: str, share: float) -> None:
+        self.shares.append((endpoint, limit, share))
 
     def limited(self, endpoint: str, limit: str) -> None:
         self.told.append(f"{endpoint} {limit}")
@@ -320,3 +324,24 @@ async def test_a_rejection_names_the_limit_even_if_the_store_fails_meanwhile() -
     error = await waiting
     assert error.message == "Limit reached for 'team' on 'chat': 1 requests per minute"
     assert error.retry_after == 1
+
+
+async def test_how_much_of_a_limit_is_used_is_reported_with_each_request() -> None:
+    desk = Desk(requests_per_minute=4, tokens_per_minute=1000)
+    async with desk.running():
+        pass
+    async with desk.running():
+        pass
+    assert sorted(desk.watch.shares) == [
+        ("chat", "requests", 0.25),
+        ("chat", "requests", 0.5),
+        ("chat", "tokens", 0.1),
+        ("chat", "tokens", 0.2),
+    ]
+
+
+async def test_without_limits_nothing_is_reported() -> None:
+    desk = Desk()
+    async with desk.running():
+        pass
+    assert desk.watch.shares == []

@@ -21,6 +21,7 @@ def test_the_page_loads_only_files_of_this_server(client: TestClient) -> None:
     assert addresses == [
         "data:,",
         "/docs/swagger-ui.css",
+        "/docs/readable.css",
         "/docs/swagger-ui-bundle.js",
         "/docs/start.js",
         "/openapi.json",

@@ -48,6 +48,14 @@ def test_quantiles_rise_with_the_share_and_stay_within_the_bounds(counts: list[f
         assert 0 <= low <= high <= 4.0
 
 
+def test_what_is_counted_without_a_deployment_is_none() -> None:
+    telemetry = Telemetry()
+    telemetry.limited("chat", "requests")
+    telemetry.limit_used("chat", "requests", 0.5)
+    telemetry.routing.waited("chat", 0.1)
+    assert read(telemetry) == {}
+
+
 def test_a_reading_sums_dialects_and_statuses_by_endpoint_and_deployment() -> None:
     telemetry = Telemetry()
     count(telemetry, usage=Usage(9, 3))

@@ -3,7 +3,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from deployments.engine.load import QUEUE_TIME, LoadReport, held_by_serve
+from deployments.engine.load import QUEUE_TIME, SERVICE_TIME, LoadReport, held_by_serve
 
 
 def ticking(*times: float) -> Iterator[float]:
@@ -34,6 +34,19 @@ def test_the_time_in_the_queue_is_of_requests_that_began_since_the_last_call() -
     assert report.read()["queue_s"] == 0.0
     times.labels("0").observe(8.0)
     assert report.read()["queue_s"] == 8.0
+
+
+def test_the_time_that_requests_run_is_remembered() -> None:
+    registry = CollectorRegistry()
+    times = Histogram(SERVICE_TIME, "", ("engine",), registry=registry)
+    times.labels("0")
+    report = LoadReport(lambda: 0, registry)
+    assert report.read()["service_s"] == 0.0
+    times.labels("0").observe(4.0)
+    times.labels("0").observe(8.0)
+    assert [report.read()["service_s"], report.read()["service_s"]] == [6.0, 6.0]
+    times.labels("0").observe(1.0)
+    assert report.read()["service_s"] == 1.0
 
 
 def test_outside_of_a_replica_serve_holds_nothing() -> None:

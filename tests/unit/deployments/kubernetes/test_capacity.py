@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from deployments.haproxy import cluster_settings
 from deployments.kubernetes.capacity import pods, problems
 from deployments.kubernetes.demands import Demand
 from deployments.kubernetes.groups import Group, groups, quantity
@@ -111,6 +112,7 @@ def test_a_deployment_that_may_take_a_gpus_place_is_found() -> None:
     ("served", "said"),
     [
         (SERVED.replace("llama: 100", "llama: 99"), "serveConfigV2: applications[0].deployments[0].user_config."),
+        (SERVED.replace("0.0.0.0", "127.0.0.1"), "listens on 127.0.0.1, which nobody outside the pod reaches"),
         ("a: [", "serveConfigV2: not YAML"),
         ("", "serveConfigV2: (top level): expected a mapping"),
     ],
@@ -118,6 +120,22 @@ def test_a_deployment_that_may_take_a_gpus_place_is_found() -> None:
 def test_an_invalid_configuration_is_a_problem(served: str, said: str) -> None:
     (problem,) = problems(service(served=served))
     assert said in problem
+
+
+def test_a_large_cluster_needs_settings_of_its_own() -> None:
+    found = problems(service(lambda it: gpu(it).update(maxReplicas=60)))
+    fix = "add what `python -m deployments.haproxy --nodes 63` prints to the environment"
+    assert [problem.partition(":")[0] for problem in found] == ["group head", "group cpu", "group gpu-l4"]
+    assert all(problem.endswith(fix) for problem in found)
+
+    def settle(cluster: Any) -> None:
+        gpu(cluster)["maxReplicas"] = 60
+        cluster["headGroupSpec"]["template"] = {"spec": {"containers": [{}]}}
+        for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+            settings = cluster_settings(63)
+            group["template"]["spec"]["containers"][0]["env"] = [{"name": it, "value": settings[it]} for it in settings]
+
+    assert problems(service(settle)) == []
 
 
 def test_several_kinds_share_pods() -> None:

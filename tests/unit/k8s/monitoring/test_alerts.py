@@ -52,12 +52,9 @@ def streams(late: int, of: int) -> Values:
     }
 
 
-def replicas(wanted: int, healthy: int) -> Values:
-    """Of one model; Ray has a series for each healthy replica."""
-    of = 'application="llama-70b", deployment="Engine"'
-    return {f"ray_serve_autoscaling_target_replicas{{{of}}}": f"{wanted}x60"} | {
-        f'ray_serve_deployment_replica_healthy{{{of}, replica="r{number}"}}': "1x60" for number in range(healthy)
-    }
+def replicas(state: str) -> Values:
+    """Two of one model."""
+    return {f'switchyard_replicas{{application="llama-70b", state="{state}"}}': "0x5 2x90"}
 
 
 CASES: dict[str, Case] = {
@@ -93,12 +90,12 @@ CASES: dict[str, Case] = {
         {"application": "router"},
     ),
     "SwitchyardControllerAway": Case(
-        {f'switchyard_experiments_controller_up{{application="router", replica="{it}"}}': "0x60" for it in "ab"},
+        {"switchyard_experiments_controller_up": "1x5 0x60"},
         {
-            'switchyard_experiments_controller_up{application="router", replica="a"}': "0x60",
-            'switchyard_experiments_controller_up{application="router", replica="b"}': "1x60",
+            'switchyard_experiments_controller_up{replica="a"}': "0x60",
+            'switchyard_experiments_controller_up{replica="b"}': "1x60",
         },
-        {"application": "router"},
+        {},
     ),
     "SwitchyardExposuresLost": Case(
         {'switchyard_ledger_rows_lost_total{endpoint="chat", deployment="blue"}': "0x10 30x60"},
@@ -115,8 +112,17 @@ CASES: dict[str, Case] = {
         {'switchyard_stops{endpoint="chat", deployment="green", replica="a"}': "1x5 0x60"},
         {"endpoint": "chat", "deployment": "green"},
     ),
-    "SwitchyardReplicasPending": Case(
-        replicas(2, 1), replicas(2, 2), {"application": "llama-70b", "deployment": "Engine"}, "30m"
+    "SwitchyardReplicasPending": Case(replicas("STARTING"), replicas("RUNNING"), {"application": "llama-70b"}, "30m"),
+    "SwitchyardDrainTooLong": Case(
+        {'switchyard_draining{application="llama-70b", node="10.0.0.3", replica="x"}': "0x5 1x90"},
+        {'switchyard_draining{application="llama-70b", node="10.0.0.3", replica="x"}': "0x5 1x40 0x50"},
+        {"application": "llama-70b", "node": "10.0.0.3", "replica": "x"},
+        "60m",
+    ),
+    "SwitchyardQueueFull": Case(
+        {'switchyard_admission_refused_total{endpoint="chat", cause="full", replica="a"}': "0+3x60"},
+        {'switchyard_admission_waiting{endpoint="chat", replica="a"}': "30x60"},
+        {"endpoint": "chat"},
     ),
 }
 

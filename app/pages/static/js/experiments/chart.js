@@ -2,6 +2,7 @@
 
 import { h } from "../dom.js";
 import { moment, ticks } from "../format.js";
+import { plotter } from "./plotter.js";
 import { amount, effectInWords } from "./words.js";
 
 const HEIGHT = 260;
@@ -12,6 +13,7 @@ export function chart() {
   const words = h("p", { class: "hint small" });
   const readout = h("p", { class: "hint small readout", "aria-hidden": "true" });
   const element = h("figure", { class: "chart", opaque: true }, place, h("figcaption", {}, readout, words));
+  let Plot = null, ended = false;
   let plot = null, shown = null, marks = [], minimal = 0, most = 0.1;
 
   const color = (name) => getComputedStyle(element).getPropertyValue(name).trim();
@@ -19,7 +21,14 @@ export function chart() {
   const resize = new ResizeObserver(() => plot && plot.width !== width() && plot.setSize({ width: width(), height: HEIGHT }));
   resize.observe(place);
   const schemes = ["(prefers-color-scheme: dark)", "(forced-colors: active)"].map((it) => matchMedia(it));
-  const repaint = () => shown && build(...shown);
+  const repaint = () => shown && Plot && build(...shown);
+  plotter().then(
+    (found) => {
+      Plot = found;
+      if (!ended) repaint();
+    },
+    (error) => (readout.textContent = error.message), // the words below say the same as the chart
+  );
   for (const it of schemes) it.addEventListener("change", repaint);
 
   function underlay(u) {
@@ -55,7 +64,7 @@ export function chart() {
     marks = plans;
     const axis = { stroke: color("--text-2"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line") }, font: "12px system-ui, sans-serif" };
     const bound = { width: 1, stroke: color("--accent"), points: { show: false } };
-    plot = new uPlot(
+    plot = new Plot(
       {
         width: width(),
         height: HEIGHT,
@@ -84,6 +93,7 @@ export function chart() {
       if (usable.length === 0 || (isOld && plot)) return;
       const again = isSame && plot !== null;
       shown = [comparison, usable, plans];
+      if (Plot === null) return;
       if (!again) build(...shown);
       else {
         marks = plans;
@@ -92,6 +102,7 @@ export function chart() {
       }
     },
     end() {
+      ended = true;
       resize.disconnect();
       for (const it of schemes) it.removeEventListener("change", repaint);
       plot?.destroy();

@@ -1,19 +1,21 @@
 // How a metric is distributed over each arm's requests: cumulative curves on a logarithmic axis, with p50 and p95 marked.
 
 import { h, svg } from "../dom.js";
-import { number, seconds, whole } from "../format.js";
+import { count, number, seconds, whole } from "../format.js";
 import { METRICS } from "./words.js";
 
 const WIDTH = 360, HEIGHT = 180, LEFT = 44, RIGHT = 8, TOP = 8, BOTTOM = 26;
 const MARKED = [0.5, 0.95];
+const FEWEST = 20; // requests: below, a p95 is the largest of a few
 const LEVELS = [0, 0.5, 0.95];
 const IN_SECONDS = new Set(["ttft", "itl", "itl_max", "duration"]);
 
 /** `arms`: the report's, in the order of their colours. */
 export function distribution({ metric, shares, arms: given }, arms) {
-  const curves = arms.map((name, index) => ({ index, ...given.find((it) => it.arm === name) })).filter((it) => it.values?.length);
+  const found = arms.map((arm, index) => ({ index, arm, requests: 0, values: [], ...given.find((it) => it.arm === arm) }));
+  const curves = found.filter((it) => it.requests >= FEWEST);
   const name = METRICS[metric] ?? metric;
-  return h("figure", { class: "distribution", key: metric }, h("h3", {}, name), curves.length ? plot(shares, curves, metric) : null, h("figcaption", { class: "hint small" }, curves.length ? inWords(shares, curves, metric) : "No request has it yet."));
+  return h("figure", { class: "distribution", key: metric }, h("h3", {}, name), curves.length ? plot(shares, curves, metric) : null, h("figcaption", { class: "hint small" }, found.map((it) => h("span", { class: "line" }, inWords(shares, it, metric)))));
 }
 
 export function legend(arms) {
@@ -29,19 +31,19 @@ function at(shares, values, share) {
   return index < 0 ? null : values[index];
 }
 
-function inWords(shares, curves, metric) {
-  return curves.map(({ arm, requests, values }) => {
-    const [half, most] = MARKED.map((share) => inUnit(metric, at(shares, values, share)));
-    return h("span", { class: "line" }, `${arm}: half of ${whole(requests)} requests ${half} or less, 95 % ${most} or less.`);
-  });
+function inWords(shares, { arm, requests, values }, metric) {
+  if (requests === 0) return `${arm}: no request has it yet.`;
+  if (requests < FEWEST) return `${arm}: ${count(requests, "request", "requests")} so far, too few for a curve.`;
+  const [half, most] = MARKED.map((share) => inUnit(metric, at(shares, values, share)));
+  return `${arm}: half of ${whole(requests)} requests ${half} or less, 95 % ${most} or less.`;
 }
 
 function plot(shares, curves, metric) {
   const known = curves.flatMap((it) => it.values).filter((it) => it > 0);
   const low = Math.min(...known, Infinity), high = Math.max(...known, 0);
-  if (!known.length) return null;
+  if (!known.length) return null; // all of them are 0, which a logarithm has no place for
   const [from, to] = high / low > 1.2 ? [Math.log(low), Math.log(high)] : [Math.log(low / 1.5), Math.log(high * 1.5)];
-  const x = (value) => LEFT + ((Math.log(Math.max(value, low)) - from) / (to - from)) * (WIDTH - LEFT - RIGHT);
+  const x = (value) => LEFT + ((Math.log(Math.max(value, Math.exp(from))) - from) / (to - from)) * (WIDTH - LEFT - RIGHT);
   const y = (share) => TOP + (1 - share) * (HEIGHT - TOP - BOTTOM);
   const text = (words, px, py, anchor) => svg("text", { x: px, y: py, "text-anchor": anchor }, words);
   return svg(

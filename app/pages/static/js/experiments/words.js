@@ -26,7 +26,9 @@ export function decision(summary) {
   return mark(...(DECISIONS[summary.decision] ?? ["wait", "No evidence yet"]));
 }
 
-export function verdict(value) {
+/** `alarms`: whether there is any. Without one nothing is wrong with a verdict that does not count: it is too early. */
+export function verdict(value, alarms) {
+  if (value === "invalid" && !alarms) return mark("wait", "too few units yet");
   return mark(...(VERDICTS[value] ?? ["wait", value]));
 }
 

@@ -71,18 +71,18 @@ function row(it, span) {
     { key: it.experiment },
     cell("", [h("a", { href: `#/experiments/${encodeURIComponent(it.experiment)}` }, it.experiment), h("div", { class: "hint" }, `${it.endpoint}: ${list(it.treatments)} against ${it.control}`)], { header: true }),
     cell("Verdict", [h("div", {}, decision(it)), h("p", { class: "small hint" }, it.headline.replace(`${it.experiment} on ${it.endpoint}: `, ""))]),
-    cell("Effect", it.primary?.length ? it.primary.map((line) => effect(line, span, it.treatments.length > 1)) : or(null)),
+    cell("Effect", it.primary?.length ? it.primary.map((line) => effect(line, span, it)) : or(null)),
     cell("Units", units ? whole(units) : or(null), { number: true }),
     cell("Ramp", [h("div", {}, stateMark(it)), it.acting && it.mode === "ab" ? h("div", { class: "small hint" }, ramp(it.acting)) : null]),
     cell("Checks", checks(it)),
   );
 }
 
-function effect(line, span, several) {
+function effect(line, span, { treatments, alarms }) {
   return h(
     "div",
     { class: "effect-line" },
-    h("div", { class: "small" }, metricName(line.metric), several ? `, ${line.treatment}` : "", " ", verdict(line.verdict)),
+    h("div", { class: "small" }, metricName(line.metric), treatments.length > 1 ? `, ${line.treatment}` : "", " ", verdict(line.verdict, alarms > 0)),
     line.scale === "relative" ? interval(line, span) : h("p", { class: "small" }, effectInWords(line)),
   );
 }

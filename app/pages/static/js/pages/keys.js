@@ -1,6 +1,7 @@
 // Who am I, what may I use, how much of my limits is left; and for managers, who uses what.
 
 import { h, morph } from "../dom.js";
+import { cell, table } from "../parts.js";
 
 export const title = "Keys";
 
@@ -70,34 +71,22 @@ function limit({ kind, limit: most, used, remaining, resets_in_s }) {
 
 function everybody({ since, callers, view }) {
   const start = new Date(1000 * since).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
-  const heads = ["Endpoint", "Requests", "Failed", "Prompt tokens", "Answer tokens", "Last"];
+  const counted = ["Requests", "Failed", "Prompt tokens", "Answer tokens", "Last"];
+  const row = (it) => {
+    const values = [...[it.requests, it.failed, it.prompt_tokens, it.completion_tokens].map(number), new Date(1000 * it.last_at).toLocaleTimeString(undefined, { timeStyle: "short" })];
+    return h(
+      "tr",
+      { key: JSON.stringify([it.caller, it.endpoint]) },
+      cell("", it.caller ?? "all others together", { header: true }),
+      cell("Endpoint", it.endpoint),
+      values.map((value, index) => cell(counted[index], value, { number: true })),
+    );
+  };
   return [
     h("h2", {}, "What callers use"),
     h("p", { class: "hint" }, `Since ${start}, counted by ${view}.`),
     callers.length
-      ? h(
-          "div",
-          { class: "scroll", tabindex: 0, role: "region", "aria-label": "What callers use" },
-          h(
-            "table",
-            {},
-            h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Caller"), heads.map((it) => h("th", { scope: "col" }, it)))),
-            h(
-              "tbody",
-              {},
-              callers.map((it) =>
-                h(
-                  "tr",
-                  { key: JSON.stringify([it.caller, it.endpoint]) },
-                  h("th", { scope: "row" }, it.caller ?? "all others together"),
-                  h("td", { class: "text" }, it.endpoint),
-                  [it.requests, it.failed, it.prompt_tokens, it.completion_tokens].map((value) => h("td", {}, number(value))),
-                  h("td", {}, new Date(1000 * it.last_at).toLocaleTimeString(undefined, { timeStyle: "short" })),
-                ),
-              ),
-            ),
-          ),
-        )
+      ? table("What callers use", ["Caller", "Endpoint", ...counted.map((label) => ({ label, number: true }))], callers.map(row), { class: "stacked" })
       : h("p", { class: "empty" }, "Nobody has called yet."),
   ];
 }

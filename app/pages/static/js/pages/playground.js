@@ -15,8 +15,8 @@ let kept = {};
 
 export async function mount(root, context) {
   const { api, announce } = context;
-  const me = await api.get("/api/me");
   root.append(h("h1", {}, title), h("p", { class: "hint" }, "One prompt to every deployment of an endpoint. Requests name their deployment, so no experiment counts them."));
+  const me = await api.get("/api/me");
   const usable = me.endpoints.filter((it) => Form.tasksOf(it).length);
   const others = me.endpoints.filter((it) => !usable.includes(it));
   if (!me.endpoints.length) root.append(h("p", { class: "empty" }, "You may use no endpoint of this server."));

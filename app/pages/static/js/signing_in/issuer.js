@@ -51,7 +51,7 @@ export async function exchange(oidc, { fields, pending }) {
   if (oidc.scope.split(" ").includes("openid")) checkIdentity(answer.id_token, oidc, pending.nonce);
   const token = answer[oidc.token], claims = claimsOf(token);
   if (claims === null) throw new SignInError(`The issuer's ${oidc.token.replace("_", " ")} is not a JWT, so this server cannot check it. Its operator can change \`access.oidc.console\`.`);
-  return { token, lifetime_s: lifetime(answer, claims) };
+  return { token, lifetime_s: lifetime(oidc, answer, claims) };
 }
 
 async function redeemed(oidc, code, verifier) {
@@ -83,9 +83,11 @@ function checkIdentity(token, oidc, nonce) {
   if (claims.nonce !== nonce) throw new SignInError("The issuer's id token belongs to another sign-in. Please sign in again.");
 }
 
-function lifetime(answer, claims) {
-  if (typeof claims.exp === "number") return claims.exp - Date.now() / 1000;
-  return typeof answer.expires_in === "number" ? answer.expires_in : null;
+/** In seconds from now, null if nothing says it. By the issuer's clock alone: this machine's may be wrong. */
+function lifetime(oidc, answer, { exp, iat }) {
+  if (oidc.token === "access_token" && typeof answer.expires_in === "number") return answer.expires_in;
+  if (typeof exp !== "number") return null;
+  return exp - (typeof iat === "number" ? iat : Date.now() / 1000);
 }
 
 /** The claims of a JWT; null if it is none. */

@@ -357,12 +357,12 @@ CONFIG = parse_config(
     {
         "endpoints": {
             "chat": {"tasks": ["chat"], "traffic": {"a": 40, "b": 60}},
-            "embed": {"tasks": ["embeddings"], "traffic": {"e": 100}},
+            "embed": {"tasks": ["embeddings", "rerank"], "traffic": {"e": 100}},
         },
         "deployments": {
             "a": {"app": "a", "model": "small"},
             "b": {"app": "b", "model": "big"},
-            "e": {"app": "e", "model": "mini", "tasks": ["embeddings"]},
+            "e": {"app": "e", "model": "mini", "tasks": ["embeddings", "rerank"]},
         },
         "defaults": {"chat": "chat"},
     }

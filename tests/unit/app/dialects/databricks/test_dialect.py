@@ -20,14 +20,15 @@ CONFIG = parse_config(
         "endpoints": {
             "chat": {"tasks": ["chat", "completions", "responses"], "traffic": {"blue": 100}},
             "talk": {"tasks": ["chat"], "traffic": {"blue": 100}},
-            "embed": {"tasks": ["embeddings"], "traffic": {"mini": 100}},
+            "embed": {"tasks": ["rerank", "embeddings"], "traffic": {"mini": 100}},
+            "rank": {"tasks": ["rerank"], "traffic": {"mini": 100}},
         },
         "deployments": {
             "blue": {"url": "http://blue", "model": "m"},
             "mini": {
                 "url": "http://mini",
                 "model": "e",
-                "tasks": ["embeddings"],
+                "tasks": ["embeddings", "rerank"],
                 "instruction_template": "Instruct: {instruction}\nQuery: {input}",
             },
         },
@@ -391,6 +392,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("talk", REQUIRED["completions"], r"expects `messages` \(llm/v1/chat\); `prompt` is another task's"),
     ("talk", REQUIRED["embeddings"], "expects `messages`"),
     ("embed", REQUIRED["chat"], r"expects `input` \(llm/v1/embeddings\); `messages` is another task's"),
+    ("rank", {"query": "a", "documents": ["b"]}, "has no task of this API"),
     ("chat", {"temperature": 1}, "expects `messages` .* or `prompt` .* or `input` .*none of its task's fields"),
 ]
 

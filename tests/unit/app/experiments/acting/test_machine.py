@@ -79,7 +79,7 @@ BETTER = compared("better", not_worse=True)
         ("better", ready(primary=[compared("equivalent", not_worse=True)]), "green to be better"),
         ("better", ready(primary=[BETTER, compared("undecided")]), None),
         ("manual", ready(primary=[BETTER]), "a manager's `advance`"),
-        ("quiet", facts(units=9), "1 more units on green"),
+        ("quiet", facts(units=9), "1 more unit on green"),
         ("quiet", ready(settled=False), "not every router"),
         ("quiet", ready(is_temporary=True), "the present plan is temporary"),
         ("quiet", ready(can_move=False), "there is no control plane"),

@@ -27,6 +27,8 @@ OPERATIONS = {
     "/v1/completions": "completions",
     "/v1/responses": "responses",
     "/v1/embeddings": "embeddings",
+    "/v1/rerank": "rerank",
+    "/score": "score",
 }
 
 
@@ -52,7 +54,7 @@ def parsed(path: str, body: bytes) -> Call:
 
 recordings = st.builds(
     request,
-    st.sampled_from(["chat", "completions", "responses", "embeddings"]),
+    st.sampled_from(["chat", "completions", "responses", "embeddings", "rerank"]),
     stream=st.booleans(),
     turn=st.integers(0, 40),
     prompt_bytes=st.integers(0, 10_000),
@@ -73,7 +75,7 @@ def test_every_recording_without_text_becomes_a_valid_request(recorded: Recorded
     body = json.dumps(it.body).encode()
     call = parsed(it.path, body)
     assert (call.task, call.model) == (recorded.task, "chat")
-    assert call.translation.stream == (recorded.stream and recorded.task != "embeddings")
+    assert call.translation.stream == (recorded.stream and recorded.task not in ("embeddings", "rerank"))
     assert replayed(recorded) == it, "the same every time"
 
 
@@ -109,6 +111,12 @@ def test_a_conversations_turns_are_made_up_too() -> None:
     assert len(" ".join(it["content"] for it in body["messages"]).split()) == 50
 
 
+def test_a_made_up_query_counts_once_for_each_document() -> None:
+    body = replayed(request("rerank", prompt_tokens=60, parameters={"inputs": 3})).body
+    assert len(body["documents"]) == 3
+    assert sum(len(f"{body['query']} {it}".split()) for it in body["documents"]) == 60
+
+
 def test_the_answer_gets_as_many_tokens_as_it_had() -> None:
     body = replayed(request(completion_tokens=40, parameters={"n": 2, "max_tokens": 512, "temperature": 0})).body
     assert (body["max_tokens"], body["ignore_eos"], body["n"], body["temperature"]) == (20, True, 2, 0)
@@ -136,6 +144,8 @@ def test_a_recorded_body_is_sent_as_it_is() -> None:
         pytest.param("/v1/completions", {"prompt": [1, 2, 3], "stream": True}, id="token ids"),
         pytest.param("/v1/responses", {"input": "hi", "stream": True, "metadata": {"a": "b"}}, id="responses"),
         pytest.param("/v1/embeddings", {"input": ["a", "b"], "dimensions": 3}, id="embeddings"),
+        pytest.param("/v1/rerank", {"query": "a", "documents": [{"text": "b"}], "top_n": 1}, id="rerank"),
+        pytest.param("/score", {"text_1": "a", "text_2": ["b", "c"]}, id="score"),
     ],
 )
 def test_what_was_recorded_of_a_request_is_that_request_again(path: str, body: dict[str, Any]) -> None:

@@ -151,7 +151,10 @@ fields = st.sampled_from(
 )
 
 
-@given(st.dictionaries(fields, json, max_size=8), st.sampled_from(["chat", "completions", "embeddings", "responses"]))
+@given(
+    st.dictionaries(fields, json, max_size=8),
+    st.sampled_from(["chat", "completions", "embeddings", "rerank", "responses"]),
+)
 def test_without_text_no_line_holds_any_whatever_the_body_is(body: dict[str, Any], task: str) -> None:
     line = line_of(ended(recorder(), body, task=task), redacted)
     assert line.outcome == "recorded"
@@ -219,3 +222,4 @@ def test_a_batch_is_recorded_as_the_number_of_its_prompts() -> None:
     assert parameters("completions", {"prompt": ["a", "b"]}) == {"inputs": 2}
     assert parameters("completions", {"prompt": [1, 2]}) == {}
     assert parameters("embeddings", {"input": [[1, 2], [3]]}) == {"inputs": 2}
+    assert parameters("rerank", {"query": "a", "documents": ["b", "c"]}) == {"inputs": 2}

@@ -29,6 +29,7 @@ DATA: dict[str, Any] = {
         "embed": {"tasks": ["embeddings"], "traffic": {"mini": 100}},
         "agent": {"tasks": ["responses"], "traffic": {"blue": 100}},
         "text": {"tasks": ["completions"], "traffic": {"blue": 100}},
+        "rank": {"tasks": ["rerank"], "traffic": {"cross": 100}},
     },
     "deployments": {
         "blue": {"app": "blue", "model": "small"},
@@ -36,6 +37,7 @@ DATA: dict[str, Any] = {
         "red": {"app": "red", "model": "small"},
         "half": {"app": "half", "model": "small", "tasks": ["chat"]},
         "mini": {"app": "mini", "model": "mini-lm", "tasks": ["embeddings"]},
+        "cross": {"app": "cross", "model": "x", "tasks": ["rerank"]},
     },
 }
 CONFIG = parse_config(DATA)
@@ -89,9 +91,10 @@ def test_the_sdk_reads_the_list() -> None:
         ("embed", "llm/v1/embeddings"),
         ("agent", "agent/v1/responses"),
         ("text", "llm/v1/completions"),
+        ("rank", None),
     ]
     assert [it.name for it in endpoints[0].config.served_entities] == ["blue", "green"]
-    assert len({it.id for it in endpoints}) == 4
+    assert len({it.id for it in endpoints}) == 5
 
 
 def test_an_unknown_endpoint_is_not_found() -> None:
@@ -168,6 +171,7 @@ def test_openapi_has_a_schema_for_each_task(name: str, fields: set[str]) -> None
 
 
 def test_openapi_has_the_bounds_that_requests_are_checked_by() -> None:
+    assert openapi("rank", CONFIG.endpoints["rank"], "http://h:1/")["paths"] == {}
     document = json.loads(json.dumps(openapi("chat", CONFIG.endpoints["chat"], "http://h:1/")))
     schemas = document["components"]["schemas"]
     assert schemas["databricks.Chat"]["properties"]["top_logprobs"]["anyOf"][0] == {

@@ -1,4 +1,4 @@
-"""Experiments on `/metrics`, with a controller in memory."""
+"""What every router says of the cluster, with a controller and a fleet in memory."""
 
 from collections.abc import Collection
 from typing import Any
@@ -7,9 +7,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.config.schema import Config, parse
-from app.server.experiment_metrics import FRESH_S, STALE_S, ExperimentMetrics
+from app.errors import Unavailable
+from app.server.metrics.cluster import FRESH_S, REPLICAS, STALE_S, ClusterMetrics
+from app.server.metrics.fleet import Fleet, KnownFleet
 from tests.support.experiments.fake_controller import FakeController
 from tests.support.experiments.reader import GREEN_FLOAT32
+from tests.support.processes.fake_fleet import MemoryFleet
 
 
 def config(state: str = "running") -> Config:
@@ -26,16 +29,14 @@ def config(state: str = "running") -> Config:
     )
 
 
-PLANS = {"chat": "0-11111111", "other": "3-22222222"}
-
-
 class Scraped:
     """Metrics that are scraped at a time."""
 
     def __init__(self) -> None:
         self.controller = FakeController()
         self.now = 1000.0
-        self.metrics = ExperimentMetrics(self.controller, lambda: self.now)
+        self.fleet = MemoryFleet(Fleet(states={"router": {"RUNNING": 2, "STOPPING": 1}, "blue": {"RUNNING": 0}}))
+        self.metrics = ClusterMetrics(self.controller, KnownFleet(self.fleet, lambda: self.now), lambda: self.now)
 
     async def samples(
         self,
@@ -43,7 +44,7 @@ class Scraped:
         endpoints: Collection[str] | None = None,
         config: Config = config(),  # noqa: B008
     ) -> list[Any]:
-        told = (await self.metrics.expose(config, PLANS, endpoints)).decode()
+        told = (await self.metrics.expose(config, endpoints)).decode()
         families = text_string_to_metric_families(told)
         return [sample for family in families for sample in family.samples if sample.name == name]
 
@@ -84,7 +85,6 @@ async def test_a_controller_that_is_away_is_replaced_by_its_last_answer_for_a_mi
 
 async def test_a_reader_of_some_endpoints_sees_their_experiments(scraped: Scraped) -> None:
     assert await scraped.samples(LIFT, ["other"]) == []
-    assert [it.labels["endpoint"] for it in await scraped.samples("switchyard_plan_info", ["other"])] == ["other"]
     assert await scraped.samples(LIFT, ["chat"])
 
 
@@ -98,13 +98,20 @@ async def test_without_a_running_experiment_nobody_is_asked(scraped: Scraped) ->
     assert scraped.controller.asked == []
 
 
-async def test_the_plan_of_every_endpoint_is_shown(scraped: Scraped) -> None:
-    plans = await scraped.samples("switchyard_plan_info")
-    assert [(it.labels["endpoint"], it.value) for it in plans] == [("chat", 1.0), ("other", 1.0)]
-    assert {it.labels["endpoint"]: it.labels["plan"] for it in plans} == PLANS
+async def test_replicas_are_counted_by_application_and_state(scraped: Scraped) -> None:
+    counted = {(it.labels["application"], it.labels["state"]): it.value for it in await scraped.samples(REPLICAS)}
+    assert counted == {("router", "RUNNING"): 2.0, ("router", "STOPPING"): 1.0, ("blue", "RUNNING"): 0.0}
 
 
-async def test_without_a_controller_the_plans_remain() -> None:
-    told = (await ExperimentMetrics(None).expose(config(), PLANS, None)).decode()
-    assert "switchyard_plan_info" in told
-    assert LIFT not in told
+async def test_a_reader_of_some_endpoints_does_not_see_what_runs(scraped: Scraped) -> None:
+    assert await scraped.samples(REPLICAS, ["chat"]) == []
+
+
+async def test_a_control_plane_that_never_answered_leaves_the_experiments(scraped: Scraped) -> None:
+    scraped.fleet.failure = Unavailable("away")
+    assert await scraped.samples(REPLICAS) == []
+    assert await scraped.samples(LIFT)
+
+
+async def test_without_a_controller_and_a_control_plane_there_is_nothing() -> None:
+    assert await ClusterMetrics(None).expose(config(), None) == b""

@@ -1,9 +1,9 @@
-"""The controller's numbers on every router's `/metrics`: all routers show the same ones."""
+"""What every router says of the cluster alike: the numbers of experiments, and how many replicas run."""
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 from prometheus_client import Metric, generate_latest
@@ -11,15 +11,21 @@ from prometheus_client.registry import Collector
 
 from app.config.experiment_checks import is_active
 from app.config.schema import Config
-from app.errors import SwitchyardError
+from app.errors import SwitchyardError, UpstreamError
 from app.experiments.series import METRICS, Series
 from app.ledger.controller_client import ControllerClient
 from app.server.controller_answers import ask
+from app.server.metrics.fleet import KnownFleet
 from app.telemetry.logs import event
 
 _log = logging.getLogger("switchyard")
 
-PLAN_INFO = "switchyard_plan_info"
+REPLICAS = "switchyard_replicas"
+CONTROLLER_UP = "switchyard_experiments_controller_up"
+_HELP = {
+    REPLICAS: "Replicas of each application, by state",
+    CONTROLLER_UP: "1 if the controller of experiments answered when it was asked last, 0 if not",
+}
 
 FRESH_S = 5.0
 """How long an answer is used again: several scrapers ask once."""
@@ -31,23 +37,44 @@ STALE_S = 60.0
 """For how long the last answer stands in for a controller that does not answer; then the series end."""
 
 
-class ExperimentMetrics:
-    """The series of experiments, fetched when they are scraped. `clock` is monotonic."""
+class ClusterMetrics:
+    """The series of experiments, fetched when they are scraped, and of `fleet`, if there is one. `clock` is
+    monotonic."""
 
-    def __init__(self, controller: ControllerClient | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._controller, self._clock = controller, clock
+    def __init__(
+        self,
+        controller: ControllerClient | None,
+        fleet: KnownFleet | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._controller, self._fleet, self._clock = controller, fleet, clock
         self._series: list[Series] = []
         self._fetched_at = self._tried_at = float("-inf")
+        self._up: list[Series] = []
 
-    async def expose(self, config: Config, plans: Mapping[str, str], endpoints: Collection[str] | None) -> bytes:
-        """In Prometheus' text format: all of them, or those of some endpoints. `plans`: each endpoint's plan's id."""
+    async def expose(self, config: Config, endpoints: Collection[str] | None) -> bytes:
+        """In Prometheus' text format: everything, or the experiments of some endpoints."""
         running = any(is_active(it) for it in config.experiments.values())
         if running or any(it.mirror is not None for it in config.endpoints.values()):
             await self._refresh()
         else:
-            self._series = []
-        samples = [*self._series, *_plans(plans)]
-        return generate_latest(_Families(samples if endpoints is None else _of(samples, endpoints)))
+            self._series, self._up = [], []
+        if endpoints is not None:
+            return generate_latest(_Families(it for it in self._series if it.labels["endpoint"] in endpoints))
+        return generate_latest(_Families([*self._series, *self._up, *await self._replicas()]))
+
+    async def _replicas(self) -> list[Series]:
+        if self._fleet is None:
+            return []
+        try:
+            states = (await self._fleet.now()).states
+        except UpstreamError:
+            return []  # the log has a line of whoever asked first
+        return [
+            Series(REPLICAS, {"application": application, "state": state}, float(count))
+            for application, counted in states.items()
+            for state, count in counted.items()
+        ]
 
     async def _refresh(self) -> None:
         if self._clock() - self._tried_at < FRESH_S:
@@ -57,21 +84,14 @@ class ExperimentMetrics:
             async with asyncio.timeout(PATIENCE_S):
                 answer = await ask(self._controller, "GET", "/series")
             self._series, self._fetched_at = msgspec.json.decode(answer.body, type=list[Series]), self._clock()
+            self._up = [Series(CONTROLLER_UP, {}, 1.0)]
         except (SwitchyardError, TimeoutError) as error:
+            self._up = [Series(CONTROLLER_UP, {}, 0.0)] if self._controller is not None else []
             if self._clock() - self._fetched_at >= STALE_S:
                 self._series = []
             _log.warning(
                 "The controller of experiments does not answer", extra=event("controller_unavailable", error=str(error))
             )
-
-
-def _plans(plans: Mapping[str, str]) -> Iterator[Series]:
-    for endpoint, plan in plans.items():
-        yield Series(PLAN_INFO, {"endpoint": endpoint, "plan": plan}, 1.0)
-
-
-def _of(samples: Iterable[Series], endpoints: Collection[str]) -> list[Series]:
-    return [it for it in samples if it.labels["endpoint"] in endpoints]
 
 
 class _Families(Collector):
@@ -83,7 +103,7 @@ class _Families(Collector):
     def collect(self) -> Iterator[Metric]:
         families: dict[str, Metric] = {}
         for it in self._samples:
-            help = METRICS.get(it.metric, "1 for the plan that this router serves")
+            help = METRICS.get(it.metric) or _HELP[it.metric]
             family = families.setdefault(it.metric, Metric(it.metric, help, "gauge"))
             family.add_sample(it.metric, it.labels, it.value)
         yield from families.values()

@@ -1,0 +1,24 @@
+// uPlot, which one page needs: it is fetched with the first chart, so that no other page waits for it.
+
+let loaded = null;
+
+/** Resolves to uPlot's class. Raises if its file cannot be fetched; the next call tries again. */
+export function plotter() {
+  loaded ??= Promise.all([element("link", { rel: "stylesheet", href: "/ui/static/uPlot.min.css" }), element("script", { src: "/ui/static/uPlot.iife.js" })]).then(
+    () => globalThis.uPlot,
+    (error) => {
+      loaded = null;
+      throw error;
+    },
+  );
+  return loaded;
+}
+
+function element(tag, attributes) {
+  return new Promise((resolve, reject) => {
+    const made = Object.assign(document.createElement(tag), attributes);
+    made.addEventListener("load", resolve);
+    made.addEventListener("error", () => (made.remove(), reject(new Error("The chart's script cannot be loaded"))));
+    document.head.append(made);
+  });
+}

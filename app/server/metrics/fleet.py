@@ -1,0 +1,129 @@
+"""Everything that has metrics besides this router: the replicas of all applications, and the proxies before them.
+
+A replica is asked through the control plane and not at the port that serves clients: that one refuses a scrape while
+the replica's queue is full, and does not listen any more while the replica finishes its last requests.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from app.errors import NotFound, TimedOut, UpstreamError
+
+EVERY_S = 5.0
+"""How old the list may be: the control plane serves the whole cluster."""
+
+PATIENCE_S = 1.0
+"""How long a list that is older stands in for a control plane that is being asked."""
+
+FRESH_S = 1.0
+"""How long an answer is used again: whoever may read metrics does not keep an engine busy."""
+
+REPLICA_TIMEOUT_S = 5.0
+"""Below the 10 s that Prometheus waits by default."""
+
+T = TypeVar("T")
+
+
+class Replica(NamedTuple):
+    """One replica of an application that can be asked. `node` is its node's IP address."""
+
+    id: str
+    application: str
+    node: str
+    is_draining: bool = False
+    """It is being stopped and finishes its requests."""
+
+
+class Fleet(NamedTuple):
+    """What runs now. `states`: how many replicas of each application are in which state, in the control plane's words.
+    `proxies`: the nodes, by IP address, on which a proxy takes clients' requests."""
+
+    replicas: Sequence[Replica] = ()
+    states: Mapping[str, Mapping[str, int]] = {}
+    proxies: Sequence[str] = ()
+
+
+class FleetSource(Protocol):
+    """The seam to the control plane. Its calls raise UpstreamError if what is asked does not answer."""
+
+    async def fleet(self) -> Fleet: ...
+
+    async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
+        """In Prometheus' text format. `endpoints`: of a router, only the samples of these. Raises NotFound if there is
+        no such replica."""
+        ...
+
+    async def proxy_metrics(self, node: str) -> bytes:
+        """In Prometheus' text format."""
+        ...
+
+
+class KnownFleet:
+    """The fleet as the control plane said last; while it is away, that stays. `clock`: monotonic seconds."""
+
+    def __init__(self, source: FleetSource, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source, self._clock = source, clock
+        self._lists: Reused[Fleet] = Reused(EVERY_S, clock)
+        self._answers: Reused[bytes] = Reused(FRESH_S, clock)
+        self._last: Fleet | None = None
+
+    async def now(self) -> Fleet:
+        """At most some seconds old, if the control plane answers. Raises UpstreamError if it has never answered."""
+        try:
+            async with asyncio.timeout(PATIENCE_S if self._last is not None else REPLICA_TIMEOUT_S):
+                self._last = await self._lists.get("", self._source.fleet)
+        except (UpstreamError, TimeoutError) as error:
+            if self._last is None:
+                raise _in_words(error) from error
+        return self._last
+
+    async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
+        """See `FleetSource`."""
+        key = (replica, None if endpoints is None else frozenset(endpoints))
+        return await self._asked(key, lambda: self._source.replica_metrics(replica, endpoints))
+
+    async def proxy_metrics(self, node: str) -> bytes:
+        """See `FleetSource`."""
+        return await self._asked(("proxy", node), lambda: self._source.proxy_metrics(node))
+
+    async def _asked(self, key: Hashable, ask: Callable[[], Awaitable[bytes]]) -> bytes:
+        try:
+            async with asyncio.timeout(REPLICA_TIMEOUT_S):
+                return await self._answers.get(key, ask)
+        except TimeoutError as error:
+            raise TimedOut(f"It did not give its metrics within {REPLICA_TIMEOUT_S:g} s") from error
+
+
+class Reused(Generic[T]):
+    """Answers that are used again for `fresh_s` seconds, failures too. Several who wait for one ask once."""
+
+    def __init__(self, fresh_s: float, clock: Callable[[], float]) -> None:
+        self._fresh_s, self._clock = fresh_s, clock
+        self._kept: dict[Hashable, tuple[float, asyncio.Future[T]]] = {}
+
+    async def get(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer, kept or new. Whoever stops waiting for it leaves it to the others."""
+        now = self._clock()
+        self._kept = {k: it for k, it in self._kept.items() if now - it[0] < self._fresh_s}
+        if key not in self._kept:
+            task = asyncio.ensure_future(ask())
+            task.add_done_callback(_retrieved)
+            self._kept[key] = (now, task)
+        return await asyncio.shield(self._kept[key][1])
+
+
+def _retrieved(answer: "asyncio.Future[T]") -> None:
+    """A failure for which nobody waits any more is none to log."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+def _in_words(error: UpstreamError | TimeoutError) -> UpstreamError:
+    return error if isinstance(error, UpstreamError) else TimedOut("The control plane did not respond in time")
+
+
+def gone(what: str) -> NotFound:
+    """What is not there, or not for the reader."""
+    return NotFound(f"No {what} runs here now: /metrics/targets lists what does")

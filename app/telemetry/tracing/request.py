@@ -1,0 +1,104 @@
+"""One request's trace: what the deployments get of it, and what is noted of the request if it is sampled.
+
+What is noted are times, names of the configuration, and one word of the answer. Times are in seconds of
+`time.perf_counter`.
+"""
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from random import getrandbits
+from typing import Final
+
+from app.engine.output import find_finish
+from app.telemetry.access_log import Record
+from app.telemetry.tracing.w3c import Remote, headers_of
+
+_LAST_CHUNKS: Final = 4
+"""Of a stream: the finish reason, the usage and the end may come in a chunk each."""
+
+
+class Call:
+    """One call of a deployment. `error`: a kind of `app.errors`, "" without one."""
+
+    __slots__ = ("deployment", "ended", "error", "span_id", "started", "url")
+
+    def __init__(self, span_id: int, deployment: str, url: str) -> None:
+        self.span_id, self.deployment, self.url = span_id, deployment, url
+        self.started = time.perf_counter()
+        self.ended = self.started
+        self.error = ""
+
+    def end(self) -> None:
+        """It is over."""
+        self.ended = time.perf_counter()
+
+
+class RequestSpan:
+    """What is noted of a sampled request.
+
+    `parent` is the caller's span, None if the trace begins here. `task` is empty until the request is parsed, and for
+    requests that no model works on. `finish` is the engine's word for why the answer ended.
+    """
+
+    __slots__ = ("calls", "ended", "finish", "method", "parent", "plan", "queued", "record", "route", "task", "trace")
+
+    def __init__(self, trace: "Trace", record: Record, parent: Remote | None) -> None:
+        self.trace, self.record, self.parent = trace, record, parent
+        self.task = self.method = self.route = self.plan = ""
+        self.finish: str | None = None
+        self.queued: float | None = None
+        self.ended = record.started
+        self.calls: list[Call] = []
+
+    def calling(self, deployment: str, url: str) -> Call:
+        """The deployment is called now."""
+        call = Call(getrandbits(64) or 1, deployment, url)
+        self.calls.append(call)
+        return call
+
+    async def watched(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The same chunks of an engine's stream; looks for the finish reason at its end."""
+        last: deque[bytes] = deque(maxlen=_LAST_CHUNKS)
+        try:
+            async for chunk in chunks:
+                last.append(chunk)
+                yield chunk
+        finally:
+            self.finish = find_finish(b"".join(last))
+
+    def answered(self, answer: bytes) -> None:
+        """The engine's whole answer."""
+        self.finish = find_finish(answer)
+
+
+class Trace:
+    """A request's place in a trace. `span` is None if it is not sampled here; deployments still get the context, so
+    that their own spans follow the same decision."""
+
+    __slots__ = ("_send", "flags", "span", "span_id", "state", "trace_id")
+
+    def __init__(
+        self, trace_id: int, span_id: int, flags: int, state: str, send: Callable[[RequestSpan], None] | None = None
+    ) -> None:
+        """`send`: gets the span when the request is over."""
+        self.trace_id, self.span_id, self.flags, self.state, self._send = trace_id, span_id, flags, state, send
+        self.span: RequestSpan | None = None
+
+    def headers(self) -> dict[str, str]:
+        """For the deployment that is called now."""
+        span = self.span
+        parent = span.calls[-1].span_id if span is not None and span.calls else self.span_id
+        return headers_of(self.trace_id, parent, self.flags, self.state)
+
+    def queued(self, task: str) -> None:
+        """The request is parsed; its limits and the endpoint's queue come next. `task`: "" if no model works on it."""
+        if self.span is not None:
+            self.span.task, self.span.queued = task, time.perf_counter()
+
+    def end(self, method: str, route: str, plan: str) -> None:
+        """The response is over. `route`: the path's pattern; `plan`: the id of the endpoint's, "" without one."""
+        if self.span is not None and self._send is not None:
+            span = self.span
+            span.method, span.route, span.plan, span.ended = method, route, plan, time.perf_counter()
+            self._send(span)

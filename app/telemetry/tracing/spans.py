@@ -1,0 +1,228 @@
+"""Spans from what was noted, in OTLP's messages.
+
+Attribute names follow OpenTelemetry's conventions for GenAI and HTTP where one exists
+(https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/); the others begin with `switchyard.`. Their values
+are numbers, names of the configuration and words of ours, and the request id, with which the access log is found. The
+caller's path, host, name and texts are not among them.
+
+The messages are made directly, not over the SDK's spans, whose encoder takes six times as long: most attributes of a
+request are those of many others. They are kept as bytes, and merged into each span as the protocol defines it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, Span, SpanFlags, Status
+
+from app.telemetry.access_log import Record
+from app.telemetry.tracing.request import Call, RequestSpan
+
+Value = str | bool | int | float | Sequence[str]
+Noted = TypeVar("Noted", RequestSpan, Call)
+
+_OPERATIONS: Final = {
+    "chat": "chat",
+    "responses": "chat",
+    "completions": "text_completion",
+    "embeddings": "embeddings",
+    "rerank": "rerank",
+}
+"""The conventions' names for our tasks; they count the Responses API as a chat, and have no name for reranking."""
+
+_FINISHES: Final = frozenset(
+    "stop end_turn stop_sequence length max_tokens max_output_tokens tool_calls tool_use function_call content_filter "
+    "refusal abort error cancelled".split()
+)
+"""The engine's words that are shown; another one could be anything."""
+
+_MOST: Final = 2**63 - 1
+"""JSON integers are unbounded, OTLP's are not."""
+
+_MOST_KEPT: Final = 4096
+"""Sets of attributes; more than a router with many endpoints needs."""
+
+_HAS_PARENT = SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
+_REMOTE_PARENT = _HAS_PARENT | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
+_ERROR = Status(code=Status.STATUS_CODE_ERROR)
+
+
+def pair(name: str, value: Value) -> KeyValue:
+    """An attribute."""
+    return KeyValue(key=name, value=_any(value))
+
+
+def _any(value: Value) -> AnyValue:
+    match value:
+        case str():
+            return AnyValue(string_value=value)
+        case bool():
+            return AnyValue(bool_value=value)
+        case int():
+            return AnyValue(int_value=min(value, _MOST))
+        case float():
+            return AnyValue(double_value=value)
+    return AnyValue(array_value=ArrayValue(values=map(_any, value)))
+
+
+def _text(name: str, value: str) -> KeyValue:
+    return KeyValue(key=name, value=AnyValue(string_value=value))
+
+
+def _number(name: str, value: int) -> KeyValue:
+    return KeyValue(key=name, value=AnyValue(int_value=min(value, _MOST)))
+
+
+class Spans:
+    """Makes the spans of requests, and keeps the attributes that they share."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], bytes] = {}
+
+    def add(self, request: RequestSpan, to: ScopeSpans, offset_ns: int) -> None:
+        """Adds one span for the request, and one below it for each call of a deployment.
+
+        `offset_ns`: what is added to `time.perf_counter_ns` for Unix time.
+        """
+        trace, parent, record = request.trace, request.parent, request.record
+        trace_id, span_id = trace.trace_id.to_bytes(16), trace.span_id.to_bytes(8)
+        failed = record.status >= 500 or (record.status == 200 and record.error != "")
+        span = to.spans.add(
+            trace_id=trace_id,
+            span_id=span_id,
+            trace_state=trace.state,
+            parent_span_id=parent.span_id.to_bytes(8) if parent is not None else b"",
+            flags=trace.flags | (_REMOTE_PARENT if parent is not None else _HAS_PARENT),
+            name=_name(request),
+            kind=Span.SPAN_KIND_SERVER,
+            start_time_unix_nano=int(record.started * 1e9) + offset_ns,
+            end_time_unix_nano=int(request.ended * 1e9) + offset_ns,
+            attributes=_own(record),
+            events=_events(request, offset_ns),
+            status=_ERROR if failed else None,
+        )
+        span.MergeFromString(self._shared(request))
+        for call in request.calls:
+            span = to.spans.add(
+                trace_id=trace_id,
+                span_id=call.span_id.to_bytes(8),
+                trace_state=trace.state,
+                parent_span_id=span_id,
+                flags=trace.flags | _HAS_PARENT,
+                name=f"call {call.deployment}",
+                kind=Span.SPAN_KIND_CLIENT,
+                start_time_unix_nano=int(call.started * 1e9) + offset_ns,
+                end_time_unix_nano=int(call.ended * 1e9) + offset_ns,
+                status=_ERROR if call.error else None,
+            )
+            key = ("call", call.deployment, call.url, call.error)
+            span.MergeFromString(self._keeping(key, _of_call, call))
+
+    def _shared(self, request: RequestSpan) -> bytes:
+        record = request.record
+        key = (
+            request.method,
+            request.route,
+            request.plan,
+            request.task,
+            request.finish,
+            record.dialect,
+            record.operation,
+            record.endpoint,
+            record.deployment,
+            record.reason,
+            record.status,
+            record.error,
+            record.streamed,
+            record.attempts,
+        )
+        return self._keeping(key, _of_many, request)
+
+    def _keeping(self, key: tuple[object, ...], make: Callable[[Noted], Mapping[str, Value]], noted: Noted) -> bytes:
+        """Attributes in a span's form; those without a value are left out."""
+        if (found := self._kept.get(key)) is None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            attributes = [pair(name, value) for name, value in make(noted).items() if value]
+            found = self._kept[key] = Span(attributes=attributes).SerializeToString()
+        return found
+
+
+def _events(request: RequestSpan, offset_ns: int) -> Iterator[Span.Event]:
+    """In the order in which they happened."""
+    if request.queued is not None:
+        yield Span.Event(name="switchyard.queued", time_unix_nano=int(request.queued * 1e9) + offset_ns)
+    for number, call in enumerate(request.calls, 1):
+        attributes = [_text("switchyard.deployment", call.deployment), _number("switchyard.attempt", number)]
+        if call.error:
+            attributes.append(_text("error.type", call.error))
+        at = int(call.started * 1e9) + offset_ns
+        yield Span.Event(name="switchyard.upstream", time_unix_nano=at, attributes=attributes)
+    record = request.record
+    if record.streamed and record.first_byte is not None:
+        yield Span.Event(name="gen_ai.first_token", time_unix_nano=int(record.first_byte * 1e9) + offset_ns)
+
+
+def _name(request: RequestSpan) -> str:
+    if (operation := _OPERATIONS.get(request.task)) is not None and (model := _model(request.record)):
+        return f"{operation} {model}"
+    return f"{request.method} {request.route}"
+
+
+def _model(record: Record) -> str:
+    """The name that the client meant: the endpoint's, or the deployment's that it named."""
+    return record.deployment if record.reason == "model" else record.endpoint
+
+
+def _own(record: Record) -> list[KeyValue]:
+    """A request's own attributes."""
+    found = [_text("switchyard.request_id", record.request_id)]
+    if record.max_tokens is not None:
+        found.append(_number("gen_ai.request.max_tokens", record.max_tokens))
+    if record.usage is not None:
+        found.append(_number("gen_ai.usage.input_tokens", record.usage.prompt_tokens))
+        found.append(_number("gen_ai.usage.output_tokens", record.usage.completion_tokens))
+    if record.streamed and record.first_byte is not None:
+        seconds = record.first_byte - record.started
+        found.append(KeyValue(key="gen_ai.response.time_to_first_chunk", value=AnyValue(double_value=seconds)))
+    return found
+
+
+def _of_many(request: RequestSpan) -> Mapping[str, Value]:
+    """What a request's attributes are beside its own."""
+    record = request.record
+    found: dict[str, Value] = {
+        "http.request.method": request.method,
+        "http.route": request.route,
+        "http.response.status_code": record.status,
+        "error.type": record.error,
+        "switchyard.dialect": record.dialect,
+        "switchyard.operation": record.operation,
+        "switchyard.endpoint": record.endpoint,
+        "switchyard.deployment": record.deployment,
+        "switchyard.reason": record.reason,
+        "switchyard.plan": request.plan,
+        "switchyard.attempts": record.attempts,
+    }
+    if (operation := _OPERATIONS.get(request.task)) is not None:
+        found |= {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": "switchyard",
+            "gen_ai.request.model": _model(record),
+            "gen_ai.response.model": record.deployment if record.status == 200 else "",
+            "gen_ai.response.finish_reasons": [request.finish] if request.finish in _FINISHES else [],
+        }
+        if record.streamed:
+            found["gen_ai.request.stream"] = True
+    return found
+
+
+def _of_call(call: Call) -> Mapping[str, Value]:
+    url = urlsplit(call.url)
+    return {
+        "switchyard.deployment": call.deployment,
+        "server.address": url.hostname or "",
+        "server.port": url.port or 0,
+        "error.type": call.error,
+    }

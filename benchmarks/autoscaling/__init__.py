@@ -1,0 +1,1 @@
+"""Autoscaling policies on a trace of bursts: `python -m benchmarks.autoscaling`."""

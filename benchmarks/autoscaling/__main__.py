@@ -1,0 +1,63 @@
+"""Compares policies on a trace: `python -m benchmarks.autoscaling [TRACE.csv]`; some seconds for each line.
+
+50 minutes of chats with bursts of 60 to 350 at once, a ramp, and phases of long prompts; synthetic, and kept as data
+(`bursts.csv`), so that every policy meets the same. The replicas are a model (`engine.py`); the autoscaling is Ray
+Serve's own code with the same delays for all.
+"""
+
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.autoscaling.simulation import TRACE, Outcome, read_trace, simulate
+
+TARGETS = (16, 32, 48)
+OUR_TARGETS = (32, 48, 64)
+DELAYS: Mapping[str, Any] = {
+    "min_replicas": 1,
+    "max_replicas": 8,
+    "upscale_delay_s": 5,
+    "downscale_delay_s": 300,
+    "look_back_period_s": 10,
+    "metrics_interval_s": 2,
+}
+POLICY = {"policy_function": "deployments.autoscaling:replicas_needed"}
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    policy: str
+    target: int
+    outcome: Outcome
+
+
+def rows(path: Path = TRACE) -> Iterator[Row]:
+    """Serve's policy, the same with the router's report of refused requests, and ours."""
+    trace = read_trace(path)
+    for target in TARGETS:
+        settings = {**DELAYS, "target_ongoing_requests": target}
+        yield Row("Serve's", target, simulate(trace, settings, reports_queue=False))
+    for target in TARGETS:
+        settings = {**DELAYS, "target_ongoing_requests": target}
+        yield Row("Serve's, with the router's queue", target, simulate(trace, settings, reports_queue=True))
+    for target in OUR_TARGETS:
+        settings = {**DELAYS, "target_ongoing_requests": target, "policy": POLICY}
+        yield Row("`replicas_needed`", target, simulate(trace, settings, reports_queue=True))
+
+
+def main(path: Path = TRACE) -> None:
+    """Prints the table."""
+    warnings.simplefilter("ignore")  # Ray's own: `metrics_interval_s` is deprecated, and works
+    print("| policy | target | GPU-seconds | late first tokens | refusals | most replicas |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for row in rows(path):
+        it = row.outcome
+        late = f"{it.late:,} ({it.late / it.requests:.0%})"
+        print(f"| {row.policy} | {row.target} | {it.gpu_s:,.0f} | {late} | {it.refused:,} | {it.most} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

@@ -1,0 +1,130 @@
+"""A model of vLLM replicas behind Serve: what arrives waits, is read (prefill), is answered (decode), or is refused.
+
+Time goes in steps of `STEP_S`. Nothing is random. The figures are those of an 8B model on a GPU with 24 GB, roughly;
+only ratios between policies are of interest.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+STEP_S = 0.1
+COLD_START_S = 60.0
+"""From the decision to the first request: a node that is up, an image that is there, weights on its disk."""
+
+SLOTS = 64
+"""`max_num_seqs`."""
+CACHE_TOKENS = 60_000
+PREFILL_TOKENS_PER_S = 8_000.0
+MAX_ONGOING, MAX_QUEUED = 2 * SLOTS, 64
+"""`max_ongoing_requests`, `max_queued_requests`."""
+
+
+@dataclass(eq=False)
+class Request:
+    """Times in seconds since the trace's beginning. `written`: tokens of the answer so far."""
+
+    at: float
+    prompt_tokens: int
+    output_tokens: int
+    attempts: int = 0
+    accepted_at: float = 0.0
+    begun_at: float = 0.0
+    read: float = 0.0
+    written: float = 0.0
+    first_token_at: float | None = None
+
+    @property
+    def cached(self) -> float:
+        """Tokens in the KV cache."""
+        return self.read + self.written
+
+
+@dataclass(eq=False)
+class Replica:
+    """One replica; `name` is its id in Serve. It counts as a GPU from `started_at` until it is gone."""
+
+    name: str
+    started_at: float
+    running: list[Request] = field(default_factory=list)
+    waiting: deque[Request] = field(default_factory=deque)
+    held: deque[Request] = field(default_factory=deque)
+    draining: bool = False
+    waited: float = 0.0
+    begun: int = 0
+    served: float = 0.0
+    finished: int = 0
+
+    def is_ready(self, now: float) -> bool:
+        return now >= self.started_at + COLD_START_S
+
+    @property
+    def ongoing(self) -> int:
+        """As Serve counts: in vLLM, running or waiting."""
+        return len(self.running) + len(self.waiting)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.running or self.waiting or self.held)
+
+    @property
+    def cache_use(self) -> float:
+        return min(1.0, sum(it.cached for it in self.running) / CACHE_TOKENS)
+
+    def offer(self, request: Request, now: float) -> bool:
+        """Accepts the request, or refuses it as Serve does when its queue is full."""
+        request.accepted_at = now
+        if self.ongoing < MAX_ONGOING:
+            self.waiting.append(request)
+        elif len(self.held) < MAX_QUEUED:
+            self.held.append(request)
+        else:
+            return False
+        return True
+
+    def step(self, now: float) -> list[Request]:
+        """Works for one step; returns what is finished."""
+        while self.held and self.ongoing < MAX_ONGOING:
+            self.waiting.append(self.held.popleft())
+        self._begin(now)
+        budget = PREFILL_TOKENS_PER_S * STEP_S
+        writing = 0
+        for request in self.running:
+            missing = request.prompt_tokens - request.read
+            if missing > 0:
+                taken = min(missing, budget)
+                request.read += taken
+                budget -= taken
+            else:
+                writing += 1
+        tokens = STEP_S / (0.018 + 0.0007 * writing)
+        for request in self.running:
+            if request.read >= request.prompt_tokens:
+                request.written += tokens
+                if request.first_token_at is None:
+                    request.first_token_at = now + STEP_S
+        done = [it for it in self.running if it.written >= it.output_tokens]
+        if done:
+            self.served += sum(now - it.begun_at for it in done)
+            self.finished += len(done)
+            self.running = [it for it in self.running if it.written < it.output_tokens]
+        return done
+
+    def _begin(self, now: float) -> None:
+        """As vLLM schedules: first come, first served, while there is a slot and room in the cache."""
+        used = sum(it.prompt_tokens + it.output_tokens / 2 for it in self.running)
+        while self.waiting and len(self.running) < SLOTS:
+            size = self.waiting[0].prompt_tokens + self.waiting[0].output_tokens / 2
+            if used + size > CACHE_TOKENS and self.running:
+                return
+            request = self.waiting.popleft()
+            self.running.append(request)
+            used += size
+            self.waited += now - request.accepted_at
+            self.begun += 1
+            request.begun_at = now
+
+
+def least_loaded(replicas: Iterable[Replica]) -> Replica | None:
+    """HAProxy's choice: the fewest connections."""
+    return min(replicas, key=lambda it: it.ongoing + len(it.held), default=None)

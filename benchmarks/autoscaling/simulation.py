@@ -1,0 +1,131 @@
+"""Runs a trace against a policy: how many GPU-seconds it takes, and how many first tokens come late."""
+
+import csv
+import heapq
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from app.routing.unserved import Unserved
+from benchmarks.autoscaling.controller import EPOCH, Autoscaler, Clock, simulated_time
+from benchmarks.autoscaling.engine import STEP_S, Replica, Request, least_loaded
+
+LATE_S = 5.0
+"""A first token that comes later than this after the client's first attempt is late; one that never comes, too."""
+
+RETRIES_AFTER_S = (1.0, 2.0)
+"""What clients do with a 503, as the SDKs: two more attempts."""
+
+DECIDE_EVERY_S = 0.5
+TRACE = Path(__file__).with_name("bursts.csv")
+
+
+class Outcome(NamedTuple):
+    """`late` and `requests` are counts, `most` the most replicas at a time."""
+
+    gpu_s: float
+    late: int
+    requests: int
+    refused: int
+    most: int
+
+
+def read_trace(path: Path = TRACE) -> list[tuple[float, int, int]]:
+    """Arrival (s), tokens of the prompt, tokens of the answer."""
+    with path.open(newline="") as file:
+        return [(float(row["at_s"]), int(row["prompt"]), int(row["output"])) for row in csv.DictReader(file)]
+
+
+def simulate(trace: Sequence[tuple[float, int, int]], settings: Mapping[str, Any], *, reports_queue: bool) -> Outcome:
+    """`settings`: the deployment's `autoscaling_config`. `reports_queue`: the router reports what was refused."""
+    with simulated_time() as clock:
+        return _Run(trace, Autoscaler(settings, clock), clock, int(settings["min_replicas"]), reports_queue).run()
+
+
+class _Run:
+    def __init__(
+        self,
+        trace: Sequence[tuple[float, int, int]],
+        autoscaler: Autoscaler,
+        clock: Clock,
+        replicas: int,
+        reports_queue: bool,
+    ) -> None:
+        self._requests = [Request(*row) for row in trace]
+        self._arrivals = [(it.at, number, it) for number, it in enumerate(self._requests)]
+        heapq.heapify(self._arrivals)
+        self._autoscaler, self._clock, self._reports_queue = autoscaler, clock, reports_queue
+        self._unserved = Unserved(lambda: clock.now)
+        self._replicas = [Replica(f"r{number}", -1e9) for number in range(replicas)]
+        self._started = self._target = replicas
+        self._refused = self._steps = 0
+        self._seen: dict[str, tuple[float, int, float, int, float]] = {}
+
+    def run(self) -> Outcome:
+        gpu_s, most, end_s = 0.0, 0, self._requests[-1].at + 300.0
+        while (now := self._steps * STEP_S) < end_s:
+            self._clock.now = EPOCH + now
+            self._arrive(now)
+            for replica in self._replicas:
+                if replica.is_ready(now):
+                    replica.step(now)
+            self._replicas = [it for it in self._replicas if not (it.draining and it.is_empty)]
+            if self._every(self._autoscaler.every_s):
+                self._report(now)
+            if self._every(DECIDE_EVERY_S):
+                self._scale(now)
+            gpu_s += len(self._replicas) * STEP_S
+            most = max(most, len(self._replicas))
+            self._steps += 1
+        late = sum(it.first_token_at is None or it.first_token_at - it.at > LATE_S for it in self._requests)
+        return Outcome(gpu_s, late, len(self._requests), self._refused, most)
+
+    def _every(self, seconds: float) -> bool:
+        return self._steps % round(seconds / STEP_S) == 0
+
+    def _arrive(self, now: float) -> None:
+        while self._arrivals and self._arrivals[0][0] <= now:
+            _, number, request = heapq.heappop(self._arrivals)
+            replica = least_loaded(it for it in self._replicas if it.is_ready(now) and not it.draining)
+            if replica is not None and replica.offer(request, now):
+                continue
+            self._refused += 1
+            self._unserved.refused("model")
+            if request.attempts < len(RETRIES_AFTER_S):
+                heapq.heappush(self._arrivals, (now + RETRIES_AFTER_S[request.attempts], number, request))
+                request.attempts += 1
+
+    def _report(self, now: float) -> None:
+        for replica in self._replicas:
+            if replica.draining or not replica.is_ready(now):
+                continue
+            waited, begun, served, finished, service_s = self._seen.get(replica.name, (0.0, 0, 0.0, 0, 0.0))
+            lately, ended = replica.begun - begun, replica.finished - finished
+            service_s = (replica.served - served) / ended if ended else service_s
+            self._seen[replica.name] = (replica.waited, replica.begun, replica.served, replica.finished, service_s)
+            stats = {
+                "running": len(replica.running),
+                "waiting": len(replica.waiting),
+                "held": len(replica.held),
+                "kv": replica.cache_use,
+                "queue_s": (replica.waited - waited) / lately if lately else 0.0,
+                "service_s": service_s,
+                "age_s": now - replica.started_at,
+            }
+            self._autoscaler.report(replica.name, replica.ongoing, stats)
+        if self._reports_queue:
+            self._autoscaler.report_queue(self._unserved.demand().get("model", 0))
+
+    def _scale(self, now: float) -> None:
+        active = [it for it in self._replicas if not it.draining]
+        running = [it.name for it in active if it.is_ready(now)]
+        self._target = self._autoscaler.decide(running, self._target)
+        for _ in range(self._target - len(active)):
+            self._replicas.append(Replica(f"r{self._started}", now))
+            self._started += 1
+        # Serve stops those that are not running yet first, then the newest.
+        surplus = sorted(active, key=lambda it: (it.is_ready(now), -it.started_at))[
+            : max(0, len(active) - self._target)
+        ]
+        for replica in surplus:
+            replica.draining = True

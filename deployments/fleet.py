@@ -1,0 +1,139 @@
+"""Ray Serve's replicas and proxies, and their metrics: a `FleetSource`.
+
+Replicas are asked over Ray, as their actors are. Their ports for requests would do only sometimes: a replica whose
+queue is full answers a scrape with 503 as it does any other request, and one that is stopped closes its port
+after some seconds and finishes its streams for up to an hour. Both were tried: the actor answers all the same.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+import aiohttp
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+
+from app.errors import Broken, NotFound, TimedOut, Unavailable
+from app.server.metrics.fleet import REPLICA_TIMEOUT_S, Fleet, Replica
+from app.server.metrics.prepared import AGAIN_S
+
+CallController = Callable[..., Awaitable[Any]]
+"""Runs a function, which gets the Serve controller, in it: `ServeControl.call`."""
+
+SCOPES = "scope=global&scope=frontend&scope=backend"
+"""Of HAProxy: no series for each replica, whose names come and go. `haproxy_backend_active_servers` counts them."""
+
+_TIMEOUT = aiohttp.ClientTimeout(total=4.0)
+
+
+class ServeFleet:
+    """`call` reaches the Serve controller. `proxy_port`: where each node's HAProxy has its metrics; None without."""
+
+    def __init__(self, call: CallController, proxy_port: int | None) -> None:
+        self._call, self._proxy_port = call, proxy_port
+        self._actors: dict[str, Any] = {}
+        """Of the listed replicas, None until it is asked: to read five hundred handles at once would take a while."""
+
+    async def fleet(self) -> Fleet:
+        """Raises Unavailable."""
+        replicas, states, proxies = await self._called(_list_function())
+        self._actors = {id: self._actors.get(id) for id, *_ in replicas}
+        return Fleet([Replica(*it) for it in replicas], states, proxies if self._proxy_port is not None else [])
+
+    async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
+        """Raises NotFound for a replica that has ended, Unavailable, and Broken if it has no metrics to give."""
+        if replica not in self._actors:
+            raise _ended(replica)
+        if (actor := self._actors[replica]) is None:
+            if (actor := await self._called(_find_function(), replica)) is None:
+                raise _ended(replica)
+            self._actors[replica] = actor
+        wanted = None if endpoints is None else list(endpoints)
+        try:
+            async with asyncio.timeout(REPLICA_TIMEOUT_S):
+                while (found := await actor.__ray_call__.remote(_read_function(), wanted)) is None:  # noqa: ASYNC110
+                    await asyncio.sleep(AGAIN_S)
+            return bytes(found)
+        except TimeoutError as error:
+            raise TimedOut(f"The replica {replica} did not give its metrics in time") from error
+        except ActorUnavailableError as error:
+            raise Unavailable(f"The replica {replica} cannot be reached at the moment") from error
+        except RayActorError as error:
+            raise _ended(replica) from error
+        except RayError as error:
+            raise Broken(f"The replica {replica} failed to give its metrics; its log says why") from error
+
+    async def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return await self._call(function, *arguments)
+        except TimeoutError as error:
+            raise Unavailable("The Serve controller did not respond in time", retry_after=1) from error
+
+    async def proxy_metrics(self, node: str) -> bytes:
+        """Raises Unavailable, TimedOut, and Broken if something else answers there."""
+        host = f"[{node}]" if ":" in node else node
+        url = f"http://{host}:{self._proxy_port}/metrics?{SCOPES}"
+        try:
+            async with aiohttp.ClientSession(timeout=_TIMEOUT) as http, http.get(url) as response:
+                if response.status != 200:
+                    raise Broken(f"The proxy of {node} answered with status {response.status}")
+                return await response.read()
+        except TimeoutError as error:
+            raise TimedOut(f"The proxy of {node} did not respond in time") from error
+        except aiohttp.ClientError as error:
+            raise Unavailable(f"The proxy of {node} does not answer") from error
+
+
+def _ended(replica: str) -> NotFound:
+    return NotFound(f"The replica {replica} has ended")
+
+
+def _list_function() -> Callable[[Any], tuple[Any, ...]]:
+    """A function to run in the controller, which may lack this module: nested ones are pickled by value."""
+
+    def listed(controller: Any) -> tuple[Any, ...]:
+        replicas = []
+        states: dict[str, dict[str, int]] = {}
+        for id, deployment in controller.deployment_state_manager._deployment_states.items():
+            counted = states.setdefault(id.app_name, {"STARTING": 0, "RUNNING": 0, "STOPPING": 0})
+            for it in deployment._replicas.get():
+                details, state = it.actor_details, it.actor_details.state.value
+                counted[state] = counted.get(state, 0) + 1
+                # One that starts would answer only once it runs.
+                if it._actor._actor_handle is not None and details.node_ip and state not in ("STARTING", "STOPPED"):
+                    replicas.append((details.replica_id, id.app_name, details.node_ip, state == "STOPPING"))
+        proxies = controller.proxy_state_manager.get_proxy_details() if controller.proxy_state_manager else {}
+        nodes = [it.node_ip for it in proxies.values() if it.node_ip and it.status.value not in ("STARTING", "DRAINED")]
+        return replicas, states, nodes
+
+    return listed
+
+
+def _find_function() -> Callable[[Any, str], Any]:
+    """As `_list_function`: a replica's actor, None if it has ended."""
+
+    def found(controller: Any, replica: str) -> Any:
+        for deployment in controller.deployment_state_manager._deployment_states.values():
+            for it in deployment._replicas.get():
+                if it.actor_details.replica_id == replica:
+                    return it._actor._actor_handle
+        return None
+
+    return found
+
+
+def _read_function() -> Callable[[Any, list[str] | None], bytes | None]:
+    """As `_list_function`, for a replica of any application. The answer None says: ask again."""
+
+    def read(replica: Any, endpoints: list[str] | None) -> bytes | None:
+        from ray import serve
+
+        served = serve.get_replica_context().servable_object
+        if hasattr(served, "metrics_of"):  # the router
+            own: bytes | None = served.metrics_of(endpoints)
+            return own
+        # An engine's are vLLM's, the registry of which is the process's.
+        from prometheus_client import generate_latest
+
+        return generate_latest()
+
+    return read

@@ -1,0 +1,87 @@
+"""A whole cluster's metrics, read at any of its nodes."""
+
+import socket
+
+import pytest
+
+from tests.cluster.conftest import BLUE, served
+from tests.support.cluster.clients import Ask
+from tests.support.cluster.figures import Figures
+from tests.support.cluster.lab import Cluster, Lab
+from tests.support.processes.scraper import Scraper, Series
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+
+REQUESTS = "switchyard_requests_total"
+MEMORY = "process_resident_memory_bytes"
+PORTS = range(30000, 30020)
+"""Replicas listen on the first that is free; one that was in use lately is not."""
+
+
+def labels_of(samples: dict[Series, float], name: str, **wanted: str) -> dict[str, dict[str, str]]:
+    """The labels of the metric's samples that have the wanted ones, by replica."""
+    found = [dict(labels) for metric, labels in samples if metric == name]
+    return {it["replica"]: it for it in found if wanted.items() <= it.items()}
+
+
+def test_every_replicas_series_are_read_at_any_nodes_ingress(cluster: Cluster, figures: Figures) -> None:
+    assert all(it.is_whole for it in cluster.client.ask_all([Ask(streamed=False)] * 20))
+    routers, engines = cluster.routers(), cluster.replicas(BLUE)
+    counted = set()
+    for pod in cluster.kuberay.pods:
+        samples = Scraper(f"http://{pod.address}:8000").scrape()
+        seen = labels_of(samples, REQUESTS, endpoint="chat", deployment=BLUE, component="router")
+        assert {id: it["node"] for id, it in seen.items()} == {id: it.address for id, it in routers.items()}
+        engine = labels_of(samples, MEMORY, component="engine", deployment=BLUE, endpoint="chat")
+        assert {id: it["node"] for id, it in engine.items()} == {id: it.address for id, it in engines.items()}
+        proxies = {dict(labels).get("node") for name, labels in samples if name == "haproxy_process_uptime_seconds"}
+        assert proxies >= {it.address for it in (*routers.values(), *engines.values())}
+        counted.add(sum(value for (name, _), value in samples.items() if name == REQUESTS))
+    assert len(counted) == 1, "whichever node is asked, the sum is the same"
+    pods = len(cluster.kuberay.pods)
+    figures.add(
+        "Metrics", f"each of {pods} nodes' ingress gives the series of {len(seen)} routers on 2 nodes, and all else"
+    )
+
+
+def test_a_replica_that_is_stopped_is_read_until_its_last_stream_has_ended(
+    cluster: Cluster, the_lab: Lab, figures: Figures
+) -> None:
+    cluster.apply(served(the_lab, min_replicas=2, max_replicas=2))
+    cluster.until(lambda: len(cluster.replicas(BLUE)) == 2, cluster.serve.messages)
+    scraper = Scraper(f"http://{next(iter(cluster.routers().values())).address}:8000")
+    with cluster.client.asking([Ask(chunks=40, every_s=2.0)] * 8) as running:
+        cluster.until(lambda: all(it.first_at for it in running.outcomes), lambda: [*map(str, running.outcomes)])
+        ports = {it.address: listening(it.address) for it in cluster.replicas(BLUE).values()}
+        assert all(ports.values())
+        cluster.serve.put(served(the_lab, min_replicas=1, max_replicas=1))
+        cluster.until(lambda: bool(cluster.serve.replicas(BLUE, "STOPPING")), cluster.serve.messages)
+        (stopped,) = cluster.serve.replicas(BLUE, "STOPPING")
+        closed_after = cluster.until(lambda: not listening(stopped.address), cluster.serve.messages)
+        samples = scraper.scrape()
+        draining = {dict(labels)["replica"]: value for (name, labels), value in samples.items() if name == DRAINING}
+        assert draining.pop(stopped.id) == 1.0
+        assert set(draining.values()) == {0.0}
+        assert labels_of(samples, MEMORY, deployment=BLUE)[stopped.id]["node"] == stopped.address
+    assert all(it.is_whole for it in running.outcomes), [*map(str, running.outcomes)]
+    cluster.until(
+        lambda: stopped.id not in {it["labels"].get("replica") for it in scraper.targets()}, cluster.serve.messages
+    )
+    seen = f"its port closed after {closed_after:.0f} s; scraped all the same until its last stream had ended"
+    figures.add("Metrics of a replica that is stopped", seen)
+
+
+DRAINING = "switchyard_draining"
+
+
+def listening(address: str) -> list[int]:
+    """The ports for requests at which a replica of the node takes connections."""
+
+    def listens(port: int) -> bool:
+        try:
+            with socket.create_connection((address, port), timeout=5):
+                return True
+        except ConnectionRefusedError:
+            return False
+
+    return [port for port in PORTS if listens(port)]

@@ -1,0 +1,37 @@
+"""What a page does before it has any data: little. The time it takes is measured by `benchmarks/first_paint.py`; here
+is what the time is made of, which no busy machine changes."""
+
+import pytest
+from playwright.async_api import Browser
+
+from tests.router.conftest import Rig
+from tests.support.clients.first_paint import PAGES, first_paint
+
+
+@pytest.mark.parametrize(("path", "heading"), PAGES.items(), ids=PAGES)
+async def test_a_page_without_data_is_small_and_laid_out_once(
+    rig: Rig, browser: Browser, path: str, heading: str
+) -> None:
+    paint = await first_paint(browser, rig.url, path, heading)
+    own = {name: size for name, size in paint.scripts.items() if "uPlot" not in name}
+    assert sum(own.values()) < 96 * 1024, own
+    assert len(own) < 22
+    # The chart's script comes with the one page that has charts, and after its first paint.
+    assert ("/ui/static/uPlot.iife.js" in paint.scripts) == (path == "/ui#/experiments/any")
+    assert paint.elements < 60
+    # One layout for the shell, one for the page, one for a focus: reading sizes between writes would make many.
+    assert paint.layouts <= 6
+    assert paint.styles <= 8
+    assert paint.task_s > 0
+
+
+async def test_no_script_holds_up_the_parser(rig: Rig, browser: Browser) -> None:
+    context = await browser.new_context(base_url=rig.url)
+    try:
+        page = await context.new_page()
+        await page.goto("/ui")
+        scripts = await page.locator("script").evaluate_all("(all) => all.map((it) => [it.type, it.async || it.defer])")
+        assert scripts
+        assert all(kind == "module" or later for kind, later in scripts)
+    finally:
+        await context.close()

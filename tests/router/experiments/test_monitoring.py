@@ -1,0 +1,20 @@
+"""Every metric of experiments that a dashboard or an alert asks for is on a live router."""
+
+import httpx
+
+from app.experiments.series import METRICS
+from tests.router.experiments.conftest import LiveRig
+from tests.router.experiments.test_hosts import traffic
+from tests.support.processes.load import ask_all
+from tests.support.processes.monitoring import metrics_asked_for, metrics_in
+
+
+async def test_every_metric_of_experiments_is_there(live: LiveRig) -> None:
+    live.experiment(guardrails=[{"event": "error"}], ramp={"steps": [50]})
+    await ask_all(live.url, traffic(150))
+    await live.report_of(150)
+    async with httpx.AsyncClient() as http:
+        there = metrics_in((await http.get(f"{live.url}/metrics")).text)
+    asked = metrics_asked_for() & {*METRICS, "switchyard_experiments_controller_up"}
+    assert sorted(asked - there) == []
+    assert len(asked) > 8

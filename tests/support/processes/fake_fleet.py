@@ -1,0 +1,49 @@
+"""A fleet in memory: replicas are functions that give their metrics."""
+
+from collections.abc import Callable, Collection
+
+from app.errors import NotFound, SwitchyardError
+from app.server.metrics.fleet import Fleet, Replica
+
+Metrics = Callable[[Collection[str] | None], bytes]
+
+
+class MemoryFleet:
+    """A `FleetSource`. `failure` is raised by every call while it is set; `asked` lists the calls."""
+
+    def __init__(self, listed: Fleet | None = None) -> None:
+        self.listed = listed or Fleet()
+        self.failure: SwitchyardError | None = None
+        self.asked: list[str] = []
+        self._metrics: dict[str, Metrics] = {}
+
+    def start(self, replica: Replica, metrics: Metrics) -> None:
+        self.listed = self.listed._replace(replicas=[*self.listed.replicas, replica])
+        self._metrics[replica.id] = metrics
+
+    def drain(self, id: str) -> None:
+        replicas = [it._replace(is_draining=True) if it.id == id else it for it in self.listed.replicas]
+        self.listed = self.listed._replace(replicas=replicas)
+
+    def end(self, id: str) -> None:
+        self.listed = self.listed._replace(replicas=[it for it in self.listed.replicas if it.id != id])
+        del self._metrics[id]
+
+    async def fleet(self) -> Fleet:
+        self._note("fleet")
+        return self.listed
+
+    async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
+        self._note(replica)
+        if replica not in self._metrics:
+            raise NotFound(f"The replica {replica} has ended")
+        return self._metrics[replica](endpoints)
+
+    async def proxy_metrics(self, node: str) -> bytes:
+        self._note(f"proxy {node}")
+        return f'haproxy_frontend_sessions_total{{proxy="http_frontend"}} {len(node)}\n'.encode()
+
+    def _note(self, call: str) -> None:
+        self.asked.append(call)
+        if self.failure is not None:
+            raise self.failure

@@ -1,0 +1,75 @@
+"""Installations that tests break, and what is found."""
+
+import copy
+import json
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from app.config.base import ConfigError
+from app.config.schema import Config
+from app.config.serve_file import load
+from deployments.doctor.finding import Finding, Level
+from deployments.doctor.installation import Installation
+from tests.support.processes.project import ROOT
+
+
+def installation(document: dict[str, Any] | None = None, **fields: Any) -> Installation:
+    """The default installation, or one with another configuration, or other fields."""
+    served = document if document is not None else _default()
+    config, problems = _loaded(json.dumps(served))
+    return Installation(Path("serve_config.yaml"), served, problems, config, **fields)
+
+
+def default(**user_config: Any) -> dict[str, Any]:
+    """serve_config.yaml, with these sections of the router's configuration."""
+    document = copy.deepcopy(_default())
+    document["applications"][0]["deployments"][0]["user_config"].update(user_config)
+    return document
+
+
+@cache
+def _default() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "serve_config.yaml").read_text())
+    return found
+
+
+@cache
+def _loaded(text: str) -> tuple[Config | None, Sequence[str]]:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "serve_config.yaml"
+        file.write_text(text)
+        try:
+            return load(file), ()
+        except ConfigError as error:
+            return None, error.problems
+
+
+def engine(document: dict[str, Any], name: str = "smollm2-blue") -> dict[str, Any]:
+    """An application's `llm_config`, to change it."""
+    (found,) = (it for it in document["applications"] if it["name"] == name)
+    config: dict[str, Any] = found["args"]["llm_config"]
+    return config
+
+
+def levels(findings: Iterable[Finding]) -> list[Level]:
+    return [it.level for it in findings]
+
+
+def the_problem(findings: Iterable[Finding]) -> str:
+    """The message of the only problem; it has a fix."""
+    (found,) = (it for it in findings if it.level is Level.PROBLEM)
+    assert found.fix
+    return found.message
+
+
+def the_warning(findings: Iterable[Finding]) -> str:
+    """The message of the only warning; it has a fix, and nothing is worse."""
+    (found,) = (it for it in findings if it.level is not Level.OK)
+    assert found.level is Level.WARNING
+    assert found.fix
+    return found.message

@@ -1,0 +1,94 @@
+"""What was parsed before is not parsed again, and changes nothing."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.config.base import ConfigError
+from app.config.parser import Parser
+from app.config.schema import Config, parse
+
+_DRAFT = {"state": "draft", "primary": [{"metric": "ttft", "minimal_effect": 0.05}]}
+
+
+def document(*shares: int) -> dict[str, Any]:
+    return {
+        "endpoints": {
+            f"e{number}": {"tasks": ["chat"], "traffic": {"blue": 100 - share, "green": share}}
+            for number, share in enumerate(shares)
+        },
+        "deployments": {name: {"app": name, "model": "m"} for name in ("blue", "green")},
+        "experiments": {"x": {"endpoint": "e0", "control": "blue", "treatments": ["green"], **_DRAFT}},
+    }
+
+
+def outcome(parse: Callable[[Any], Config], data: Any) -> Config | list[str]:
+    try:
+        return parse(data)
+    except ConfigError as error:
+        return error.problems
+
+
+@given(st.lists(st.lists(st.integers(0, 101), min_size=1, max_size=4), max_size=6))
+def test_it_parses_as_ever(documents: list[list[int]]) -> None:
+    """101 % is invalid, and the problems are the same, too."""
+    parser = Parser()
+    for shares in documents:
+        data = document(*shares)
+        found, expected = outcome(parser.parse, data), outcome(parse, data)
+        assert found == expected
+        assert isinstance(found, list) == (101 in shares)
+
+
+def test_only_what_has_changed_is_parsed() -> None:
+    parser = Parser()
+    first, second = parser.parse(document(10, 20)), parser.parse(document(11, 20))
+    assert second.endpoints["e0"].traffic == {"blue": 89, "green": 11}
+    assert second.endpoints["e1"] is first.endpoints["e1"]
+    assert second.deployments["blue"] is first.deployments["blue"]
+    assert second.experiments["x"] is first.experiments["x"]
+
+
+def test_a_change_in_place_is_a_change() -> None:
+    parser, data = Parser(), document(10)
+    parser.parse(data)
+    data["endpoints"]["e0"]["traffic"] = {"blue": 50, "green": 50}
+    assert parser.parse(data).endpoints["e0"].traffic == {"blue": 50, "green": 50}
+
+
+@pytest.mark.parametrize("number", [True, 1.0], ids=repr)
+def test_equal_numbers_of_another_type_are_parsed(number: object) -> None:
+    """`1 == True` in Python, but a percentage must be an integer."""
+    parser, data = Parser(), document(1)
+    parser.parse(data)
+    changed = copy.deepcopy(data)
+    changed["endpoints"]["e0"]["traffic"]["green"] = number
+    with pytest.raises(ConfigError, match=r"endpoints\.e0\.traffic\.green"):
+        parser.parse(changed)
+
+
+def test_the_order_of_deployments_is_kept() -> None:
+    """It is the order of the fallbacks."""
+    parser, data = Parser(), document(50)
+    parser.parse(data)
+    data["endpoints"]["e0"]["traffic"] = {"green": 50, "blue": 50}
+    assert list(parser.parse(data).endpoints["e0"].traffic) == ["green", "blue"]
+
+
+def test_references_are_checked_every_time() -> None:
+    parser, data = Parser(), document(10)
+    parser.parse(data)
+    del data["deployments"]["green"]
+    with pytest.raises(ConfigError, match="unknown deployment 'green'"):
+        parser.parse(data)
+    assert parser.parse(document(10)) == parse(document(10))
+
+
+@pytest.mark.parametrize("data", [None, [], {"endpoints": {1: {}}}, {"endpoints": {"e": object()}}])
+def test_what_is_no_plain_data_is_refused_as_ever(data: object) -> None:
+    with pytest.raises(ConfigError):
+        Parser().parse(data)

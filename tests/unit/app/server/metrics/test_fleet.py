@@ -1,0 +1,87 @@
+"""The fleet as it is known, and answers that are used again."""
+
+import asyncio
+
+import pytest
+
+from app.errors import NotFound, Unavailable
+from app.server.metrics.fleet import EVERY_S, FRESH_S, Fleet, KnownFleet, Replica, Reused
+from tests.support.processes.fake_fleet import MemoryFleet
+
+ONE = Replica("r1", "router", "10.0.0.1")
+
+
+class Known:
+    """A fleet at a time."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.source = MemoryFleet()
+        self.source.start(ONE, lambda endpoints: f"of {endpoints}".encode())
+        self.fleet = KnownFleet(self.source, lambda: self.now)
+
+
+@pytest.fixture
+def known() -> Known:
+    return Known()
+
+
+async def test_the_control_plane_is_asked_once_in_some_seconds(known: Known) -> None:
+    for _ in range(3):
+        assert (await known.fleet.now()).replicas == [ONE]
+    assert known.source.asked == ["fleet"]
+    known.now += EVERY_S
+    known.source.listed = Fleet()
+    assert (await known.fleet.now()).replicas == ()
+
+
+async def test_the_last_list_stays_while_the_control_plane_is_away(known: Known) -> None:
+    await known.fleet.now()
+    known.source.failure = Unavailable("away")
+    known.now += 10 * EVERY_S
+    assert (await known.fleet.now()).replicas == [ONE]
+    assert len(known.source.asked) == 2
+
+
+async def test_one_that_never_answered_is_an_error(known: Known) -> None:
+    known.source.failure = Unavailable("away")
+    for _ in range(2):
+        with pytest.raises(Unavailable):
+            await known.fleet.now()
+    assert known.source.asked == ["fleet"], "and it is not asked more often for that"
+
+
+async def test_scrapes_of_one_replica_ask_it_once_a_second(known: Known) -> None:
+    for _ in range(3):
+        assert await known.fleet.replica_metrics("r1", None) == b"of None"
+    assert known.source.asked == ["r1"]
+    known.now += FRESH_S
+    await known.fleet.replica_metrics("r1", None)
+    assert known.source.asked == ["r1", "r1"]
+
+
+async def test_readers_of_different_endpoints_do_not_get_each_others_answer(known: Known) -> None:
+    assert await known.fleet.replica_metrics("r1", ["chat"]) == b"of ['chat']"
+    assert await known.fleet.replica_metrics("r1", None) == b"of None"
+
+
+async def test_a_replica_that_has_ended_is_not_found(known: Known) -> None:
+    with pytest.raises(NotFound):
+        await known.fleet.replica_metrics("r2", None)
+
+
+async def test_several_that_wait_ask_once_and_one_that_leaves_takes_nothing_from_the_others() -> None:
+    reused: Reused[int] = Reused(1.0, lambda: 0.0)
+    go, asked = asyncio.Event(), []
+
+    async def ask() -> int:
+        asked.append(1)
+        await go.wait()
+        return 7
+
+    waiting = [asyncio.create_task(reused.get("key", ask)) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    go.set()
+    assert await asyncio.gather(*waiting[1:]) == [7, 7]
+    assert asked == [1]

@@ -1,0 +1,79 @@
+"""Metrics that are made in a thread."""
+
+import threading
+import time
+from collections.abc import Collection
+
+import pytest
+
+from app.server.metrics.prepared import FRESH_S, Prepared
+
+
+class Maker:
+    """Makes metrics when it may."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.now = 1000.0
+        self.may = threading.Event()
+        self.prepared = Prepared(self.make, lambda: self.now)
+
+    def make(self, endpoints: Collection[str] | None) -> bytes:
+        self.may.wait(10)
+        self.made += 1
+        return f"{self.made} of {sorted(endpoints) if endpoints is not None else None}".encode()
+
+    def until_ready(self, endpoints: Collection[str] | None = None) -> bytes:
+        for _ in range(1000):
+            if (found := self.prepared.look(endpoints)) is not None:
+                return found
+            time.sleep(0.005)
+        raise AssertionError("nothing was made")
+
+
+def test_whoever_looks_does_not_wait() -> None:
+    maker = Maker()
+    assert maker.prepared.look(None) is None
+    assert maker.prepared.look(None) is None
+    maker.may.set()
+    assert maker.until_ready() == b"1 of None"
+
+
+def test_several_that_look_get_the_same_for_a_moment_and_then_something_new() -> None:
+    maker = Maker()
+    maker.may.set()
+    assert maker.until_ready() == b"1 of None"
+    assert maker.prepared.look(None) == b"1 of None"
+    maker.now += FRESH_S
+    assert maker.prepared.look(None) is None
+    assert maker.until_ready() == b"2 of None"
+
+
+def test_what_took_long_is_given_all_the_same() -> None:
+    maker = Maker()
+    assert maker.prepared.look(None) is None
+    maker.now += 10 * FRESH_S
+    maker.may.set()
+    assert maker.until_ready() == b"1 of None"
+
+
+def test_readers_of_different_endpoints_get_their_own() -> None:
+    maker = Maker()
+    maker.may.set()
+    assert maker.until_ready(["b", "a"]) == b"1 of ['a', 'b']"
+    assert maker.until_ready() == b"2 of None"
+
+
+def test_a_failure_is_told() -> None:
+    def fail(endpoints: Collection[str] | None) -> bytes:
+        raise ValueError("no metrics")
+
+    prepared = Prepared(fail)
+
+    def look() -> None:
+        for _ in range(1000):
+            prepared.look(None)
+            time.sleep(0.005)
+
+    with pytest.raises(ValueError, match="no metrics"):
+        look()

@@ -1,0 +1,33 @@
+"""Work beside a block."""
+
+import asyncio
+
+import pytest
+
+from app.background import beside
+
+
+async def test_it_goes_on_while_the_block_runs_and_ends_with_it() -> None:
+    going_on, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(0)
+            going_on.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with beside(work()):
+        await going_on.wait()
+        assert not ended.is_set()
+    assert ended.is_set()
+
+
+async def test_what_it_raised_is_raised_at_the_end() -> None:
+    async def broken() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        async with beside(broken()):
+            await asyncio.sleep(0)

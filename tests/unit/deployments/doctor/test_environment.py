@@ -1,0 +1,42 @@
+"""Switches that are missing or wrong."""
+
+from deployments import draining, haproxy
+from deployments.doctor.environment import configuration, switches
+from deployments.doctor.finding import Level
+from tests.support.processes.installations import default, installation, levels, the_problem, the_warning
+
+ON_NODES = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    **haproxy.SETTINGS,
+    **draining.SETTINGS,
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "3600",
+    "SWITCHYARD_INTERNAL_KEY": "secret",
+}
+
+
+def test_a_broken_configuration_is_found_with_its_path() -> None:
+    broken = default(endpoints={"chat": {"tasks": ["chat"], "traffic": {"nobody": 100}}}, defaults={}, experiments={})
+    assert "unknown deployment 'nobody'" in the_problem(configuration(installation(broken)))
+    assert levels(configuration(installation())) == [Level.OK]
+
+
+def test_a_node_without_a_switch_is_found() -> None:
+    assert levels(switches(installation(on_cluster=True, environment=ON_NODES))) == [Level.OK]
+    for name in ("RAY_SERVE_ENABLE_HA_PROXY", "SWITCHYARD_INTERNAL_KEY"):
+        lacking = {key: value for key, value in ON_NODES.items() if key != name}
+        assert the_problem(switches(installation(on_cluster=True, environment=lacking))) == f"{name} is not set"
+
+
+def test_a_setting_that_cuts_streams_is_a_warning() -> None:
+    shorter = {**ON_NODES, "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "120"}
+    found = the_warning(switches(installation(on_cluster=True, environment=shorter)))
+    assert found == "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S is '120', not '3600'"
+    soon = {name: value for name, value in ON_NODES.items() if name != "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"}
+    assert "cuts its streams" in the_warning(switches(installation(on_cluster=True, environment=soon)))
+
+
+def test_a_shell_that_overrules_serve_is_found() -> None:
+    assert levels(switches(installation(environment={}))) == [Level.OK]
+    found = the_problem(switches(installation(environment={"RAY_SERVE_ENABLE_HA_PROXY": "0"})))
+    assert found == "RAY_SERVE_ENABLE_HA_PROXY is '0', not '1'"

@@ -1,0 +1,108 @@
+"""Packages, weights, memory and GPUs that do not fit."""
+
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deployments.doctor.finding import Level
+from deployments.doctor.installation import Installation
+from deployments.doctor.machine import disk, gpus, memory, shared_memory
+from deployments.doctor.models import weights
+from deployments.doctor.packages import versions
+from deployments.local.processes import Run
+from deployments.weights.cache import prepare
+from tests.support.processes.installations import default, engine, installation, levels, the_problem, the_warning
+from tests.support.processes.project import ROOT
+
+MINILM = "all-MiniLM-L6-v2"
+
+
+def serving(source: str, **engine_kwargs: Any) -> dict[str, Any]:
+    """One application with these weights."""
+    document = default()
+    config = engine(document)
+    config["model_loading_config"]["model_source"] = source
+    config["engine_kwargs"].update(engine_kwargs)
+    document["applications"] = [it for it in document["applications"] if it["name"] == "smollm2-blue"]
+    return document
+
+
+def test_packages_as_in_the_lock_are_well() -> None:
+    assert levels(versions(installation())) == [Level.OK]
+
+
+def test_other_versions_and_missing_packages_are_found(tmp_path: Path) -> None:
+    lock = (ROOT / "requirements/cpu.lock").read_text()
+    other = lock.replace(f"\npydantic=={version('pydantic')}", "\npydantic==1.0.0")
+    (tmp_path / "cpu.lock").write_text(other + "\nnobody-has-this==1.0\n")
+    found = list(versions(installation(), tmp_path))
+    assert levels(found) == [Level.PROBLEM, Level.PROBLEM]
+    assert f"pydantic {version('pydantic')}, not 1.0.0" in found[0].message
+    assert "nobody-has-this" in found[1].message
+
+
+def test_weights_that_are_not_prepared_or_damaged_are_warnings(tmp_path: Path) -> None:
+    found = installation(serving(f"package:{MINILM}"), environment={"SWITCHYARD_MODELS": str(tmp_path)})
+    assert the_warning(weights(found)) == f"{MINILM} is not prepared yet"
+    folder = prepare(MINILM, tmp_path)
+    assert levels(weights(found)) == [Level.OK]
+    (folder / "config.json").unlink()
+    assert "is damaged" in the_warning(weights(found))
+
+
+def test_weights_that_are_nowhere_are_found(tmp_path: Path) -> None:
+    assert "known models" in the_problem(weights(installation(serving("package:nothing"))))
+    assert "is no model" in the_problem(weights(installation(serving(str(tmp_path)))))
+    (tmp_path / "config.json").write_text("{}")
+    assert "has no weights" in the_problem(weights(installation(serving(str(tmp_path)))))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert levels(weights(installation(serving(str(tmp_path))))) == [Level.OK]
+    offline = installation(serving("org/model"), environment={"HF_HUB_OFFLINE": "1"})
+    assert "comes from a model hub" in the_problem(weights(offline))
+
+
+def test_too_little_memory_is_found(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 64000000 kB\nMemAvailable: 32000000 kB\n")
+    assert levels(memory(installation(), meminfo)) == [Level.OK]
+    meminfo.write_text("MemTotal: 64000000 kB\nMemAvailable: 4000000 kB\n")
+    assert "3 engines on the CPU need about 12" in the_problem(memory(installation(), meminfo))
+    running = Run(pid=1, run_id="x", port=8000, dashboard="", directory="")
+    assert list(memory(installation(run=running), meminfo)) == []
+
+
+def test_a_full_disk_and_a_small_shared_memory_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    parallel = installation(serving("org/model", tensor_parallel_size=2))
+    assert list(shared_memory(installation(), tmp_path)) == []
+    assert levels([*disk(parallel, tmp_path), *shared_memory(parallel, tmp_path)]) == [Level.OK, Level.OK]
+    usage = type(shutil.disk_usage(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(64 * 1024**2, 0, 64 * 1024**2))
+    assert "64 MiB; engines on 2 GPUs" in the_problem(shared_memory(parallel, tmp_path))
+    assert "0.1 GiB are free" in the_problem(disk(parallel, tmp_path))
+
+
+def on_gpus(tmp_path: Path, answer: str | None = None, **engine_kwargs: Any) -> Installation:
+    """A model on GPUs, and an nvidia-smi that says this."""
+    document = serving("org/model", **engine_kwargs)
+    engine(document)["accelerator_config"] = {"kind": "gpu"}
+    if answer is not None:
+        command = tmp_path / "nvidia-smi"
+        command.write_text(f"#!/bin/sh\n{answer}\n")
+        command.chmod(0o755)
+    return installation(document, environment={"PATH": str(tmp_path)})
+
+
+def test_gpus_that_are_missing_few_or_without_a_driver_are_found(tmp_path: Path) -> None:
+    one = "echo 'NVIDIA L4, 570.1, 23034, 10'"
+    assert list(gpus(installation())) == []
+    assert "nvidia-smi is not installed" in the_problem(gpus(on_gpus(tmp_path)))
+    broken = "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9"
+    assert "could not communicate" in the_problem(gpus(on_gpus(tmp_path, broken)))
+    assert levels(gpus(on_gpus(tmp_path, one))) == [Level.OK]
+    few = gpus(on_gpus(tmp_path, one, tensor_parallel_size=4))
+    assert the_problem(few) == "1 GPUs are here, and an application wants 4"
+    used = gpus(on_gpus(tmp_path, "echo 'NVIDIA L4, 570.1, 23034, 20000'"))
+    assert "in use already" in the_warning(used)

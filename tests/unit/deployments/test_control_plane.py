@@ -1,0 +1,89 @@
+"""What runs inside Serve's controller, on parts of it: the rest needs a running Serve."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+class States:
+    """The controller's autoscaling, of one application: Serve's own."""
+
+    def __init__(self) -> None:
+        from ray.serve._private.autoscaling_state import DeploymentAutoscalingState
+        from ray.serve._private.common import DeploymentID
+        from ray.serve.config import AutoscalingConfig
+
+        self.id = DeploymentID(name="Engine", app_name="llama")
+        self.state = DeploymentAutoscalingState(self.id)
+        self.state._config = AutoscalingConfig()
+
+    def record_request_metrics_for_handle(self, report: Any) -> None:
+        assert report.deployment_id == self.id
+        self.state.record_request_metrics_for_handle(report)
+
+
+def test_what_routers_report_is_queued_to_serve() -> None:
+    from ray import cloudpickle
+
+    from deployments.control_plane import _report_function
+
+    states = States()
+    names = {"llama": "Engine"}
+    controller = SimpleNamespace(
+        autoscaling_state_manager=states,
+        application_state_manager=SimpleNamespace(get_ingress_deployment_name=names.get),
+    )
+    pickled = cloudpickle.dumps(_report_function())
+    report = cloudpickle.loads(pickled)
+    report(controller, {"llama": 28, "unknown": 5}, "actor-1")
+    report(controller, {"llama": 4}, "actor-2")
+    assert states.state._get_queued_requests() == pytest.approx(32)
+    assert states.state.get_total_num_requests() == pytest.approx(32)
+    report(controller, {"llama": 0}, "actor-1")
+    assert states.state._get_queued_requests() == pytest.approx(4)
+
+
+def test_replicas_that_are_gone_take_their_reports_along() -> None:
+    from deployments.control_plane import _report_function
+
+    states = States()
+    controller = SimpleNamespace(
+        autoscaling_state_manager=states,
+        application_state_manager=SimpleNamespace(get_ingress_deployment_name={"llama": "Engine"}.get),
+    )
+    _report_function()(controller, {"llama": 28}, "actor-1")
+    states.state.drop_stale_handle_metrics({"actor-1"})
+    assert states.state._get_queued_requests() == pytest.approx(28)
+    states.state.drop_stale_handle_metrics(set())
+    assert states.state._get_queued_requests() == 0
+
+
+def test_an_application_sleeps_if_it_is_to_have_no_replica() -> None:
+    from deployments.control_plane import _count_function
+
+    def deployment(target: int, *states: str) -> Any:
+        replicas = [SimpleNamespace(state=SimpleNamespace(value=it)) for it in states]
+        return SimpleNamespace(target_num_replicas=target, list_replica_details=lambda: replicas)
+
+    found = {
+        _id("asleep"): deployment(0),
+        _id("stops"): deployment(0, "STOPPING"),
+        _id("starts"): deployment(1, "STARTING"),
+        _id("fails"): deployment(1),
+        _id("two", "A"): deployment(0),
+        _id("two", "B"): deployment(2, "RUNNING", "RUNNING"),
+    }
+    controller = SimpleNamespace(deployment_state_manager=SimpleNamespace(_deployment_states=found))
+    counts, asleep = _count_function()(controller)
+    assert asleep == {"asleep", "stops"}
+    assert counts["two"] == {"RUNNING": 2}
+    assert counts["starts"] == {"STARTING": 1}
+
+
+def _id(application: str, name: str = "Engine") -> Any:
+    from ray.serve._private.common import DeploymentID
+
+    return DeploymentID(name=name, app_name=application)

@@ -1,0 +1,176 @@
+"""Serve's replicas and proxies as something to scrape: with a controller and actors in memory."""
+
+from collections.abc import Callable
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import cloudpickle
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from app.errors import Broken, NotFound, SwitchyardError, Unavailable
+from app.server.metrics.fleet import Replica
+from deployments.fleet import ServeFleet
+from tests.support.processes.servers import free_port, serve
+
+
+class State(Enum):
+    """Some of Serve's."""
+
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+
+
+class Actor:
+    """What a replica's actor handle does here: it runs a function, or fails."""
+
+    def __init__(self, failure: Exception | None = None, *, not_yet: int = 0) -> None:
+        """The first `not_yet` times it has nothing."""
+        self._failure, self._not_yet = failure, not_yet
+        self.__ray_call__ = SimpleNamespace(remote=self._run)
+
+    async def _run(self, function: Callable[..., Any], endpoints: list[str] | None) -> bytes | None:
+        if self._failure is not None:
+            raise self._failure
+        cloudpickle.dumps(function)
+        if self._not_yet > 0:
+            self._not_yet -= 1
+            return None
+        return f"of {endpoints}".encode()
+
+
+def replica(id: str, state: State, actor: Actor | None, node: str | None = "10.0.0.1") -> Any:
+    details = SimpleNamespace(replica_id=id, state=state, node_ip=node)
+    return SimpleNamespace(actor_details=details, _actor=SimpleNamespace(_actor_handle=actor))
+
+
+def controller(**applications: list[Any]) -> Any:
+    deployments = {
+        SimpleNamespaceId(app): SimpleNamespace(_replicas=SimpleNamespace(get=lambda them=them: them))
+        for app, them in applications.items()
+    }
+    states = (("10.0.0.1", "HEALTHY"), (None, "HEALTHY"), ("10.0.0.3", "STARTING"))
+    proxies = {
+        str(number): SimpleNamespace(node_ip=node, status=SimpleNamespace(value=status))
+        for number, (node, status) in enumerate(states)
+    }
+    return SimpleNamespace(
+        deployment_state_manager=SimpleNamespace(_deployment_states=deployments),
+        proxy_state_manager=SimpleNamespace(get_proxy_details=lambda: proxies),
+    )
+
+
+class SimpleNamespaceId:
+    """A deployment's id."""
+
+    def __init__(self, app_name: str) -> None:
+        self.app_name = app_name
+
+
+def fleet_of(running: Any, proxy_port: int | None = 9101) -> ServeFleet:
+    async def call(function: Callable[..., Any], *arguments: Any) -> Any:
+        return cloudpickle.loads(cloudpickle.dumps(function))(running, *arguments)
+
+    return ServeFleet(call, proxy_port)
+
+
+async def test_every_replica_that_can_answer_is_listed_with_its_node() -> None:
+    running = controller(
+        router=[replica("r1", State.RUNNING, Actor()), replica("r2", State.STOPPING, Actor(), "10.0.0.2")],
+        blue=[replica("b1", State.STARTING, Actor()), replica("b2", State.RUNNING, None)],
+        asleep=[],
+    )
+    found = await fleet_of(running).fleet()
+    assert found.replicas == [
+        Replica("r1", "router", "10.0.0.1"),
+        Replica("r2", "router", "10.0.0.2", is_draining=True),
+    ]
+    assert found.states == {
+        "router": {"STARTING": 0, "RUNNING": 1, "STOPPING": 1},
+        "blue": {"STARTING": 1, "RUNNING": 1, "STOPPING": 0},
+        "asleep": {"STARTING": 0, "RUNNING": 0, "STOPPING": 0},
+    }
+    assert found.proxies == ["10.0.0.1"]
+
+
+async def test_without_haproxy_there_are_no_proxies() -> None:
+    assert (await fleet_of(controller(), proxy_port=None).fleet()).proxies == []
+
+
+async def test_a_replica_gives_its_metrics_also_while_it_stops() -> None:
+    fleet = fleet_of(controller(router=[replica("r1", State.STOPPING, Actor())]))
+    await fleet.fleet()
+    assert await fleet.replica_metrics("r1", {"chat"}) == b"of ['chat']"
+    assert await fleet.replica_metrics("r1", None) == b"of None"
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (ActorDiedError(), NotFound),
+        (ActorUnavailableError("away", b"1" * 16), Unavailable),
+        (RayTaskError("read", "a traceback", ValueError("no metrics")), Broken),
+    ],
+)
+async def test_failures_are_ours(failure: Exception, error: type[SwitchyardError]) -> None:
+    fleet = fleet_of(controller(router=[replica("r1", State.RUNNING, Actor(failure))]))
+    await fleet.fleet()
+    with pytest.raises(error, match="r1"):
+        await fleet.replica_metrics("r1", None)
+
+
+async def test_a_router_that_is_still_making_them_is_asked_again() -> None:
+    fleet = fleet_of(controller(router=[replica("r1", State.RUNNING, Actor(not_yet=2))]))
+    await fleet.fleet()
+    assert await fleet.replica_metrics("r1", None) == b"of None"
+
+
+async def test_one_that_ends_after_it_was_listed_is_not_found() -> None:
+    running = controller(router=[replica("r1", State.RUNNING, Actor())])
+    fleet = fleet_of(running)
+    await fleet.fleet()
+    running.deployment_state_manager._deployment_states.clear()
+    with pytest.raises(NotFound, match="r1"):
+        await fleet.replica_metrics("r1", None)
+
+
+async def test_a_replica_that_was_asked_is_reached_without_the_controller() -> None:
+    running = controller(router=[replica("r1", State.RUNNING, Actor())])
+    fleet = fleet_of(running)
+    await fleet.fleet()
+    await fleet.replica_metrics("r1", None)
+    await fleet.fleet()
+    running.deployment_state_manager = None
+    assert await fleet.replica_metrics("r1", None) == b"of None"
+
+
+async def test_a_replica_that_was_never_listed_is_not_found() -> None:
+    with pytest.raises(NotFound):
+        await fleet_of(controller()).replica_metrics("r1", None)
+
+
+async def test_a_controller_that_does_not_answer_in_time_is_unavailable() -> None:
+    async def call(function: Callable[[Any], Any]) -> Any:
+        raise TimeoutError
+
+    with pytest.raises(Unavailable):
+        await ServeFleet(call, None).fleet()
+
+
+async def test_a_proxys_metrics_are_read_without_a_series_for_each_replica() -> None:
+    async def metrics(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(str(request.query_params.getlist("scope")))
+
+    with serve(Starlette(routes=[Route("/metrics", metrics)])) as url:
+        fleet = fleet_of(controller(), proxy_port=int(url.rpartition(":")[2]))
+        assert await fleet.proxy_metrics("127.0.0.1") == b"['global', 'frontend', 'backend']"
+    with serve(Starlette()) as url, pytest.raises(Broken, match="404"):
+        await fleet_of(controller(), proxy_port=int(url.rpartition(":")[2])).proxy_metrics("127.0.0.1")
+    with pytest.raises(Unavailable):
+        await fleet_of(controller(), proxy_port=free_port()).proxy_metrics("127.0.0.1")

