@@ -70,7 +70,7 @@ def test_a_pod_of_engines_and_one_of_routers_finish_their_streams(wide: Cluster,
     figures.add(
         "SIGTERM to a pod of engines and to one of routers",
         f"0 of {len(outcomes)} streams of 75 s and 0 of {len(drip.outcomes)} requests lost; {last - begun:.0f} s "
-        f"later the last stream ended, and {LINGERS_S:.0f} s after it {ended} of the 2 pods had, too",
+        f"later the last stream had ended, and within {LINGERS_S:.0f} s {ended} of the 2 pods, too",
     )
 
 
