@@ -18,5 +18,10 @@ KEEP_ALIVE_S = 120
 """How long a connection may be idle: longer than clients keep theirs (Node 4 s, httpx 5 s, aiohttp 15 s, Go 90 s), so
 that none is closed while a request is on its way. An old HAProxy process passes such requests on."""
 
-SETTINGS: Mapping[str, str] = {"RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1"}
+SETTINGS: Mapping[str, str] = {
+    "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
+    # Results of Serve's tasks up to this size stay with its controller. Ray's 100 KB put them on the node of the task,
+    # which then does not end after its drain as long as the controller refers to them.
+    "RAY_max_direct_call_object_size": "1048576",
+}
 """For the environment of every node, before Ray starts."""

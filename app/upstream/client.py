@@ -16,7 +16,7 @@ from app.config.schema import Timeouts
 from app.engine.errors import engine_error, error_in_first_chunk
 from app.engine.model import Model
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable
-from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
+from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER, NO_SERVER_HEADER
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
 from app.upstream.target import Target
 
@@ -144,10 +144,15 @@ class Upstream:
         limits = aiohttp.ClientTimeout(total=None, sock_connect=timeouts.connect_s)
         patience = _Patience(timeouts.connect_s)
         while True:
-            response = await self._session.post(target.url + path, data=data, headers=headers, timeout=limits)
-            if NO_ROUTE_HEADER not in response.headers:
-                return response
-            response.close()
+            try:
+                response = await self._session.post(target.url + path, data=data, headers=headers, timeout=limits)
+            except aiohttp.ClientConnectorError:
+                if INTERNAL_KEY_HEADER not in target.headers:  # not an application behind the ingress of this node
+                    raise
+            else:
+                if NO_ROUTE_HEADER not in response.headers:
+                    return response
+                response.close()
             await patience.wait(target)
 
     async def model(self, target: Target, timeouts: Timeouts) -> Model:
@@ -180,7 +185,9 @@ class Upstream:
 
 
 class _Patience:
-    """The ingress of a new node knows no application for a moment. Nobody has seen the request: it may be sent again.
+    """The ingress of a new node takes no connections for a moment, and then knows no application.
+
+    Nobody has seen the request: it may be sent again.
 
     For `wait_s` seconds from the first `wait` on.
     """

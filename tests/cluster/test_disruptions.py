@@ -15,6 +15,9 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 MARGIN_S = 5.0
 """For a busy machine."""
 
+LINGERS_S = 20.0
+"""Ray keeps a drained node whose object store has an object that somebody still refers to, until the drain's end."""
+
 
 @pytest.fixture
 def wide(cluster: Cluster, the_lab: Lab) -> Cluster:
@@ -34,6 +37,11 @@ def addresses(cluster: Cluster) -> set[str]:
     return {it.address for it in cluster.replicas(BLUE).values()}
 
 
+def left(cluster: Cluster, pods: list[Pod]) -> list[Pod]:
+    """Those of the pods that have not ended."""
+    return [pod for pod in pods if pod in cluster.kuberay.pods]
+
+
 def carried_by(pod: Pod, outcomes: list[Outcome]) -> list[Outcome]:
     return [it for it in outcomes if it.served_by.startswith(f"{pod.name}:")]
 
@@ -51,20 +59,18 @@ def test_a_pod_of_engines_and_one_of_routers_finish_their_streams(wide: Cluster,
             router.delete()
             outcomes = streams.wait()
         last = max(it.ended or 0 for it in outcomes)
-        ended = wide.until(
-            lambda: engine not in wide.kuberay.pods and router not in wide.kuberay.pods,
-            lambda: [pod.name for pod in wide.kuberay.pods],
-        )
         wide.until(lambda: len(wide.replicas(BLUE)) == 2, wide.serve.messages)
         wide.until(lambda: len(wide.routers()) == 2, wide.serve.messages)
     assert carried_by(engine, outcomes)
     assert min((it.ended or 0) - it.begun for it in outcomes) > 60
     assert lost(outcomes) == []
     assert lost(drip.outcomes) == []
+    wide.until(lambda: not left(wide, [engine, router]) or time.monotonic() > last + LINGERS_S, list)
+    ended = 2 - len(left(wide, [engine, router]))
     figures.add(
         "SIGTERM to a pod of engines and to one of routers",
         f"0 of {len(outcomes)} streams of 75 s and 0 of {len(drip.outcomes)} requests lost; {last - begun:.0f} s "
-        f"later the last stream ended, and {ended:.0f} s after it both pods",
+        f"later the last stream ended, and {LINGERS_S:.0f} s after it {ended} of the 2 pods had, too",
     )
 
 
@@ -78,9 +84,9 @@ def test_a_node_that_falls_silent_loses_only_the_streams_that_it_had_begun(wide:
             wide.kuberay.lose(victim)
             outcomes = streams.wait()
         wide.until(lambda: victim.address not in addresses(wide), wide.serve.messages, within_s=240)
-        wide.until(lambda: len(wide.replicas(BLUE)) == 2, wide.serve.messages, within_s=240)
-        back = time.monotonic() - moment
-    wide.kuberay.remove_node(victim)
+        noticed = time.monotonic() - moment
+        wide.kuberay.remove_node(victim)  # until then its pod, whose end nobody can report, counts as one of its group
+        back = wide.until(lambda: len(wide.replicas(BLUE)) == 2, wide.serve.messages, within_s=240)
     broken = carried_by(victim, outcomes)
     assert broken
     assert lost(carried_by(other, outcomes)) == []
@@ -92,7 +98,8 @@ def test_a_node_that_falls_silent_loses_only_the_streams_that_it_had_begun(wide:
         "A node of engines falls silent",
         f"{len(broken)} streams on it end with an error after at most "
         f"{max((it.ended or 0) - moment for it in broken):.0f} s (`idle_s: {IDLE_S}`); 0 of {len(drip.outcomes)} "
-        f"requests lost; the replica is back on another node after {back:.0f} s",
+        f"requests lost; Ray notices after {noticed:.0f} s, and the replica is back on another node {back:.0f} s after "
+        "the cloud has removed the machine",
     )
 
 
