@@ -103,16 +103,33 @@ def authenticate(run: Run) -> None:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(run.directory) / TOKEN)}
 
 
+_claims: list[socket.socket] = []
+"""What this process holds for its run; it ends with the process."""
+
+
 def free_ports(taken: int) -> Ports:
-    """Ports that are free now, other than `taken`."""
-    dashboard = 8265 if is_free(8265) and taken != 8265 else 0
+    """Ports that are free now, other than `taken`, and that no other run takes before this one listens on them."""
+    dashboard = 8265 if taken != 8265 and is_free(8265) and _claim(8265) else 0
     with contextlib.ExitStack() as sockets:
         bound = [sockets.enter_context(socket.socket()) for _ in range(5)]
         for one in bound:
             one.bind((HOST, 0))
         free = [one.getsockname()[1] for one in bound]
-    replicas = next((start for start in _REPLICA_RANGES if is_free(start)), _REPLICA_RANGES[0])
+    replicas = next((it for it in _REPLICA_RANGES if is_free(it) and _claim(it)), _REPLICA_RANGES[0])
     return Ports(dashboard or free[0], free[1], free[2], free[3], free[4], replicas)
+
+
+def _claim(port: int) -> bool:
+    """Whether this run gets the port. Runs that start at the same moment find it free alike, seconds before they listen;
+    the name of an abstract socket is one process's."""
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0switchyard-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    return True
 
 
 def is_free(port: int) -> bool:

@@ -1,7 +1,10 @@
+import subprocess
+import sys
 from itertools import pairwise
 
 from deployments import haproxy
 from deployments.local.environment import _REPLICA_RANGES, REPLICA_PORTS, free_ports
+from tests.support.processes.project import ROOT
 
 QUICKEST_START_S = 5.0
 """Of the smallest engine of this project, on an idle machine."""
@@ -20,3 +23,23 @@ def test_the_ranges_of_two_runs_do_not_overlap_nor_meet_outgoing_connections() -
 
 def test_a_run_has_a_range() -> None:
     assert free_ports(8000).replicas in _REPLICA_RANGES
+
+
+def test_runs_that_start_at_the_same_moment_get_other_ports() -> None:
+    """None of them listens yet."""
+    code = "import sys; from deployments.local.environment import free_ports; p = free_ports(8000); "
+    code += "print(p.dashboard, p.replicas, flush=True); sys.stdin.read()"
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    try:
+        lines = [run.stdout.readline().split() for run in runs if run.stdout is not None]
+    finally:
+        for run in runs:
+            run.communicate(timeout=30)
+    one, other = lines
+    assert one[0] != other[0]
+    assert one[1] != other[1]
