@@ -120,8 +120,8 @@ def free_ports(taken: int) -> Ports:
 
 
 def _claim(port: int) -> bool:
-    """Whether this run gets the port. Runs that start at the same moment find it free alike, seconds before they listen;
-    the name of an abstract socket is one process's."""
+    """Whether this run gets the port. Runs that start at the same moment find it free alike, seconds before they
+    listen; the name of an abstract socket is one process's."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0switchyard-port-{port}")
