@@ -8,7 +8,7 @@ import httpx
 from app.experiments.series import METRICS
 from deployments.local import processes
 from tests.real.conftest import Application
-from tests.support.processes.monitoring import metrics_asked_for, metrics_in
+from tests.support.processes.monitoring import WHERE_CONFIGURED, metrics_asked_for, metrics_in
 
 
 def of_rays_agents(run: processes.Run) -> str:
@@ -28,7 +28,7 @@ def test_every_metric_of_the_dashboards_and_alerts_is_there(application: Applica
     assert run is not None
     there = metrics_in("\n".join([*texts, of_rays_agents(run)]))
     asked = metrics_asked_for()
-    # Those of experiments are there while one runs: tests/router/experiments/test_monitoring.py
-    assert sorted(asked - there - METRICS.keys() - {"switchyard_experiments_controller_up"}) == []
+    # Experiments and queues are there where they are configured: tests/router/experiments/test_monitoring.py
+    assert sorted(asked - there - METRICS.keys() - WHERE_CONFIGURED) == []
     assert {name.partition("_")[0] for name in asked} >= {"gen", "haproxy", "process", "ray", "switchyard"}
     assert any(name.startswith("vllm:") for name in asked)

@@ -139,10 +139,10 @@ def dashboard() -> Dashboard:
         )
         .with_panel(
             plot(
-                "HAProxy's servers that are down",
+                "Replicas that HAProxy reaches",
                 COUNT,
-                "By backend: replicas that a node's HAProxy cannot reach.",
-                Query('sum by (proxy) (haproxy_server_status{state="DOWN"})', "{{proxy}}"),
+                "By backend, on the node that reaches the fewest.",
+                Query("min by (proxy) (haproxy_backend_active_servers)", "{{proxy}}"),
             )
         )
         .with_panel(

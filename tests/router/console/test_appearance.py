@@ -67,7 +67,7 @@ async def form(page: Page, managed: Managed) -> None:
 
 async def api(page: Page, managed: Managed) -> None:
     await page.goto("/docs")
-    await expect(page.get_by_role("heading", name="openai").first).to_be_visible()
+    await expect(page.get_by_role("heading", name="anthropic").first).to_be_visible()
 
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "user": "u", "max_tokens": 5}

@@ -10,6 +10,14 @@ from tests.support.processes.project import ROOT
 
 MONITORING = ROOT / "k8s/monitoring"
 _METRIC = re.compile(r"\b(?:gen_ai|haproxy|http_server|process|ray|switchyard|vllm:)[a-z0-9_]*\b(?!:)")
+WHERE_CONFIGURED = {
+    "switchyard_admission_running",
+    "switchyard_admission_slots",
+    "switchyard_admission_waiting",
+    "switchyard_experiments_controller_up",
+}
+"""Metrics that are there with a queue, and with experiments."""
+
 _PARTS = ("_bucket", "_sum", "_count")
 
 
