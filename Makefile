@@ -66,9 +66,7 @@ schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its
 	@$(BIN)/switchyard schema > serve_config.schema.json
 	@$(BIN)/python -m app.config.reference docs/configuration.md
 
-test: $(TESTING)  ## set up and run the whole suite: the fast tests run while the others wait
-	@$(END_ALL) $(MAKE) --no-print-directory test-application & application=$$!; \
-		nice -n 10 $(MAKE) --no-print-directory test-fast; status=$$?; wait $$application || status=1; exit $$status
+test: test-fast test-application  ## set up and run the whole suite
 
 test-fast: $(TESTING)  ## unit and router tests, in parallel: no Ray, no engine
 	@$(END_ALL) $(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(BIN)/python -m pytest $(HOSTILE_TESTS) & hostile=$$!; \

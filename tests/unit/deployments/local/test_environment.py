@@ -1,8 +1,13 @@
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from itertools import pairwise
 
+import pytest
+
 from deployments import haproxy
+from deployments.local import environment
 from deployments.local.environment import _REPLICA_RANGES, REPLICA_PORTS, free_ports
 from tests.support.processes.project import ROOT
 
@@ -21,8 +26,12 @@ def test_the_ranges_of_two_runs_do_not_overlap_nor_meet_outgoing_connections() -
     assert starts[-1] + REPLICA_PORTS <= 32768
 
 
-def test_a_run_has_a_range() -> None:
-    assert free_ports(8000).replicas in _REPLICA_RANGES
+def test_a_run_has_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_claims", claims := list[socket.socket]())
+    with ExitStack() as stack:
+        assert free_ports(8000).replicas in _REPLICA_RANGES
+        for claim in claims:
+            stack.enter_context(claim)
 
 
 def test_runs_that_start_at_the_same_moment_get_other_ports() -> None:
