@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
@@ -48,6 +49,15 @@ def whole_number(body: bytes, name: str, *, highest: int) -> int:
     if unknown := sorted(content.keys() - {name}):
         raise BadRequest(f"{unknown[0]}: unknown field; there is {name}", param=unknown[0])
     return value
+
+
+def unix_seconds(text: str) -> float:
+    """Of Unix seconds, a date or a time (ISO 8601, UTC unless it has a zone). Raises ValueError."""
+    try:
+        return float(text)
+    except ValueError:
+        read = datetime.fromisoformat(text)
+    return (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()
 
 
 def decision(body: bytes) -> Request:

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
 
 from app.errors import BadRequest, NotFound
 from app.experiments.columns import Bool, RowColumns, Tables
+from app.experiments.questions import unix_seconds
 from app.experiments.runs import Run, runs_of
 from app.experiments.storage import journal, reading
 from app.experiments.storage.store import Store
@@ -52,20 +52,12 @@ def _time(query: Mapping[str, str], name: str) -> float | None:
     if (text := query.get(name)) is None:
         return None
     try:
-        value = float(text)
+        value = unix_seconds(text)
     except ValueError:
-        value = _timestamp(text)
+        value = math.nan
     if not math.isfinite(value):
         raise BadRequest(f"{name}: '{text}' is no time: Unix seconds, or ISO 8601 (UTC)", param=name)
     return value
-
-
-def _timestamp(text: str) -> float:
-    try:
-        read = datetime.fromisoformat(text)
-    except ValueError:
-        return math.nan
-    return (read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp()
 
 
 def _run(store: Store, experiment: str) -> Run:
