@@ -1,8 +1,7 @@
 """The weights that the configuration names."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from app.internal_api import MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.doctor.finding import Finding, ok, problem, warning
@@ -10,12 +9,13 @@ from deployments.doctor.installation import Installation
 from deployments.local.directories import models_directory
 from deployments.weights.cache import is_prepared, source_of
 from deployments.weights.errors import WeightsError
+from deployments.weights.sources import model_sources
 
 
 def weights(it: Installation) -> Iterator[Finding]:
     """Each is there, or can be prepared."""
     cache = Path(it.environment.get(MODELS_VARIABLE) or models_directory())
-    for source in dict.fromkeys(filter(None, map(_source, it.applications))):
+    for source in dict.fromkeys(model_sources(it.applications)):
         if source.startswith(PACKAGE_PREFIX):
             yield _packaged(source.removeprefix(PACKAGE_PREFIX), cache)
         elif source.startswith(("/", "./", "../")):
@@ -46,8 +46,3 @@ def _local(path: Path) -> Finding:
     if not any(path.glob("*.safetensors")) and not any(path.glob("*.bin")):
         return problem("weights", f"{path} has no weights (*.safetensors)", "download the model again")
     return ok("weights", f"{path} is there")
-
-
-def _source(application: Mapping[str, Any]) -> str:
-    config = (application.get("args") or {}).get("llm_config") or {}
-    return str((config.get("model_loading_config") or {}).get("model_source") or "")

@@ -30,6 +30,7 @@ from deployments.local.errors import LaunchError, NotRunning
 from deployments.local.readiness import wait_until_ready
 from deployments.local.signals import Stopped, handle_signals, raise_if_stopped, run_in_background, stop_event
 from deployments.local.terminal import announce, output_to, report
+from deployments.weights.sources import model_sources
 
 SHUTDOWN_S = 60.0
 """How long requests in progress and Serve may take to end by themselves; then every process is ended."""
@@ -170,10 +171,8 @@ def _http_options(document: Mapping[str, Any], port: int) -> dict[str, Any]:
 
 def _packages(document: Mapping[str, Any]) -> Iterator[str]:
     """The models of the document that are prepared from installed packages."""
-    for application in document.get("applications") or []:
-        config = (application.get("args") or {}).get("llm_config") or {}
-        source = (config.get("model_loading_config") or {}).get("model_source")
-        if isinstance(source, str) and source.startswith(PACKAGE_PREFIX):
+    for source in model_sources(document.get("applications") or []):
+        if source.startswith(PACKAGE_PREFIX):
             yield source.removeprefix(PACKAGE_PREFIX)
 
 

@@ -1,0 +1,13 @@
+"""Where the applications of a Serve configuration have their weights from."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def model_sources(applications: list[Mapping[str, Any]]) -> Iterator[str]:
+    """The `model_source` of each application that has one, as it is written. Contract: `ray.serve.llm.LLMConfig`."""
+    for application in applications:
+        config = (application.get("args") or {}).get("llm_config") or {}
+        source = (config.get("model_loading_config") or {}).get("model_source")
+        if isinstance(source, str) and source:
+            yield source
