@@ -54,6 +54,8 @@ class Ports:
     """Every port of a run besides the public one. Two runs on a machine must not share any."""
 
     dashboard: int
+    dashboard_metrics: int
+    autoscaler_metrics: int
     stats: int
     metrics: int
     fallback_http: int
@@ -88,6 +90,9 @@ def set_environment(run: Run, ports: Ports, *, loopback: bool) -> None:
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(proxy / "metrics.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(proxy),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(proxy / "server-state"),
+        # Ray's own are the same for all runs, and a second run then names the first one's to Prometheus.
+        "DASHBOARD_METRIC_PORT": str(ports.dashboard_metrics),
+        "AUTOSCALER_METRIC_PORT": str(ports.autoscaler_metrics),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(ports.stats),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(ports.metrics),
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports.fallback_http),
@@ -111,12 +116,12 @@ def free_ports(taken: int) -> Ports:
     """Ports that are free now, other than `taken`, and that no other run takes before this one listens on them."""
     dashboard = 8265 if taken != 8265 and is_free(8265) and _claim(8265) else 0
     with contextlib.ExitStack() as sockets:
-        bound = [sockets.enter_context(socket.socket()) for _ in range(5)]
+        bound = [sockets.enter_context(socket.socket()) for _ in range(7)]
         for one in bound:
             one.bind((HOST, 0))
         free = [one.getsockname()[1] for one in bound]
     replicas = next((it for it in _REPLICA_RANGES if is_free(it) and _claim(it)), _REPLICA_RANGES[0])
-    return Ports(dashboard or free[0], free[1], free[2], free[3], free[4], replicas)
+    return Ports(dashboard or free[0], free[1], free[2], free[3], free[4], free[5], free[6], replicas)
 
 
 def _claim(port: int) -> bool:

@@ -104,8 +104,10 @@ def _resume(state: State, facts: Facts, request: Request, now: float) -> Turn:
 
 def _roll_back(state: State, facts: Facts, request: Request, now: float) -> Turn:
     arms = shares.of_arms(facts.traffic, facts.experiment)
+    # A step may have reached routers before what is applied was read again.
+    on_its_way = state.intent.after if state.intent is not None else {}
     stopped = {stop.deployment for stop in state.stops}
-    if all(not arms[name] or name in stopped for name in facts.experiment.treatments):
+    if all(not (arms[name] or on_its_way.get(name)) or name in stopped for name in facts.experiment.treatments):
         raise Conflict("No treatment has traffic: there is nothing to roll back")
     text, names = _words(request), facts.experiment.treatments
     return rolled_back(state, facts, now, names, text, phase="paused", cause="decision", by=request.by)

@@ -92,6 +92,16 @@ async def test_a_rollback_by_a_person_stops_at_once_and_stays(tmp_path: Path) ->
     assert stage.green == 5
 
 
+async def test_a_rollback_takes_back_a_step_that_is_on_its_way(tmp_path: Path) -> None:
+    stage = stage_at(tmp_path, green=0, ramp=RAMP)
+    before = stage.acting
+    assert (before["share"], before["waits_for"]) == (0, ["the control plane"]), "routers may have the step already"
+    assert accepted(stage, "rollback")["stopped"] == ["green"]
+    assert [it.deployment for it in stage.hear()] == ["green"]
+    await stage.settle()
+    assert (stage.green, stage.acting["state"], stage.hear()) == (0, "paused", [])
+
+
 async def test_stop_leaves_the_traffic_and_a_rollback_that_is_under_way(tmp_path: Path) -> None:
     stage = stage_at(tmp_path, ramp=RAMP)
     accepted(stage, "rollback")
