@@ -1,8 +1,8 @@
 """The page Traffic: what is shown, and moving traffic with a hand on the brake."""
 
+import re
 from typing import Any
 
-import httpx
 import pytest
 from playwright.async_api import Locator, Page, expect
 
@@ -62,10 +62,8 @@ async def test_errors_come_first_and_in_words(managed: Managed, open_page: OpenP
 async def test_what_a_failing_deployment_should_have_had_is_marked(managed: Managed, open_page: OpenPage) -> None:
     managed.blue.answer = refuse(500, "broken")
     managed.chat(10)
-    diverted = httpx.get(f"{managed.url}/api/overview").json()["endpoints"][0]["deployments"][1]["diverted"]
-    assert diverted > 0
     page = await opened(open_page, managed)
-    await expect(row(page, "green").get_by_role("cell").nth(1)).to_contain_text(f"{diverted} diverted here")
+    await expect(row(page, "green").get_by_role("cell").nth(1)).to_contain_text(re.compile(r"[1-9]\d* diverted here"))
     await expect(row(page, "blue").get_by_role("cell").nth(1)).not_to_contain_text("diverted")
 
 
