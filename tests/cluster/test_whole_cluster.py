@@ -1,6 +1,7 @@
 """A second cluster takes over from the first, as KubeRay does it for a new rayClusterConfig. It is the last file."""
 
 import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -17,9 +18,10 @@ def test_nothing_is_lost_when_a_new_cluster_takes_over(cluster: Cluster, the_lab
     current = [cluster]
     client = Client(lambda: current[0].kuberay.endpoints(), the_lab.key)
     asks = [Ask(chunks=75, every_s=1.0, within_s=240) for _ in range(8)]
-    with client.dripping() as drip:
-        begun = time.monotonic()
-        with the_lab.cluster("green", on_few_nodes) as successor:
+    with ExitStack() as successors:  # closed after the clients have ended
+        with client.dripping() as drip:
+            begun = time.monotonic()
+            successor = successors.enter_context(the_lab.cluster("green", on_few_nodes))
             successor.apply(served(the_lab, min_replicas=1, max_replicas=1))
             successor.until(lambda: bool(successor.replicas(BLUE)), successor.serve.messages, within_s=300)
             successor.until(lambda: len(successor.kuberay.endpoints()) >= 2, successor.kuberay.endpoints)
