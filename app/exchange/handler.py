@@ -24,6 +24,7 @@ from app.access.caller import UNAUTHENTICATED, Caller, credentials
 from app.config.schema import Config, Sticky, Timeouts
 from app.dialects.base import Call, Dialect, ParseContext, Request, Route
 from app.errors import BadRequest, Unavailable
+from app.exchange.affinity import Place
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
 from app.exchange.forward import Forwarder
@@ -91,7 +92,8 @@ async def handle(
                 async with _reserved(state, snapshot, caller, call, assignment, writer):
                     size = len(request.body)
                     observation = begin(state, snapshot, caller, call, assignment, writer, size, trace)
-                    forwarder = Forwarder(state, snapshot, call, writer, observation, deadline, size)
+                    place = Place(snapshot, assignment, call, headers)
+                    forwarder = Forwarder(state, snapshot, call, writer, observation, place, deadline, size)
                     await forwarder.forward(assignment)
     finally:
         state.telemetry.finish(record)
