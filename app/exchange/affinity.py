@@ -31,15 +31,14 @@ class Place:
     def __init__(self, snapshot: Snapshot, assignment: Assignment, call: Call, headers: Mapping[str, str]) -> None:
         self._snapshot, self._assignment, self._call, self._headers = snapshot, assignment, call, headers
         self._found: dict[str, Mapping[str, str]] = {}
-        self._anywhere = False
 
-    def anywhere(self) -> None:
-        """From now on the request belongs nowhere: the replica that it belongs to has just failed."""
-        self._anywhere = True
+    def failed(self, deployment: str) -> None:
+        """The replica that the request belongs to has failed: from now on it belongs nowhere in the deployment."""
+        self._found[deployment] = NO_KEY
 
     def headers(self, target: Target) -> Mapping[str, str]:
-        """For each of the request's calls of the deployment."""
-        if target.affinity is None or self._anywhere:
+        """For each of the request's calls of the deployment, and for a copy."""
+        if target.affinity is None:
             return NO_KEY
         found = self._found.get(target.name)
         if found is None:

@@ -100,7 +100,7 @@ class Forwarder:
                 raise
             self._log_retry(primary, fallback, error)
             if fallback == primary:
-                self.place.anywhere()
+                self.place.failed(primary)
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
             await self._call(fallback, assignment)
 

@@ -91,14 +91,14 @@ async def handle(
                     trace.queued(call.task if call.translation.generates else "")
                 async with _reserved(state, snapshot, caller, call, assignment, writer):
                     size = len(request.body)
-                    observation = begin(state, snapshot, caller, call, assignment, writer, size, trace)
                     place = Place(snapshot, assignment, call, headers)
+                    observation = begin(state, snapshot, caller, call, assignment, writer, size, trace)
                     forwarder = Forwarder(state, snapshot, call, writer, observation, place, deadline, size)
                     await forwarder.forward(assignment)
     finally:
         state.telemetry.finish(record)
         if observation is not None and snapshot is not None:
-            end(observation, state, snapshot, call, writer)
+            end(observation, state, snapshot, call, writer, place)
         if trace is not None:
             trace.end(route.method, route.path, writer.plans.get(record.endpoint, ""))
 

@@ -1,6 +1,8 @@
 """The key that the ingress gets: one for each conversation, whatever the client itself says."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -13,6 +15,7 @@ from app.internal_api import AFFINITY_HEADER, APP_PREFIX
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.engine.fake_engine import FakeEngine, chat, refuse, stream
+from tests.support.experiments.recording_controller import Keeper
 from tests.support.processes.servers import ServerPool
 
 ASKS = {"role": "user", "content": "What is rain?"}
@@ -22,6 +25,22 @@ TURNS: list[list[dict[str, str]]] = [
 ]
 
 
+@contextmanager
+def router(servers: ServerPool, applications: Mapping[str, FakeEngine], **endpoint: Any) -> Iterator[httpx.Client]:
+    """A client of a router in front of applications, behind what stands for Serve's ingress."""
+    mounts = [Mount(f"{APP_PREFIX}{name}", engine.app) for name, engine in applications.items()]
+    with servers.host(Starlette(routes=mounts)) as ingress:
+        router = Router(RuntimeEnvironment(ingress, internal_key="internal"), controller=Keeper(), send_every_s=0.02)
+        router.reconfigure(
+            {
+                "endpoints": {"chat": {"tasks": ["chat", "completions"], "traffic": {"blue": 100}, **endpoint}},
+                "deployments": {name: {"app": name, "model": "m"} for name in applications},
+            }
+        )
+        with servers.host(router.app) as url, httpx.Client(base_url=url, timeout=30) as client:
+            yield client
+
+
 @pytest.fixture
 def engine() -> FakeEngine:
     return FakeEngine()
@@ -29,17 +48,8 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 def client(engine: FakeEngine, servers: ServerPool) -> Iterator[httpx.Client]:
-    """Of a router in front of one application, behind what stands for Serve's ingress."""
-    with servers.host(Starlette(routes=[Mount(f"{APP_PREFIX}blue", engine.app)])) as ingress:
-        router = Router(RuntimeEnvironment(ingress, internal_key="internal"))
-        router.reconfigure(
-            {
-                "endpoints": {"chat": {"tasks": ["chat", "completions"], "traffic": {"blue": 100}}},
-                "deployments": {"blue": {"app": "blue", "model": "m"}},
-            }
-        )
-        with servers.host(router.app) as url, httpx.Client(base_url=url, timeout=30) as client:
-            yield client
+    with router(servers, {"blue": engine}) as client:
+        yield client
 
 
 def ask(client: httpx.Client, messages: Any, **headers: str) -> httpx.Response:
@@ -77,3 +87,15 @@ def test_a_retry_may_go_to_any_replica(client: httpx.Client, engine: FakeEngine)
     engine.answer = fail_once
     assert ask(client, TURNS[0]).status_code == 200
     assert [AFFINITY_HEADER in headers for headers in engine.headers] == [True, False]
+
+
+def test_a_shadows_copy_has_the_key_of_its_original(servers: ServerPool, engine: FakeEngine) -> None:
+    shadow = FakeEngine()
+    mirror = {"deployment": "green", "percent": 100}
+    with router(servers, {"blue": engine, "green": shadow}, mirror=mirror) as client:
+        assert ask(client, TURNS[1]).status_code == 200
+        deadline = time.monotonic() + 60
+        while not shadow.headers:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert shadow.headers[0][AFFINITY_HEADER] == engine.headers[0][AFFINITY_HEADER]

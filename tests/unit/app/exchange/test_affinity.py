@@ -158,7 +158,7 @@ def test_after_a_failure_the_request_belongs_nowhere() -> None:
         snapshot, Assignment("chat", "blue", "traffic"), Call("chat", {"messages": [ASKS]}, cast(Any, None)), {}
     )
     assert place.headers(snapshot.targets["blue"])
-    place.anywhere()
+    place.failed("blue")
     assert not place.headers(snapshot.targets["blue"])
 
 
