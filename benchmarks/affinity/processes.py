@@ -108,6 +108,17 @@ def engines(number: int, directory: Path) -> Iterator[Sequence[str]]:
 
 
 @contextmanager
+def replicas_of_one(number: int, directory: Path) -> Iterator[Sequence[str]]:
+    """The base URLs of so many replicas that share one engine (`fronts`)."""
+    with engines(1, directory) as (engine,):
+        ports, log = [free_port() for _ in range(number)], directory / "fronts.log"
+        with _process([sys.executable, "-m", "benchmarks.affinity.fronts", engine, *ports], log):
+            urls = [f"http://{HOST}:{port}" for port in ports]
+            wait_for(f"{urls[-1]}/health", log)
+            yield urls
+
+
+@contextmanager
 def ingress(urls: Sequence[str], directory: Path) -> Iterator[str]:
     """HAProxy with the configuration that Ray writes, and one backend more for each of `NATIVE`."""
     from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig

@@ -1,10 +1,13 @@
-"""The ways to balance, in front of the same vLLM engines, in one run.
+"""The ways to balance, in front of the same real vLLM, in one run.
 
-Four engines with a small random model; 64 conversations of 6 turns, 16 at once, without and with a system prompt of
+Four replicas with a small random model; 64 conversations of 6 turns, 16 at once, without and with a system prompt of
 about 2,000 tokens. The ways take turns, round after round, each with the same conversations and empty caches. Hits are
-from vLLM's own counters. What could hit: all conversations on one engine.
+from vLLM's own counters. What could hit: all conversations on one replica.
 
-    python -m benchmarks.affinity.real [--rounds N] [--vllm-router PATH]      prints tables; about ten minutes
+The replicas are parts of one engine's prefix cache (`fronts`), which counts hits as four engines do and needs the
+memory of one; `--engines` starts four.
+
+    python -m benchmarks.affinity.real [--rounds N] [--engines] [--vllm-router PATH]      prints tables; some minutes
 """
 
 import argparse
@@ -24,7 +27,7 @@ import aiohttp
 from app.exchange.affinity import beginning
 from benchmarks.affinity import processes
 
-CONVERSATIONS, TURNS, AT_ONCE, ENGINES = 64, 6, 16, 4
+CONVERSATIONS, TURNS, AT_ONCE, REPLICAS = 64, 6, 16, 4
 SYSTEM_WORDS = {"no system prompt": 0, "a system prompt for all": 1300}
 WORDS = [
     f"{a}{b}" for a in ("ba", "de", "fi", "go", "lu", "ma", "ne", "po", "ri", "su") for b in ("ck", "nd", "rt", "sh")
@@ -185,11 +188,13 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.affinity.real")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engines", action="store_true", help="an engine for each replica: four times the memory")
     parser.add_argument("--vllm-router", type=Path, help="the peer's binary; left out, it is not measured")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sy-", dir="/tmp") as folder, ExitStack() as started:
         directory = Path(folder)
-        urls = started.enter_context(processes.engines(ENGINES, directory))
+        replicas = processes.engines if arguments.engines else processes.replicas_of_one
+        urls = started.enter_context(replicas(REPLICAS, directory))
         compared = ways(urls, started, directory, arguments.vllm_router)
         for title, system_words in SYSTEM_WORDS.items():
             outcomes: dict[str, list[Outcome]] = {name: [] for name in compared}
