@@ -51,7 +51,7 @@ from app.upstream.client import NO_CONTEXT, OnHead
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
-"""Pause before the same deployment is called again: by then the ingress knows which of its replicas has died."""
+"""Pause before the same engine is called again: by then the ingress knows which of its replicas has died."""
 
 MAX_CONCURRENT_LOOKUPS = 64
 """Lookups in flight per client request: a batch of thousands must not take every connection."""
@@ -96,7 +96,7 @@ class Forwarder:
             if retried == "withheld":
                 raise
             self._log_retry(primary, fallback, error)
-            if fallback == primary:
+            if self.snapshot.targets[fallback].url == self.snapshot.targets[primary].url:
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
             await self._call(fallback, assignment)
 

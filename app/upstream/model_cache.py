@@ -53,7 +53,9 @@ class ModelCache:
 
     async def of(self, target: Target, timeouts: Timeouts) -> Model:
         """The model of `target`. Raises UpstreamError if it never described one."""
-        entry = self._entries.setdefault((target.url, target.model, target.tokenizer_dir), _Entry())
+        # A model application describes one model: its adapters have the same tokenizer.
+        key = target.url if target.tokenizer_dir is None else (target.url, target.model, target.tokenizer_dir)
+        entry = self._entries.setdefault(key, _Entry())
         if entry.model is not None and time.monotonic() - entry.refreshed_at <= self._fresh_s:
             return entry.model
         if entry.refresh is None:

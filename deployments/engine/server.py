@@ -20,6 +20,7 @@ from ray.serve.llm.deployment import LLMServer
 from app.internal_api import INTERNAL_KEY_VARIABLE, MAX_BEAMS, MAX_STOP_STRINGS, MODEL_PATH, PACKAGE_PREFIX
 from app.telemetry.logs import log_to_stderr
 from deployments.draining import GRACE_S
+from deployments.engine.adapters import adapter_kwargs, prepare_modules
 from deployments.engine.disconnect import DisconnectMiddleware
 from deployments.engine.internal_key import InternalKeyMiddleware
 from deployments.engine.load import LoadReport, held_by_serve
@@ -52,6 +53,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
 
     async def _start_engine(self) -> None:
         log_to_stderr()
+        prepare_modules(self._llm_config)
         await self.engine.start()  # not super(): Ray's also starts a 400 MB actor for usage reports
         self._load = LoadReport(held_by_serve)
         self._watchdog = asyncio.create_task(exit_when_engine_dies(self.engine._engine_client))
@@ -94,12 +96,18 @@ def models_directory() -> Path:
 
 def build_engine(args: EngineArgs, **engine_kwargs: Any) -> serve.Application:
     """The application for `args`. The YAML takes precedence over `engine_kwargs`, and both over the defaults."""
-    config = LLMConfig.model_validate(_with_defaults(args.llm_config, {**ENGINE_KWARGS, **engine_kwargs}))
+    config = engine_config(args, **engine_kwargs)
     return build_llm_deployment(
         config,
         deployment_cls=serve.ingress()(EngineServer),
         override_serve_options={"name": DEPLOYMENT},
     )
+
+
+def engine_config(args: EngineArgs, **engine_kwargs: Any) -> LLMConfig:
+    """The engine's whole configuration; the arguments as for `build_engine`."""
+    kwargs = {**ENGINE_KWARGS, **engine_kwargs, **adapter_kwargs(args.llm_config)}
+    return LLMConfig.model_validate(_with_defaults(args.llm_config, kwargs))
 
 
 def _with_defaults(given: Mapping[str, Any], engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:
