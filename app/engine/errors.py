@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from app.engine.constraints import constrained_field
 from app.errors import Broken, Rejected, SwitchyardError
 
 MALFORMED_RESPONSE = "The deployment returned a malformed response"
@@ -98,8 +99,14 @@ _ABOUT: Mapping[str, Sequence[str]] = {
 }
 
 
+# What vLLM says of a schema, expression or grammar that it cannot follow, whatever field had it (`structured_output`).
+_CONSTRAINT = re.compile(r"\b(grammar|json schema|regex)\b|^Choice '", re.IGNORECASE)
+
+
 def field_named_in(message: str, body: Mapping[str, Any]) -> str | None:
     """The field that the engine's error message is about, if the message alone names it."""
+    if _CONSTRAINT.search(message) and (constrained := constrained_field(body)) is not None:
+        return constrained
     words = set(re.findall(r"\w+", message)) - _COMMON
     if named := next((name for name in sorted(body, key=len, reverse=True) if name in words), None):
         return named

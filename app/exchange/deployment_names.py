@@ -25,7 +25,10 @@ class DeploymentNames:
 
     def in_answer(self, body: bytes) -> bytes:
         """A whole answer with the deployment's names. Members of inner objects, like a tool's input, stay."""
-        if body.count(self._engine_model) > 1:
+        at = body.find(self._engine_model)
+        # Nearly always the name stands before anything nested, and the rest of a long answer need not be searched.
+        is_outer = at >= 0 and body.count(b"{", 0, at) == 1 and body.find(b"[", 0, at) < 0
+        if not is_outer and body.count(self._engine_model) > 1:
             answer = from_json(body)
             if answer.get("model") == self._target.model:
                 answer["model"] = self._target.name

@@ -24,7 +24,7 @@ from app.engine.constraints import constrained_field
 from app.engine.context import max_tokens
 from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in_first_chunk, field_named_in
 from app.engine.stream_collector import StreamCollector
-from app.engine.usage import find_usage
+from app.engine.usage import usage_of_answer
 from app.errors import (
     Broken,
     DeadlinePassed,
@@ -58,6 +58,8 @@ MAX_CONCURRENT_LOOKUPS = 64
 
 _log = logging.getLogger("switchyard")
 _LONG_BODY = 16 * 1024
+_LONG_ANSWER = 1024 * 1024
+"""Copying and searching it on the event loop would delay other streams."""
 _MAX_ROLE_BYTES = 64 * 1024
 
 
@@ -261,7 +263,7 @@ class Forwarder:
             async with until(self.deadline):
                 answer = await self._post(target, request, self._on_head)
         received_at = time.perf_counter()
-        record.usage = find_usage(answer)
+        record.usage = usage_of_answer(answer)
         if self.observation.original is not None:
             self.observation.original.chunk(answer)
         if self.observation.exposure is not None:
@@ -274,7 +276,10 @@ class Forwarder:
         await self._send(reply, target)
 
     async def _send(self, reply: Reply, target: Target) -> None:
-        await self.writer.send(replace(reply, body=DeploymentNames(target).in_answer(reply.body)))
+        named = DeploymentNames(target).in_answer
+        is_long = len(reply.body) > _LONG_ANSWER
+        body = await asyncio.to_thread(named, reply.body) if is_long else named(reply.body)
+        await self.writer.send(replace(reply, body=body))
 
     async def _collect(self, target: Target, path: str, collector: StreamCollector) -> bytes:
         """The answer, collected from a stream; at the deadline, the part that the collector returns."""

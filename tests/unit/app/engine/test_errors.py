@@ -1,6 +1,7 @@
 """What is read off the engine's answers."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,25 @@ def test_pydantics_list_of_errors_becomes_one_sentence() -> None:
 def test_a_field_that_only_the_sentence_names_is_found(message: str, field: str | None) -> None:
     body = {"model": "m", "n": 2, "stream": True, "messages": [], "max_tokens": 1, "top_k": -5}
     assert field_named_in(message, body) == field
+
+
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": []}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"response_format": SCHEMA}, "Grammar error: Unsatisfiable schema: anyOf is empty"),
+        ({"response_format": SCHEMA}, "Failed to transform json schema into a grammar: tools"),
+        ({"structured_outputs": {"regex": "("}}, "Failed to transform regex into a grammar: unclosed group"),
+        ({"structured_outputs": {"choice": []}}, "Choice '[]' cannot be an empty list"),
+        ({"text": {"format": {"schema": {"type": "x"}}}}, "Grammar error: Invalid type: x"),
+    ],
+)
+def test_a_constraint_that_the_engine_cannot_follow_is_its_field(fields: dict[str, Any], message: str) -> None:
+    body = {"model": "m", "messages": [], "tools": [], **fields}
+    assert field_named_in(message, body) == next(iter(fields))
+    assert field_named_in(message, {"model": "m"}) is None
 
 
 def test_a_document_that_is_too_long_or_no_text_is_a_reranks() -> None:
