@@ -4,8 +4,8 @@ from typing import Any
 
 from ray import serve
 
+from deployments.engine.application import EngineArgs, build_engine
 from deployments.engine.logits.registry import logits_processors
-from deployments.engine.server import EngineArgs, build_engine
 
 
 def build(args: EngineArgs) -> serve.Application:

@@ -276,10 +276,13 @@ class Forwarder:
         await self._send(reply, target)
 
     async def _send(self, reply: Reply, target: Target) -> None:
-        named = DeploymentNames(target).in_answer
-        is_long = len(reply.body) > _LONG_ANSWER
-        body = await asyncio.to_thread(named, reply.body) if is_long else named(reply.body)
-        await self.writer.send(replace(reply, body=body))
+        names = DeploymentNames(target)
+        if len(reply.body) > _LONG_ANSWER:
+            pieces = await asyncio.to_thread(names.in_long_answer, reply.body)
+            async with until(self.deadline):  # a slow client holds a slot of the endpoint
+                await self.writer.send_long(reply, pieces)
+        else:
+            await self.writer.send(replace(reply, body=names.in_answer(reply.body)))
 
     async def _collect(self, target: Target, path: str, collector: StreamCollector) -> bytes:
         """The answer, collected from a stream; at the deadline, the part that the collector returns."""

@@ -50,7 +50,7 @@ _PROMPTS = ("prompt", "input")
 _log = logging.getLogger("switchyard")
 
 IsStopped = Callable[[str, str], bool]
-"""Whether a deployment of an endpoint is stopped (`wire.Stop`)."""
+"""Whether a deployment of an endpoint is stopped (`acknowledgement.Stop`)."""
 
 
 class MirrorObserver(Protocol):

@@ -21,6 +21,7 @@ from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCac
 from app.upstream.target import Target
 
 _MAX_ERROR_BYTES = 64 * 1024
+_LONG_ANSWER = 1024 * 1024
 
 _BACKPRESSURE = b"Request dropped due to backpressure"
 """Ray Serve's answer, as plain text, when a replica's queue is full (`max_queued_requests`): busy is well."""
@@ -86,7 +87,7 @@ class Upstream:
                         raise await _error(response, target)
                     if on_head is not None:
                         on_head(response.headers)
-                    answer = await response.read()
+                    answer = await _whole(response)
         # A proxy in between can turn a broken response into one that ends in order.
         if response.content_type.endswith("json") and not answer.rstrip().endswith(b"}"):
             raise Incomplete(f"Deployment '{target.name}' ended its response before it was complete")
@@ -215,6 +216,14 @@ async def _chunks(response: aiohttp.ClientResponse, first: bytes, target: Target
     with _translated(target):
         while chunk := await response.content.readany():
             yield chunk
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    parts: list[bytes] = []
+    while part := await response.content.readany():
+        parts.append(part)
+    # A join of megabytes lets go of the interpreter's lock.
+    return await asyncio.to_thread(b"".join, parts) if sum(map(len, parts)) > _LONG_ANSWER else b"".join(parts)
 
 
 async def _error(response: aiohttp.ClientResponse, target: Target) -> SwitchyardError:

@@ -42,13 +42,13 @@ def chat_answer(size: int = 0) -> bytes:
     """A whole chat answer; with a `size`, in bytes, one with as many log-probabilities as it takes."""
     entry = {"token": " river", "logprob": -0.7314, "bytes": [32, 114, 105, 118, 101, 114]}
     one = {**entry, "top_logprobs": [{**entry, "logprob": -1.0 - place} for place in range(5)]}
-    count = size // len(json.dumps(one))
+    count = size // len(_json(one))
     message = {"role": "assistant", "content": " river" * max(1, count)}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     if count:
         choice["logprobs"] = {"content": [one] * count}
     body = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "tiny-llama"}
-    return json.dumps({**body, "choices": [choice], "usage": _USAGE}).encode()
+    return _json({**body, "choices": [choice], "usage": _USAGE})
 
 
 def message_answer() -> bytes:
@@ -56,7 +56,7 @@ def message_answer() -> bytes:
     content = [{"type": "text", "text": " river"}]
     body = {"id": "msg_1", "type": "message", "role": "assistant", "content": content, "model": "tiny-llama"}
     usage = {"input_tokens": 35, "output_tokens": 1}
-    return json.dumps({**body, "stop_reason": "end_turn", "stop_sequence": None, "usage": usage}).encode()
+    return _json({**body, "stop_reason": "end_turn", "stop_sequence": None, "usage": usage})
 
 
 def embeddings_answer() -> bytes:
@@ -64,7 +64,12 @@ def embeddings_answer() -> bytes:
     vector = [round(-0.5 + place / DIMENSIONS, 9) for place in range(DIMENSIONS)]
     data = [{"index": index, "object": "embedding", "embedding": vector} for index in range(EMBEDDINGS)]
     body = {"id": "embd-1", "object": "list", "created": 1, "model": "tiny-llama", "data": data}
-    return json.dumps({**body, "usage": {"prompt_tokens": 35, "total_tokens": 35, "completion_tokens": 0}}).encode()
+    return _json({**body, "usage": {"prompt_tokens": 35, "total_tokens": 35, "completion_tokens": 0}})
+
+
+def _json(value: object) -> bytes:
+    """Compact, as vLLM's."""
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 class Answers:

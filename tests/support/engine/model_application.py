@@ -66,7 +66,8 @@ async def _serve(port: int, name: str, args: Mapping[str, Any]) -> None:
     from starlette.routing import Mount
 
     from deployments import llm
-    from deployments.engine.server import EngineArgs, EngineServer, engine_config
+    from deployments.engine.application import EngineArgs, engine_config
+    from deployments.engine.server import EngineServer
 
     given = EngineArgs.model_validate(args)
     server = EngineServer.sync_init(engine_config(given, **llm.engine_kwargs(given)))
