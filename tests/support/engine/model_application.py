@@ -22,6 +22,10 @@ from tests.support.processes.project import ROOT
 from tests.support.processes.servers import free_port
 
 KEY = "internal"
+
+ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+"""The environment of the engine, as a local run has it."""
+
 _START_WITHIN_S = 600.0
 """Importing vLLM takes a minute where other engines start at the same time."""
 
@@ -31,7 +35,7 @@ def model_application(name: str, args: Mapping[str, Any], log: Path) -> Iterator
     """Runs `deployments.llm` with `args` and yields the URL that is `serve_url` to a router. Its key is `KEY`."""
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", __name__, str(port), name, json.dumps(args)]
-    variables = {INTERNAL_KEY_VARIABLE: KEY, MODELS_VARIABLE: str(ROOT / ".models"), "VLLM_CPU_KVCACHE_SPACE": "1"}
+    variables = {INTERNAL_KEY_VARIABLE: KEY, MODELS_VARIABLE: str(ROOT / ".models"), **ENGINE}
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **variables}, stdout=output, stderr=output, start_new_session=True
