@@ -1,4 +1,7 @@
-"""Two LoRA adapters and the model that they adapt: three deployments of one real vLLM, behind the router."""
+"""Two LoRA adapters and the model that they adapt: three deployments of one real vLLM, behind the router.
+
+One adapter comes from a directory, the other from a model hub.
+"""
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +15,7 @@ from app.internal_api import APP_PREFIX, EXTENDED_PATH, INTERNAL_KEY_HEADER
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from deployments.weights.cache import prepare_tiny
+from tests.support.engine.fake_hub import OWNER, hub
 from tests.support.engine.lora_adapters import write_adapter
 from tests.support.engine.model_application import KEY, model_application
 from tests.support.processes.project import ROOT
@@ -26,7 +30,12 @@ PROMPT = "Hello world"
 
 def llm_config(folder: Path) -> dict[str, Any]:
     model = prepare_tiny(ROOT / ".models")
-    modules = [{"name": f"{it}-lora", "path": str(write_adapter(folder / it, model, ord(it[0])))} for it in ADAPTERS]
+    for name in ADAPTERS:
+        write_adapter(folder / name, model, seed=ord(name[0]))
+    modules = [
+        {"name": "french-lora", "path": str(folder / "french")},
+        {"name": "german-lora", "path": f"{OWNER}/german"},
+    ]
     return {
         "model_loading_config": {"model_id": "tiny", "model_source": f"package:{model.name}"},
         "accelerator_config": {"kind": "cpu"},
@@ -57,9 +66,13 @@ def configuration() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("adapters")
-    with model_application("tiny", {"llm_config": llm_config(folder)}, folder / "log") as url:
-        yield url
+    folder = tmp_path_factory.mktemp("engine")
+    models = folder / "models"
+    args = {"llm_config": llm_config(models)}
+    with serve(hub(models)) as there:
+        environment = {"HF_ENDPOINT": there, "HF_HOME": str(folder / "hub"), "HF_HUB_OFFLINE": "0"}
+        with model_application("tiny", args, folder / "log", environment) as url:
+            yield url
 
 
 @pytest.fixture(scope="module")

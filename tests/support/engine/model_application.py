@@ -31,11 +31,14 @@ _START_WITHIN_S = 600.0
 
 
 @contextmanager
-def model_application(name: str, args: Mapping[str, Any], log: Path) -> Iterator[str]:
-    """Runs `deployments.llm` with `args` and yields the URL that is `serve_url` to a router. Its key is `KEY`."""
+def model_application(name: str, args: Mapping[str, Any], log: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """Runs `deployments.llm` with `args` and yields the URL that is `serve_url` to a router. Its key is `KEY`.
+
+    `environment`: beside this process's own.
+    """
     url = f"http://127.0.0.1:{(port := free_port())}"
     command = [sys.executable, "-m", __name__, str(port), name, json.dumps(args)]
-    variables = {INTERNAL_KEY_VARIABLE: KEY, MODELS_VARIABLE: str(ROOT / ".models"), **ENGINE}
+    variables = {INTERNAL_KEY_VARIABLE: KEY, MODELS_VARIABLE: str(ROOT / ".models"), **ENGINE, **environment}
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **variables}, stdout=output, stderr=output, start_new_session=True
