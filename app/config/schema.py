@@ -15,6 +15,7 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from app.config.access import AccessSettings
+from app.config.adapters import parent_problems
 from app.config.affinity import Affinity
 from app.config.base import ConfigError, Name, problems_of
 from app.config.base import Section as _Model
@@ -132,6 +133,9 @@ class Deployment(_Model):
     app: Name | None = Field(default=None, description=f"The Serve application, at {APP_PREFIX}<app>.")
     url: str | None = Field(default=None, description="Base URL of a server elsewhere, without /v1.")
     model: str = Field(min_length=1, description="The name under which that server knows the model.")
+    parent: str | None = Field(
+        default=None, description="For a LoRA adapter: the deployment of the model that it adapts, on the same server."
+    )
     tasks: tuple[Task, ...] = Field(
         default=("chat", "completions", "responses"), min_length=1, description="What the model can do."
     )
@@ -242,6 +246,7 @@ class Config(_Model):
             *self._endpoint_problems(),
             *self._default_problems(),
             *self._access_problems(),
+            *parent_problems(self.deployments),
             *experiment_problems(self.experiments, self.endpoints, self.deployments),
             *mirror_problems(self.endpoints),
         ]

@@ -52,7 +52,7 @@ from app.upstream.client import OnHead
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
-"""Pause before the same deployment is called again: by then the ingress knows which of its replicas has died."""
+"""Pause before the same engine is called again: by then the ingress knows which of its replicas has died."""
 
 MAX_CONCURRENT_LOOKUPS = 64
 """Lookups in flight per client request: a batch of thousands must not take every connection."""
@@ -103,6 +103,7 @@ class Forwarder:
             self._log_retry(primary, fallback, error)
             if fallback == primary:
                 self.place.failed(primary)
+            if self.snapshot.targets[fallback].url == self.snapshot.targets[primary].url:
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
             await self._call(fallback, assignment)
 
