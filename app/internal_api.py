@@ -61,8 +61,19 @@ NO_ROUTE_HEADER = "x-switchyard-no-route"
 NO_SERVER_HEADER = "x-switchyard-no-server"
 """On the ingress's 503 for an application without a replica. A replica that is busy answers without it."""
 
+AFFINITY_HEADER = "x-switchyard-affinity"
+"""A request's key, for which the ingress has an order of the replicas: 16 hexadecimal digits, a space, and how far
+above the mean the requests of the replica may lie, in square roots of the mean. `deployments/affinity.lua` reads it."""
+
 PACKAGE_PREFIX = "package:"
 """A `model_source` with this prefix is prepared from an installed package, on the node that needs it."""
+
+KEEP_ALIVE_S = 120
+"""How long a client's connection may be idle, at the ingress and at a router without one: longer than clients keep
+theirs (Node 4 s, httpx 5 s, aiohttp 15 s, Go 90 s), so that none is closed while a request is on its way."""
+
+KEEP_ALIVE_MARGIN_S = 5
+"""How much shorter than the real one the idle time is that answers announce (`Keep-Alive`)."""
 
 MAX_BEAMS = 31
 """The widest beam search. It needs `max_logprobs` of at least twice as many."""

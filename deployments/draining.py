@@ -14,10 +14,6 @@ DEREGISTRATION_S = 5
 """How long a stopping local replica still accepts requests, until HAProxy knows. Serve's own 30 s are for load
 balancers (RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S)."""
 
-KEEP_ALIVE_S = 120
-"""How long a connection may be idle: longer than clients keep theirs (Node 4 s, httpx 5 s, aiohttp 15 s, Go 90 s), so
-that none is closed while a request is on its way. An old HAProxy process passes such requests on."""
-
 SETTINGS: Mapping[str, str] = {
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     # Results of Serve's tasks up to this size stay with its controller. Ray's 100 KB put them on the node of the task,

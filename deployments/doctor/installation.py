@@ -11,6 +11,7 @@ import yaml
 from app.config.base import ConfigError
 from app.config.schema import Config
 from app.config.serve_file import load
+from deployments.kubernetes.demands import Demand, demands
 from deployments.local import processes
 
 CLUSTER_LOGS = Path("/tmp/ray/session_latest/logs")
@@ -39,6 +40,19 @@ class Installation:
         """Those of the configuration."""
         found = self.document.get("applications")
         return [it for it in found if isinstance(it, dict)] if isinstance(found, list) else []
+
+    @property
+    def demands(self) -> list[Demand]:
+        """Of all applications."""
+        return [demand for application in self.applications for demand in self.demands_of(application)]
+
+    @staticmethod
+    def demands_of(application: Mapping[str, Any]) -> list[Demand]:
+        """What Ray must find for one; nothing where it is malformed, which `problems` says."""
+        try:
+            return demands({"applications": [application]})
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return []
 
     @property
     def port(self) -> int:

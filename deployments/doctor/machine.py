@@ -1,5 +1,6 @@
 """Memory, disk, and GPUs where the configuration wants some."""
 
+import math
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -8,6 +9,7 @@ from typing import Any
 
 from deployments.doctor.finding import Finding, ok, problem, warning
 from deployments.doctor.installation import Installation
+from deployments.kubernetes.demands import Demand
 
 GIB = 1024**3
 ENGINE_BYTES = 3 * GIB
@@ -16,12 +18,12 @@ ENGINE_BYTES = 3 * GIB
 _TIMEOUT_S = 20.0
 _SHM_BYTES = GIB
 _DISK_BYTES = 5 * GIB
-_KV_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"
+_KV_VARIABLE, _KV_GIB = "VLLM_CPU_KVCACHE_SPACE", 4
 
 
 def memory(it: Installation, meminfo: Path = Path("/proc/meminfo")) -> Iterator[Finding]:
     """Enough for the engines on this machine's CPU. Those that run already are not asked about."""
-    engines = [app for app in it.applications if _engine(app) and not _wants_gpu(app)]
+    engines = [app for app in it.applications if _llm_config(app) and not any(map(_gpus, it.demands_of(app)))]
     if not engines or it.run is not None:
         return
     need = sum(ENGINE_BYTES + _kv_bytes(app) for app in engines)
@@ -45,21 +47,25 @@ def disk(it: Installation, path: Path = Path("/tmp")) -> Iterator[Finding]:
 
 def shared_memory(it: Installation, path: Path = Path("/dev/shm")) -> Iterator[Finding]:
     """Tensor parallelism passes tensors there; a container has 64 MiB unless it says otherwise."""
-    parallel = max((_parallel(app) for app in it.applications), default=1)
+    parallel = max((len(demand.bundles) for demand in it.demands), default=1)
     if parallel == 1 or not path.exists():
         return
     size = shutil.disk_usage(path).total
     if size < _SHM_BYTES:
         fix = "mount an emptyDir with `medium: Memory` there"
-        text = f"{path} has {size / 1024**2:.0f} MiB; engines on {parallel} GPUs need more"
+        text = f"{path} has {size / 1024**2:.0f} MiB; an engine of {parallel} workers needs more"
         yield problem("shared memory", text, fix)
     else:
         yield ok("shared memory", f"{path} has {size / GIB:.0f} GiB")
 
 
 def gpus(it: Installation) -> Iterator[Finding]:
-    """There are as many as the largest application wants, and the driver answers."""
-    wanted = max((_parallel(app) for app in it.applications if _wants_gpu(app)), default=0)
+    """There are as many as the largest application wants, and the driver answers.
+
+    On a cluster a replica may be spread over nodes: each has at least one of its parts.
+    """
+    one = _largest_part if it.on_cluster else _gpus
+    wanted = math.ceil(max((one(demand) for demand in it.demands), default=0))
     if not wanted:
         return
     if (command := shutil.which("nvidia-smi", path=it.environment.get("PATH"))) is None:
@@ -98,23 +104,26 @@ def _available(meminfo: Path) -> int:
 
 
 def _llm_config(application: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = (application.get("args") or {}).get("llm_config")
-    return found if isinstance(found, dict) else {}
+    return _mapping(_mapping(application.get("args")).get("llm_config"))
 
 
-def _engine(application: Mapping[str, Any]) -> bool:
-    return bool(_llm_config(application))
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
-def _wants_gpu(application: Mapping[str, Any]) -> bool:
-    config = _llm_config(application)
-    return bool(config) and (config.get("accelerator_config") or {}).get("kind") != "cpu"
+def _gpus(demand: Demand) -> float:
+    """Of one replica."""
+    return sum(bundle.get("GPU", 0) for bundle in demand.bundles)
 
 
-def _parallel(application: Mapping[str, Any]) -> int:
-    return int((_llm_config(application).get("engine_kwargs") or {}).get("tensor_parallel_size") or 1)
+def _largest_part(demand: Demand) -> float:
+    """The GPUs that one replica needs on one node."""
+    return max((bundle.get("GPU", 0) for bundle in demand.bundles), default=0)
 
 
 def _kv_bytes(application: Mapping[str, Any]) -> int:
-    variables = (_llm_config(application).get("runtime_env") or {}).get("env_vars") or {}
-    return int(float(variables.get(_KV_VARIABLE) or 4) * GIB)
+    variables = _mapping(_mapping(_llm_config(application).get("runtime_env")).get("env_vars"))
+    try:
+        return int(float(variables.get(_KV_VARIABLE) or _KV_GIB) * GIB)
+    except (TypeError, ValueError):
+        return _KV_GIB * GIB

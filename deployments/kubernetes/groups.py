@@ -40,6 +40,11 @@ def groups(cluster: Mapping[str, Any]) -> list[Group]:
     return [_group(spec, scales=scales) for spec in cluster.get("workerGroupSpecs") or []]
 
 
+def most_nodes(cluster: Mapping[str, Any]) -> int:
+    """How many pods a `rayClusterConfig` may have, the head's included."""
+    return 1 + sum(group.most for group in groups(cluster))
+
+
 def _group(spec: Mapping[str, Any], *, scales: bool) -> Group:
     pod = (spec.get("template") or {}).get("spec") or {}
     resources = (pod.get("containers") or [{}])[0].get("resources") or {}

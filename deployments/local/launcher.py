@@ -22,8 +22,7 @@ import yaml
 
 from app.config.serve_file import check_file, host_of
 from app.config.urls import is_loopback
-from app.internal_api import MODELS_VARIABLE, PACKAGE_PREFIX
-from deployments.draining import KEEP_ALIVE_S
+from app.internal_api import KEEP_ALIVE_S, MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.local import dashboard, processes
 from deployments.local.environment import HOST, free_ports, is_free, set_environment
 from deployments.local.errors import LaunchError, NotRunning

@@ -1,6 +1,7 @@
 """A second cluster takes over from the first, as KubeRay does it for a new rayClusterConfig. It is the last file."""
 
 import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -17,26 +18,27 @@ def test_nothing_is_lost_when_a_new_cluster_takes_over(cluster: Cluster, the_lab
     current = [cluster]
     client = Client(lambda: current[0].kuberay.endpoints(), the_lab.key)
     asks = [Ask(chunks=75, every_s=1.0, within_s=240) for _ in range(8)]
-    with client.dripping() as drip:
+    # Clients end before the second cluster does.
+    with ExitStack() as successors, client.dripping() as drip:
         begun = time.monotonic()
-        with the_lab.cluster("green", on_few_nodes) as successor:
-            successor.apply(served(the_lab, min_replicas=1, max_replicas=1))
-            successor.until(lambda: bool(successor.replicas(BLUE)), successor.serve.messages, within_s=300)
-            successor.until(lambda: len(successor.kuberay.endpoints()) >= 2, successor.kuberay.endpoints)
-            up = time.monotonic() - begun
-            with client.asking(asks) as streams:
-                cluster.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes], within_s=60)
-                current[0] = successor
-                cluster.kuberay.delete()
-                outcomes = streams.wait()
-            moved = client.ask(Ask(streamed=False))
-            assert "green-" in moved.served_by
+        successor = successors.enter_context(the_lab.cluster("green", on_few_nodes))
+        successor.apply(served(the_lab, min_replicas=1, max_replicas=1))
+        successor.until(lambda: bool(successor.replicas(BLUE)), successor.serve.messages, within_s=300)
+        successor.until(lambda: len(successor.kuberay.endpoints()) >= 2, successor.kuberay.endpoints)
+        up = time.monotonic() - begun
+        with client.asking(asks) as streams:
+            cluster.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes], within_s=60)
+            current[0] = successor
+            cluster.kuberay.delete()
+            outcomes = streams.wait()
+        moved = client.ask(Ask(streamed=False))
+        assert "green-" in moved.served_by
 
-            def only_the_head_is_left() -> bool:
-                cluster.kuberay.forget_ended()
-                return all(pod.is_head for pod in cluster.kuberay.pods)
+        def only_the_head_is_left() -> bool:
+            cluster.kuberay.forget_ended()
+            return all(pod.is_head for pod in cluster.kuberay.pods)
 
-            gone = cluster.until(only_the_head_is_left, lambda: [pod.name for pod in cluster.kuberay.pods])
+        gone = cluster.until(only_the_head_is_left, lambda: [pod.name for pod in cluster.kuberay.pods])
     assert all("blue-" in it.served_by for it in outcomes)
     assert lost(outcomes) == []
     assert lost(drip.outcomes) == []

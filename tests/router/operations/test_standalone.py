@@ -2,13 +2,17 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn
 import yaml
 
 from tests.support.engine.fake_engine import FakeEngine
@@ -49,6 +53,7 @@ def test_it_serves_a_deployment_elsewhere_on_loopback_and_stops_on_sigterm(
                 assert process.poll() is None
                 time.sleep(0.05)
         assert answer is not None
+        assert answer.headers["keep-alive"] == "timeout=115"
         assert answer.json()["choices"][0]["message"]["content"] == "Hello big"
         assert fakes["blue"].headers[-1]["authorization"] == "Bearer theirs"
     finally:
@@ -57,6 +62,37 @@ def test_it_serves_a_deployment_elsewhere_on_loopback_and_stops_on_sigterm(
     assert '"deployment": "far"' in log
     assert "theirs" not in log
     assert "every process on this machine may call, other machines may not" in log
+
+
+def test_an_idle_connection_is_kept_longer_than_by_the_server_itself(tmp_path: Path) -> None:
+    """uvicorn's own 5 s are httpx's: a request could be on its way when the connection closes."""
+    port, config = free_port(), tmp_path / "router.yaml"
+    config.write_text(yaml.safe_dump(document("http://127.0.0.1:1")))
+    process = start(config, port, FAR_KEY="theirs")
+    try:
+        while not is_listening(port):
+            assert process.poll() is None
+            time.sleep(0.05)
+        with closing(HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+            assert health(connection) == 200
+            connection.auto_open = 0  # a closed one must not be opened again
+            time.sleep(uvicorn.Config("").timeout_keep_alive + 0.5)
+            assert health(connection) == 200
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def health(connection: HTTPConnection) -> int:
+    connection.request("GET", "/health")
+    response = connection.getresponse()
+    response.read()
+    return response.status
 
 
 def test_an_invalid_or_unprotected_configuration_is_reported_and_nothing_starts(tmp_path: Path) -> None:

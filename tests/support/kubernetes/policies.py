@@ -9,6 +9,7 @@ from deployments.kubernetes.generated import MODELS
 from deployments.kubernetes.groups import quantity
 from deployments.kubernetes.manifests import Manifest, ray_service
 from tests.support.kubernetes.overlays import pods, ray_pods
+from tests.support.kubernetes.room import room_to_drain
 
 SECRETS = {"switchyard", "switchyard-keys", "switchyard-hub"}
 """Those that docs/deploying.md has one make."""
@@ -276,6 +277,7 @@ POLICIES: tuple[Policy, ...] = (
     same_environment,
     writable_directories,
     scales_from_zero,
+    room_to_drain,
     head_without_work,
     survives_its_head,
     honest_probes,

@@ -245,6 +245,41 @@ def test_serve_takes_it_by_its_name() -> None:
     assert config.policy.get_policy()(FakeContext(total_running_requests=20, config=config)) == (2, {})
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_replica_that_drains_is_no_replica() -> None:
+    """It reports as long as its streams run, but what it has to do is nothing that others will have: in Serve's own
+    code it adds no replica, and teaches nothing. What it can take no more waits at a router, and counts.
+    """
+    from benchmarks.autoscaling.controller import Autoscaler, simulated_time
+
+    settings = {
+        "min_replicas": 1,
+        "max_replicas": 8,
+        "target_ongoing_requests": TARGET,
+        "upscale_delay_s": 0,
+        "downscale_delay_s": 10,
+        "metrics_interval_s": 1,
+        "look_back_period_s": 2,
+        "policy": {"policy_function": "deployments.autoscaling:replicas_needed"},
+    }
+    with simulated_time() as clock:
+        autoscaler = Autoscaler(settings, clock)
+
+        def decided(running: list[str], queued: int = 0) -> int:
+            clock.now += 1
+            autoscaler.report("stays", 10, {"running": 10, "waiting": 0, "age_s": 300})
+            autoscaler.report("drains", 60, {"running": 8, "waiting": 52, "queue_s": 30, "age_s": 300})
+            autoscaler.report_queue(queued)
+            return autoscaler.decide(running, target=2)
+
+        assert decided(["stays", "drains"]) > 2
+        autoscaler = Autoscaler(settings, clock)
+        assert {decided(["stays"]) for _ in range(5)} == {2}
+        assert {decided(["stays"]) for _ in range(10)} == {2, 1}, "after the delay, its own load is all that counts"
+        autoscaler = Autoscaler(settings, clock)
+        assert decided(["stays"], queued=30) == 4
+
+
 def test_it_imports_neither_vllm_nor_torch_nor_ray() -> None:
     """The controller would take three times its memory."""
     check = "import sys, deployments.autoscaling; print(sorted({'ray', 'torch', 'vllm', 'numpy'} & sys.modules.keys()))"

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import socket
 import subprocess
@@ -16,16 +17,20 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
+from app.server.http10 import HTTP10
 from deployments.haproxy import (
     CHECKS_OF_DOWN_PER_S,
     CHECKS_PER_S,
     RELOADS_PER_NODE_S,
     SETTINGS,
+    SILENT_S,
     cluster_settings,
     write_script,
 )
+from tests.support.clients.node import run_script
 from tests.support.processes.servers import free_port, serve
 
 CONFIG = """global
@@ -47,6 +52,7 @@ frontend http_frontend
     http-request return status 200 content-type text/plain string "every deployment" if routes
     acl healthcheck path -i /-/healthz
     http-request return status 200 content-type text/plain string "success" if healthcheck
+    http-request set-header x-client-port %[src_port]
     use_backend router if {{ path_beg /v1 }}
     default_backend default_backend
 backend default_backend
@@ -136,7 +142,8 @@ def replica(name: str) -> Starlette:
     """Answers with its name and the request's id, or streams its name."""
 
     async def whole(request: Request) -> PlainTextResponse:
-        return PlainTextResponse(name, headers={"x-seen-id": request.headers.get("x-request-id", "")})
+        seen = {"x-seen-id": request.headers.get("x-request-id", ""), "x-seen-port": request.headers["x-client-port"]}
+        return PlainTextResponse(name, headers=seen)
 
     async def stream(request: Request) -> StreamingResponse:
         return StreamingResponse(iter([f"data: {name}\n\n"]), media_type="text/event-stream")
@@ -230,6 +237,63 @@ def test_answers_announce_a_little_less_than_the_idle_time(tmp_path: Path) -> No
         assert running.get("/v1/whole")[1]["keep-alive"] == "timeout=1"
 
 
+def timers(process: subprocess.Popen[bytes]) -> dict[int, float | None]:
+    """Of HAProxy's connections, by the port of the other side: when the kernel next asks whether it is there (s)."""
+    ours = {
+        (it.laddr.port, it.raddr.port)
+        for it in psutil.Process(process.pid).net_connections("tcp4")
+        if it.status == psutil.CONN_ESTABLISHED
+    }
+    found: dict[int, float | None] = {}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, _, timer = line.split()[:6]
+        ports = tuple(int(address.rpartition(":")[2], 16) for address in (local, remote))
+        if ports in ours:
+            kind, _, jiffies = timer.partition(":")
+            found[ports[1]] = int(jiffies, 16) / os.sysconf("SC_CLK_TCK") if kind == KEEPALIVE_TIMER else None
+    return found
+
+
+KEEPALIVE_TIMER = "02"
+"""Which of a socket's timers runs, in /proc/net/tcp."""
+
+
+def test_the_kernel_asks_whether_a_silent_side_is_still_there(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running, serve(replica("blue")) as url, closing(running.connection()) as kept:
+        running.start(port_of(url))
+        answer(kept, "/v1/whole")
+        found = timers(running.processes[0])
+        for port in (kept.sock.getsockname()[1], port_of(url)):
+            due_s = found[port]
+            assert due_s is not None, "no keepalive"
+            assert due_s <= SILENT_S
+
+
+def test_nodes_fetch_keeps_its_connection_for_longer_than_its_own_four_seconds(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running, serve(replica("blue")) as url:
+        running.start(port_of(url))
+        printed = run_script("keep_alive.mjs", f"http://127.0.0.1:{running.port}/v1/whole", "x-seen-port")
+    assert printed["first"] == printed["after_5_s"]
+
+
+@pytest.mark.parametrize("asked", [b"", b"connection: keep-alive\r\n"])
+def test_an_http_1_0_client_gets_a_stream_with_its_length(tmp_path: Path, asked: bytes) -> None:
+    """HAProxy passes the version on, so the router knows that the client reads no chunks."""
+
+    async def router(scope: Scope, receive: Receive, send: Send) -> None:
+        await HTTP10(replica("blue"))(scope, receive, send)
+
+    with proxy(tmp_path) as running, serve(router) as url:
+        running.start(port_of(url))
+        with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
+            connection.sendall(b"GET /v1/stream HTTP/1.0\r\n" + asked + b"\r\n")
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            content = response.read()
+    assert (response.getheader("transfer-encoding"), content) == (None, b"data: blue\n\n")
+    assert response.getheader("content-length") == str(len(content))
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path) -> None:
     from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
@@ -255,6 +319,7 @@ def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path) -> None
         "use_backend successor if { stopping }",
         f"server public 127.0.0.1:{options.port}",
         "acl this_machine src 127.0.0.0/8 ::1",
+        f"default-server tcp-ut {SILENT_S}s",
     ):
         assert written.count(line) == 1, line
 

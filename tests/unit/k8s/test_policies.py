@@ -8,6 +8,7 @@ from deployments.kubernetes import environment
 from deployments.kubernetes.manifests import Manifest
 from tests.support.kubernetes import policies
 from tests.support.kubernetes.overlays import OVERLAYS, Change, cluster, group, planted, rendered, without, worker
+from tests.support.kubernetes.room import room_to_drain
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -65,6 +66,12 @@ PLANTED: list[tuple[policies.Policy, Change, str]] = [
     (policies.writable_directories, lambda it: worker(it)["volumeMounts"].clear(), "/tmp cannot be written"),
     (policies.scales_from_zero, lambda it: without(group(it, "gpu-l4"), "resources"), "from zero"),
     (policies.scales_from_zero, lambda it: cluster(it).update(enableInTreeAutoscaling=False), "no autoscaler"),
+    (room_to_drain, lambda it: group(it, "gpu-l4").update(maxReplicas=10), "10 of 10 pods may be in use"),
+    (
+        room_to_drain,
+        lambda it: group(it, "gpu-l4").update(maxReplicas=100),
+        "INTER is 5s, not 11s as for 106 nodes",
+    ),
     (policies.head_without_work, lambda it: without(it["spec"], "excludeHeadPodFromServeSvc"), "takes clients'"),
     (policies.head_without_work, lambda it: without(head(it), "affinity"), "spot"),
     (policies.survives_its_head, lambda it: without(cluster(it), "authOptions"), "runs code"),

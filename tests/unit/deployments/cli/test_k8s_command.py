@@ -44,7 +44,7 @@ def test_check_of_a_cluster_says_what_its_nodes_cannot_hold(tmp_path: Path, caps
     assert main(["check", str(DEMO)]) == 0
     assert capsys.readouterr().out == f"{DEMO}: OK\n"
     file = tmp_path / "rendered.yaml"
-    file.write_text(yaml.safe_dump_all(rendered("cpu-demo")).replace("maxReplicas: 3", "maxReplicas: 2"))
+    file.write_text(yaml.safe_dump_all(rendered("cpu-demo")).replace("maxReplicas: 4", "maxReplicas: 2"))
     assert main(["check", str(file)]) == 1
     assert "group engines: at most 2 pods" in capsys.readouterr().err
 

@@ -1,6 +1,7 @@
 """Packages, weights, memory and GPUs that do not fit."""
 
 import shutil
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from deployments.weights.cache import prepare
 from tests.support.processes.installations import default, engine, installation, levels, the_problem, the_warning
 from tests.support.processes.project import ROOT
 
-MINILM = "all-MiniLM-L6-v2"
+MINILM, KV = "all-MiniLM-L6-v2", "VLLM_CPU_KVCACHE_SPACE"
 
 
 def serving(source: str, **engine_kwargs: Any) -> dict[str, Any]:
@@ -80,7 +81,7 @@ def test_a_full_disk_and_a_small_shared_memory_are_found(monkeypatch: pytest.Mon
     assert levels([*disk(parallel, tmp_path), *shared_memory(parallel, tmp_path)]) == [Level.OK, Level.OK]
     usage = type(shutil.disk_usage(tmp_path))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(64 * 1024**2, 0, 64 * 1024**2))
-    assert "64 MiB; engines on 2 GPUs" in the_problem(shared_memory(parallel, tmp_path))
+    assert "64 MiB; an engine of 2 workers" in the_problem(shared_memory(parallel, tmp_path))
     assert "0.1 GiB are free" in the_problem(disk(parallel, tmp_path))
 
 
@@ -106,3 +107,37 @@ def test_gpus_that_are_missing_few_or_without_a_driver_are_found(tmp_path: Path)
     assert the_problem(few) == "1 GPUs are here, and an application wants 4"
     used = gpus(on_gpus(tmp_path, "echo 'NVIDIA L4, 570.1, 23034, 20000'"))
     assert "in use already" in the_warning(used)
+
+
+def test_gpus_are_counted_as_ray_does(tmp_path: Path) -> None:
+    one = "echo 'NVIDIA L4, 570.1, 23034, 10'"
+    staged = on_gpus(tmp_path, one, tensor_parallel_size=2, pipeline_parallel_size=2)
+    assert the_problem(gpus(staged)) == "1 GPUs are here, and an application wants 4"
+    assert levels(gpus(replace(staged, on_cluster=True))) == [Level.OK]  # each of the four on a node of its own
+    placed = on_gpus(tmp_path, one)
+    engine(dict(placed.document))["placement_group_config"] = {"bundle_per_worker": {"CPU": 1}}
+    assert list(gpus(placed)) == []
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        {"args": {"llm_config": {}}, "deployments": [{"name": "Engine"}]},
+        {"name": "x", "args": {"llm_config": "model"}},
+        {"name": "x", "args": {"llm_config": {"engine_kwargs": {"tensor_parallel_size": "two"}}}},
+        {"name": "x", "args": [], "deployments": [{"ray_actor_options": 1}]},
+        {"name": "x", "deployments": 3},
+        {"name": "x", "args": {"llm_config": {"placement_group_config": {"bundles": [3]}}}},
+        {"name": "x", "args": {"llm_config": {"placement_group_config": {"bundles": [{}, {"GPU": "two"}]}}}},
+        {"name": "x", "args": {"llm_config": {"engine_kwargs": 1, "runtime_env": {"env_vars": {KV: "much"}}}}},
+    ],
+)
+def test_a_malformed_application_is_for_the_check_of_the_configuration(malformed: Any, tmp_path: Path) -> None:
+    alone = installation({"applications": [malformed]})
+    assert levels([*gpus(alone), *shared_memory(alone, tmp_path)]) == []
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 64000000 kB\nMemAvailable: 32000000 kB\n")
+    assert Level.PROBLEM not in levels(memory(alone, meminfo))
+    beside = on_gpus(tmp_path, "echo 'NVIDIA L4, 570.1, 23034, 10'", tensor_parallel_size=4)
+    beside.document["applications"].append(malformed)
+    assert the_problem(gpus(beside)) == "1 GPUs are here, and an application wants 4"

@@ -124,7 +124,7 @@ def test_an_invalid_configuration_is_a_problem(served: str, said: str) -> None:
 
 def test_a_large_cluster_needs_settings_of_its_own() -> None:
     found = problems(service(lambda it: gpu(it).update(maxReplicas=60)))
-    fix = "add what `python -m deployments.haproxy --nodes 63` prints to the environment"
+    fix = "run `make k8s`, or add what `python -m deployments.haproxy --nodes 63` prints"
     assert [problem.partition(":")[0] for problem in found] == ["group head", "group cpu", "group gpu-l4"]
     assert all(problem.endswith(fix) for problem in found)
 

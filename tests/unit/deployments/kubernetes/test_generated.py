@@ -1,11 +1,14 @@
 """What is generated for a cluster from what it serves."""
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
 from app.config.base import ConfigError
+from deployments.haproxy import cluster_settings
 from deployments.kubernetes.generated import GENERATED, SERVED, generate, group_of, is_current
 from tests.support.processes.project import ROOT
 
@@ -45,3 +48,52 @@ def test_nothing_is_made_of_an_invalid_file(tmp_path: Path) -> None:
 )
 def test_a_resource_names_its_group(resource: str, group: str) -> None:
     assert group_of(resource) == group
+
+
+def overlay(directory: Path, most: int) -> Path:
+    """A copy of `gpu` and of what it refers to, whose engines' group may have so many nodes."""
+    shutil.copytree(ROOT / "k8s", directory / "k8s")
+    found = directory / "k8s/overlays/gpu"
+    group = found / "gpu-l4.yaml"
+    group.write_text(re.sub(r"maxReplicas: \d+", f"maxReplicas: {most}", group.read_text()))
+    (found / GENERATED).unlink()
+    return found
+
+
+def settings(generated: str) -> list[dict[str, str]]:
+    """Those of the head, and of each group."""
+    patch, _ = yaml.safe_load_all(generated)
+    cluster = patch["spec"]["rayClusterConfig"]
+    parts = [it["template"] for it in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]) if "template" in it]
+    return [
+        {it["name"]: it["value"] for it in container["env"]}
+        for part in parts
+        for container in part["spec"]["containers"]
+    ]
+
+
+def test_the_settings_are_for_as_many_nodes_as_there_may_be(tmp_path: Path) -> None:
+    large = overlay(tmp_path, most=194)  # with the head and 5 for routers: 200
+    assert settings(generate(large)) == [dict(cluster_settings(200))] * 3
+    (large / GENERATED).write_text(generate(large))
+    assert is_current(large)
+    group = large / "gpu-l4.yaml"
+    group.write_text(group.read_text().replace("194", "294"))
+    assert not is_current(large)
+
+
+def test_a_small_cluster_is_as_ray_sets_it(tmp_path: Path) -> None:
+    patch, _ = yaml.safe_load_all(generate(overlay(tmp_path, most=4)))
+    assert "headGroupSpec" not in patch["spec"]["rayClusterConfig"]
+
+
+def test_adapters_are_fetched_with_the_weights(tmp_path: Path) -> None:
+    document = yaml.safe_load((OVERLAYS[0] / SERVED).read_text())
+    engine = next(it["args"]["llm_config"] for it in document["applications"] if "llm_config" in it.get("args", {}))
+    modules = [{"name": "fr", "path": "/models/acme/french"}, {"name": "de", "path": "acme/german"}]
+    engine.setdefault("engine_kwargs", {})["lora_modules"] = modules
+    (tmp_path / SERVED).write_text(yaml.safe_dump(document))
+    *_, weights = yaml.safe_load_all(generate(tmp_path))
+    script = weights["data"]["fetch.sh"]
+    assert "hf download acme/french --local-dir /models/acme/french" in script
+    assert "german" not in script, "replicas fetch what is not on the volume"

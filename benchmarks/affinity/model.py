@@ -1,0 +1,155 @@
+"""A model of engines with prefix caches, behind a policy, on a clock of its own."""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import mean, median
+from typing import NamedTuple
+
+from benchmarks.affinity.policies import Policy
+from benchmarks.affinity.workloads import Conversations, Request, Workload
+
+STEP_S = 0.015
+"""An engine's step: each running request gets a token."""
+
+PREFILL_PER_S = 8000
+"""Tokens of prompts, in chunks of at most `CHUNK` a step."""
+
+CHUNK = 2048
+CACHE_TOKENS = 200_000
+"""What a replica keeps; all workloads but the largest fit."""
+
+
+class Outcome(NamedTuple):
+    """`hits`: of what could hit. `busiest`: the busiest replica's requests, over the mean; `peak`: the mean over
+    requests of how many more the fullest replica had than the mean. `first_ms`: first token, median."""
+
+    hits: float
+    could: float
+    busiest: float
+    peak: float
+    first_ms: float
+
+
+class Cache:
+    """Segments, the least recently used ones go first. A prefix hits as far as all of it is there."""
+
+    def __init__(self, capacity: int) -> None:
+        self._kept: OrderedDict[str, int] = OrderedDict()
+        self._capacity, self._tokens = capacity, 0
+
+    def hit(self, request: Request) -> int:
+        """Tokens of the prompt that are there."""
+        found = 0
+        for name, tokens in request.chain:
+            if name not in self._kept:
+                break
+            self._kept.move_to_end(name)
+            found += tokens
+        return found
+
+    def add(self, *segments: tuple[str, int]) -> None:
+        """Keeps the segments."""
+        for name, tokens in segments:
+            if name not in self._kept:
+                self._kept[name] = tokens
+                self._tokens += tokens
+            self._kept.move_to_end(name)
+        while self._tokens > self._capacity:
+            self._tokens -= self._kept.popitem(last=False)[1]
+
+
+@dataclass(eq=False)
+class _Running:
+    request: Request
+    arrived: float
+    prefill: int = 0
+    answer: int = 0
+
+
+@dataclass(eq=False)
+class _Replica:
+    """Steps while it has requests; a step computes a chunk of prompts in order of arrival, and a token for the rest."""
+
+    cache: Cache
+    queue: list[_Running] = field(default_factory=list)
+    served: int = 0
+    hits: int = 0
+    stepping: bool = False
+
+    def step(self, now: float, first: Callable[[float], None]) -> tuple[float, list[_Running]]:
+        """When the step ends, and the requests that are complete then."""
+        budget, computed, complete = CHUNK, 0, []
+        decoding = [it for it in self.queue if it.prefill == 0]
+        for it in self.queue:
+            if it.prefill:
+                part = min(budget - computed, it.prefill)
+                it.prefill -= part
+                computed += part
+        ends = now + STEP_S + computed / PREFILL_PER_S
+        for it in self.queue:
+            if it.prefill == 0 and it.answer == it.request.adds[1]:
+                self.cache.add(*it.request.chain)
+                first(ends - it.arrived)
+        for it in decoding:
+            it.answer -= 1
+            if it.answer <= 0:
+                complete.append(it)
+        for it in self.queue:
+            if it not in decoding and it.prefill == 0:
+                it.answer -= 1
+        for it in complete:
+            self.queue.remove(it)
+            self.cache.add(*it.request.chain, it.request.adds)
+        return ends, complete
+
+
+def simulate(workload: Workload, policy: Policy, seed: int) -> Outcome:
+    """One run of the workload."""
+    conversations = Conversations(workload, seed)
+    replicas = [_Replica(Cache(CACHE_TOKENS)) for _ in range(workload.replicas)]
+    everything = Cache(10**12)  # what could hit: one replica that forgets nothing
+    could = asked = 0
+    firsts: list[float] = []
+    peaks: list[float] = []
+    events: list[tuple[float, int, int]] = []
+    under_way = 0
+
+    def admit(now: float) -> None:
+        nonlocal could, asked, under_way
+        while under_way < workload.at_once and (request := conversations.next()) is not None:
+            loads = [len(it.queue) for it in replicas]
+            # Keys of another seed have other homes.
+            number = policy(conversations.key(request, seed * 100_003), loads)
+            replica = replicas[number]
+            cached = replica.cache.hit(request)
+            could += everything.hit(request)
+            everything.add(*request.chain)
+            asked += request.tokens
+            replica.hits += cached
+            replica.served += 1
+            replica.queue.append(_Running(request, now, max(1, request.tokens - cached), request.adds[1]))
+            under_way += 1
+            loads[number] += 1
+            peaks.append(max(loads) - mean(loads))
+            if not replica.stepping:
+                replica.stepping = True
+                heapq.heappush(events, (now, number, 0))
+
+    admit(0.0)
+    while events:
+        now, number, _ = heapq.heappop(events)
+        replica = replicas[number]
+        ends, complete = replica.step(now, firsts.append)
+        for it in complete:
+            under_way -= 1
+            everything.add(*it.request.chain, it.request.adds)
+            conversations.done(it.request)
+        replica.stepping = bool(replica.queue)
+        if replica.queue:
+            heapq.heappush(events, (ends, number, 0))
+        admit(ends)
+    served = [it.served for it in replicas]
+    hits = sum(it.hits for it in replicas)
+    return Outcome(hits / could, could / asked, max(served) / mean(served), mean(peaks), median(firsts) * 1000)

@@ -1,0 +1,136 @@
+"""Policies: the replica for a key, of what an ingress knows, which is its own requests under way on each replica."""
+
+import hashlib
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+
+class Key(NamedTuple):
+    """`beginning`: the system prompt; `running`: whether the conversation has had a turn."""
+
+    conversation: int
+    beginning: int
+    running: bool
+
+
+Policy = Callable[[Key, Sequence[int]], int]
+"""(key, requests under way on each replica) -> replica."""
+
+
+@cache
+def order(key: int, replicas: int) -> tuple[int, ...]:
+    """A key's homes by rendezvous hashing, the first one first: all routers compute the same."""
+
+    def score(replica: int) -> bytes:
+        return hashlib.blake2b(f"{key}:{replica}".encode(), digest_size=8).digest()
+
+    return tuple(sorted(range(replicas), key=score))
+
+
+def least(loads: Sequence[int], among: Sequence[int], rng: random.Random) -> int:
+    """One of those with the fewest requests, drawn: HAProxy's order among equals says nothing of the key either."""
+    fewest = min(loads[it] for it in among)
+    return rng.choice([it for it in among if loads[it] == fewest])
+
+
+def least_connections(seed: int = 0) -> Policy:
+    """What the ingress does without a key."""
+    rng = random.Random(seed)
+    return lambda key, loads: least(loads, range(len(loads)), rng)
+
+
+def bounded(
+    factor: float,
+    slack: float = 0.0,
+    *,
+    spread: float = 0.0,
+    first: float = 1.0,
+    homes: int | None = None,
+    least_room: int = 1,
+) -> Policy:
+    """The first home that has room.
+
+    Room is for `factor` times the mean, or `slack` more than the mean, or `spread` times the mean's root more,
+    whichever is most: keys that are dealt out at random lie that far apart. With `factor` alone it is HAProxy's own
+    bounded-load hashing (`hash-balance-factor`). A conversation's first turn has `first` of what comes on top of the
+    mean. After `homes` homes without room the replica with the fewest requests takes it.
+    """
+    rng = random.Random(0)
+
+    def choose(key: Key, loads: Sequence[int]) -> int:
+        n = len(loads)
+        mean = (sum(loads) + 1) / n
+        more = max(math.ceil(mean * factor) - mean, slack, spread * math.sqrt(mean)) * (1.0 if key.running else first)
+        for home in order(key.conversation, n)[: homes or n]:
+            if loads[home] + 1 <= max(least_room, mean + more + 1e-9):
+                return home
+        return least(loads, range(n), rng)
+
+    return choose
+
+
+def within_group(subset: int, spread: float) -> Policy:
+    """A key hierarchy: a system prompt has `subset` replicas, and the conversation its homes among these."""
+    rng = random.Random(0)
+
+    def choose(key: Key, loads: Sequence[int]) -> int:
+        n = len(loads)
+        mean = (sum(loads) + 1) / n
+        group = order(key.beginning + 7_919, n)[:subset]
+        own = [it for it in order(key.conversation, n) if it in group]
+        for home in own:
+            if loads[home] + 1 <= mean + spread * math.sqrt(mean):
+                return home
+        return least(loads, range(n), rng)
+
+    return choose
+
+
+def two_choices(lead: int) -> Policy:
+    """The first home, unless the second one has more than `lead` requests fewer."""
+
+    def choose(key: Key, loads: Sequence[int]) -> int:
+        first, second, *_ = order(key.conversation, len(loads))
+        return first if loads[first] <= loads[second] + lead else second
+
+    return choose
+
+
+def table(seed: int = 0) -> Policy:
+    """With state, for comparison: a new key goes to the replica with the fewest requests, and stays there."""
+    rng = random.Random(seed)
+    known: dict[int, int] = {}
+
+    def choose(key: Key, loads: Sequence[int]) -> int:
+        if key.conversation not in known:
+            known[key.conversation] = least(loads, range(len(loads)), rng)
+        return known[key.conversation]
+
+    return choose
+
+
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "least connections": least_connections,
+    "bound 1.25 (HAProxy's own)": lambda: bounded(1.25),
+    "bound 2 (HAProxy's own)": lambda: bounded(2),
+    "bound 4 (HAProxy's own)": lambda: bounded(4),
+    "two choices, lead 0": lambda: two_choices(0),
+    "two choices, lead 4": lambda: two_choices(4),
+    "1.25, or 2 more than the mean": lambda: bounded(1.25, 2),
+    "1.25, or 4 more": lambda: bounded(1.25, 4),
+    "1.25, or 8 more": lambda: bounded(1.25, 8),
+    "1 root more": lambda: bounded(1, spread=1),
+    "1.25 roots more": lambda: bounded(1, spread=1.25),
+    "1.5 roots more": lambda: bounded(1, spread=1.5),
+    "2 roots more": lambda: bounded(1, spread=2),
+    "1.5 roots more, first turns half": lambda: bounded(1, spread=1.5, first=0.5),
+    "2 roots more, first turns half (ours)": lambda: bounded(1, spread=2, first=0.5, least_room=2),
+    "2.5 roots more, first turns half": lambda: bounded(1, spread=2.5, first=0.5),
+    "1.5 roots more, two homes": lambda: bounded(1, spread=1.5, homes=2),
+    "1.5 roots more, two replicas for a system prompt": lambda: within_group(2, 1.5),
+    "the key alone": lambda: bounded(1e9),
+    "a table of keys (has state)": table,
+}
