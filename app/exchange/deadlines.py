@@ -48,14 +48,20 @@ async def while_connected(receive: Receive, is_answered: Callable[[], bool] = la
         watcher.cancel()
 
 
-@asynccontextmanager
-async def until(deadline: float) -> AsyncIterator[None]:
+class until:
     """Raises DeadlinePassed if the block still runs at `deadline` (event-loop time)."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            yield
-    except TimeoutError as error:
-        raise DeadlinePassed(_TOO_LONG) from error
+
+    def __init__(self, deadline: float) -> None:
+        self._limit = asyncio.timeout_at(deadline)
+
+    async def __aenter__(self) -> None:
+        await self._limit.__aenter__()
+
+    async def __aexit__(self, *raised: Any) -> None:
+        try:
+            await self._limit.__aexit__(*raised)
+        except TimeoutError as error:
+            raise DeadlinePassed(_TOO_LONG) from error
 
 
 class IdleTimeout:

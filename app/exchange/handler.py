@@ -24,6 +24,7 @@ from app.access.caller import UNAUTHENTICATED, Caller, credentials
 from app.config.schema import Config, Sticky, Timeouts
 from app.dialects.base import Call, Dialect, ParseContext, Request, Route
 from app.errors import BadRequest, Unavailable
+from app.exchange.affinity import Place
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
 from app.exchange.forward import Forwarder
@@ -90,13 +91,14 @@ async def handle(
                     trace.queued(call.task if call.translation.generates else "")
                 async with _reserved(state, snapshot, caller, call, assignment, writer):
                     size = len(request.body)
+                    place = Place(snapshot, assignment, call, headers)
                     observation = begin(state, snapshot, caller, call, assignment, writer, size, trace)
-                    forwarder = Forwarder(state, snapshot, call, writer, observation, deadline, size)
+                    forwarder = Forwarder(state, snapshot, call, writer, observation, place, deadline, size)
                     await forwarder.forward(assignment)
     finally:
         state.telemetry.finish(record)
         if observation is not None and snapshot is not None:
-            end(observation, state, snapshot, call, writer)
+            end(observation, state, snapshot, call, writer, place)
         if trace is not None:
             trace.end(route.method, route.path, writer.plans.get(record.endpoint, ""))
 

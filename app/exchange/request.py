@@ -1,7 +1,7 @@
 """Reads a request before authentication and routing: its id, header size, body."""
 
 import asyncio
-import os
+import random
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -75,7 +75,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], config: Config
 def request_id(headers: Mapping[str, str]) -> str:
     """The client's own id if it is safe in a header and a log line, else a new one."""
     given = headers.get(REQUEST_ID_HEADER, "")
-    return given if _USABLE_ID.fullmatch(given) else os.urandom(16).hex()
+    return given if _USABLE_ID.fullmatch(given) else random.randbytes(16).hex()
 
 
 def check_length(body: Mapping[str, Any], limit: int) -> None:

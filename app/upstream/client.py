@@ -40,7 +40,7 @@ class Upstream:
 
     Each call POSTs a body with the target's own model name; bytes are sent as they are. It raises Rejected if the
     deployment rejects the request and UpstreamError if it fails, both before the first byte of a response. `context`:
-    the headers of the request's trace.
+    headers of this request beside the target's: of its trace, its key for the ingress.
     """
 
     def __init__(self, *, model_fresh_s: float = FRESH_S, model_max_wait_s: float = MAX_WAIT_S) -> None:

@@ -18,10 +18,10 @@ from deployments.engine.adapters import adapter_kwargs
 DEPLOYMENT = "Engine"
 """The deployment's name in Serve, the same in every application: `deployments:` in the YAML overrides it."""
 
-SERVER = "deployments.engine.server:EngineServer"
-"""The class of the deployment."""
+SERVER = "deployments.engine.server.EngineServer"
+"""The class of the deployment, as Serve imports it in a replica."""
 
-PACKAGED_WEIGHTS = "deployments.engine.server:PackagedWeights"
+PACKAGED_WEIGHTS = "deployments.engine.server.PackagedWeights"
 """Ray's callback for models from `package:`."""
 
 ENGINE_KWARGS: Mapping[str, Any] = {
