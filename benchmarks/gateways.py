@@ -136,7 +136,7 @@ def gateways(workload: Workload, upstream: Way, peers: Path, folder: Path, *, wi
                 # One worker leaves no choice: the policy that costs least. Its own default keeps a tree of prompts.
                 lambda port: [
                     *(str(peers / "vllm-router"), "--policy=round_robin", "--worker-urls", url),
-                    *(f"--host={HOST}", f"--port={port}"),
+                    *(f"--host={HOST}", f"--port={port}", f"--prometheus-port={programs.free_ports(1)[0]}"),
                 ],
             ),
             start(

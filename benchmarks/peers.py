@@ -13,7 +13,7 @@ models have one random layer, so that what is measured is the serving path. The 
 their own, made from requirements/peers.lock.
 
     make peers              prints the tables, writes benchmarks/results/peers-<date>.json
-    make peers QUICK=1      three rounds instead of nine, without Ray Serve: five minutes
+    make peers QUICK=1      three rounds instead of seven, without Ray Serve: five minutes
 
 Read the ratios, which are taken round by round: everything shares the machine's cores, with the engine and with the
 load generator, so that what a gateway takes is lost to the engine.
@@ -245,11 +245,11 @@ def main() -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers")
     parser.add_argument("--quick", action="store_true", help="three rounds, and not Switchyard on Ray Serve")
-    parser.add_argument("--rounds", type=int, help="default: 9")
+    parser.add_argument("--rounds", type=int, help="default: 7")
     parser.add_argument("--peers", type=Path, default=ROOT / ".peers" / "bin", help="where the peers' programs are")
     parser.add_argument("--only", choices=[CHAT.task, EMBEDDINGS.task])
     arguments = parser.parse_args()
-    rounds = arguments.rounds or (3 if arguments.quick else 9)
+    rounds = arguments.rounds or (3 if arguments.quick else 7)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all programs end with this process
     report = {}
     for workload in (CHAT, EMBEDDINGS):

@@ -35,6 +35,7 @@ from app.errors import (
     Unavailable,
     UpstreamError,
 )
+from app.exchange.affinity import Place
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
 from app.exchange.deployment_names import DeploymentNames
 from app.exchange.engine_params import check_engine_params
@@ -47,11 +48,11 @@ from app.exchange.state import RouterState
 from app.routing.traffic import Assignment
 from app.telemetry.logs import event, where
 from app.telemetry.tracing.request import RequestSpan
-from app.upstream.client import NO_CONTEXT, OnHead
+from app.upstream.client import OnHead
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
-"""Pause before the same deployment is called again: by then the ingress knows which of its replicas has died."""
+"""Pause before the same engine is called again: by then the ingress knows which of its replicas has died."""
 
 MAX_CONCURRENT_LOOKUPS = 64
 """Lookups in flight per client request: a batch of thousands must not take every connection."""
@@ -67,7 +68,8 @@ _MAX_ROLE_BYTES = 64 * 1024
 class Forwarder:
     """Forwards one parsed request: calls a deployment, retries once, writes the answer or relays the stream.
 
-    `observation` hears what happens. `deadline` is in the event loop's time, `size` is the request body's in bytes.
+    `observation` hears what happens, `place` knows the replica. `deadline` is in the event loop's time, `size` is the
+    request body's in bytes.
     """
 
     state: RouterState
@@ -75,6 +77,7 @@ class Forwarder:
     call: Call
     writer: ResponseWriter
     observation: Observation
+    place: Place
     deadline: float
     size: int
 
@@ -99,6 +102,8 @@ class Forwarder:
                 raise
             self._log_retry(primary, fallback, error)
             if fallback == primary:
+                self.place.failed(primary)
+            if self.snapshot.targets[fallback].url == self.snapshot.targets[primary].url:
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
             await self._call(fallback, assignment)
 
@@ -318,8 +323,8 @@ class Forwarder:
         return self.observation.trace.span if self.observation.trace is not None else None
 
     def _context(self, target: Target) -> Mapping[str, str]:
-        trace = self.observation.trace
-        return trace.headers() if trace is not None and target.takes_trace else NO_CONTEXT
+        trace, place = self.observation.trace, self.place.headers(target)
+        return {**trace.headers(), **place} if trace is not None and target.takes_trace else place
 
     @property
     def _on_head(self) -> OnHead | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-import os
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -55,7 +55,7 @@ class ResponseWriter:
 
     def upstream_id(self) -> str:
         """An id for the engine: the request's, made unique, since clients may send theirs twice at once."""
-        return f"{self.record.request_id}-{os.urandom(4).hex()}"
+        return f"{self.record.request_id}-{random.randbytes(4).hex()}"
 
     def tokens_used(self, prompt: int) -> int:
         """The tokens that the request has cost: as the engine counted them, else `prompt` and one for each event of

@@ -59,7 +59,7 @@ from app.server.events.feed import EventFeed
 from app.server.experiments_api import ExperimentsApi
 from app.server.export_api import ExportApi
 from app.server.http10 import HTTP10
-from app.server.memory import return_large_buffers
+from app.server.memory import collect_seldom, return_large_buffers
 from app.server.metrics.api import MetricsApi
 from app.server.metrics.cluster import ClusterMetrics
 from app.server.metrics.fleet import FleetSource, KnownFleet
@@ -219,6 +219,7 @@ class Router:
         self._recorder.configure(config)
         self._tracing.configure(tracing)
         self.state.recent_keys.configure(config.endpoints)
+        self._deployments.configured(incoming.targets)
         self._serve(self._snapshots.configured(config, incoming.targets, incoming.plans))
         self._management.configured(config, int(time.time() * 1000))
 
@@ -264,6 +265,7 @@ class Router:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        collect_seldom()
         return_large_buffers()
         controller = self._controller if isinstance(self._controller, AbstractAsyncContextManager) else nullcontext()
         sending = self._sender.running() if self._sender is not None else nullcontext()

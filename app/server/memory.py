@@ -1,6 +1,7 @@
-"""Memory of large bodies."""
+"""Memory: when garbage is looked for, and what goes back to the system."""
 
 import ctypes
+import gc
 from contextlib import suppress
 
 _M_MMAP_THRESHOLD = -3  # malloc.h
@@ -15,3 +16,9 @@ def return_large_buffers() -> None:
     """
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE)
+
+
+def collect_seldom() -> None:
+    """Makes Python look for unreachable cycles of objects less often: a request leaves hardly any, and at 700 objects
+    (the default) each search found nothing while it took 4 % of a request's time."""
+    gc.set_threshold(10_000, 20, 20)

@@ -13,14 +13,15 @@ from ray import serve
 from app.internal_api import MAX_BEAMS, MAX_STOP_STRINGS, PACKAGE_PREFIX
 from deployments.draining import GRACE_S
 from deployments.engine import ray_llm
+from deployments.engine.adapters import adapter_kwargs
 
 DEPLOYMENT = "Engine"
 """The deployment's name in Serve, the same in every application: `deployments:` in the YAML overrides it."""
 
-SERVER = "deployments.engine.server:EngineServer"
-"""The class of the deployment."""
+SERVER = "deployments.engine.server.EngineServer"
+"""The class of the deployment, as Serve imports it in a replica."""
 
-PACKAGED_WEIGHTS = "deployments.engine.server:PackagedWeights"
+PACKAGED_WEIGHTS = "deployments.engine.server.PackagedWeights"
 """Ray's callback for models from `package:`."""
 
 ENGINE_KWARGS: Mapping[str, Any] = {
@@ -44,8 +45,13 @@ def build_engine(args: EngineArgs, **engine_kwargs: Any) -> serve.Application:
 
     Raises ValueError for fields and arguments that Ray or vLLM do not have.
     """
-    given = _with_defaults(args.llm_config, {**ENGINE_KWARGS, **engine_kwargs})
-    return ray_llm.build(ray_llm.llm_config(given), SERVER, DEPLOYMENT)
+    return ray_llm.build(engine_config(args, **engine_kwargs), SERVER, DEPLOYMENT)
+
+
+def engine_config(args: EngineArgs, **engine_kwargs: Any) -> Any:
+    """Its LLMConfig; the arguments and errors as of `build_engine`."""
+    kwargs = {**ENGINE_KWARGS, **engine_kwargs, **adapter_kwargs(args.llm_config)}
+    return ray_llm.llm_config(_with_defaults(args.llm_config, kwargs))
 
 
 def _with_defaults(given: Mapping[str, Any], engine_kwargs: Mapping[str, Any]) -> dict[str, Any]:

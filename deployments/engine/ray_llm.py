@@ -30,7 +30,7 @@ _ARGUMENTS: Mapping[str, Sequence[str]] = {
 
 
 def build(config: Any, server: str, name: str) -> serve.Application:
-    """The application of an LLMConfig: one deployment `name` of the class `server` (`module:Class`).
+    """The application of an LLMConfig: one deployment `name` of the class `server` (`module.Class`).
 
     Replicas import the class. What Serve may set for the deployment is in `config.deployment_config`.
     """

@@ -15,6 +15,7 @@ from ray.serve.llm.deployment import LLMServer
 
 from app.internal_api import INTERNAL_KEY_VARIABLE, MODEL_PATH, PACKAGE_PREFIX
 from app.telemetry.logs import log_to_stderr
+from deployments.engine.adapters import prepare_modules
 from deployments.engine.completions.route import add_completions
 from deployments.engine.disconnect import DisconnectMiddleware
 from deployments.engine.internal_key import InternalKeyMiddleware
@@ -35,6 +36,7 @@ class EngineServer(LLMServer):  # type: ignore[misc]  # Ray ships no types
 
     async def _start_engine(self) -> None:
         log_to_stderr()
+        prepare_modules(self._llm_config)
         await self.engine.start()  # not super(): Ray's also starts a 400 MB actor for usage reports
         self._load = LoadReport(held_by_serve)
         self._watchdog = asyncio.create_task(exit_when_engine_dies(self.engine._engine_client))

@@ -38,6 +38,13 @@ def test_a_refusal_keeps_its_status_and_field() -> None:
     assert (found.status, found.param, found.message) == (404, "messages[0].role", "messages[0].role: bad")
 
 
+@pytest.mark.parametrize(
+    "body", [error("The model `x` does not exist.", 404, "model"), error("The model `x` does not exist.", 404)]
+)
+def test_a_model_that_the_engine_lacks_is_not_the_clients_fault(body: bytes) -> None:
+    assert isinstance(engine_error(body, 404), Broken)
+
+
 def test_a_text_that_is_too_long_is_no_field_of_vllms_own_name() -> None:
     found = engine_error(
         error("The context is 10 tokens. (parameter=input_tokens, value=11)", 400, "input_tokens"), 400

@@ -14,13 +14,15 @@ from tests.support.processes.project import ROOT
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, when it is imported
+    from ray.llm._internal.common.utils.import_utils import load_class
+    from ray.serve._private.replica import _load_deployment_def_from_import_path
     from ray.serve.llm import LLMConfig, build_llm_deployment
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.launchers.cli_args import FrontendArgs
 
     from deployments.engine import ray_llm
-    from deployments.engine.application import DEPLOYMENT, SERVER
-    from deployments.engine.server import EngineServer
+    from deployments.engine.application import DEPLOYMENT, PACKAGED_WEIGHTS, SERVER
+    from deployments.engine.server import EngineServer, PackagedWeights
 
 MODEL = {"model_loading_config": {"model_id": "m", "model_source": "org/m"}}
 
@@ -86,6 +88,11 @@ def test_serve_gets_what_rays_builder_makes(given: dict[str, Any]) -> None:
         LLMConfig.model_validate(config), deployment_cls=EngineServer, override_serve_options={"name": DEPLOYMENT}
     )
     assert options(ray_llm.build(ray_llm.llm_config(config), SERVER, DEPLOYMENT)) == options(expected)
+
+
+def test_replicas_find_the_classes_by_their_names() -> None:
+    assert _load_deployment_def_from_import_path(SERVER) is EngineServer
+    assert load_class(PACKAGED_WEIGHTS) is PackagedWeights
 
 
 def test_the_arguments_are_those_that_vllm_takes() -> None:
