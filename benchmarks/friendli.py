@@ -13,7 +13,6 @@ comes at most 5 ms later.
 
 import argparse
 import asyncio
-import json
 import secrets
 import signal
 import statistics
@@ -25,7 +24,8 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.serving import HOST, ROOT, SETTLE_S, TOKENS, Round, burst, engine, ours
+from benchmarks.load import post
+from benchmarks.serving import ROOT, SETTLE_S, TOKENS, Round, burst, configuration, engine, ours
 from deployments.local import processes
 from deployments.weights.cache import default_cache, prepare_tiny
 
@@ -55,11 +55,7 @@ CLIENTS = (
 def request(client: Client) -> bytes:
     """The HTTP request for one streamed answer of TOKENS tokens."""
     asked = {"model": "chat", "prompt": "Tell me a story.", "max_tokens": TOKENS, "temperature": 0, "stream": True}
-    body = json.dumps({**asked, **client.fields})
-    return (
-        f"POST /v1/completions HTTP/1.1\r\nhost: {HOST}\r\n{client.headers}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
-    ).encode()
+    return post("/v1/completions", {**asked, **client.fields}, client.headers)
 
 
 Found = dict[str, dict[str, list[Round]]]
@@ -112,7 +108,7 @@ def main() -> int:
     arguments = parser.parse_args()
     llm_config = engine(prepare_tiny(default_cache()).absolute())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the cluster ends with this process
-    with ours(llm_config, secrets.token_urlsafe(16), ROOT / ".run" / "bench-friendli") as run:
+    with ours(configuration(llm_config), secrets.token_urlsafe(16), ROOT / ".run" / "bench-friendli") as run:
         return 0 if show(uvloop.run(measure(run, arguments.rounds))) else 1
 
 

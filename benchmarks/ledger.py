@@ -22,9 +22,9 @@ from typing import Any
 
 from app.config.schema import Timeouts
 from app.engine.model import Model
+from app.ledger.acknowledgement import Acknowledgement, encode_acknowledgement
 from app.ledger.controller_client import Answer
 from app.ledger.ledger import AT_ONCE
-from app.ledger.wire import Acknowledgement, encode
 from app.server.application import Router
 from app.upstream.client import NO_CONTEXT
 from app.upstream.target import RuntimeEnvironment, Target
@@ -51,7 +51,7 @@ _SCOPE = {
     "query_string": b"",
     "headers": [(b"content-type", b"application/json")],
 }
-_EVERYTHING = encode(Acknowledgement(2**62, 2**62))
+_EVERYTHING = encode_acknowledgement(Acknowledgement(2**62, 2**62))
 _END = [TOKEN.replace(b'"finish_reason":null', b'"finish_reason":"stop"'), USAGE, b"data: [DONE]\n\n"]
 
 

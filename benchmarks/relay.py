@@ -10,10 +10,8 @@ costs from what a token does.
 
 import argparse
 import asyncio
-import ctypes
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,7 +24,10 @@ import psutil
 import uvloop
 import yaml
 
-from benchmarks.serving import HOST, ROOT, TOKENS, Stream, Way, request
+from benchmarks import programs
+from benchmarks.load import HOST, Stream
+from benchmarks.programs import cpu_clock as cpu_clock
+from benchmarks.serving import ROOT, TOKENS, Way, request
 
 UPSTREAM_PORT, ROUTER_PORT = 8767, 8768
 STEP_S = 0.005
@@ -81,12 +82,12 @@ def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-async def serve_upstream() -> None:
+async def serve_upstream(port: int, step_s: float) -> None:
     """Runs until the process ends."""
     streams: dict[Upstream, int] = {}
-    await asyncio.get_running_loop().create_server(lambda: Upstream(streams), HOST, UPSTREAM_PORT)
+    await asyncio.get_running_loop().create_server(lambda: Upstream(streams), HOST, port)
     while True:
-        await asyncio.sleep(STEP_S)
+        await asyncio.sleep(step_s)
         for stream in list(streams):
             stream.step()
 
@@ -94,17 +95,18 @@ async def serve_upstream() -> None:
 @contextmanager
 def running(port: int, *command: str) -> Iterator[psutil.Process]:
     """A Python module's process that listens on `port`."""
-    process = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stderr=subprocess.DEVNULL)
-    try:
-        found = psutil.Process(process.pid)
-        while not any(one.laddr.port == port for one in found.net_connections() if one.status == "LISTEN"):
-            if process.poll() is not None:
-                raise SystemExit(f"{' '.join(command)} did not start")
-            time.sleep(0.05)
-        yield found
-    finally:
-        process.terminate()
-        process.wait()
+    with tempfile.TemporaryDirectory() as folder:
+        process = programs.launch(
+            [sys.executable, "-m", *command],
+            Path(folder) / "log",
+            lambda: programs.listens(port),
+            environment=os.environ,
+            cwd=ROOT,
+        )
+        try:
+            yield psutil.Process(process.pid)
+        finally:
+            programs.end(process)
 
 
 async def cpu_us(router: psutil.Process, *, streams: int, tokens: int, endpoint: str = "chat") -> float:
@@ -122,22 +124,16 @@ async def cpu_us(router: psutil.Process, *, streams: int, tokens: int, endpoint:
     return (time.clock_gettime(clock) - before) / answers * 1e6
 
 
-def cpu_clock(pid: int) -> int:
-    """The clock of a process's CPU time, in nanoseconds (clock_getcpuclockid(3)); /proc/<pid>/stat counts in ticks."""
-    clock = ctypes.c_int()
-    if failed := ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock)):
-        raise OSError(failed, os.strerror(failed))
-    return clock.value
-
-
 def main() -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.relay")
     parser.add_argument("--upstream", action="store_true", help="be the upstream (the benchmark starts it)")
     parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument("--port", type=int, default=UPSTREAM_PORT, help="the upstream's")
+    parser.add_argument("--step-s", type=float, default=STEP_S, help="between two chunks of a stream; 0: no pause")
     arguments = parser.parse_args()
     if arguments.upstream:
-        uvloop.run(serve_upstream())
+        uvloop.run(serve_upstream(arguments.port, arguments.step_s))
         return 0
     request_us, token_us = costs(arguments.streams)
     print(f"CPU per request: {request_us:.0f} us, per token: {token_us:.1f} us")

@@ -36,25 +36,25 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 import uvloop
 import yaml
 
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
-from benchmarks import shipped
+from benchmarks import load, programs, shipped
+from benchmarks.load import HOST as HOST
+from benchmarks.load import Stream as Stream
 from deployments.local import processes
 from deployments.weights.cache import default_cache, prepare_tiny
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = "tiny-llama"
 TOKENS = 64
-HOST = "127.0.0.1"
 PORT = 8765
 
 BAR = {"tokens_per_s of (a)": 0.85, "tokens_per_s of (c)": 1.5, "tokens_per_s of (d)": 0.0, "ttft_ms over (a)": 5.0}
@@ -153,11 +153,11 @@ def configuration(llm_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def ours(llm_config: Mapping[str, Any], key: str, directory: Path) -> Iterator[processes.Run]:
-    """Starts our cluster as `make serve` would; yields its run once it is ready."""
+def ours(served: Mapping[str, Any], key: str, directory: Path) -> Iterator[processes.Run]:
+    """Starts a cluster that serves `served` as `make serve` would; yields its run once it is ready."""
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "bench.yaml"
-    config.write_text(yaml.safe_dump(configuration(llm_config)))
+    config.write_text(yaml.safe_dump(dict(served)))
     command = [sys.executable, "-m", "deployments", "serve", str(config), "--port", str(PORT)]
     environment = {**os.environ, INTERNAL_KEY_VARIABLE: key, processes.RUN_DIRECTORY: str(directory)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
@@ -174,122 +174,43 @@ def ours(llm_config: Mapping[str, Any], key: str, directory: Path) -> Iterator[p
         processes.stop(directory)
 
 
-def cpu_seconds(run: processes.Run) -> float:
-    """CPU time of every process of a cluster so far."""
-    total = 0.0
-    for pid in processes.processes_of(run.run_id):
-        with suppress(psutil.NoSuchProcess):
-            times = psutil.Process(pid).cpu_times()
-            total += times.user + times.system
-    return total
-
-
-def other_cpu_seconds(run: processes.Run) -> float:
-    """CPU time that the machine has spent on anything but a cluster and this process, time stolen from it included."""
-    times, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    return sum(times) - times.idle - times.iowait - times.guest - cpu_seconds(run) - own.user - own.system
-
-
-@contextmanager
-def frozen(runs: Iterable[processes.Run]) -> Iterator[None]:
-    """No process of these clusters runs within the block."""
-    pids = [pid for run in runs for pid in processes.processes_of(run.run_id)]
-    try:
-        _signal(pids, signal.SIGSTOP)
-        yield
-    finally:
-        _signal(pids, signal.SIGCONT)
-
-
-def _signal(pids: Iterable[int], number: signal.Signals) -> None:
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-class Stream(asyncio.Protocol):
-    """One streamed answer, read as cheaply as Python can: the cores that it runs on are those under test.
-
-    `end` is in its last event.
-    """
-
-    def __init__(self, request: bytes, end: bytes = b"[DONE]") -> None:
-        self._request = request
-        self._end = end
-        self._tail = b""
-        self._begun = 0.0
-        self.done: asyncio.Future[list[float]] = asyncio.get_running_loop().create_future()
-        self.times: list[float] = []
-        """When each event arrived, in seconds from the request on. Of several in one packet, each counts, all now."""
-
-    def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport by type
-        self._transport = transport
-        self._begun = time.perf_counter()
-        transport.write(self._request)
-
-    def data_received(self, data: bytes) -> None:
-        if not self.times and data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 200"):
-            self.done.set_exception(SystemExit(data.decode()))
-            return
-        self.times += [time.perf_counter() - self._begun] * data.count(b"data: {")
-        seen = self._tail + data
-        self._tail = seen[-24:]
-        if self._end in seen and not self.done.done():
-            self.done.set_result(self.times)
-            self._transport.close()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self.done.done():
-            self.done.set_exception(SystemExit("a stream did not end"))
+def asking(model: str, tokens: int) -> dict[str, Any]:
+    """The body of a request for one streamed answer of `tokens` tokens."""
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": "Tell me a story."}],
+        "max_tokens": tokens,
+        "temperature": 0,  # drawing from 49,152 tokens would cost more than the model
+        "ignore_eos": True,
+        "stream": True,
+    }
 
 
 def request(way: Way, key: str, *, tokens: int = TOKENS) -> bytes:
     """The HTTP request for one streamed answer of `tokens` tokens."""
-    body = json.dumps(
-        {
-            "model": way.model,
-            "messages": [{"role": "user", "content": "Tell me a story."}],
-            "max_tokens": tokens,
-            "temperature": 0,  # drawing from 49,152 tokens would cost more than the model
-            "ignore_eos": True,
-            "stream": True,
-        }
-    )
-    return (
-        f"POST {way.prefix}/v1/chat/completions HTTP/1.1\r\nhost: {HOST}\r\n{INTERNAL_KEY_HEADER}: {key}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
-    ).encode()
+    path, body = f"{way.prefix}/v1/chat/completions", asking(way.model, tokens)
+    return load.post(path, body, f"{INTERNAL_KEY_HEADER}: {key}")
 
 
 async def burst(sent: bytes, run: processes.Run, *, streams: int, requests: int, end: bytes = b"[DONE]") -> Round:
-    """`requests` answers to the request `sent`, `streams` at a time."""
-    left = iter(range(requests))
-    answers: list[list[float]] = []
-    before, others, begun = cpu_seconds(run), other_cpu_seconds(run), time.perf_counter()
-
-    async def worker() -> None:
-        for _ in left:
-            _, stream = await asyncio.get_running_loop().create_connection(lambda: Stream(sent, end), HOST, run.port)
-            answers.append(await stream.done)
-
-    await asyncio.gather(*(worker() for _ in range(streams)))
-    elapsed, others, cpu = time.perf_counter() - begun, other_cpu_seconds(run) - others, cpu_seconds(run) - before
+    """`requests` answers to the request `sent`, `streams` at a time. Raises AnswerFailed if one fails."""
+    pids = processes.processes_of(run.run_id)
+    before, others = programs.cpu_seconds(pids), programs.other_cpu_seconds(pids)
+    given = await load.burst(sent, run.port, streams=streams, requests=requests, end=end)
+    for failure in given.failures:
+        raise failure
+    others, cpu = programs.other_cpu_seconds(pids) - others, programs.cpu_seconds(pids) - before
     tokens = requests * TOKENS
-    first = [times[0] * 1000 for times in answers]
-    between = [(b - a) * 1000 for times in answers for a, b in itertools.pairwise(times)]
+    first, between = given.first_ms(), given.between_ms()
     return Round(
-        tokens_per_s=tokens / elapsed,
+        tokens_per_s=tokens / given.elapsed_s,
         ttft_p50=statistics.median(first),
-        ttft_p99=_p99(first),
+        ttft_p99=load.p99(first),
         inter_token_p50=statistics.median(between),
-        inter_token_p99=_p99(between),
+        inter_token_p99=load.p99(between),
         cpu_s_per_1000_tokens=cpu / tokens * 1000,
-        other_cores=others / elapsed,
+        other_cores=others / given.elapsed_s,
     )
-
-
-def _p99(values: Sequence[float]) -> float:
-    return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))]
 
 
 Found = dict[str, dict[str, list[Round]]]
@@ -303,7 +224,8 @@ async def measure(ways: Sequence[Way], clusters: Mapping[str, processes.Run], ke
         order = ways if number % 2 else ways[::-1]
         for streams, requests in ((16, 64), (1, 12)):
             for cluster, turns in itertools.groupby(order, key=lambda way: way.cluster):
-                with frozen(run for name, run in clusters.items() if name != cluster):
+                asleep = [run for name, run in clusters.items() if name != cluster]
+                with programs.frozen(pid for run in asleep for pid in processes.processes_of(run.run_id)):
                     await asyncio.sleep(SETTLE_S)
                     for way in turns:
                         result = await burst(request(way, key), clusters[cluster], streams=streams, requests=requests)
@@ -359,6 +281,19 @@ def show(medians: Mapping[str, Mapping[str, Mapping[str, float]]], ratios: Mappi
     return met
 
 
+def write_report(kind: str, **found: Any) -> None:
+    """Writes what a benchmark found to benchmarks/results/, named `kind` and the time."""
+    results = ROOT / "benchmarks" / "results"
+    results.mkdir(exist_ok=True)
+    when = time.gmtime()
+    report = {
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", when),
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        **found,
+    }
+    (results / f"{kind}{time.strftime('%Y%m%d-%H%M%S', when)}.json").write_text(json.dumps(report, indent=1) + "\n")
+
+
 def main() -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving")
@@ -367,23 +302,19 @@ def main() -> int:
     key, directory = secrets.token_urlsafe(16), ROOT / ".run" / "bench"
     llm_config = engine(prepare_tiny(default_cache()).absolute())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that both clusters end with this process
-    with ours(llm_config, key, directory / "ours") as run:
+    with ours(configuration(llm_config), key, directory / "ours") as run:
         alone = uvloop.run(measure(WAYS[:1], {"ours": run}, key, 3))
         with shipped.cluster(ingress("/", llm_config), MODEL, directory / "shipped") as other:
             found = uvloop.run(measure(WAYS, {"ours": run, "shipped": other}, key, arguments.rounds))
     found = {**found, **{f"{name}, alone": rounds for name, rounds in alone.items()}}
     medians, ratios = summary(found), verdict(found)
     met = show(medians, ratios)
-    results = ROOT / "benchmarks" / "results"
-    results.mkdir(exist_ok=True)
-    report = {
-        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "medians": medians,
-        "ratios": ratios,
-        "rounds": {way: {n: [asdict(r) for r in rs] for n, rs in by.items()} for way, by in found.items()},
-    }
-    (results / f"{time.strftime('%Y%m%d-%H%M%S')}.json").write_text(json.dumps(report, indent=1) + "\n")
+    write_report(
+        "",
+        medians=medians,
+        ratios=ratios,
+        rounds={way: {n: [asdict(r) for r in rs] for n, rs in by.items()} for way, by in found.items()},
+    )
     return 0 if met else 1
 
 

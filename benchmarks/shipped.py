@@ -5,29 +5,22 @@ loopback, Ray asks for a token (as `ray.init` does by itself), nothing is report
 pinned (all engines would share a core), and Ray counts enough logical CPUs to place its two ingress replicas.
 """
 
-import http.client
-import json
 import os
 import secrets
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from benchmarks import programs
 from deployments.local import processes
 from deployments.local.environment import DEFAULTS, HOST, TOKEN
 from deployments.local.launcher import LOGICAL_CPUS
-
-READY_S = 600.0
-"""How long the cluster may take until it answers."""
 
 
 @contextmanager
@@ -38,7 +31,7 @@ def cluster(application: Mapping[str, Any], model: str, directory: Path) -> Iter
     """
     with processes.exclusive(directory):
         processes.clean(directory)
-        port, gcs, dashboard, *others = _free_ports(6)
+        port, gcs, dashboard, *others = programs.free_ports(6)
         files = Path(tempfile.mkdtemp(prefix="switchyard-", dir="/tmp"))
         run = processes.Run(os.getpid(), str(uuid.uuid4()), port, f"http://{HOST}:{dashboard}", str(files))
         processes.write_record(directory, run)
@@ -53,9 +46,10 @@ def cluster(application: Mapping[str, Any], model: str, directory: Path) -> Iter
             *(f"--ray-client-server-port={others[2]}", f"--temp-dir={files}/ray"),
         ]
         serve = ["serve", "run", "--address", f"{HOST}:{gcs}", str(config)]
+        hello = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
         try:
-            _launch(head, environment, files, lambda: _listens(gcs))
-            _launch(serve, environment, files, lambda: _answers(port, model))
+            _launch(head, environment, files, lambda: programs.listens(gcs))
+            _launch(serve, environment, files, lambda: programs.answers(port, "/v1/chat/completions", hello))
             yield run
         finally:
             processes.clean(directory)
@@ -63,21 +57,8 @@ def cluster(application: Mapping[str, Any], model: str, directory: Path) -> Iter
 
 def _launch(command: list[str], environment: Mapping[str, str], files: Path, is_up: Callable[[], bool]) -> None:
     """Runs a program of the virtual environment until the cluster is cleaned up; returns once `is_up`."""
-    log = files / f"{command[0]}.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [str(Path(sys.executable).with_name(command[0])), *command[1:]],
-            cwd=files,
-            env=environment,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for the benchmark, which then ends this
-        )
-    deadline = time.monotonic() + READY_S
-    while not is_up():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"`{' '.join(command)}` did not come up:\n{log.read_text()[-4000:]}")
-        time.sleep(0.5)
+    program = str(Path(sys.executable).with_name(command[0]))
+    programs.launch([program, *command[1:]], files / f"{command[0]}.log", is_up, environment=environment, cwd=files)
 
 
 def _environment(run: processes.Run) -> dict[str, str]:
@@ -93,28 +74,3 @@ def _environment(run: processes.Run) -> dict[str, str]:
         processes.MARKER: run.run_id,
         "SPT_NOENV": "1",  # a process that sets its title would overwrite the marker
     }
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
-
-
-def _answers(port: int, model: str) -> bool:
-    connection = http.client.HTTPConnection(HOST, port, timeout=60)
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1})
-    try:
-        connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
-def _free_ports(number: int) -> list[int]:
-    with ExitStack() as sockets:
-        bound = [sockets.enter_context(socket.socket()) for _ in range(number)]
-        for one in bound:
-            one.bind((HOST, 0))
-        return [one.getsockname()[1] for one in bound]

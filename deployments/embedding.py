@@ -2,7 +2,7 @@
 
 from ray import serve
 
-from deployments.engine.server import EngineArgs, build_engine
+from deployments.engine.application import EngineArgs, build_engine
 
 
 def build(args: EngineArgs) -> serve.Application:

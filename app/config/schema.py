@@ -15,6 +15,8 @@ from typing import Annotated, Literal, Self, get_args
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from app.config.access import AccessSettings
+from app.config.adapters import parent_problems
+from app.config.affinity import Affinity
 from app.config.base import ConfigError, Name, problems_of
 from app.config.base import Section as _Model
 from app.config.experiment_checks import experiment_problems
@@ -67,6 +69,7 @@ class Admission(_Model):
 
 
 _NO_PLAN = PlanSettings()
+_AFFINITY = Affinity()
 
 
 class Endpoint(_Model):
@@ -130,6 +133,9 @@ class Deployment(_Model):
     app: Name | None = Field(default=None, description=f"The Serve application, at {APP_PREFIX}<app>.")
     url: str | None = Field(default=None, description="Base URL of a server elsewhere, without /v1.")
     model: str = Field(min_length=1, description="The name under which that server knows the model.")
+    parent: str | None = Field(
+        default=None, description="For a LoRA adapter: the deployment of the model that it adapts, on the same server."
+    )
     tasks: tuple[Task, ...] = Field(
         default=("chat", "completions", "responses"), min_length=1, description="What the model can do."
     )
@@ -154,6 +160,10 @@ class Deployment(_Model):
     space_id: str | None = Field(
         default=None, description="For embeddings: deployments with the same id embed into the same space."
     )
+    affinity: Affinity = Field(
+        default_factory=lambda: _AFFINITY,  # pydantic copies a `default` for each deployment
+        description="For an `app` with several replicas: which of them a conversation reaches.",
+    )
 
     @model_validator(mode="after")
     def _is_in_one_place(self) -> Self:
@@ -165,6 +175,8 @@ class Deployment(_Model):
             raise ValueError("`tokenizer_dir` needs `url`; an `app` provides its own tokenizer")
         if self.url is None and self.trace_context:
             raise ValueError("`trace_context` needs `url`; an `app` gets the trace context anyway")
+        if self.app is None and "affinity" in self.model_fields_set:
+            raise ValueError("`affinity` needs `app`: what balances the requests to a `url` knows no keys")
         if self.api_key_env and self.api_key_file:
             raise ValueError("set either `api_key_env` or `api_key_file`, not both")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
@@ -234,6 +246,7 @@ class Config(_Model):
             *self._endpoint_problems(),
             *self._default_problems(),
             *self._access_problems(),
+            *parent_problems(self.deployments),
             *experiment_problems(self.experiments, self.endpoints, self.deployments),
             *mirror_problems(self.endpoints),
         ]

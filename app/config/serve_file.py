@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 from app.config.access import exposure_problems, sharing_problems
+from app.config.adapters import engine_problems, model_problems
 from app.config.base import ConfigError
 from app.config.files import read_yaml
 from app.config.schema import Config, parse
@@ -66,11 +67,15 @@ def _router_config(applications: Sequence[Mapping[str, Any]]) -> tuple[Config | 
 def _application_problems(applications: Sequence[Mapping[str, Any]], config: Config | None) -> list[str]:
     problems: list[str] = []
     prefixes: dict[str, object] = {}
+    llm_configs: dict[str, Mapping[str, Any]] = {}
     for index, application in enumerate(applications):
         name = str(application.get("name"))
         if name in prefixes:
             problems.append(f"applications[{index}].name: duplicate name '{name}'; rename one")
         prefixes[name] = application.get("route_prefix")
+        if (llm_config := _llm_config(application)) is not None:
+            llm_configs[name] = llm_config
+            problems += [f"applications[{index}].args.{line}" for line in engine_problems(llm_config)]
         if name == EXPERIMENTS and any(runs_several(it) for it in application.get("deployments") or []):
             problems.append(f"applications[{index}].deployments: the controller of experiments is one replica; set 1")
     for name, deployment in config.deployments.items() if config else ():
@@ -82,8 +87,16 @@ def _application_problems(applications: Sequence[Mapping[str, Any]], config: Con
         elif prefixes[deployment.app] != expected:
             problems.append(f"applications.{deployment.app}.route_prefix: must be {expected} for the router to find it")
     if config is not None:
+        problems += model_problems(config.deployments, llm_configs)
         problems += _experiments_problems(config, prefixes)
     return problems
+
+
+def _llm_config(application: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """An engine's configuration, if this is an engine's application and has one."""
+    args = application.get("args")
+    found = args.get("llm_config") if isinstance(args, Mapping) else None
+    return found if isinstance(found, Mapping) else None
 
 
 def _experiments_problems(config: Config, prefixes: Mapping[str, object]) -> list[str]:

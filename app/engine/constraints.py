@@ -20,6 +20,8 @@ def constrained_field(body: Mapping[str, Any]) -> str | None:
     """The first field of vLLM's request `body` that constrains the answer."""
     if _FIELDS.isdisjoint(body):  # most requests
         return None
+    if _at(body, ("structured_outputs", "choice")) is not None:
+        return "structured_outputs"
     return next((name for name, _ in _constraints(body)), None)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from app.engine.constraints import constrained_field
 from app.errors import Broken, Rejected, SwitchyardError
 
 MALFORMED_RESPONSE = "The deployment returned a malformed response"
@@ -20,11 +21,14 @@ _FAILED = b'data: {"error":'
 def engine_error(body: bytes, status: int) -> SwitchyardError:
     """The engine's error object, ``{"error": {"message", "type", "param", "code"}}``, as ours.
 
-    A client's fault stays one (Rejected with the engine's status); anything else is the deployment's (Broken).
+    A client's fault stays one (Rejected with the engine's status); anything else is the deployment's (Broken): also a
+    model that the engine lacks, which the configuration has named, not the client.
     """
     message, param, code = _fields(body)
     if isinstance(code, int) and 400 <= code <= 599:
         status = code
+    if status == 404 and (param == "model" or _NO_MODEL.match(message or "")):
+        return Broken("The deployment's engine does not serve its model")
     if 400 <= status < 500 and status not in (401, 403):
         return Rejected(message or "The engine rejected the request", status=status, param=param)
     return Broken("The deployment failed while serving the request")
@@ -45,6 +49,9 @@ def error_in(frames: bytes) -> SwitchyardError | None:
     found = _EVENT.search(frames)
     return engine_error(found[1], status=500) if found else None
 
+
+_NO_MODEL = re.compile(r"The model `.*` does not exist")
+"""vLLM's words. In Anthropic's form of the error no field says it."""
 
 _PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)
 
@@ -92,8 +99,14 @@ _ABOUT: Mapping[str, Sequence[str]] = {
 }
 
 
+# What vLLM says of a schema, expression or grammar that it cannot follow, whatever field had it (`structured_output`).
+_CONSTRAINT = re.compile(r"\b(grammar|json schema|regex)\b|^Choice '", re.IGNORECASE)
+
+
 def field_named_in(message: str, body: Mapping[str, Any]) -> str | None:
     """The field that the engine's error message is about, if the message alone names it."""
+    if _CONSTRAINT.search(message) and (constrained := constrained_field(body)) is not None:
+        return constrained
     words = set(re.findall(r"\w+", message)) - _COMMON
     if named := next((name for name in sorted(body, key=len, reverse=True) if name in words), None):
         return named

@@ -25,3 +25,9 @@ def find_usage(payload: bytes) -> Usage | None:
     prompt = max(map(int, _PROMPT.findall(payload, found.start())), default=0)
     completion = max(map(int, _COMPLETION.findall(payload, found.start())), default=0)
     return Usage(prompt, completion)
+
+
+def usage_of_answer(answer: bytes) -> Usage | None:
+    """The counts of a whole answer: those of its last usage object, which nearly always stands close to its end."""
+    at = answer.rfind(b'"usage":')
+    return (find_usage(answer[at:]) or find_usage(answer)) if at >= 0 else None

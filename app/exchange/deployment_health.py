@@ -16,6 +16,7 @@ from app.exchange.snapshot import Calls, Snapshot
 from app.routing.circuit_breaker import Breakers, Fault
 from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
+from app.upstream.target import Target
 
 MAX_CHECK_S = 30.0
 """A healthy engine takes milliseconds, a busy one some seconds."""
@@ -40,6 +41,10 @@ class DeploymentHealth:
         self._upstream, self._telemetry, self._breakers = upstream, telemetry, breakers
         self._checks: set[asyncio.Task[None]] = set()
 
+    def configured(self, targets: Mapping[str, Target]) -> None:
+        """The deployments that there are now."""
+        self._breakers.configure({name: target.url for name, target in targets.items()})
+
     def order(self, candidates: Sequence[str], snapshot: Snapshot) -> Sequence[str]:
         """`candidates` with those whose breaker is open put last; their trials start when they are due."""
         for name in candidates:
@@ -58,16 +63,25 @@ class DeploymentHealth:
     def succeeded(self, name: str) -> None:
         """The deployment answered a client, if only to reject the request."""
         self._breakers.of(name).succeeded()
+        for other in self._breakers.beside(name):
+            self._breakers.of(other).reached()
 
     def failed(self, name: str, error: UpstreamError, snapshot: Snapshot) -> None:
         """An attempt ended with `error`."""
         if not error.is_fault:
             return
         fault = Fault.CONNECTION if isinstance(error, Unreachable) else Fault.ANSWER
+        now = self._breakers.clock()
         was_open = self._breakers.of(name).is_open
-        self._breakers.of(name).failed(fault, self._breakers.clock())
+        self._breakers.of(name).failed(fault, now)
         self._report(name, was_open, error.kind)
         self._check_if_due(name, snapshot)
+        if fault is not Fault.CONNECTION:
+            return
+        for other in self._breakers.beside(name):
+            was_open = self._breakers.of(other).is_open
+            self._breakers.of(other).not_reached(now)
+            self._report(other, was_open, error.kind)
 
     async def is_healthy(self, name: str, snapshot: Snapshot) -> bool:
         """Whether the deployment serves the smallest request that it can be sent."""

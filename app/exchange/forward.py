@@ -24,7 +24,7 @@ from app.engine.constraints import constrained_field
 from app.engine.context import max_tokens
 from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in_first_chunk, field_named_in
 from app.engine.stream_collector import StreamCollector
-from app.engine.usage import find_usage
+from app.engine.usage import usage_of_answer
 from app.errors import (
     Broken,
     DeadlinePassed,
@@ -35,6 +35,7 @@ from app.errors import (
     Unavailable,
     UpstreamError,
 )
+from app.exchange.affinity import Place
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
 from app.exchange.deployment_names import DeploymentNames
 from app.exchange.engine_params import check_engine_params
@@ -47,17 +48,19 @@ from app.exchange.state import RouterState
 from app.routing.traffic import Assignment
 from app.telemetry.logs import event, where
 from app.telemetry.tracing.request import RequestSpan
-from app.upstream.client import NO_CONTEXT, OnHead
+from app.upstream.client import OnHead
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
-"""Pause before the same deployment is called again: by then the ingress knows which of its replicas has died."""
+"""Pause before the same engine is called again: by then the ingress knows which of its replicas has died."""
 
 MAX_CONCURRENT_LOOKUPS = 64
 """Lookups in flight per client request: a batch of thousands must not take every connection."""
 
 _log = logging.getLogger("switchyard")
 _LONG_BODY = 16 * 1024
+_LONG_ANSWER = 1024 * 1024
+"""Copying and searching it on the event loop would delay other streams."""
 _MAX_ROLE_BYTES = 64 * 1024
 
 
@@ -65,7 +68,8 @@ _MAX_ROLE_BYTES = 64 * 1024
 class Forwarder:
     """Forwards one parsed request: calls a deployment, retries once, writes the answer or relays the stream.
 
-    `observation` hears what happens. `deadline` is in the event loop's time, `size` is the request body's in bytes.
+    `observation` hears what happens, `place` knows the replica. `deadline` is in the event loop's time, `size` is the
+    request body's in bytes.
     """
 
     state: RouterState
@@ -73,6 +77,7 @@ class Forwarder:
     call: Call
     writer: ResponseWriter
     observation: Observation
+    place: Place
     deadline: float
     size: int
 
@@ -97,6 +102,8 @@ class Forwarder:
                 raise
             self._log_retry(primary, fallback, error)
             if fallback == primary:
+                self.place.failed(primary)
+            if self.snapshot.targets[fallback].url == self.snapshot.targets[primary].url:
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
             await self._call(fallback, assignment)
 
@@ -261,7 +268,7 @@ class Forwarder:
             async with until(self.deadline):
                 answer = await self._post(target, request, self._on_head)
         received_at = time.perf_counter()
-        record.usage = find_usage(answer)
+        record.usage = usage_of_answer(answer)
         if self.observation.original is not None:
             self.observation.original.chunk(answer)
         if self.observation.exposure is not None:
@@ -274,7 +281,13 @@ class Forwarder:
         await self._send(reply, target)
 
     async def _send(self, reply: Reply, target: Target) -> None:
-        await self.writer.send(replace(reply, body=DeploymentNames(target).in_answer(reply.body)))
+        names = DeploymentNames(target)
+        if len(reply.body) > _LONG_ANSWER:
+            pieces = await asyncio.to_thread(names.in_long_answer, reply.body)
+            async with until(self.deadline):  # a slow client holds a slot of the endpoint
+                await self.writer.send_long(reply, pieces)
+        else:
+            await self.writer.send(replace(reply, body=names.in_answer(reply.body)))
 
     async def _collect(self, target: Target, path: str, collector: StreamCollector) -> bytes:
         """The answer, collected from a stream; at the deadline, the part that the collector returns."""
@@ -310,8 +323,8 @@ class Forwarder:
         return self.observation.trace.span if self.observation.trace is not None else None
 
     def _context(self, target: Target) -> Mapping[str, str]:
-        trace = self.observation.trace
-        return trace.headers() if trace is not None and target.takes_trace else NO_CONTEXT
+        trace, place = self.observation.trace, self.place.headers(target)
+        return {**trace.headers(), **place} if trace is not None and target.takes_trace else place
 
     @property
     def _on_head(self) -> OnHead | None:

@@ -13,8 +13,8 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ from app.access.caller import UNAUTHENTICATED, Caller, credentials
 from app.config.schema import Config, Sticky, Timeouts
 from app.dialects.base import Call, Dialect, ParseContext, Request, Route
 from app.errors import BadRequest, Unavailable
+from app.exchange.affinity import Place
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
 from app.exchange.forward import Forwarder
@@ -88,15 +89,17 @@ async def handle(
                     writer.plans = {**snapshot.plans, assignment.endpoint: plan}
                 if trace is not None:
                     trace.queued(call.task if call.translation.generates else "")
-                async with _reserved(state, snapshot, caller, call, assignment, writer):
+                limits, slot = _reserved(state, snapshot, caller, call, assignment, writer)
+                async with limits, slot:
                     size = len(request.body)
+                    place = Place(snapshot, assignment, call, headers)
                     observation = begin(state, snapshot, caller, call, assignment, writer, size, trace)
-                    forwarder = Forwarder(state, snapshot, call, writer, observation, deadline, size)
+                    forwarder = Forwarder(state, snapshot, call, writer, observation, place, deadline, size)
                     await forwarder.forward(assignment)
     finally:
         state.telemetry.finish(record)
         if observation is not None and snapshot is not None:
-            end(observation, state, snapshot, call, writer)
+            end(observation, state, snapshot, call, writer, place)
         if trace is not None:
             trace.end(route.method, route.path, writer.plans.get(record.endpoint, ""))
 
@@ -192,30 +195,25 @@ def _sticky_key(sticky: Sticky, caller: Caller, call: Call, headers: Mapping[str
             return headers.get(SESSION_HEADER) or conversation_key(caller.name, call.task, call.body)
 
 
-@asynccontextmanager
-async def _reserved(
+def _reserved(
     state: RouterState,
     snapshot: Snapshot,
     caller: Caller,
     call: Call,
     assignment: Assignment,
     writer: ResponseWriter,
-) -> AsyncIterator[None]:
-    """Applies the content filter, then holds the caller's limits and a slot of the endpoint while the block runs.
+) -> tuple[AbstractAsyncContextManager[object], AbstractAsyncContextManager[object]]:
+    """What holds the caller's limits, and then a slot of the endpoint, while the request runs.
 
-    Raises BadRequest, LimitExceeded, TooLarge and Unavailable.
+    Entering them raises LimitExceeded, TooLarge and Unavailable. Applies the content filter: raises BadRequest.
     """
     name = assignment.endpoint
     endpoint = snapshot.config.endpoints.get(name)
     if endpoint is not None:
         check_content(endpoint.content_filter, call.body)
-    async with (
-        state.access.admit(caller, name, call.body, writer),
-        state.queues[name].slot(
-            name, endpoint.admission if endpoint is not None else None, assignment.deployment, state.unserved
-        ),
-    ):
-        yield
+    admission = endpoint.admission if endpoint is not None else None
+    slot = state.queues[name].slot(name, admission, assignment.deployment, state.unserved)
+    return state.access.admit(caller, name, call.body, writer), slot
 
 
 def _time_allowed(timeouts: Timeouts, call: Call, headers: Mapping[str, str]) -> float:

@@ -4,6 +4,7 @@ from functools import partial
 
 from app.dialects.base import Call, EngineRequest
 from app.engine.stream_collector import StreamCollector
+from app.exchange.affinity import Place
 from app.exchange.response import ResponseWriter
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
@@ -22,17 +23,20 @@ def to_mirror(state: RouterState, assignment: Assignment, exposure: Exposure | N
     return state.mirrors.draw(assignment.endpoint, mirror, exposure, size)
 
 
-def mirrored(state: RouterState, snapshot: Snapshot, call: Call, original: Original, writer: ResponseWriter) -> None:
+def mirrored(
+    state: RouterState, snapshot: Snapshot, call: Call, original: Original, writer: ResponseWriter, place: Place
+) -> None:
     """The response is over: a copy goes to the shadow, if there is something to compare it with."""
-    record = writer.record
+    record, target = writer.record, snapshot.targets[original.mirror.deployment]
     served = Served(
         deployment=original.exposure.served,
         complete=writer.finished and writer.failure is None and record.status == 200 and not record.error,
         bound=call.translation.needs_model,
-        target=snapshot.targets[original.mirror.deployment],
+        target=target,
         timeouts=snapshot.config.timeouts,
         new_collector=partial(_collector, call, original),
         usage=record.usage,
+        place=place.headers(target),
     )
     state.mirrors.ended(original, served)
 

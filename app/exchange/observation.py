@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from app.access.caller import Caller
 from app.dialects.base import Call
 from app.exchange import mirroring, recording, written_requests
+from app.exchange.affinity import Place
 from app.exchange.response import ResponseWriter
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
@@ -46,11 +47,18 @@ def begin(
     )
 
 
-def end(observation: Observation, state: RouterState, snapshot: Snapshot, call: Call, writer: ResponseWriter) -> None:
+def end(
+    observation: Observation,
+    state: RouterState,
+    snapshot: Snapshot,
+    call: Call,
+    writer: ResponseWriter,
+    place: Place,
+) -> None:
     """Its response is over."""
     if observation.exposure is not None:
         recording.ended(state.ledger, observation.exposure, writer.record)
     if observation.original is not None:
-        mirroring.mirrored(state, snapshot, call, observation.original, writer)
+        mirroring.mirrored(state, snapshot, call, observation.original, writer, place)
     if observation.pending is not None and state.recorder is not None:
         written_requests.answered(state.recorder, observation.pending, writer.record)

@@ -1,7 +1,6 @@
 """Reads a request before authentication and routing: its id, header size, body."""
 
-import asyncio
-import os
+import random
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +12,7 @@ from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow
 from app.exchange.content_coding import body_decoder
 from app.exchange.deadlines import ClientDisconnected, Receive
 from app.exchange.response import REQUEST_ID_HEADER
+from app.time_limit import within
 
 
 def check_constraints(call: Call) -> None:
@@ -55,7 +55,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], config: Config
     size = 0
     decoder = body_decoder(headers.get("content-encoding"), config.max_body_bytes)
     try:
-        async with asyncio.timeout(config.timeouts.body_s):
+        async with within(config.timeouts.body_s):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
@@ -75,7 +75,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], config: Config
 def request_id(headers: Mapping[str, str]) -> str:
     """The client's own id if it is safe in a header and a log line, else a new one."""
     given = headers.get(REQUEST_ID_HEADER, "")
-    return given if _USABLE_ID.fullmatch(given) else os.urandom(16).hex()
+    return given if _USABLE_ID.fullmatch(given) else random.randbytes(16).hex()
 
 
 def check_length(body: Mapping[str, Any], limit: int) -> None:

@@ -1,9 +1,10 @@
 """Writes the response to the client over ASGI."""
 
+import asyncio
 import math
-import os
+import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from app.telemetry.access_log import Record
 
 REQUEST_ID_HEADER = "x-request-id"
 PLAN_HEADER = "x-switchyard-plan"
+_SLICE = 256 * 1024
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -53,7 +55,7 @@ class ResponseWriter:
 
     def upstream_id(self) -> str:
         """An id for the engine: the request's, made unique, since clients may send theirs twice at once."""
-        return f"{self.record.request_id}-{os.urandom(4).hex()}"
+        return f"{self.record.request_id}-{random.randbytes(4).hex()}"
 
     def tokens_used(self, prompt: int) -> int:
         """The tokens that the request has cost: as the engine counted them, else `prompt` and one for each event of
@@ -73,6 +75,18 @@ class ResponseWriter:
         length = {"content-length": str(len(reply.body))}
         await self._start(reply.status, reply.media_type, {**reply.headers, **length})
         await self._send({"type": "http.response.body", "body": reply.body})
+        self.finished = True
+
+    async def send_long(self, reply: Reply, pieces: Sequence[bytes | memoryview]) -> None:
+        """As `send`, with a body in pieces. What the client has not taken yet waits here, in no server's buffer."""
+        length = {"content-length": str(sum(map(len, pieces)))}
+        await self._start(reply.status, reply.media_type, {**reply.headers, **length})
+        for piece in pieces:
+            for start in range(0, len(piece), _SLICE):
+                part = bytes(piece[start : start + _SLICE])
+                await self._send({"type": "http.response.body", "body": part, "more_body": True})
+                await asyncio.sleep(0)  # others' turn; a server's buffer is not full before it has been written
+        await self._send({"type": "http.response.body", "body": b""})
         self.finished = True
 
     async def error(self, error: SwitchyardError, reply: Reply) -> None:

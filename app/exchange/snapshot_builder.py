@@ -12,9 +12,10 @@ from app.config.experiment_checks import is_active
 from app.config.schema import Config, Endpoint, Task
 from app.exchange.incoming import NO_PLANS, Plans
 from app.exchange.snapshot import Snapshot, Unstopped
+from app.ledger.acknowledgement import Replaced, Stop
 from app.ledger.ledger import Ledger
 from app.ledger.plans import Scope, plan_of
-from app.ledger.wire import Plan, Replaced, Stop
+from app.ledger.wire import Plan
 from app.routing.overrides import Overrides
 from app.routing.pinned_conversations import PinnedConversations
 from app.routing.rules import Rules, Window

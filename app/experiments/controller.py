@@ -40,8 +40,9 @@ from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import StoreError, open_store
 from app.experiments.summary import Acting, Foreseen
 from app.experiments.waiting import Taken
+from app.ledger.acknowledgement import Replaced, encode_acknowledgement
 from app.ledger.controller_client import Export
-from app.ledger.wire import VERSION, Replaced, decode_batch, encode
+from app.ledger.wire import VERSION, decode_batch
 
 ACT_S = 5.0
 """How often every experiment is asked what to do next, alarms and new configurations apart."""
@@ -147,7 +148,9 @@ class Controller:
         pins, end = self._pins.after(batch.pins_seen, batch.router)
         had, stops = self._keeper.waiting.acknowledge(batch.router), self._actions.stops(self._runs, now)
         former = [it for it in self._replaced if it.until > now]
-        return encode(replace(had, controller=self._pins.id, stops=stops, pins=pins, pins_end=end, replaced=former))
+        return encode_acknowledgement(
+            replace(had, controller=self._pins.id, stops=stops, pins=pins, pins_end=end, replaced=former)
+        )
 
     def tick(self) -> None:
         """To be called about every second: writes, reads what failed before, looks at the evidence."""

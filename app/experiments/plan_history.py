@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from app.config.plans import MAX_EARLIER
 from app.config.schema import Config, Endpoint
 from app.experiments.storage.entry import Entry
+from app.ledger.acknowledgement import Replaced
 from app.ledger.plans import content_of, digest_of, plan_of
-from app.ledger.wire import Replaced
 from app.routing.windows import same
 
 KIND = "plan"

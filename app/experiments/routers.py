@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from app.experiments.storage.numbers import Numbers
 from app.experiments.storage.segments import RouterState
-from app.ledger.wire import Acknowledgement, Batch, Lost
+from app.ledger.acknowledgement import Acknowledgement
+from app.ledger.wire import Batch, Lost
 
 FORGOTTEN_S = 30 * 86400.0
 """A router process that was not heard of for so long is gone."""

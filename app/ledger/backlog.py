@@ -8,8 +8,9 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from app.ledger.acknowledgement import Acknowledgement
 from app.ledger.open_batch import Arm
-from app.ledger.wire import Acknowledgement, Sealed
+from app.ledger.wire import Sealed
 
 
 class _Kept(NamedTuple):

@@ -32,16 +32,30 @@ def conversation_key(caller: str, task: str, body: Mapping[str, Any]) -> str | N
     """
     hashed: list[str] = []
     _add(hashed, "caller", caller)
+    for role, value in _until_the_user(task, body):
+        _add(hashed, role, value)
+        if role == "user":
+            return hashlib.blake2b("".join(hashed).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return None
+
+
+def before_the_answer(task: str, body: Mapping[str, Any]) -> Iterator[str]:
+    """The system texts before the first user message, and that message's: the same in every turn."""
+    for _, value in _until_the_user(task, body):
+        yield from islice(_texts(value), _MOST_TEXTS)
+
+
+def _until_the_user(task: str, body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Roles and contents, up to the first user message."""
     system, items = _parts(task, body)
-    _add(hashed, "system", system)
+    yield "system", system
     for item in items:
         role = item.get("role") if isinstance(item, dict) else "user"
         if role in _SYSTEM:
-            _add(hashed, "system", item.get("content"))
+            yield "system", item.get("content")
         elif role == "user":
-            _add(hashed, "user", item.get("content") if isinstance(item, dict) else item)
-            return hashlib.blake2b("".join(hashed).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return None
+            yield "user", item.get("content") if isinstance(item, dict) else item
+            return
 
 
 def turns(task: str, body: Mapping[str, Any]) -> int:

@@ -3,7 +3,8 @@ what plans have replaced."""
 
 from collections.abc import Callable, Sequence
 
-from app.ledger.wire import Acknowledgement, Pins, Replaced, Stop
+from app.ledger.acknowledgement import Acknowledgement, Replaced, Stop
+from app.ledger.wire import Pins
 from app.routing.pinned_conversations import Pinned, PinnedConversations
 
 

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
 
+from app.ledger.acknowledgement import decode_acknowledgement
 from app.ledger.backoff import Backoff
 from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
 from app.ledger.open_batch import Arm
-from app.ledger.wire import Sealed, decode_acknowledgement
+from app.ledger.wire import Sealed
 from app.telemetry.logs import event, where
 
 EVERY_S = 1.0

@@ -1,4 +1,4 @@
-"""What routers send to the controller: batches of starts and rows, as MessagePack.
+"""What routers send to the controller: batches of starts and rows, as MessagePack. It answers in an `acknowledgement`.
 
 A **start** is recorded when a request's arm is drawn, a **row** when the request ends; both carry the request's `seq`,
 which counts from 1 in each router process. No text, no user name, no key: `unit`, `caller` and `request` are hashes.
@@ -250,25 +250,6 @@ class Pins(msgspec.Struct, frozen=True):
     conversations: list[int]
 
 
-class Stop(msgspec.Struct, frozen=True):
-    """A treatment that gets no traffic any more: its weight is control's, until a plan says the same."""
-
-    id: str
-    endpoint: str
-    deployment: str
-    control: str
-
-
-class Replaced(msgspec.Struct, frozen=True):
-    """Percentages of an endpoint that running conversations still follow under the present plan, whose `id` as
-    `plans.plan_of` has it is `plan`. `until`: Unix seconds."""
-
-    endpoint: str
-    plan: str
-    weights: dict[str, int]
-    until: float
-
-
 class Lost(msgspec.Struct, frozen=True):
     """Rows that this router dropped since its start, because the buffer was full: cumulative."""
 
@@ -302,7 +283,7 @@ class Batch(msgspec.Struct, frozen=True):
     pins: list[Pins] = []
     """Made by this router, and not known to be with the controller."""
     pins_seen: int = 0
-    """How far the router has read the controller's pins: the last acknowledgement's `pins_end`."""
+    """How far the router has read the controller's pins: the last `Acknowledgement.pins_end`."""
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -344,37 +325,13 @@ class _SealedBatch(msgspec.Struct, frozen=True):
     pins_seen: int
 
 
-class Acknowledgement(msgspec.Struct, frozen=True):
-    """The controller's answer to a batch.
-
-    `received` and `durable`: every batch of this router up to that number has arrived, or is in the ledger's directory
-    for good (dropped ones apart: see `Batch.oldest`). A router keeps what is not durable, and sends the kept batches
-    above `received` in order. `received` goes back where a controller restarted, or recovered from a failed directory.
-    """
-
-    received: int
-    durable: int
-    controller: str = ""
-    """A random id of the controller's process. Another one has forgotten all pins: routers send theirs again, and read
-    from 0."""
-    stops: list[Stop] = []
-    """All that are in force."""
-    pins: list[Pins] = []
-    """Of other routers, after `Batch.pins_seen`; not necessarily all of them at once."""
-    pins_end: int = 0
-    replaced: list[Replaced] = []
-    """Of plans that do not say themselves what they replaced, an endpoint's oldest first: for routers that have started
-    since."""
-
-
 encoder = msgspec.msgpack.Encoder()
 _batches = msgspec.msgpack.Decoder(Batch)
-_acknowledgements = msgspec.msgpack.Decoder(Acknowledgement)
 
 
-def encode(message: Batch | Acknowledgement) -> bytes:
+def encode(batch: Batch) -> bytes:
     """As MessagePack."""
-    return encoder.encode(message)
+    return encoder.encode(batch)
 
 
 def encode_sealed(
@@ -411,8 +368,3 @@ def encode_sealed(
 def decode_batch(data: bytes) -> Batch:
     """Raises msgspec.DecodeError on anything else than a batch."""
     return _batches.decode(data)
-
-
-def decode_acknowledgement(data: bytes) -> Acknowledgement:
-    """Raises msgspec.DecodeError on anything else."""
-    return _acknowledgements.decode(data)

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from app.config.schema import Timeouts
@@ -26,7 +26,7 @@ from app.limits.token_estimate import estimate
 from app.mirror.comparison import Answered, Values, compare, compare_vectors
 from app.mirror.kept import Kept, Room
 from app.mirror.original import Original
-from app.upstream.client import Upstream
+from app.upstream.client import NO_CONTEXT, Upstream
 from app.upstream.target import Target
 
 MOST_BYTES = 2 * 1024 * 1024
@@ -84,6 +84,8 @@ class Copy:
     promise: Promise | None
     usage: Usage | None
     """Of the primary's answer."""
+    place: Mapping[str, str] = field(default_factory=lambda: NO_CONTEXT)
+    """The headers that say which of the shadow's replicas the request belongs to."""
 
     @property
     def has_vectors(self) -> bool:
@@ -103,7 +105,12 @@ class Copy:
         try:
             async with asyncio.timeout_at(deadline) as limit:
                 opened = upstream.stream(
-                    self.target, original.path, self.body, request_id=request_id, timeouts=self.timeouts
+                    self.target,
+                    original.path,
+                    self.body,
+                    request_id=request_id,
+                    timeouts=self.timeouts,
+                    context=self.place,
                 )
                 async with opened as chunks:
                     async for chunk in chunks:

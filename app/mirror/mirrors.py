@@ -31,7 +31,7 @@ from app.mirror.original import Original
 from app.mirror.sampling import is_drawn
 from app.routing.circuit_breaker import Breaker, Fault
 from app.telemetry.logs import event, where
-from app.upstream.client import Upstream, encoded
+from app.upstream.client import NO_CONTEXT, Upstream, encoded
 from app.upstream.target import Target
 
 MOST_WAITING = 64
@@ -50,7 +50,7 @@ _PROMPTS = ("prompt", "input")
 _log = logging.getLogger("switchyard")
 
 IsStopped = Callable[[str, str], bool]
-"""Whether a deployment of an endpoint is stopped (`wire.Stop`)."""
+"""Whether a deployment of an endpoint is stopped (`acknowledgement.Stop`)."""
 
 
 class MirrorObserver(Protocol):
@@ -64,7 +64,8 @@ class MirrorObserver(Protocol):
 class Served:
     """How a request that was drawn has ended. `deployment` answered; `complete`: the client has the whole answer.
 
-    `target` and `timeouts` are of the shadow; `bound`: the engine's request was made for the primary's model.
+    `target` and `timeouts` are of the shadow, `place` is the headers for it that say where in it the request belongs;
+    `bound`: the engine's request was made for the primary's model.
     """
 
     deployment: str
@@ -74,6 +75,7 @@ class Served:
     timeouts: Timeouts
     new_collector: NewCollector
     usage: Usage | None
+    place: Mapping[str, str] = field(default_factory=lambda: NO_CONTEXT)
 
 
 @dataclass(slots=True)
@@ -175,7 +177,9 @@ class Mirrors:
             self._bodies.give_back(len(body))
             raise _Skipped(Skip.BUDGET)
         promise, primary = promised(original.body), served.deployment
-        copy = Copy(original, primary, served.target, served.timeouts, body, collector, promise, served.usage)
+        copy = Copy(
+            original, primary, served.target, served.timeouts, body, collector, promise, served.usage, served.place
+        )
         original.forget_request()
         lane.waiting.append((copy, charge))
         self._start(lane)

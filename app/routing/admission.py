@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from app.errors import Unavailable
 from app.routing.unserved import Unserved
 
 RETRY_AFTER_S = 1.0
+_UNLIMITED: AbstractAsyncContextManager[None] = nullcontext()
 
 
 class AdmissionObserver(Protocol):
@@ -41,17 +42,19 @@ class AdmissionQueue:
         """Requests in the queue."""
         return len(self._waiting)
 
-    @asynccontextmanager
-    async def slot(
+    def slot(
         self, endpoint: str, limits: Admission | None, deployment: str = "", unserved: Unserved | None = None
-    ) -> AsyncIterator[None]:
+    ) -> AbstractAsyncContextManager[None]:
         """Holds a slot while the block runs. Raises Unavailable if the queue is full or the wait too long.
 
         `unserved` hears of a request for `deployment` that has to wait, or is refused.
         """
-        if limits is None:
-            yield
-            return
+        return _UNLIMITED if limits is None else self._slot(endpoint, limits, deployment, unserved)
+
+    @asynccontextmanager
+    async def _slot(
+        self, endpoint: str, limits: Admission, deployment: str, unserved: Unserved | None
+    ) -> AsyncIterator[None]:
         if self.running < limits.max_concurrent and not self._waiting:
             self.running += 1
         else:

@@ -8,9 +8,12 @@ A client must not open a breaker for others: some request bodies make a healthy 
 connection, which no body causes, is believed at once. Faults of any other kind put a breaker under suspicion, and the
 router sends the deployment a small request of its own: what that one meets decides. The same request is the trial of an
 open breaker.
+
+Deployments that share an engine, as LoRA adapters do, have a breaker each: one of them may fail alone. But a failed
+connection counts for all of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -33,6 +36,8 @@ class Breaker:
     """One deployment's. Times are those of the clock that is passed in, in seconds."""
 
     faults: int = 0
+    unreached: int = 0
+    """Failed connections to its engine in a row, under the other names that the engine has."""
     openings: int = 0
     open_until: float | None = None
     checking: bool = False
@@ -45,13 +50,22 @@ class Breaker:
     def succeeded(self) -> None:
         """The deployment answered a client, if only to reject the request."""
         if not self.is_open:  # attempts from before the opening end late; the trial decides
-            self.faults = 0
+            self.faults = self.unreached = 0
+
+    def reached(self) -> None:
+        """Its engine answered under another name."""
+        self.unreached = 0
 
     def failed(self, fault: Fault, now: float) -> None:
         """An attempt failed."""
         self.faults += 1
-        if fault is Fault.CONNECTION and self.faults >= FAULTS_IN_A_ROW and not self.is_open:
-            self._open(now)
+        if fault is Fault.CONNECTION:
+            self._open_if_unreachable(now)
+
+    def not_reached(self, now: float) -> None:
+        """A connection to its engine failed under another name."""
+        self.unreached += 1
+        self._open_if_unreachable(now)
 
     def wants_check(self, now: float) -> bool:
         """Whether it is time to send the deployment a request of the router's own; at most one is under way."""
@@ -63,8 +77,12 @@ class Breaker:
         """The router's own request has ended."""
         self.checking = False
         if healthy:
-            self.faults, self.openings, self.open_until = 0, 0, None
+            self.faults, self.unreached, self.openings, self.open_until = 0, 0, 0, None
         else:
+            self._open(now)
+
+    def _open_if_unreachable(self, now: float) -> None:
+        if self.faults + self.unreached >= FAULTS_IN_A_ROW and not self.is_open:
             self._open(now)
 
     def _open(self, now: float) -> None:
@@ -78,6 +96,19 @@ class Breakers:
 
     clock: Callable[[], float]
     _of: dict[str, Breaker] = field(default_factory=dict)
+    _beside: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def configure(self, engines: Mapping[str, str]) -> None:
+        """`engines`: each deployment's engine, by its URL."""
+        named: dict[str, list[str]] = {}
+        for deployment, engine in engines.items():
+            named.setdefault(engine, []).append(deployment)
+        shared = [names for names in named.values() if len(names) > 1]
+        self._beside = {name: [it for it in names if it != name] for names in shared for name in names}
+
+    def beside(self, deployment: str) -> Sequence[str]:
+        """The other deployments of its engine."""
+        return self._beside.get(deployment, ())
 
     def of(self, deployment: str) -> Breaker:
         """The deployment's breaker."""

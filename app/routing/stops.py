@@ -11,7 +11,7 @@ NO_STOPS: Mapping[str, str] = {}
 
 
 class Stop(Protocol):
-    """What is read of `ledger.wire.Stop`."""
+    """What is read of `ledger.acknowledgement.Stop`."""
 
     @property
     def endpoint(self) -> str: ...

@@ -36,6 +36,7 @@ from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.snapshot_builder import SnapshotBuilder
 from app.exchange.state import RouterState
+from app.ledger.acknowledgement import Replaced, Stop
 from app.ledger.controller_client import ControllerClient, ExportClient, RecordingClient
 from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
@@ -43,7 +44,6 @@ from app.ledger.recordings.recorder import Recorder
 from app.ledger.recordings.sender import FILE_S, RecordingSender
 from app.ledger.secret import unit_secret
 from app.ledger.sender import EVERY_S, Sender
-from app.ledger.wire import Replaced, Stop
 from app.mirror.mirrors import Mirrors
 from app.pages import api_page, console
 from app.pages.console import Console
@@ -59,6 +59,7 @@ from app.server.events.feed import EventFeed
 from app.server.experiments_api import ExperimentsApi
 from app.server.export_api import ExportApi
 from app.server.http10 import HTTP10
+from app.server.memory import collect_seldom, return_large_buffers
 from app.server.metrics.api import MetricsApi
 from app.server.metrics.cluster import ClusterMetrics
 from app.server.metrics.fleet import FleetSource, KnownFleet
@@ -218,6 +219,7 @@ class Router:
         self._recorder.configure(config)
         self._tracing.configure(tracing)
         self.state.recent_keys.configure(config.endpoints)
+        self._deployments.configured(incoming.targets)
         self._serve(self._snapshots.configured(config, incoming.targets, incoming.plans))
         self._management.configured(config, int(time.time() * 1000))
 
@@ -263,6 +265,8 @@ class Router:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        collect_seldom()
+        return_large_buffers()
         controller = self._controller if isinstance(self._controller, AbstractAsyncContextManager) else nullcontext()
         sending = self._sender.running() if self._sender is not None else nullcontext()
         recording = self._recordings.running() if self._recordings is not None else nullcontext()

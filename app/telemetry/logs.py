@@ -13,6 +13,7 @@ import logging
 import sys
 import time
 import traceback
+from functools import lru_cache
 from typing import Any
 
 _encode = json.JSONEncoder(default=str).encode
@@ -28,13 +29,18 @@ def where(error: BaseException) -> str:
     return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__
 
 
+@lru_cache(maxsize=2)
+def _stamp(second: int) -> str:
+    """A second in UTC, from Unix time."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+
+
 class JsonFormatter(logging.Formatter):
     """A log record as one line of JSON. Records without `event` are called ``log``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line: dict[str, object] = {
-            "ts": f"{stamp}.{int(record.msecs):03d}Z",
+            "ts": f"{_stamp(int(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "event": getattr(record, "event", "log"),
         }

@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 from app.telemetry.access_log import Record, log_request
 from app.telemetry.caller_use import CallerUse
 from app.telemetry.ledger_metrics import LedgerMetrics
+from app.telemetry.request_series import DURATION, FIRST_TOKEN, PER_TOKEN, TOKENS, RequestSeries
 from app.telemetry.routing_metrics import RoutingMetrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -34,16 +35,8 @@ _LABELS = ("endpoint", "deployment", "dialect", "status")
 Labelled = TypeVar("Labelled", Counter, Gauge, Histogram)
 
 
-# The bucket boundaries that the conventions recommend, in seconds and tokens.
-_DURATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-_FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-_PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
-_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
 _SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.999)
 """Above the last: nothing is left."""
-
-_MAX_OBSERVED = 2**63
-"""JSON integers are unbounded: a client may request more tokens than a histogram's float can hold."""
 
 
 class Telemetry(LedgerMetrics):
@@ -54,6 +47,7 @@ class Telemetry(LedgerMetrics):
         self.registry = registry = CollectorRegistry()
         super().__init__(registry)
         self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
+        self._series: dict[tuple[str, ...], RequestSeries] = {}
         self.in_flight = Gauge(
             "http_server_active_requests",
             "Requests that a deployment is working on",
@@ -82,35 +76,35 @@ class Telemetry(LedgerMetrics):
             "From the request's arrival to the answer's last byte",
             _LABELS,
             registry=registry,
-            buckets=_DURATION,
+            buckets=DURATION,
         )
         self.first_token = Histogram(
             "gen_ai_server_time_to_first_token_seconds",
             "From the request's arrival to a stream's first chunk",
             _LABELS,
             registry=registry,
-            buckets=_FIRST_TOKEN,
+            buckets=FIRST_TOKEN,
         )
         self.per_token = Histogram(
             "gen_ai_server_time_per_output_token_seconds",
             "Of a stream, after its first token: the time to the end, divided by the tokens",
             _LABELS,
             registry=registry,
-            buckets=_PER_TOKEN,
+            buckets=PER_TOKEN,
         )
         self.tokens = Histogram(
             "gen_ai_client_token_usage_tokens",
             "Tokens per request: input is the prompt, output the completion",
             (*_LABELS, "gen_ai_token_type"),
             registry=registry,
-            buckets=_TOKENS,
+            buckets=TOKENS,
         )
         self.max_tokens = Histogram(
             "gen_ai_request_max_tokens",
             "The most tokens that a completion may have, of requests that say so",
             _LABELS,
             registry=registry,
-            buckets=_TOKENS,
+            buckets=TOKENS,
         )
         self.reloads = Counter("switchyard_config_reloads", "Configurations delivered", ("outcome",), registry=registry)
         self.last_reload = Gauge(
@@ -251,29 +245,20 @@ class Telemetry(LedgerMetrics):
     def finish(self, record: Record) -> None:
         """Counts a finished request and writes its access log line."""
         elapsed = time.perf_counter() - record.started
-        labels = record.labels
-        self._child(self.requests, *labels, record.reason).inc()
-        self._child(self.duration, *labels).observe(elapsed)
+        key = (*record.labels, record.reason)
+        if (series := self._series.get(key)) is None:
+            series = self._series[key] = RequestSeries(self, record)
+        series.count(record, elapsed)
         if record.error:
-            self._child(self.errors, *labels, record.error).inc()
-        if record.streamed and record.first_byte is not None:
-            self._child(self.first_token, *labels).observe(record.first_byte - record.started)
-            if record.usage is not None and record.usage.completion_tokens > 1:
-                rest = record.started + elapsed - record.first_byte
-                self._child(self.per_token, *labels).observe(rest / (record.usage.completion_tokens - 1))
-        if record.usage is not None:
-            self._child(self.tokens, *labels, "input").observe(record.usage.prompt_tokens)
-            self._child(self.tokens, *labels, "output").observe(record.usage.completion_tokens)
-        if record.max_tokens is not None:
-            self._child(self.max_tokens, *labels).observe(min(record.max_tokens, _MAX_OBSERVED))
+            self.child(self.errors, *record.labels, record.error).inc()
         self.caller_use.count(record)
         log_request(record, elapsed)
 
     def working(self, record: Record) -> AbstractContextManager[None]:
         """Counts the request as one that its deployment works on, while the block runs."""
-        return self._child(self.in_flight, record.endpoint, record.deployment, record.dialect).track_inprogress()
+        return self.child(self.in_flight, record.endpoint, record.deployment, record.dialect).track_inprogress()
 
-    def _child(self, metric: Labelled, *labels: str) -> Labelled:
+    def child(self, metric: Labelled, *labels: str) -> Labelled:
         """`metric.labels(*labels)`, kept: prometheus_client takes a lock and checks the labels on every call."""
         key = (metric, labels)
         child: Labelled | None = self._children.get(key)
@@ -281,9 +266,10 @@ class Telemetry(LedgerMetrics):
             child = self._children[key] = metric.labels(*labels)
         return child
 
-    def children(self) -> list[tuple[Any, tuple[str, ...], Any]]:
+    def children(self) -> Iterator[tuple[Any, tuple[str, ...], Any]]:
         """Every metric of requests with the labels that it has had, and what counts for them."""
-        return [(metric, labels, child) for (metric, labels), child in self._children.items()]
+        # One at a time: with a thousand endpoints a list of all would set off the garbage collector.
+        return ((metric, labels, child) for (metric, labels), child in self._children.items())
 
     def expose(self, endpoints: Collection[str] | None = None) -> bytes:
         """The metrics in Prometheus' text format, or those of some endpoints."""

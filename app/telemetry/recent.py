@@ -58,11 +58,13 @@ class Distribution:
 
 @dataclass(slots=True)
 class Counts:
-    """One deployment's part of an endpoint's requests. `drawn`: those for which the plan decided. `errors`: those that
-    failed and were not the client's fault; `refused`: answered with a status from 400 to 499."""
+    """One deployment's part of an endpoint's requests. `drawn`: those for which the plan decided; `diverted`: those of
+    them that another deployment should have had, which is failing. `errors`: those that failed and were not the
+    client's fault; `refused`: answered with a status from 400 to 499."""
 
     requests: float = 0
     drawn: float = 0
+    diverted: float = 0
     errors: float = 0
     refused: float = 0
     output_tokens: float = 0
@@ -74,6 +76,7 @@ class Counts:
         return Counts(
             self.requests - before.requests,
             self.drawn - before.drawn,
+            self.diverted - before.diverted,
             self.errors - before.errors,
             self.refused - before.refused,
             self.output_tokens - before.output_tokens,
@@ -122,6 +125,7 @@ def read(telemetry: Telemetry) -> Mapping[Arm, Counts]:
             value = child._value._value
             counts.requests += value
             counts.drawn += value if labels[4] in _DRAWN else 0
+            counts.diverted += value if labels[4] == "failover" else 0
             counts.refused += value if labels[3].startswith("4") else 0
         elif metric is telemetry.errors:
             counts.errors += 0 if labels[3].startswith("4") else child._value._value

@@ -17,10 +17,12 @@ from app.engine.errors import engine_error, error_in_first_chunk
 from app.engine.model import Model
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable
 from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER, NO_SERVER_HEADER
+from app.time_limit import within
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
 from app.upstream.target import Target
 
 _MAX_ERROR_BYTES = 64 * 1024
+_LONG_ANSWER = 1024 * 1024
 
 _BACKPRESSURE = b"Request dropped due to backpressure"
 """Ray Serve's answer, as plain text, when a replica's queue is full (`max_queued_requests`): busy is well."""
@@ -39,7 +41,7 @@ class Upstream:
 
     Each call POSTs a body with the target's own model name; bytes are sent as they are. It raises Rejected if the
     deployment rejects the request and UpstreamError if it fails, both before the first byte of a response. `context`:
-    the headers of the request's trace.
+    headers of this request beside the target's: of its trace, its key for the ingress.
     """
 
     def __init__(self, *, model_fresh_s: float = FRESH_S, model_max_wait_s: float = MAX_WAIT_S) -> None:
@@ -79,14 +81,14 @@ class Upstream:
     ) -> bytes:
         """The whole response: a JSON object, or empty. `on_head` gets the headers of a response with status 200."""
         with _translated(target):
-            async with asyncio.timeout(timeouts.first_byte_s):
+            async with within(timeouts.first_byte_s):
                 response = await self._post(target, path, body, request_id, timeouts, context)
                 async with response:
                     if response.status != 200:
                         raise await _error(response, target)
                     if on_head is not None:
                         on_head(response.headers)
-                    answer = await response.read()
+                    answer = await _whole(response)
         # A proxy in between can turn a broken response into one that ends in order.
         if response.content_type.endswith("json") and not answer.rstrip().endswith(b"}"):
             raise Incomplete(f"Deployment '{target.name}' ended its response before it was complete")
@@ -109,7 +111,7 @@ class Upstream:
         The iterator raises UpstreamError. Leaving the block early closes the connection, which stops the engine.
         """
         with _translated(target):
-            async with asyncio.timeout(timeouts.first_byte_s):
+            async with within(timeouts.first_byte_s):
                 response = await self._post(target, path, body, request_id, timeouts, context)
                 try:
                     if response.status != 200:
@@ -215,6 +217,14 @@ async def _chunks(response: aiohttp.ClientResponse, first: bytes, target: Target
     with _translated(target):
         while chunk := await response.content.readany():
             yield chunk
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    parts: list[bytes] = []
+    while part := await response.content.readany():
+        parts.append(part)
+    # A join of megabytes lets go of the interpreter's lock.
+    return await asyncio.to_thread(b"".join, parts) if sum(map(len, parts)) > _LONG_ANSWER else b"".join(parts)
 
 
 async def _error(response: aiohttp.ClientResponse, target: Target) -> SwitchyardError:

@@ -53,7 +53,9 @@ class ModelCache:
 
     async def of(self, target: Target, timeouts: Timeouts) -> Model:
         """The model of `target`. Raises UpstreamError if it never described one."""
-        entry = self._entries.setdefault((target.url, target.model, target.tokenizer_dir), _Entry())
+        # A model application describes one model: its adapters have the same tokenizer.
+        key = target.url if target.tokenizer_dir is None else (target.url, target.model, target.tokenizer_dir)
+        entry = self._entries.setdefault(key, _Entry())
         if entry.model is not None and time.monotonic() - entry.refreshed_at <= self._fresh_s:
             return entry.model
         if entry.refresh is None:
@@ -104,9 +106,11 @@ class ModelCache:
 
 
 def _max_len(models: bytes, target: Target) -> int:
-    """The context length in vLLM's list of models."""
+    """The context length in vLLM's list of models, where an adapter has its parent's."""
     try:
-        listed = from_json(models)["data"]
-        return next(int(card["max_model_len"]) for card in listed if card["id"] == target.model)
-    except (ValueError, KeyError, TypeError, StopIteration) as error:
+        cards = {card["id"]: card for card in from_json(models)["data"]}
+        card = cards[target.model]
+        length = card["max_model_len"]
+        return int(cards[card["parent"]]["max_model_len"] if length is None else length)
+    except (ValueError, KeyError, TypeError) as error:
         raise Broken(f"Deployment '{target.name}' did not report its context length") from error

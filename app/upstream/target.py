@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from app.config.affinity import Affinity
 from app.config.base import ConfigError
 from app.config.schema import Config, Deployment
 from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, LEDGER_VARIABLE
@@ -15,7 +16,8 @@ from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIA
 class Target:
     """A deployment: its base URL without /v1, its name for the model, the headers with its key.
 
-    `takes_trace`: whether it gets requests' trace contexts.
+    `takes_trace`: whether it gets requests' trace contexts. `affinity`: which of its replicas conversations reach, None
+    if the ingress is not to know.
     """
 
     name: str
@@ -24,6 +26,7 @@ class Target:
     headers: Mapping[str, str]
     tokenizer_dir: Path | None = None
     takes_trace: bool = False
+    affinity: Affinity | None = None
 
     def __repr__(self) -> str:
         return f"Target({self.name!r}, {self.url!r})"  # the headers hold a key
@@ -74,7 +77,9 @@ def targets(config: Config, environment: RuntimeEnvironment) -> dict[str, Target
 def _target(name: str, deployment: Deployment, environment: RuntimeEnvironment) -> Target:
     if deployment.url is None:
         url = f"{environment.serve_url.rstrip('/')}{APP_PREFIX}{deployment.app}"
-        return Target(name, url, deployment.model, {INTERNAL_KEY_HEADER: environment.internal_key}, takes_trace=True)
+        headers = {INTERNAL_KEY_HEADER: environment.internal_key}
+        affinity = deployment.affinity if deployment.affinity.by != "none" else None
+        return Target(name, url, deployment.model, headers, takes_trace=True, affinity=affinity)
     key = None
     if deployment.api_key_env is not None:
         key = os.environ[deployment.api_key_env]

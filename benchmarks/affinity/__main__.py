@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Callable
 from statistics import mean
 
+from benchmarks.affinity.model import Outcome, simulate
 from benchmarks.affinity.policies import POLICIES, Policy
-from benchmarks.affinity.simulation import Outcome, simulate
 from benchmarks.affinity.workloads import WORKLOADS, Workload
 
 

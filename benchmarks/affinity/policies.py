@@ -43,7 +43,13 @@ def least_connections(seed: int = 0) -> Policy:
 
 
 def bounded(
-    factor: float, slack: float = 0.0, *, spread: float = 0.0, first: float = 1.0, homes: int | None = None
+    factor: float,
+    slack: float = 0.0,
+    *,
+    spread: float = 0.0,
+    first: float = 1.0,
+    homes: int | None = None,
+    least_room: int = 1,
 ) -> Policy:
     """The first home that has room.
 
@@ -59,7 +65,7 @@ def bounded(
         mean = (sum(loads) + 1) / n
         more = max(math.ceil(mean * factor) - mean, slack, spread * math.sqrt(mean)) * (1.0 if key.running else first)
         for home in order(key.conversation, n)[: homes or n]:
-            if loads[home] + 1 <= math.floor(mean + more + 1e-9) or loads[home] == 0:
+            if loads[home] + 1 <= max(least_room, mean + more + 1e-9):
                 return home
         return least(loads, range(n), rng)
 
@@ -121,7 +127,7 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
     "1.5 roots more": lambda: bounded(1, spread=1.5),
     "2 roots more": lambda: bounded(1, spread=2),
     "1.5 roots more, first turns half": lambda: bounded(1, spread=1.5, first=0.5),
-    "2 roots more, first turns half (ours)": lambda: bounded(1, spread=2, first=0.5),
+    "2 roots more, first turns half (ours)": lambda: bounded(1, spread=2, first=0.5, least_room=2),
     "2.5 roots more, first turns half": lambda: bounded(1, spread=2.5, first=0.5),
     "1.5 roots more, two homes": lambda: bounded(1, spread=1.5, homes=2),
     "1.5 roots more, two replicas for a system prompt": lambda: within_group(2, 1.5),

@@ -20,11 +20,13 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Deployment:
-    """`application` is the Serve application, None for a server elsewhere or if Serve cannot be read."""
+    """`application` is the Serve application, None for a server elsewhere or if Serve cannot be read. `parent`: the
+    deployment of the model that it adapts, for a LoRA adapter."""
 
     model: str
     healthy: bool
     application: str | None = None
+    parent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -77,15 +79,19 @@ class Status:
         return rows
 
     def _state(self, name: str) -> list[str]:
-        """Health, replicas and model of a deployment."""
+        """Health, replicas and model of a deployment. Replicas that several have in common name their application."""
         deployment = self.deployments[name]
         application = (self.applications or {}).get(deployment.application or "")
         health = "healthy" if deployment.healthy else "UNHEALTHY"
+        model = deployment.model if deployment.parent is None else f"{deployment.model} (adapts {deployment.parent})"
         if application is None:
-            return [health, "-", deployment.model]
+            return [health, "-", model]
         if application.status != "RUNNING":
             health = application.status
-        return [health, f"{application.running}/{application.wanted}", deployment.model]
+        replicas = f"{application.running}/{application.wanted}"
+        if [it.application for it in self.deployments.values()].count(deployment.application) > 1:
+            replicas += f" of {deployment.application}"
+        return [health, replicas, model]
 
 
 def of_local_run(client: RouterClient, instance: Instance) -> Status:
@@ -101,7 +107,7 @@ def of_local_run(client: RouterClient, instance: Instance) -> Status:
             for name, it in (config.get("endpoints") or {}).items()
         },
         deployments={
-            name: Deployment(it["model"], bool(healthy.get(name)), it.get("app"))
+            name: Deployment(it["model"], bool(healthy.get(name)), it.get("app"), it.get("parent"))
             for name, it in (config.get("deployments") or {}).items()
         },
         applications={

@@ -1,8 +1,10 @@
 """The weights that the configuration names."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from app.config.adapters import adapters_of
 from app.internal_api import MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.doctor.finding import Finding, ok, problem, warning
 from deployments.doctor.installation import Installation
@@ -11,6 +13,12 @@ from deployments.weights.cache import is_prepared, source_of
 from deployments.weights.errors import WeightsError
 from deployments.weights.sources import model_sources
 
+MAX_LORA_RANK = 16
+"""vLLM's default of `max_lora_rank`."""
+
+MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What it may be."""
+
 
 def weights(it: Installation) -> Iterator[Finding]:
     """Each is there, or can be prepared."""
@@ -18,11 +26,28 @@ def weights(it: Installation) -> Iterator[Finding]:
     for source in dict.fromkeys(model_sources(it.applications)):
         if source.startswith(PACKAGE_PREFIX):
             yield _packaged(source.removeprefix(PACKAGE_PREFIX), cache)
-        elif source.startswith(("/", "./", "../")):
+        elif _is_path(source):
             yield _local(Path(source))
-        elif it.environment.get("HF_HUB_OFFLINE") == "1" and "://" not in source:
-            fix = "unset HF_HUB_OFFLINE, or name a local path"
-            yield problem("weights", f"{source} comes from a model hub, and HF_HUB_OFFLINE is 1", fix)
+        elif "://" not in source:
+            yield from _of_hub(source, it)
+    for application in it.applications:
+        config = (application.get("args") or {}).get("llm_config") or {}
+        rank = (config.get("engine_kwargs") or {}).get("max_lora_rank") or MAX_LORA_RANK
+        for adapter in adapters_of(config):
+            if _is_path(adapter.path):
+                yield _adapter(adapter.name, Path(adapter.path), rank)
+            else:
+                yield from _of_hub(adapter.path, it)
+
+
+def _is_path(source: str) -> bool:
+    return source.startswith(("/", "./", "../"))
+
+
+def _of_hub(source: str, it: Installation) -> Iterator[Finding]:
+    if it.environment.get("HF_HUB_OFFLINE") == "1":
+        fix = "unset HF_HUB_OFFLINE, or name a local path"
+        yield problem("weights", f"{source} comes from a model hub, and HF_HUB_OFFLINE is 1", fix)
 
 
 def _packaged(name: str, cache: Path) -> Finding:
@@ -46,3 +71,19 @@ def _local(path: Path) -> Finding:
     if not any(path.glob("*.safetensors")) and not any(path.glob("*.bin")):
         return problem("weights", f"{path} has no weights (*.safetensors)", "download the model again")
     return ok("weights", f"{path} is there")
+
+
+def _adapter(name: str, path: Path, largest: int) -> Finding:
+    about = f"the adapter {name} in {path}"
+    try:
+        rank = json.loads((path / "adapter_config.json").read_text())["r"]
+    except (OSError, ValueError, KeyError, TypeError):
+        fix = "mount the volume with the adapters, or correct `lora_modules`"
+        return problem("weights", f"{about} has no adapter_config.json that says its rank", fix)
+    if not any((path / f"adapter_model.{kind}").is_file() for kind in ("safetensors", "bin")):
+        return problem("weights", f"{about} has no adapter_model.safetensors", "download the adapter again")
+    if isinstance(rank, int) and rank > largest:
+        enough = next((it for it in MAX_LORA_RANKS if it >= rank), MAX_LORA_RANKS[-1])
+        fix = f"set `max_lora_rank: {enough}` in engine_kwargs"
+        return problem("weights", f"{about} has rank {rank}, and the engine takes {largest}", fix)
+    return ok("weights", f"{about} is there")

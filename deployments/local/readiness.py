@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
+from app.config.serve_file import load_document
+from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, ROUTER
 from deployments.local import dashboard
 from deployments.local.dashboard import Application
 from deployments.local.environment import HOST
 from deployments.local.errors import LaunchError, NotRunning
+from deployments.local.first_answer import announcement, ready_endpoints
 from deployments.local.processes import Run
 from deployments.local.signals import raise_if_stopped, run_in_background
 from deployments.local.terminal import StartDisplay
@@ -56,6 +58,7 @@ def _wait_until_running(document: Mapping[str, Any], run: Run, stop: threading.E
     names = [str(application.get("name", "default")) for application in document["applications"]]
     deadline = time.monotonic() + READY_S
     failures = Failures()
+    config, said = load_document(document), False
     while True:
         try:
             found = run_in_background(partial(dashboard.read, run), stop).applications
@@ -65,6 +68,13 @@ def _wait_until_running(document: Mapping[str, Any], run: Run, stop: threading.E
         waiting = [name for name in names if name not in found or found[name].status != "RUNNING"]
         if not waiting:
             return
+        if (
+            not said
+            and ROUTER not in waiting
+            and (ready := run_in_background(partial(ready_endpoints, run.port), stop))
+        ):
+            display.say(announcement(ready[0], config, run.port))
+            said = True
         for name in waiting:
             if name in found:
                 failures.check(found[name], time.monotonic())

@@ -63,6 +63,13 @@ class StartDisplay:
         if self._status is not None:
             self._status.stop()
 
+    def say(self, message: str) -> None:
+        """Prints `message` to stay, above the spinner if there is one."""
+        if self._status is not None:
+            self._status.console.print(message, markup=False, highlight=False, soft_wrap=True)
+        else:
+            _write(self._stream, message)
+
     def update(self, states: Mapping[str, str]) -> None:
         """Shows `states`, application name to state."""
         if self._status is not None:

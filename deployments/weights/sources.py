@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from app.config.adapters import adapters_of
+
 
 def model_sources(applications: list[Mapping[str, Any]]) -> Iterator[str]:
     """The `model_source` of each application that has one, as it is written. Contract: `ray.serve.llm.LLMConfig`."""
@@ -11,3 +13,11 @@ def model_sources(applications: list[Mapping[str, Any]]) -> Iterator[str]:
         source = (config.get("model_loading_config") or {}).get("model_source")
         if isinstance(source, str) and source:
             yield source
+
+
+def adapter_sources(applications: list[Mapping[str, Any]]) -> Iterator[str]:
+    """Where their LoRA adapters come from: directories, or a model hub's ids."""
+    for application in applications:
+        config = (application.get("args") or {}).get("llm_config")
+        if isinstance(config, Mapping):
+            yield from (it.path for it in adapters_of(config))

@@ -8,7 +8,8 @@ const { Answer, percent } = await load("answer.js");
 const { diff, likeness, words } = await load("diff.js");
 const { EventParser } = await load("events.js");
 const { request } = await load("request.js");
-const { python, shellWord, jsonText, snippets } = await load("snippets.js");
+const { python, shellWord, jsonText } = await load("literals.js");
+const { snippets } = await load("snippets.js");
 const { cosine, norm } = await load("vectors.js");
 
 const FUNCTIONS = {

@@ -128,6 +128,31 @@ def test_a_json_schema_is_kept_to(application: Application) -> None:
     assert 0 <= found["people"] <= 99
 
 
+MUTUAL = {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
+SCHEMAS: list[dict[str, Any]] = [{"$ref": "#"}, MUTUAL, {"type": "string", "pattern": r"[^\s\S]"}, {"enum": []}]
+NOTHING: list[dict[str, Any]] = [
+    *({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": it}}} for it in SCHEMAS),
+    {"structured_outputs": {"regex": r"[^\s\S]"}},
+    {"structured_outputs": {"regex": "(?!)"}},
+    {"structured_outputs": {"grammar": "root ::= root"}},
+    {"structured_outputs": {"choice": []}},
+]
+"""What admits no text: the router or vLLM says so."""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_constraints_that_admit_nothing_are_rejected_by_name_and_open_no_breaker(
+    application: Application, stream: bool
+) -> None:
+    request = {**GREEDY, "model": "smollm2-blue", "stream": stream}
+    for fields in NOTHING:
+        with pytest.raises(openai.BadRequestError) as raised:
+            application.sdk.chat.completions.create(**request, extra_body=fields)
+        assert raised.value.param == next(iter(fields))
+    assert httpx.get(f"{application.url}/ready").json()["open_breakers"] == []
+    assert application.sdk.chat.completions.create(**{**request, "stream": False}).model == "smollm2-blue"
+
+
 def test_logprobs_are_given_for_every_token(application: Application) -> None:
     answer = application.sdk.chat.completions.create(**GREEDY, logprobs=True, top_logprobs=3)
     tokens = answer.choices[0].logprobs.content

@@ -1,11 +1,14 @@
 """Routing, live traffic and cancellation on the real application."""
 
 import asyncio
+import json
+import socket
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +99,22 @@ def test_headers_that_are_too_large_are_refused_in_the_clients_error_format(appl
     assert answer.status_code == 431
     assert answer.json()["error"]["message"] == "The headers are larger than 32768 bytes"
     assert httpx.get(f"{application.url}/v1/models", headers={"x-large": "x" * 30_000}).status_code == 200
+
+
+def test_an_http_1_0_client_gets_a_whole_stream_and_others_hear_how_long_they_may_be_idle(
+    application: Application,
+) -> None:
+    body = json.dumps({**SHORT, "stream": True}).encode()
+    address = httpx.URL(application.url)
+    with socket.create_connection((address.host, address.port or 80), timeout=60) as connection:
+        connection.sendall(b"POST /v1/chat/completions HTTP/1.0\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+        answer = HTTPResponse(connection)
+        answer.begin()
+        content = answer.read()
+    assert (answer.status, answer.getheader("transfer-encoding")) == (200, None)
+    assert answer.getheader("content-length") == str(len(content))
+    assert content.endswith(b"data: [DONE]\n\n")
+    assert ask(application).headers["keep-alive"] == "timeout=115"
 
 
 def test_ready_and_metrics(application: Application) -> None:

@@ -1,6 +1,7 @@
 """The pages agree with the code, with one another, and with what a reader expects of them."""
 
 import ast
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ import yaml
 
 from app.config.reference import updated
 from app.config.schema import parse
+from app.config.serve_file import load_document
+from app.dialects.common.model_list import model_card
 from app.errors import SwitchyardError
 from app.experiments.series import METRICS
 from app.internal_api import INTERNAL_KEY_VARIABLE
@@ -21,7 +24,9 @@ from app.server.metrics.cluster import CONTROLLER_UP, REPLICAS
 from app.server.metrics.own import GAUGES
 from app.telemetry.metrics import Telemetry
 from app.upstream.target import RuntimeEnvironment
+from deployments.engine.adapters import adapter_kwargs
 from deployments.kubernetes import environment
+from deployments.kubernetes.demands import demands
 from tests.support.clients.documents import (
     PAGES,
     RUNNABLE,
@@ -110,6 +115,21 @@ def test_every_yaml_example_is_valid(block: Block) -> None:
     named = {it for endpoint in endpoints.values() for it in endpoint["traffic"]}
     example.setdefault("deployments", {it: {"app": it, "model": "m"} for it in named})
     parse(example)
+
+
+def test_ten_adapters_are_one_gpus_application() -> None:
+    page = DOCS / "traffic.md"
+    shown = section(page, "## Adapters on one engine")
+    examples = [yaml.safe_load(it.code) for it in blocks(page) if it.language == "yaml" and it.code in shown]
+    ((engine,), config) = examples
+    router = {"name": "router", "route_prefix": "/", "deployments": [{"name": "Router", "user_config": config}]}
+    document = {"applications": [router, engine]}
+    served = load_document(document)
+    assert sum(bundle.get("GPU", 0) for demand in demands(document) for bundle in demand.bundles) == 1
+    modules = adapter_kwargs(engine["args"]["llm_config"])
+    assert (modules["max_loras"], len(served.endpoints["chat"].traffic)) == (10, 10)
+    (card,) = [json.loads(it.code) for it in blocks(page) if it.language == "text" and it.code in shown]
+    assert card == json.loads(json.dumps(model_card(served, "tone-3", card["created"])))
 
 
 def test_every_make_target_that_a_page_names_exists() -> None:

@@ -67,7 +67,7 @@ class Azure:
         call, user = PARSERS[operation](body), body.get("user")
         call = replace(call, user=user if isinstance(user, str) else None)
         if (endpoint := request.params.get("endpoint")) is None:
-            return call
+            return replace(call, model=None) if _means_no_model(call, context.config) else call
         return replace(call, model=endpoint, deployment=None if call.model == endpoint else call.model)
 
     def render_error(self, error: SwitchyardError, operation: str, request: Request) -> Reply:
@@ -80,7 +80,7 @@ class Azure:
 
     def answer(self, operation: str, request: Request, config: Config) -> Reply:
         _check_version(request)
-        name = request.params.get("endpoint") or config.defaults.get("chat") or config.defaults.get("embeddings")
+        name = request.params.get("endpoint") or _main_endpoint(config)
         if name is None or name not in config.endpoints:
             raise NotFound(f"There is no endpoint '{name}'; the endpoints are: {', '.join(config.endpoints)}")
         endpoint = config.endpoints[name]
@@ -92,6 +92,21 @@ class Azure:
             "model_provider_name": "vllm",
         }
         return Reply(dump(info))
+
+
+def _main_endpoint(config: Config) -> str | None:
+    """The endpoint that `/info` names where the path names none."""
+    return config.defaults.get("chat") or config.defaults.get("embeddings")
+
+
+def _means_no_model(call: Call, config: Config) -> bool:
+    """Whether `model` is what `/info` says of the whole server, in a task that another endpoint does by default.
+
+    LlamaIndex asks `/info` for a name and sends that, also where it embeds.
+    """
+    if call.model is None or call.model != _main_endpoint(config) or call.model not in config.endpoints:
+        return False
+    return call.task in config.defaults and call.task not in config.endpoints[call.model].tasks
 
 
 def _is_azure_sdk(request: Request) -> bool:

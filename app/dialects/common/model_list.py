@@ -12,11 +12,16 @@ def model_names(config: Config) -> list[str]:
 
 
 def description(config: Config, name: str) -> dict[str, Any]:
-    """Whether `name` is an endpoint or a deployment, its tasks, and a deployment's own name for its model."""
+    """Whether `name` is an endpoint or a deployment, its tasks, and a deployment's own name for its model.
+
+    An adapter also has a `parent`, the deployment of the model that it adapts, if the caller may see that. `root` and
+    `parent` are vLLM's keys.
+    """
     if (endpoint := config.endpoints.get(name)) is not None:
         return {"kind": "endpoint", "tasks": endpoint.tasks}
     deployment = config.deployments[name]
-    return {"kind": "deployment", "tasks": deployment.tasks, "root": deployment.model}
+    card: dict[str, Any] = {"kind": "deployment", "tasks": deployment.tasks, "root": deployment.model}
+    return card if deployment.parent not in config.deployments else {**card, "parent": deployment.parent}
 
 
 def model_card(config: Config, name: str, created: int) -> dict[str, Any]:

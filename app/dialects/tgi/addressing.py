@@ -1,7 +1,5 @@
 """Which endpoint or deployment a request names. TGI itself serves one model, and its adapters."""
 
-from collections.abc import Sequence
-
 from app.dialects.base import ParseContext, Request
 from app.dialects.mounts import is_own_url
 from app.errors import Unprocessable
@@ -17,25 +15,28 @@ def names_no_model(name: object, request: Request) -> bool:
 def named_model(name: str | None, request: Request, context: ParseContext) -> tuple[str | None, str | None]:
     """The model and the deployment (`Call`) that the body's `model` chooses.
 
-    TGI ignores the name, so an unknown one is an error only at the root, where OpenAI's clients call too.
+    TGI takes the name for an adapter's, and the base model for an unknown one: that is an error only at the root, where
+    OpenAI's clients call too.
     """
     if not request.path.startswith("/tgi"):
         return (None if names_no_model(name, request) else name), None
-    return None, (name if name in _deployments(request, context) else None)
+    return None, (name if name is not None and _is_served(name, request, context) else None)
 
 
 def adapter_deployment(name: str | None, request: Request, context: ParseContext) -> str | None:
-    """The deployment for an `adapter_id`: vLLM serves each adapter under a model name of its own.
+    """The deployment for an `adapter_id`: its own name, or what the engine calls the adapter, if one alone has that.
 
     Raises Unprocessable if the endpoint has no such deployment.
     """
-    if name is None or name in _deployments(request, context):
+    if name is None or _is_served(name, request, context):
         return name
     raise Unprocessable(f"`adapter_id` {name} is not available", param="parameters.adapter_id", value=name)
 
 
-def _deployments(request: Request, context: ParseContext) -> Sequence[str]:
-    """The deployments of the path's endpoint, or of the default one."""
-    name = request.params.get("endpoint") or context.config.defaults.get("completions")
-    endpoint = context.config.endpoints.get(name or "")
-    return list(endpoint.traffic) if endpoint else []
+def _is_served(name: str, request: Request, context: ParseContext) -> bool:
+    """Whether it is a deployment of the path's endpoint, or of the default one, or the model of exactly one."""
+    config = context.config
+    endpoint = config.endpoints.get(request.params.get("endpoint") or config.defaults.get("completions") or "")
+    if endpoint is None:
+        return False
+    return name in endpoint.traffic or [config.deployments[it].model for it in endpoint.traffic].count(name) == 1

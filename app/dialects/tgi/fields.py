@@ -34,7 +34,7 @@ class Parameters(_Strict):
     """`parameters`. The descriptions say how each field is supported."""
 
     adapter_id: str | None = Field(
-        default=None, description="the endpoint's deployment of that name; an error if there is none"
+        default=None, description="the endpoint's deployment with that name or model; an error if there is none"
     )
     best_of: int = Field(
         default=1,

@@ -22,7 +22,7 @@ from app.experiments.report import Report
 from app.experiments.runs import Run
 from app.experiments.storage.entry import Entry
 from app.experiments.summary import Acting, Foreseen
-from app.ledger.wire import Stop
+from app.ledger.acknowledgement import Stop
 
 PATIENCE_S = 0.5
 """How long a stop waits for the directory."""

@@ -16,7 +16,7 @@ from app.experiments.acting.next_step import next_step
 from app.experiments.acting.state import Intent, Phase, State
 from app.experiments.rendering import words
 from app.experiments.summary import Cause
-from app.ledger.wire import Stop
+from app.ledger.acknowledgement import Stop
 
 MAX_TURNS = 20
 """In a row, at one moment: far more than can be needed."""

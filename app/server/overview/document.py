@@ -70,6 +70,7 @@ def _role(name: str, endpoint: Endpoint) -> str:
 def _deployment(counts: Counts, drawn: float, window: Window) -> dict[str, Any]:
     return {
         "share": round(counts.drawn / drawn, 4) if drawn > 0 else None,
+        "diverted": int(counts.diverted),
         "requests": int(counts.requests),
         "requests_per_s": _rate(counts.requests, window),
         "errors": int(counts.errors),

@@ -4,6 +4,7 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 
 from k8s.monitoring.dashboards.panels import (
     COUNT,
+    ENDPOINT,
     PER_SECOND,
     RATE,
     SECONDS,
@@ -15,18 +16,17 @@ from k8s.monitoring.dashboards.panels import (
     quantiles,
     rates,
     row,
-    variable,
 )
 
-_WHERE = '{endpoint=~"$endpoint"}'
-_OUTPUT = '{endpoint=~"$endpoint", gen_ai_token_type="output"}'
+_WHERE = ENDPOINT.where()
+_OUTPUT = ENDPOINT.where('gen_ai_token_type="output"')
 
 
 def dashboard() -> Dashboard:
     """By deployment."""
     return (
         board("Endpoint", "endpoint", "The split, as configured and as observed, and every deployment side by side.")
-        .with_variable(variable("endpoint", "switchyard_requests_total"))
+        .with_variable(ENDPOINT.variable())
         .with_row(row("Split"))
         .with_panel(
             plot(

@@ -3,6 +3,7 @@
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
 from k8s.monitoring.dashboards.panels import (
+    APPLICATION,
     COUNT,
     RATE,
     SECONDS,
@@ -14,17 +15,16 @@ from k8s.monitoring.dashboards.panels import (
     quantiles,
     rates,
     row,
-    variable,
 )
 
-_WHERE = '{application=~"$application"}'
+_WHERE = APPLICATION.where()
 
 
 def dashboard() -> Dashboard:
     """By application; the application of a model is its deployment."""
     return (
         board("Engines", "engines", "vLLM's queue, KV cache and prefix cache; replicas, their starts, and nodes.")
-        .with_variable(variable("application", "vllm:num_requests_running"))
+        .with_variable(APPLICATION.variable())
         .with_row(row("Load"))
         .with_panel(
             plot(

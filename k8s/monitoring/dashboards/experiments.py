@@ -5,6 +5,7 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from k8s.monitoring.dashboards.panels import (
     BYTES,
     COUNT,
+    EXPERIMENT,
     PER_SECOND,
     SECONDS,
     SHARE,
@@ -15,17 +16,16 @@ from k8s.monitoring.dashboards.panels import (
     rates,
     row,
     signed_plot,
-    variable,
 )
 
-_WHERE = '{experiment=~"$experiment"}'
+_WHERE = EXPERIMENT.where()
 
 
 def dashboard() -> Dashboard:
     """By experiment."""
     return (
         board("Experiments", "experiments", "Effects with their bounds, guardrails, the split, and what was lost.")
-        .with_variable(variable("experiment", "switchyard_experiment_units"))
+        .with_variable(EXPERIMENT.variable())
         .with_row(row("Verdict"))
         .with_panel(
             signed_plot(

@@ -2,17 +2,17 @@
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
-from k8s.monitoring.dashboards.panels import COUNT, PER_SECOND, RATE, Query, board, plot, rates, row, variable
+from k8s.monitoring.dashboards.panels import COUNT, ENDPOINT, PER_SECOND, RATE, Query, board, plot, rates, row
 
-_WHERE = '{endpoint=~"$endpoint"}'
-_NEARLY = '{endpoint=~"$endpoint", le="0.9"}'
+_WHERE = ENDPOINT.where()
+_NEARLY = ENDPOINT.where('le="0.9"')
 
 
 def dashboard() -> Dashboard:
     """By endpoint."""
     return (
         board("Limits", "limits", "Requests over a limit or refused, the store of limits, keys and configurations.")
-        .with_variable(variable("endpoint", "switchyard_requests_total"))
+        .with_variable(ENDPOINT.variable())
         .with_row(row("Refused"))
         .with_panel(
             plot(

@@ -37,18 +37,33 @@ def board(title: str, uid: str, description: str) -> Dashboard:
     )
 
 
-def variable(name: str, metric: str) -> QueryVariable:
-    """A choice of a label's values; all of them at first."""
-    return (
-        QueryVariable(name)
-        .label(name.capitalize())
-        .datasource(DATASOURCE)
-        .query(f"label_values({metric}, {name})")
-        .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
-        .multi(True)
-        .include_all(True)
-        .all_value(".*")
-    )
+class Choice(NamedTuple):
+    """What a dashboard is about: a label whose values its reader chooses, and a metric that has all of them."""
+
+    label: str
+    metric: str
+
+    def variable(self) -> QueryVariable:
+        """The choice; all values at first."""
+        return (
+            QueryVariable(self.label)
+            .label(self.label.capitalize())
+            .datasource(DATASOURCE)
+            .query(f"label_values({self.metric}, {self.label})")
+            .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+            .multi(True)
+            .include_all(True)
+            .all_value(".*")
+        )
+
+    def where(self, *more: str) -> str:
+        """The selector of what was chosen, and of `more` labels."""
+        return "{" + ", ".join([f'{self.label}=~"${self.label}"', *more]) + "}"
+
+
+ENDPOINT = Choice("endpoint", "switchyard_requests_total")
+APPLICATION = Choice("application", "vllm:num_requests_running")
+EXPERIMENT = Choice("experiment", "switchyard_experiment_units")
 
 
 def row(title: str) -> Row:

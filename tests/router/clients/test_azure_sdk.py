@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from tests.router.conftest import Rig
 from tests.support.engine.fake_engine import chunk, refuse, stream
+from tests.support.engine.other_answers import HELLO, response
 
 KEY = AzureKeyCredential("k")
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
@@ -173,7 +174,8 @@ def embeddings(body: dict[str, Any]) -> Response:
     inputs = body["input"] if isinstance(body["input"], list) else [body["input"]]
     data = [{"object": "embedding", "index": i, "embedding": [1.0, -0.5]} for i, _ in enumerate(inputs)]
     usage = {"prompt_tokens": 3, "total_tokens": 3, "completion_tokens": 0}
-    return JSONResponse({"id": "e", "object": "list", "model": "m", "created": 1, "data": data, "usage": usage})
+    head = {"id": "e", "object": "list", "model": body["model"], "created": 1}
+    return JSONResponse({**head, "data": data, "usage": usage})
 
 
 def test_the_sdk_embeds(azure: Rig) -> None:
@@ -203,6 +205,24 @@ def test_info_and_load_client(azure: Rig) -> None:
         assert embed.get_model_info().model_provider_name == "vllm"
 
 
+@pytest.mark.parametrize("base", ["", "/models", "/endpoints/embed"])
+def test_the_name_that_info_gives_is_taken_as_the_model(azure: Rig, base: str) -> None:
+    """LlamaIndex's embeddings ask the one and send the other, also where `/info` names the endpoint of chats."""
+    azure.mini.answer = embeddings
+    with EmbeddingsClient(azure.url + base, KEY) as client:
+        told = client.get_model_info().model_name
+        assert told == ("embed" if "embed" in base else "chat")
+        for model in (told, "mini", "mini-model"):
+            answer = client.embed(input=["a"], model=model)
+            assert (answer.data[0].embedding, answer.model) == ([1.0, -0.5], "mini")
+
+
+def test_another_endpoint_that_does_not_embed_is_still_rejected(azure: Rig) -> None:
+    azure.change(endpoints={"other": {"tasks": ["chat"], "traffic": {"blue": 100}}})
+    with EmbeddingsClient(azure.url, KEY) as client, pytest.raises(ResourceNotFoundError, match="other"):
+        client.embed(input=["a"], model="other")
+
+
 def test_openais_sdk_on_the_same_paths_is_openais(azure: Rig) -> None:
     for base in ("", "/azure", "/openai/v1", "/endpoints/chat"):
         with OpenAI(base_url=azure.url + base, api_key="k", max_retries=0) as sdk:
@@ -217,30 +237,21 @@ def test_azure_openai_names_the_deployment_in_the_path(azure: Rig) -> None:
             assert answer.choices[0].message.content == expected
 
 
-def response(body: dict[str, Any]) -> Response:
-    message: dict[str, Any] = {
-        "type": "message",
-        "id": "msg_1",
-        "role": "assistant",
-        "status": "completed",
-        "content": [],
-    }
-    message["content"] = [{"type": "output_text", "text": f"Hello {body['model']}", "annotations": []}]
-    return JSONResponse(
-        {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": "completed", "tools": []}
-        | {"output": [message], "parallel_tool_calls": True, "tool_choice": "auto"}
-    )
-
-
 def test_azure_openai_has_responses_with_the_name_in_the_body_or_the_path(azure: Rig) -> None:
     azure.blue.answer = azure.green.answer = response
     options: Any = {"azure_endpoint": azure.url, "api_key": "k", "api_version": "2025-03-01-preview", "max_retries": 0}
+    sdk: Any
     with AzureOpenAI(**options) as sdk:
-        for model, expected in (("chat", "Hello blue-model"), ("green", "Hello green-model")):
-            assert sdk.responses.create(model=model, input="hi").output_text == expected
+        for model, engine in (("chat", azure.blue), ("green", azure.green)):
+            assert sdk.responses.create(model=model, input="hi").output_text == HELLO
+            events = list(sdk.responses.create(model=model, input="hi", stream=True))
+            assert (events[-1].type, events[-1].response.output_text) == ("response.completed", HELLO)
+            assert [body.get("stream", False) for body in engine.requests] == [False, True]
         assert "chat" in [model.id for model in sdk.models.list()]
-    below = httpx.post(f"{azure.url}/openai/deployments/green/responses?api-version=preview", json={"input": "hi"})
-    assert below.json()["output"][0]["content"][0]["text"] == "Hello green-model"
+    with AzureOpenAI(**options, azure_deployment="green") as sdk:
+        assert sdk.responses.create(model="green", input="hi").output_text == HELLO
+    assert httpx.post(f"{sdk.base_url}responses?api-version=preview", json={"input": "hi"}).status_code == 200
+    assert azure.green.paths == ["/v1/responses"] * 4
 
 
 def test_a_plain_request_without_a_version_is_openais_at_the_root_and_rejected_below_azure(azure: Rig) -> None:

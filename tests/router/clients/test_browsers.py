@@ -5,12 +5,16 @@ import json
 import socket
 import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from app.dialects.registry import DIALECTS
 from tests.router.conftest import Rig
-from tests.support.engine.fake_engine import chat
+from tests.router.hostile.strategies import VALID
+from tests.support.engine.fake_engine import CARD, chat
+from tests.support.engine.other_answers import every_route
 
 ORIGIN = "https://app.example.com"
 BODY = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
@@ -63,6 +67,36 @@ def test_an_answer_and_an_error_show_their_headers_to_scripts(rig: Rig, client: 
         assert answer.headers["access-control-allow-origin"] == ORIGIN
         exposed = answer.headers["access-control-expose-headers"].split(", ")
         assert {"x-request-id", "azureml-model-deployment", "retry-after"} <= set(exposed)
+
+
+FOR_PROXIES = {"connection", "date", "server", "transfer-encoding", "vary", "x-accel-buffering"}
+ALWAYS_SHOWN = {"cache-control", "content-language", "content-length", "content-type", "expires", "last-modified"}
+"""CORS-safelisted response headers (Fetch, 2.2.6)."""
+
+
+def test_scripts_may_read_every_header_that_answers_have(rig: Rig, client: httpx.Client, tmp_path: Path) -> None:
+    defaults = {"chat": "chat", "completions": "chat", "embeddings": "embed"}
+    limits = {"default": {"requests_per_minute": 1000, "tokens_per_minute": 1_000_000}}
+    rig.change(cors={"origins": [ORIGIN]}, defaults=defaults, access={"limits": limits})
+    for engine in (rig.blue, rig.mini):
+        engine.answer, engine.card = every_route(engine), CARD
+    answers = [client.post(path, json=body, headers={"origin": ORIGIN}) for path, _, body in VALID]
+    answered = [dialects for (_, dialects, _), answer in zip(VALID, answers, strict=True) if answer.is_success]
+    assert set().union(*answered) == {dialect.name for dialect in DIALECTS}
+    answers += [client.get(path, headers={"origin": ORIGIN}) for path in {path for path, _, _ in VALID}]
+    answers += [client.post(path, content=b"{", headers={"origin": ORIGIN}) for path in {path for path, _, _ in VALID}]
+    answers += [client.get("/api/endpoints/chat/traffic", headers={"origin": ORIGIN})]
+    rig.change(access={"limits": {"default": {"requests_per_minute": 1}}})
+    answers += [client.post(path, json=body, headers={"origin": ORIGIN}) for path, _, body in VALID]
+    keys = tmp_path / "keys.yaml"
+    keys.write_text("[]\n")
+    rig.change(access={"keys_file": str(keys)})
+    answers += [client.post(path, json=body, headers={"origin": ORIGIN}) for path, _, body in VALID]
+    assert {answer.status_code for answer in answers} >= {200, 400, 401, 405, 429}
+    for answer in answers:
+        shown = set(answer.headers["access-control-expose-headers"].split(", "))
+        sent = {name for name in answer.headers if not name.startswith("access-control-")}
+        assert sent - FOR_PROXIES - ALWAYS_SHOWN <= shown, answer.request.url
 
 
 def test_another_origin_is_not_allowed(rig: Rig, client: httpx.Client) -> None:

@@ -206,6 +206,7 @@ def test_a_stop_phrase_is_left_out(ask: Three, kind: str, streamed: bool) -> Non
         ({"seed": [1, 2]}, 400, "seed"),
         ({"encoder_no_repeat_ngram": 2}, 400, "encoder_no_repeat_ngram"),
         ({"token_index_to_replace": [0]}, 400, "embedding_to_replace"),
+        ({"response_format": {"type": "regex", "schema": r"[^\s\S]"}}, 400, "response_format"),
         ({"model": "gone"}, 404, "model"),
         ({"model": "chat:gone"}, 404, "azureml-model-deployment"),
     ],

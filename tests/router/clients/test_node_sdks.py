@@ -26,11 +26,11 @@ def test_openais_sdk_and_azures_client_in_it(rig: Rig) -> None:
         assert printed[client] == printed[f"{client}_stream"] == HELLO
         assert printed[f"{client}_error"] == ["BadRequestError", 400, "temperature"]
     assert {body["model"] for body in rig.blue.requests} == {"blue-model"}
-    assert printed["azure_response"] == HELLO
+    assert printed["azure_response"] == printed["azure_deployment_response"] == HELLO
     created, delta, completed = printed["azure_response_stream"]
     assert (created, completed) == (["response.created", None], ["response.completed", HELLO])
     assert delta == ["response.output_text.delta", HELLO]
-    assert rig.green.paths == ["/v1/responses"] * 2
+    assert rig.green.paths == ["/v1/responses"] * 3
 
 
 def test_anthropics_sdk(rig: Rig) -> None:

@@ -20,6 +20,7 @@ from tests.support.clients.page_modules import call
 from tests.support.clients.program_runner import ProgramFailed, ProgramRunner, program_runner
 from tests.support.clients.samples import tokenizer
 from tests.support.engine.fake_engine import CARD, CONTEXT, USAGE, FakeEngine, chunk, frame, speaks, stream
+from tests.support.engine.other_answers import HELLO, response
 
 URL = "http://router"
 TOKENS = list(range(9))
@@ -53,12 +54,22 @@ FORMS: dict[str, dict[str, Any]] = {
     "image": {**CHAT, "image": PNG, "maxTokens": "20"},
     "plain": {**CHAT, "deployment": None},
     "completion": {**CHAT, "task": "completions", **OPTIONS, "probabilities": True},
+    "response": {**CHAT, **OPTIONS, "task": "responses", "tools": json.dumps(TOOLS), "schema": json.dumps(SCHEMA)},
     "embeddings": {"endpoint": "embed", "task": "embeddings", "deployment": "mini", "prompt": f"{PROMPT}\nyou"},
+    "ranking": {
+        "endpoint": "embed",
+        "task": "rerank",
+        "deployment": "mini",
+        "prompt": PROMPT,
+        "documents": f"{PROMPT}\nyou",
+    },
 }
-SDKS = ["curl", "openai", "azure", "databricks", "tgi", "friendli", "anthropic"]
+SDKS = ["curl", "openai", "azure", "databricks", "tgi", "friendli", "anthropic", "cohere"]
 WITHOUT = {
     ("completion", "azure"),
     ("completion", "anthropic"),
+    *(("response", it) for it in ("azure", "databricks", "tgi", "anthropic")),
+    *(("ranking", it) for it in ("openai", "azure", "databricks", "tgi", "friendli", "anthropic")),
     *(("embeddings", it) for it in ("tgi", "friendli", "anthropic")),
 }
 
@@ -122,6 +133,10 @@ def answers(engine: FakeEngine) -> Any:
         data = [{"object": "embedding", "index": i, "embedding": vector} for i in range(len(body["input"]))]
         return JSONResponse({"id": "e", "object": "list", "model": "m", "created": 1, "data": data, "usage": USAGE})
 
+    def ranking(body: Mapping[str, Any]) -> Response:
+        results = [{"index": 0, "document": {"text": body["documents"][0]}, "relevance_score": 0.25}]
+        return JSONResponse({"id": "r", "model": "m", "usage": USAGE, "results": results})
+
     def tokens(body: Mapping[str, Any]) -> Response:
         return JSONResponse({"count": 9, "max_model_len": CONTEXT, "tokens": TOKENS})
 
@@ -129,7 +144,9 @@ def answers(engine: FakeEngine) -> Any:
         "/v1/messages": message,
         "/v1/chat/completions": chat,
         "/v1/completions": completion,
+        "/v1/responses": response,
         "/v1/embeddings": embeddings,
+        "/v1/rerank": ranking,
         "/tokenize": tokens,
     }
     return lambda body: routes[engine.paths[-1]](body)
@@ -137,6 +154,9 @@ def answers(engine: FakeEngine) -> Any:
 
 @pytest.fixture
 def answering(rig: Rig) -> Rig:
+    mini = {**rig.config["deployments"]["mini"], "tasks": ["embeddings", "rerank"]}
+    embed = {**rig.config["endpoints"]["embed"], "tasks": ["embeddings", "rerank"]}
+    rig.change(deployments={"mini": mini}, endpoints={"embed": embed})
     for engine in (rig.blue, rig.green, rig.mini):
         engine.card, engine.answer = CARD, answers(engine)
     return rig
@@ -168,6 +188,9 @@ def test_every_program_sends_the_engine_what_the_page_sends(
     answering: Rig, runner: ProgramRunner, programs: Any, name: str, sdk: str
 ) -> None:
     request, by_sdk = programs[name]
+    if sdk == "cohere" and name != "ranking":
+        assert sdk not in by_sdk, "it is for rankings alone"
+        return
     program = by_sdk[sdk]
     code = program["code"].replace(URL, answering.url)
     if (name, sdk) in WITHOUT:
@@ -179,13 +202,14 @@ def test_every_program_sends_the_engine_what_the_page_sends(
     sent = received(answering, name)
     printed = shell(code) if sdk == "curl" else runner.run(code)
     got = received(answering, name)
-    assert ("hello" if name != "embeddings" else "2") in printed
+    assert PRINTED.get(name, "hello") in printed
     left = {it.partition(" ")[0] for it in program["left"]}
     assert all(f"{it}" in program["code"].partition("client = ")[0] for it in left), "a comment names what is left out"
     assert got == expected(sdk, sent, left)
     assert left <= LEFT[sdk], "no more is left out than has to be"
 
 
+PRINTED = {"embeddings": "2", "ranking": "0.25", "response": HELLO}
 LEFT: Mapping[str, set[str]] = {
     "curl": set(),
     "openai": set(),
@@ -194,6 +218,7 @@ LEFT: Mapping[str, set[str]] = {
     "tgi": {"stream_options", "response_format"},
     "friendli": {"response_format"},
     "anthropic": {"seed", "logprobs", "top_logprobs", "stream_options"},
+    "cohere": set(),
 }
 
 
@@ -201,6 +226,8 @@ def expected(sdk: str, sent: dict[str, Any], left: set[str]) -> dict[str, Any]:
     """What the engine gets from the SDK where it gets `sent` from the page."""
     body = {name: value for name, value in sent.items() if name not in left}
     schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
+    if "query" in body or "instructions" in body:
+        return body
     if "input" in body:
         encodings = {"openai": "base64", "azure": "float"}
         return body | ({"encoding_format": encodings[sdk]} if sdk in encodings else {})
@@ -257,15 +284,16 @@ def test_every_program_takes_its_key_from_the_environment(
     key, record = create("ann")
     append(tmp_path / "keys.yaml", record.line)
     answering.change(access={"keys_file": str(tmp_path / "keys.yaml")})
-    code = programs["plain"][1][sdk]["code"].replace(URL, answering.url)
+    form, said = ("ranking", "0.25") if sdk == "cohere" else ("plain", "hello")
+    code = programs[form][1][sdk]["code"].replace(URL, answering.url)
     assert key not in code
     if sdk == "curl":
         assert "invalid_api_key" in shell(code, SWITCHYARD_API_KEY="sk-another")
-        assert "hello" in shell(code, SWITCHYARD_API_KEY=key)
+        assert said in shell(code, SWITCHYARD_API_KEY=key)
         return
     with pytest.raises(ProgramFailed):
         runner.run(f'import os\nos.environ["SWITCHYARD_API_KEY"] = "sk-another"\n{code}')
     try:
-        assert "hello" in runner.run(f'import os\nos.environ["SWITCHYARD_API_KEY"] = "{key}"\n{code}')
+        assert said in runner.run(f'import os\nos.environ["SWITCHYARD_API_KEY"] = "{key}"\n{code}')
     finally:
         runner.run('import os\ndel os.environ["SWITCHYARD_API_KEY"]')

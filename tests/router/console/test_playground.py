@@ -1,6 +1,7 @@
 """The playground in a browser: answers stream side by side, stop, stay text, and say what is wrong."""
 
 import asyncio
+import json
 import re
 import threading
 from collections.abc import AsyncIterator
@@ -362,24 +363,131 @@ async def test_text_completions_are_asked_for_where_an_endpoint_has_only_those(
     assert rig.blue.requests[0]["logprobs"] == 3
     await playground.page.get_by_role("tab", name="Azure").click()
     await expect(playground.page.get_by_role("tabpanel")).to_have_text(
-        "# Azure AI Inference has no text completions.\n"
+        "# The SDK of Azure AI Inference has no text completions.\n"
     )
 
 
-async def test_an_endpoint_that_serves_responses_alone_is_named_and_cannot_be_chosen(
-    playground: Playground, rig: Rig
-) -> None:
+def event(type_: str, **fields: Any) -> str:
+    """An event of a response's stream."""
+    return f"event: {type_}\n{frame({'type': type_, 'sequence_number': 0, **fields})}"
+
+
+def responds(*parts: str, status: str = "completed", items: list[dict[str, Any]] | None = None) -> Answer:
+    """Streams these parts as a response, and ends it with `items`."""
+    head = {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "model": "m",
+        "tools": [],
+        "parallel_tool_calls": True,
+    }
+    begun = {**head, "status": "in_progress", "output": []}
+    usage = {"input_tokens": 9, "output_tokens": 5, "total_tokens": 14}
+    where = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    deltas = [event("response.output_text.delta", **where, delta=part, logprobs=[]) for part in parts]
+    end = {**head, "status": status, "output": items or [], "usage": usage}
+    frames = [event("response.created", response=begun), *deltas, event("response.completed", response=end)]
+    return lambda body: stream(frames)
+
+
+async def test_responses_are_asked_for_where_an_endpoint_has_only_those(playground: Playground, rig: Rig) -> None:
     rig.chat_endpoint(tasks=["responses"])
+    call = {
+        "type": "function_call",
+        "id": "f",
+        "call_id": "c",
+        "name": "add",
+        "arguments": '{"a": 1}',
+        "status": "completed",
+    }
+    rig.blue.answer = responds("Good ", "morning")
+    rig.green.answer = responds(items=[call])
     await playground.open()
-    said = playground.page.get_by_text("It cannot try out chat (responses): call it with an SDK, as /docs shows.")
-    await expect(said).to_be_visible()
-    assert await playground.page.get_by_label("Endpoint").locator("option").all_inner_texts() == ["embed"]
-    rig.change(endpoints={"chat": rig.config["endpoints"]["chat"]})
-    rig.config["endpoints"].pop("embed")
-    rig.router.reconfigure(rig.config)
-    await playground.page.reload()
-    await expect(said).to_be_visible()
-    await expect(playground.page.get_by_role("button", name="Run")).to_have_count(0)
+    await expect(playground.page.get_by_label("Task")).to_have_value("responses")
+    await playground.option("System prompt", "Be brief")
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+    await playground.option("Tools (JSON list)", json.dumps([tool]))
+    await expect(playground.page.get_by_label("probability")).to_be_hidden()
+    await playground.ask()
+    await expect(playground.text("blue")).to_have_text("Good morning")
+    await expect(playground.state("blue")).to_have_text("finished")
+    facts = playground.answer("blue").locator("dd")
+    await expect(facts.nth(2)).to_have_text("5")
+    await expect(facts.nth(3)).to_have_text("9")
+    await expect(playground.answer("green").locator(".tool-calls")).to_have_text('add({"a": 1})')
+    await expect(playground.state("green")).to_have_text("calls a tool")
+    assert rig.blue.paths == ["/v1/responses"]
+    (sent,) = rig.blue.requests
+    assert sent == {
+        "model": "blue-model",
+        "instructions": "Be brief",
+        "input": "Say hello",
+        "max_output_tokens": 256,
+        "store": False,
+        "tools": [{"type": "function", **tool["function"]}],  # type: ignore[dict-item]
+        "stream": True,
+    }
+    await playground.page.get_by_role("tab", name="OpenAI").click()
+    await expect(playground.page.get_by_role("tabpanel")).to_contain_text("client.responses.create(")
+    await playground.page.get_by_role("tab", name="Databricks").click()
+    await expect(playground.page.get_by_role("tabpanel")).to_have_text("# The SDK of Databricks has no responses.\n")
+
+
+async def test_a_response_that_is_cut_or_fails_says_so(playground: Playground, rig: Rig) -> None:
+    rig.chat_endpoint(tasks=["responses"])
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": []}
+    rig.blue.answer = responds("Good ", status="incomplete", items=[item])
+    rig.green.answer = lambda body: stream([event("response.output_text.delta", delta="Half")])
+    await playground.open()
+    await playground.ask()
+    await expect(playground.state("blue")).to_have_text("cut at max tokens")
+    await expect(playground.state("green")).to_have_text("failed")
+    await expect(playground.text("green")).to_have_text("Half")
+    await expect(playground.answer("green").get_by_role("alert")).not_to_be_empty()
+
+
+def ranks(body: dict[str, Any]) -> Response:
+    """The longer, the better, as vLLM answers at `/v1/rerank`."""
+    order = sorted(range(len(body["documents"])), key=lambda n: -len(body["documents"][n]))
+    results = [
+        {"index": n, "document": {"text": body["documents"][n]}, "relevance_score": 0.75 / (1 + rank)}
+        for rank, n in enumerate(order)
+    ]
+    usage = {"prompt_tokens": 40, "total_tokens": 40}
+    return JSONResponse({"id": "r", "model": "m", "usage": usage, "results": results})
+
+
+async def test_documents_are_ranked_for_a_query(playground: Playground, rig: Rig) -> None:
+    mini = {**rig.config["deployments"]["mini"], "tasks": ["rerank"]}
+    embed = {"tasks": ["rerank"], "traffic": {"mini": 100}}
+    rig.change(deployments={"mini": mini}, endpoints={"embed": embed})
+    rig.mini.answer = ranks
+    page = playground.page
+    await page.goto("/ui#/playground?endpoint=embed")
+    query, documents = page.get_by_label("Query", exact=True), page.get_by_label("Documents", exact=True)
+    problem = page.get_by_role("alert")
+    await playground.run_button.click()
+    await expect(problem).to_have_text("Write a query")
+    await query.fill("a green frog")
+    await playground.run_button.click()
+    await expect(problem).to_have_text("Write a document, or several: one a line")
+    await expect(documents).to_be_focused()
+    await documents.fill(f"a bank\n\n{HOSTILE}")
+    await playground.run_button.click()
+    card = playground.answer("mini")
+    await expect(playground.state("mini")).to_have_text("finished")
+    rows = card.locator("tbody tr")
+    await expect(rows.nth(0)).to_have_text(f"{HOSTILE}0.75002")
+    await expect(rows.nth(1)).to_have_text("a bank0.37501")
+    await expect(card.locator("dd").nth(2)).to_have_text("40")
+    (sent,) = rig.mini.requests
+    assert sent == {"model": "mini-model", "query": "a green frog", "documents": ["a bank", HOSTILE]}
+    assert await page.title() != "taken"
+    await page.get_by_role("tab", name="Cohere").click()
+    await expect(page.get_by_role("tabpanel")).to_contain_text("cohere.ClientV2(")
+    assert await overflow(page) == 0
+    assert await accessibility_problems(page) == []
 
 
 async def test_without_an_endpoint_the_page_says_so_and_without_a_key_it_asks(

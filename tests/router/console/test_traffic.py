@@ -1,5 +1,6 @@
 """The page Traffic: what is shown, and moving traffic with a hand on the brake."""
 
+import re
 from typing import Any
 
 import pytest
@@ -56,6 +57,14 @@ async def test_errors_come_first_and_in_words(managed: Managed, open_page: OpenP
     managed.chat(3)
     page = await opened(open_page, managed)
     await expect(chat(page).locator(".lead")).to_contain_text("3 requests of 3 failed on")
+
+
+async def test_what_a_failing_deployment_should_have_had_is_marked(managed: Managed, open_page: OpenPage) -> None:
+    managed.blue.answer = refuse(500, "broken")
+    managed.chat(10)
+    page = await opened(open_page, managed)
+    await expect(row(page, "green").get_by_role("cell").nth(1)).to_contain_text(re.compile(r"[1-9]\d* diverted here"))
+    await expect(row(page, "blue").get_by_role("cell").nth(1)).not_to_contain_text("diverted")
 
 
 async def test_a_moved_slider_takes_from_the_others_and_nothing_changes_before_a_reason_is_given(

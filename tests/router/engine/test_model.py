@@ -52,8 +52,15 @@ async def upstream(request: pytest.FixtureRequest) -> AsyncIterator[Upstream]:
         yield upstream
 
 
-def target(url: str, tokenizer_dir: Path | None = None) -> Target:
-    return Target("blue", url, "m", {INTERNAL_KEY_HEADER: "key"}, tokenizer_dir)
+def target(url: str, tokenizer_dir: Path | None = None, model: str = "m") -> Target:
+    return Target("blue", url, model, {INTERNAL_KEY_HEADER: "key"}, tokenizer_dir)
+
+
+async def test_deployments_that_share_an_engine_share_its_card(upstream: Upstream) -> None:
+    server = CardServer()
+    with serve(Starlette(routes=[Route(MODEL_PATH, server.answer)])) as url:
+        found = {id(await upstream.model(target(url, model=it), Timeouts())) for it in ("m", "french", "german")}
+    assert (len(found), server.etags) == (1, [None])
 
 
 async def test_a_fresh_card_is_requested_once(upstream: Upstream) -> None:
@@ -123,7 +130,9 @@ async def test_a_deployment_that_is_gone_is_unavailable(upstream: Upstream) -> N
 
 
 async def models(request: Request) -> Response:
-    return Response(json.dumps({"data": [{"id": "other", "max_model_len": 7}, {"id": "m", "max_model_len": 50}]}))
+    adapter = {"id": "french", "max_model_len": None, "parent": "m"}  # as vLLM lists it
+    listed = [{"id": "other", "max_model_len": 7}, adapter, {"id": "m", "max_model_len": 50, "parent": None}]
+    return Response(json.dumps({"data": listed}))
 
 
 async def test_a_model_of_an_external_server_is_read_from_local_files(upstream: Upstream, tmp_path: Path) -> None:
@@ -131,6 +140,7 @@ async def test_a_model_of_an_external_server_is_read_from_local_files(upstream: 
     with serve(Starlette(routes=[Route("/v1/models", models)])) as url:
         model = await upstream.model(target(url, tmp_path), Timeouts())
         assert model.max_len == 50
+        assert (await upstream.model(target(url, tmp_path, "french"), Timeouts())).max_len == 50, "its parent's"
         unknown = Target("blue", url + "/", "gone", {}, tmp_path)
         with pytest.raises(Broken):
             await upstream.model(unknown, Timeouts())

@@ -77,6 +77,15 @@ def test_failures_and_refusals_are_told_apart(rig: Rig) -> None:
     assert (blue["errors"], blue["refused"]) == (1, 1)
 
 
+def test_requests_that_a_failing_deployment_should_have_had_are_marked(rig: Rig) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = refuse(500, "broken")
+    for _ in range(2):
+        assert httpx.post(f"{rig.url}/v1/chat/completions", json=CHAT).status_code == 200
+    found = deployments(overview(rig.url))
+    assert {name: (it["requests"], it["diverted"]) for name, it in found.items()} == {"blue": (0, 0), "green": (2, 2)}
+
+
 class Guarded:
     """A router with a control plane, a manager and two teams."""
 

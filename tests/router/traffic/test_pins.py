@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from app.access.api_keys import create
 from app.access.key_file import append
 from app.config.schema import parse
-from app.ledger.wire import Flag, Reason, Stop, decode_acknowledgement, encode
+from app.ledger.acknowledgement import Stop, decode_acknowledgement, encode_acknowledgement
+from app.ledger.wire import Flag, Reason
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
@@ -41,7 +42,7 @@ class Stopping(LiveController):
         self.stops: list[Stop] = []
 
     async def send(self, batch: bytes) -> bytes:
-        return encode(replace(decode_acknowledgement(await super().send(batch)), stops=self.stops))
+        return encode_acknowledgement(replace(decode_acknowledgement(await super().send(batch)), stops=self.stops))
 
 
 class Talking:

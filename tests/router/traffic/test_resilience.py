@@ -132,17 +132,29 @@ def answers_all_but_poison(body: dict[str, Any]) -> Response:
     return refuse(500, "Internal server error", kind="InternalServerError")(body) if poisoned else chat(body)
 
 
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=14))
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+WAYS: list[tuple[dict[str, Any], int]] = [
+    ({}, 502),
+    ({"stream": True}, 502),
+    ({"structured_outputs": {"regex": "a+"}}, 400),
+    ({"structured_outputs": {"regex": "a+"}, "stream": True}, 400),
+    ({"tools": [TOOL], "tool_choice": "required", "max_tokens": 5}, 400),
+    ({"temperature": 7}, 400),
+]
+"""Further fields of a body, and the status: the engine fails on its text, on its constraint, or never sees it."""
+
+
+@given(st.lists(st.tuples(st.sampled_from(WAYS), st.booleans()), max_size=14))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_sequence_of_one_callers_bodies_changes_who_serves_another(
-    rig: Rig, client: httpx.Client, attack: list[tuple[bool, bool]]
+    rig: Rig, client: httpx.Client, attack: list[tuple[tuple[dict[str, Any], int], bool]]
 ) -> None:
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = rig.green.answer = answers_all_but_poison
-    for streamed, names_it in attack:
+    for (fields, status), names_it in attack:
         headers = {"azureml-model-deployment": "blue"} if names_it else {}
-        body = {"model": "chat", "messages": [{"role": "user", "content": POISON}], "stream": streamed}
-        assert client.post("/v1/chat/completions", json=body, headers=headers).status_code == 502
+        body = {"model": "chat", "messages": [{"role": "user", "content": POISON}], **fields}
+        assert client.post("/v1/chat/completions", json=body, headers=headers).status_code == status
     assert ask(client).headers["azureml-model-deployment"] == "blue"
     assert open_breakers(client) == []
 

@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.ledger.wire import Flag, Reason, Stop
+from app.ledger.acknowledgement import Stop
+from app.ledger.wire import Flag, Reason
 from app.routing.circuit_breaker import FAULTS_IN_A_ROW
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment

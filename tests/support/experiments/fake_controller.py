@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from app.errors import Unavailable
 from app.experiments.answers import Answers
+from app.ledger.acknowledgement import Acknowledgement, encode_acknowledgement
 from app.ledger.controller_client import Answer
-from app.ledger.wire import Acknowledgement, Batch, decode_batch, encode
+from app.ledger.wire import Batch, decode_batch
 from tests.support.experiments.reader import FakeReader
 
 
@@ -25,7 +26,7 @@ class FakeController:
         if (decoded := decode_batch(batch)).number:
             self.batches.append(decoded)
         number = self.batches[-1].number if self.batches else 0
-        return encode(Acknowledgement(number, number))
+        return encode_acknowledgement(Acknowledgement(number, number))
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         self.asked.append(f"{method} {path}")

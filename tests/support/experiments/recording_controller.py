@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.errors import Unavailable
+from app.ledger.acknowledgement import Acknowledgement, Stop, encode_acknowledgement
 from app.ledger.controller_client import Answer
 from app.ledger.wire import (
-    Acknowledgement,
     Batch,
     Failure,
     FeedbackItem,
@@ -22,9 +22,7 @@ from app.ledger.wire import (
     Row,
     Skip,
     Start,
-    Stop,
     decode_batch,
-    encode,
 )
 
 _PATIENCE_S = 30.0
@@ -118,7 +116,7 @@ class Keeper:
 
     def _acknowledgement(self, router: str) -> bytes:
         received = max((number for name, number in self.batches if name == router), default=0)
-        return encode(Acknowledgement(received, received if self.durable else 0, stops=self.stops))
+        return encode_acknowledgement(Acknowledgement(received, received if self.durable else 0, stops=self.stops))
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         raise Unavailable("this controller answers nothing")

@@ -149,7 +149,11 @@ def test_the_steps_of_the_cpu_image_make_what_the_manifests_start(tmp_path: Path
     where = directory.run("python -c 'import deployments.cli.main as it; print(it.__file__)'")
     assert Path(where.strip()).is_relative_to(tmp_path / "app")
     assert sorted(path.name for path in (tmp_path / "app/bin").iterdir()) == [
+        "affinity.lua",
         "haproxy",
+        "haproxy.actions",
+        "haproxy.defaults",
+        "haproxy.keyed",
         "haproxy.no_route",
         "haproxy.rules",
     ]

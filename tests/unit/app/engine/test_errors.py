@@ -1,6 +1,7 @@
 """What is read off the engine's answers."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,13 @@ def test_a_refusal_keeps_its_status_and_field() -> None:
     assert (found.status, found.param, found.message) == (404, "messages[0].role", "messages[0].role: bad")
 
 
+@pytest.mark.parametrize(
+    "body", [error("The model `x` does not exist.", 404, "model"), error("The model `x` does not exist.", 404)]
+)
+def test_a_model_that_the_engine_lacks_is_not_the_clients_fault(body: bytes) -> None:
+    assert isinstance(engine_error(body, 404), Broken)
+
+
 def test_a_text_that_is_too_long_is_no_field_of_vllms_own_name() -> None:
     found = engine_error(
         error("The context is 10 tokens. (parameter=input_tokens, value=11)", 400, "input_tokens"), 400
@@ -64,6 +72,25 @@ def test_pydantics_list_of_errors_becomes_one_sentence() -> None:
 def test_a_field_that_only_the_sentence_names_is_found(message: str, field: str | None) -> None:
     body = {"model": "m", "n": 2, "stream": True, "messages": [], "max_tokens": 1, "top_k": -5}
     assert field_named_in(message, body) == field
+
+
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": []}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"response_format": SCHEMA}, "Grammar error: Unsatisfiable schema: anyOf is empty"),
+        ({"response_format": SCHEMA}, "Failed to transform json schema into a grammar: tools"),
+        ({"structured_outputs": {"regex": "("}}, "Failed to transform regex into a grammar: unclosed group"),
+        ({"structured_outputs": {"choice": []}}, "Choice '[]' cannot be an empty list"),
+        ({"text": {"format": {"schema": {"type": "x"}}}}, "Grammar error: Invalid type: x"),
+    ],
+)
+def test_a_constraint_that_the_engine_cannot_follow_is_its_field(fields: dict[str, Any], message: str) -> None:
+    body = {"model": "m", "messages": [], "tools": [], **fields}
+    assert field_named_in(message, body) == next(iter(fields))
+    assert field_named_in(message, {"model": "m"}) is None
 
 
 def test_a_document_that_is_too_long_or_no_text_is_a_reranks() -> None:

@@ -3,10 +3,12 @@
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.dialects.json_body import dump
+from app.exchange import deployment_names
 from app.exchange.deployment_names import DeploymentNames
 from app.sse import encode
 from app.upstream.target import Target
@@ -30,9 +32,20 @@ def test_an_answer_names_the_deployment_and_texts_stay(text: str) -> None:
     assert NAMES.in_answer(dump(answer)) == dump(expected)
 
 
+@given(TEXTS, st.integers(1, 40), st.booleans())
+def test_a_long_answer_in_pieces_is_the_same(text: str, piece: int, is_first: bool) -> None:
+    content = {"content": text, "system_fingerprint": "f"}
+    body = dump({"model": "org/M-1", **content} if is_first else {**content, "model": "org/M-1"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deployment_names, "_PIECE", piece)
+        assert b"".join(NAMES.in_long_answer(body)) == NAMES.in_answer(body)
+
+
 def test_inner_objects_of_an_answer_stay() -> None:
     answer = {"content": [{"input": {"model": "org/M-1"}}], "model": "org/M-1"}
-    assert json.loads(NAMES.in_answer(dump(answer))) == {**answer, "model": "blue"}
+    expected = {**answer, "model": "blue"}
+    assert json.loads(NAMES.in_answer(dump(answer))) == expected
+    assert json.loads(b"".join(NAMES.in_long_answer(dump(answer)))) == expected
 
 
 def test_an_absent_fingerprint_stays_absent() -> None:

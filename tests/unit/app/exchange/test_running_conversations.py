@@ -18,9 +18,9 @@ from app.exchange.snapshot_builder import SnapshotBuilder
 from app.experiments.pins import PinExchange
 from app.experiments.plan_history import new_plans, replaced
 from app.experiments.storage.entry import Entry
+from app.ledger.acknowledgement import Acknowledgement, Replaced, Stop
 from app.ledger.hearing import Hearing
 from app.ledger.ledger import Ledger
-from app.ledger.wire import Acknowledgement, Replaced, Stop
 from app.routing.pinned_conversations import PinnedConversations
 from app.routing.rules import Turn
 from app.routing.traffic import rendezvous

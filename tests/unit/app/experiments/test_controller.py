@@ -15,17 +15,8 @@ from app.experiments.columns import RowColumns, Tables, router_hash
 from app.experiments.controller import Controller, InvalidBatch
 from app.experiments.storage import segments
 from app.experiments.storage.store import LocalStore
-from app.ledger.wire import (
-    VERSION,
-    Acknowledgement,
-    Batch,
-    FeedbackItem,
-    Lost,
-    Pins,
-    Plan,
-    decode_acknowledgement,
-    encode,
-)
+from app.ledger.acknowledgement import Acknowledgement, decode_acknowledgement, encode_acknowledgement
+from app.ledger.wire import VERSION, Batch, FeedbackItem, Lost, Pins, Plan, encode
 from tests.support.experiments.exposures import batch, late, row, start
 from tests.support.experiments.fake_analysis import FakeAnalysis, same_run
 
@@ -233,7 +224,7 @@ def test_losses_before_a_run_are_not_its_own_and_survive_a_restart(desk: Desk) -
     [
         b"",
         b"\xc1",
-        encode(Acknowledgement(received=1, durable=1)),
+        encode_acknowledgement(Acknowledgement(received=1, durable=1)),
         encode(batch(1, version=VERSION - 1)),
         encode(batch(1, oldest=2)),
         encode(batch(1, rows=[row(1, plan=3)])),

@@ -20,9 +20,10 @@ from app.experiments.host import ControllerHost, host_controller
 from app.experiments.storage import segments
 from app.experiments.storage.store import LocalStore
 from app.internal_api import APP_PREFIX, EXPERIMENTS
+from app.ledger.acknowledgement import decode_acknowledgement
 from app.ledger.recordings.wire import VERSION as RECORDING_VERSION
 from app.ledger.recordings.wire import RecordingFile, encode_file
-from app.ledger.wire import decode_acknowledgement, encode
+from app.ledger.wire import encode
 from app.server.experiments_host import experiments_app
 from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment

@@ -1,7 +1,8 @@
 """What travels with batches: pins in both directions, and stops."""
 
+from app.ledger.acknowledgement import Acknowledgement, Replaced, Stop
 from app.ledger.hearing import Hearing
-from app.ledger.wire import Acknowledgement, Pins, Replaced, Stop
+from app.ledger.wire import Pins
 from app.routing.pinned_conversations import PinnedConversations
 
 

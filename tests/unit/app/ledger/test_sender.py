@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.ledger.acknowledgement import Acknowledgement, Stop, encode_acknowledgement
 from app.ledger.hearing import Hearing
 from app.ledger.rows import Ending
 from app.ledger.sender import Sender
-from app.ledger.wire import Acknowledgement, Batch, Flag, Row, Stop, decode_batch, encode
+from app.ledger.wire import Batch, Flag, Row, decode_batch
 from app.routing.pinned_conversations import PinnedConversations
 from tests.unit.app.ledger.test_ledger import Recorder
 
@@ -63,7 +64,7 @@ class Controller:
         batch = decode_batch(data)
         if batch.number not in self.durable:
             self.received[batch.number] = batch
-        return encode(Acknowledgement(self._up_to(batch, self.kept), self._up_to(batch, self.durable)))
+        return encode_acknowledgement(Acknowledgement(self._up_to(batch, self.kept), self._up_to(batch, self.durable)))
 
     def _up_to(self, batch: Batch, kept: Any) -> int:
         """The last number before the first gap that the router can still fill."""
@@ -146,7 +147,7 @@ def test_a_promised_form_is_checked_on_the_way() -> None:
     assert [row.flags for row in controller.rows] == [Flag.INVALID_OUTPUT]
 
 
-@pytest.mark.parametrize("answer", [b"", b"nonsense", encode(Acknowledgement(0, 0))])
+@pytest.mark.parametrize("answer", [b"", b"nonsense", encode_acknowledgement(Acknowledgement(0, 0))])
 def test_a_controller_that_acknowledges_nothing_is_not_asked_again_and_again(answer: bytes) -> None:
     recorder, calls = Recorder(), 0
 
@@ -199,7 +200,7 @@ class Saying:
         if self.is_absent:
             raise ConnectionRefusedError
         received = max(self.numbers)
-        return encode(Acknowledgement(received, received, stops=[STOP]))
+        return encode_acknowledgement(Acknowledgement(received, received, stops=[STOP]))
 
 
 def rounds(recorder: Recorder, controller: Saying, wanted: Callable[[], bool], steps: Sequence[int]) -> list[float]:

@@ -11,10 +11,11 @@ import pytest
 from app.config.schema import Config, Timeouts, parse
 from app.engine.usage import Usage
 from app.errors import TimedOut, Unavailable
+from app.ledger.acknowledgement import Acknowledgement
 from app.ledger.exposure import Arrival
 from app.ledger.ledger import Ledger
 from app.ledger.rows import Ending
-from app.ledger.wire import Acknowledgement, Failure, Pair, Skip, decode_batch
+from app.ledger.wire import Failure, Pair, Skip, decode_batch
 from app.mirror import mirrors as module
 from app.mirror.mirrors import MOST_WAITING, Mirrors, Served
 from app.mirror.original import Original

@@ -226,6 +226,8 @@ FORM = {"endpoint": "chat", "task": "chat", "prompt": "hi"}
         ({"schema": "[]"}, "The JSON schema is an object: {…}"),
         ({"schema": "{"}, "The JSON schema is not valid JSON"),
         ({"task": "embeddings", "prompt": "\n \n"}, "Write a text, or several: one a line"),
+        ({"task": "rerank", "documents": " \n"}, "Write a document, or several: one a line"),
+        ({"task": "responses", "tools": "{}"}, "The tools are a list: […]"),
     ],
 )
 def test_what_cannot_be_sent_is_named(fields: dict[str, str], message: str) -> None:
@@ -243,7 +245,7 @@ def test_what_is_left_empty_is_not_sent() -> None:
     }
 
 
-# --- literals of snippets.js ---
+# --- literals.js ---
 
 
 @batches

@@ -82,6 +82,40 @@ def test_open_ones_come_last_and_nobody_is_taken_out() -> None:
     assert breakers.open() == ["a"]
 
 
+def test_connections_that_failed_under_other_names_of_the_engine_count_too() -> None:
+    breaker, was_open = failed(1, Fault.CONNECTION), []
+    for _ in range(FAULTS_IN_A_ROW - 1):
+        was_open.append(breaker.is_open)
+        breaker.not_reached(0.0)
+    assert [*was_open, breaker.is_open] == [False] * (FAULTS_IN_A_ROW - 1) + [True]
+    breaker.checked(healthy=True, now=OPEN_S)
+    breaker.not_reached(OPEN_S)
+    assert not breaker.is_open, "they are counted anew"
+
+
+def test_an_answer_under_another_name_clears_what_failed_under_others_and_nothing_else() -> None:
+    breaker = failed(FAULTS_IN_A_ROW - 1, Fault.ANSWER)
+    breaker.not_reached(0.0)
+    assert breaker.is_open
+    breaker = failed(FAULTS_IN_A_ROW - 1, Fault.ANSWER)
+    breaker.reached()
+    breaker.failed(Fault.ANSWER, 0.0)
+    assert breaker.wants_check(0.0)
+    breaker = Breaker()
+    for _ in range(2 * FAULTS_IN_A_ROW):
+        breaker.not_reached(0.0)
+        breaker.reached()
+    assert not breaker.is_open
+
+
+def test_deployments_share_what_has_one_url() -> None:
+    breakers = Breakers(lambda: 0.0)
+    breakers.configure({"base": "http://a", "french": "http://a", "alone": "http://b"})
+    assert [list(breakers.beside(it)) for it in ("base", "french", "alone", "gone")] == [["french"], ["base"], [], []]
+    breakers.configure({"base": "http://a"})
+    assert breakers.beside("base") == ()
+
+
 @given(st.lists(st.sampled_from(["succeeded", "failed", "checked"]), max_size=60))
 def test_no_sequence_of_requests_to_a_healthy_deployment_opens_it(events: list[str]) -> None:
     breaker = Breaker()

@@ -67,7 +67,8 @@ def test_a_reading_sums_dialects_and_statuses_by_endpoint_and_deployment() -> No
     found = read(telemetry)
     blue = found["chat", "blue"]
     assert (blue.requests, blue.drawn, blue.errors, blue.refused, blue.output_tokens) == (5, 4, 1, 1, 7)
-    assert found["chat", "green"].drawn == 1
+    assert (blue.diverted, found["chat", "green"].drawn, found["chat", "green"].diverted) == (0, 1, 1)
+    assert found["chat", "green"].since(found["chat", "green"]).diverted == 0
 
 
 def test_times_are_those_of_streams() -> None:

@@ -85,3 +85,15 @@ def test_the_settings_are_for_as_many_nodes_as_there_may_be(tmp_path: Path) -> N
 def test_a_small_cluster_is_as_ray_sets_it(tmp_path: Path) -> None:
     patch, _ = yaml.safe_load_all(generate(overlay(tmp_path, most=4)))
     assert "headGroupSpec" not in patch["spec"]["rayClusterConfig"]
+
+
+def test_adapters_are_fetched_with_the_weights(tmp_path: Path) -> None:
+    document = yaml.safe_load((OVERLAYS[0] / SERVED).read_text())
+    engine = next(it["args"]["llm_config"] for it in document["applications"] if "llm_config" in it.get("args", {}))
+    modules = [{"name": "fr", "path": "/models/acme/french"}, {"name": "de", "path": "acme/german"}]
+    engine.setdefault("engine_kwargs", {})["lora_modules"] = modules
+    (tmp_path / SERVED).write_text(yaml.safe_dump(document))
+    *_, weights = yaml.safe_load_all(generate(tmp_path))
+    script = weights["data"]["fetch.sh"]
+    assert "hf download acme/french --local-dir /models/acme/french" in script
+    assert "german" not in script, "replicas fetch what is not on the volume"

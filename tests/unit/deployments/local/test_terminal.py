@@ -2,6 +2,8 @@
 
 import io
 
+import pytest
+
 from deployments.local.directories import ROOT, home
 from deployments.local.terminal import StartDisplay
 from tests.support.processes import project
@@ -29,6 +31,14 @@ def test_a_terminal_shows_the_state_of_every_application() -> None:
     shown = stream.getvalue()
     assert "router  RUNNING" in shown
     assert "chat    DEPLOYING (0/1 replicas)" in shown
+
+
+@pytest.mark.parametrize("stream", [io.StringIO(), Terminal()], ids=["log", "terminal"])
+def test_a_message_stays_while_others_change(stream: io.StringIO) -> None:
+    message = f"It answers: curl http://127.0.0.1/v1 -d '[bold] {'word ' * 40}'"
+    with StartDisplay(stream) as display:
+        display.say(message)
+    assert message in stream.getvalue()
 
 
 def test_a_checkout_keeps_its_files_at_its_top() -> None:

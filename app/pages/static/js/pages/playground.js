@@ -1,14 +1,16 @@
 // One prompt to all deployments of an endpoint, side by side.
 
 import { h } from "../dom.js";
-import { list } from "../format.js";
 import { Card, VectorCard } from "../playground/card.js";
 import { codePanel } from "../playground/code_panel.js";
 import { comparison } from "../playground/comparison.js";
 import { Form } from "../playground/form.js";
+import { RankCard } from "../playground/rank_card.js";
 import { FormError, request } from "../playground/request.js";
 
 export const title = "Playground";
+
+const KINDS = { embeddings: VectorCard, rerank: RankCard };
 
 // What was typed stays while other pages are looked at, in this page's memory alone.
 let kept = {};
@@ -17,15 +19,14 @@ export async function mount(root, context) {
   const { api, announce } = context;
   root.append(h("h1", {}, title), h("p", { class: "hint" }, "One prompt to every deployment of an endpoint. Requests name their deployment, so no experiment counts them."));
   const me = await api.get("/api/me");
-  const usable = me.endpoints.filter((it) => Form.tasksOf(it).length);
-  const others = me.endpoints.filter((it) => !usable.includes(it));
-  if (!me.endpoints.length) root.append(h("p", { class: "empty" }, "You may use no endpoint of this server."));
-  if (others.length) root.append(h("p", { class: "hint others" }, inWords(others)));
-  if (!usable.length) return () => {};
+  if (!me.endpoints.length) {
+    root.append(h("p", { class: "empty" }, "You may use no endpoint of this server."));
+    return () => {};
+  }
   const results = h("section", { class: "answers", "aria-label": "Answers" });
   const compared = h("section", { class: "comparison", "aria-label": "Comparison", hidden: true });
   const code = codePanel(context);
-  const form = new Form(usable, { ...kept, ...(context.parameters.endpoint ? { endpoint: context.parameters.endpoint } : {}) }, { changed, run, stop });
+  const form = new Form(me.endpoints, { ...kept, ...(context.parameters.endpoint ? { endpoint: context.parameters.endpoint } : {}) }, { changed, run, stop });
   root.append(form.element, results, compared, code.element);
   let running = null;
   changed();
@@ -42,7 +43,7 @@ export async function mount(root, context) {
     let requests;
     try {
       if (!chosen.length) throw new FormError("deployments", "Choose a deployment");
-      if (!values.prompt.trim()) throw new FormError("prompt", "Write a prompt");
+      if (!values.prompt.trim()) throw new FormError("prompt", values.task === "rerank" ? "Write a query" : "Write a prompt");
       requests = chosen.map((deployment) => request({ ...values, deployment: deployment.deployment }));
     } catch (error) {
       if (!(error instanceof FormError)) throw error;
@@ -51,7 +52,7 @@ export async function mount(root, context) {
     }
     running?.abort();
     const ended = (running = new AbortController());
-    const Kind = values.task === "embeddings" ? VectorCard : Card;
+    const Kind = KINDS[values.task] ?? Card;
     const cards = chosen.map((deployment) => new Kind(deployment, values.endpoint));
     compared.hidden = true;
     results.replaceChildren(...cards.map((card) => card.element));
@@ -74,10 +75,4 @@ export async function mount(root, context) {
   }
 
   return stop;
-}
-
-/** Which endpoints cannot be tried out here, and why. */
-function inWords(endpoints) {
-  const each = endpoints.map((it) => `${it.endpoint} (${list(it.tasks)})`);
-  return `The playground sends chat, text completions and embeddings. It cannot try out ${list(each)}: call ${endpoints.length > 1 ? "them" : "it"} with an SDK, as /docs shows.`;
 }

@@ -150,7 +150,7 @@ function row(it, index) {
     { key: it.deployment },
     cell("", [it.role === "traffic" ? swatch(index) : null, it.deployment, it.role === "traffic" ? null : h("span", { class: "tag" }, it.role), it.model === it.deployment ? null : h("div", { class: "hint small" }, it.model)], { header: true }),
     cell("Configured", it.role === "traffic" ? `${it.weight} %` : or(null), { number: true }),
-    cell("Observed", or(percent(it.share)), { number: true }),
+    cell("Observed", [or(percent(it.share)), it.diverted > 0 ? h("div", {}, mark("warn", `${whole(it.diverted)} diverted here`)) : null], { number: true }),
     cell("Requests/s", or(number(it.requests_per_s)), { number: true }),
     cell("Errors", errors(it), { number: true }),
     cell("First token", times(it.first_token_s), { number: true }),

@@ -1,6 +1,8 @@
 // One deployment's answer while it streams. Pure: times in milliseconds come from the caller.
 
-/** What a stream of OpenAI's chat or completions says, put together. */
+import { asChunk } from "./response_events.js";
+
+/** What a stream of OpenAI's chat, completions or responses says, put together. */
 export class Answer {
   pieces = []; // {text, tokens: [{token, logprob, others: [{token, logprob}]}]}
   reasoning = "";
@@ -22,7 +24,7 @@ export class Answer {
     if (data === "[DONE]") return [];
     let event;
     try {
-      event = JSON.parse(data);
+      event = asChunk(JSON.parse(data));
     } catch {
       this.failure = "The stream has an event that is not JSON";
       return [];

@@ -18,7 +18,7 @@ export function seconds(ms) {
   return ms === null ? "–" : ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
 }
 
-class AnyCard {
+export class AnyCard {
   constructor({ deployment, weight }, endpoint) {
     this.name = deployment;
     this.endpoint = endpoint;

@@ -4,8 +4,16 @@ import { h } from "../dom.js";
 import { TASKS } from "./request.js";
 
 const MOST_IMAGE_BYTES = 8 * 1024 * 1024;
-const TITLES = { chat: "Chat", completions: "Text completion", embeddings: "Embeddings" };
-const EMPTY = { prompt: "", system: "", temperature: "", seed: "", maxTokens: "256", tools: "", schema: "", image: null, probabilities: true };
+const TITLES = { chat: "Chat", completions: "Text completion", responses: "Response", embeddings: "Embeddings", rerank: "Reranking" };
+/** Where each field but the prompt belongs. */
+const FIELDS = {
+  documents: ["rerank"],
+  system: ["chat", "responses"],
+  tools: ["chat", "responses"],
+  schema: ["chat", "responses"],
+  probabilities: ["chat", "completions"],
+};
+const EMPTY = { prompt: "", documents: "", system: "", temperature: "", seed: "", maxTokens: "256", tools: "", schema: "", image: null, probabilities: true };
 
 /** `on`: `changed()`, `run()` and `stop()`. `endpoints` are those of /api/me. */
 export class Form {
@@ -13,10 +21,6 @@ export class Form {
   #image;
   #without = new Set(); // deployments that are left out
   #fields = {};
-
-  static tasksOf(endpoint) {
-    return TASKS.filter((task) => endpoint.tasks.includes(task));
-  }
 
   constructor(endpoints, values, on) {
     this.#endpoints = endpoints;
@@ -82,6 +86,7 @@ export class Form {
       ),
       field("prompt", area, "Prompt", { rows: 4, spellcheck: "true", "aria-describedby": "playground-problem" }),
       h("p", { class: "hint lines-hint", hidden: true }, "One input a line."),
+      field("documents", area, "Documents", { rows: 5, spellcheck: "true", placeholder: "One document a line" }),
       this.imageField,
       this.options,
       this.problem,
@@ -106,7 +111,7 @@ export class Form {
     const text = (name) => this.#fields[name].value.toWellFormed();
     const chat = this.#fields.task.value === "chat";
     const values = { endpoint: this.#fields.endpoint.value, task: this.#fields.task.value, image: chat && this.#takesImages ? this.#image : null };
-    for (const name of ["prompt", "temperature", "seed", "maxTokens"]) values[name] = text(name);
+    for (const name of ["prompt", "documents", "temperature", "seed", "maxTokens"]) values[name] = text(name);
     for (const name of ["system", "tools", "schema"]) values[name] = text(name);
     return { ...values, probabilities: this.#fields.probabilities.checked, without: [...this.#without] };
   }
@@ -135,7 +140,7 @@ export class Form {
   }
 
   #refresh(task = this.#fields.task.value) {
-    const tasks = Form.tasksOf(this.#endpoint);
+    const tasks = TASKS.filter((it) => this.#endpoint.tasks.includes(it));
     this.#fields.task.replaceChildren(...tasks.map((it) => h("option", { value: it, selected: it === task }, TITLES[it])));
     const now = this.#fields.task.value;
     this.deploymentBoxes.replaceChildren(
@@ -144,10 +149,11 @@ export class Form {
         h("label", { class: "check" }, h("input", { type: "checkbox", checked: !this.#without.has(deployment), on: { change: (event) => this.#choose(deployment, event.target.checked) } }), ` ${deployment} `, h("span", { class: "hint" }, `${weight} %`)),
       ),
     );
-    this.options.hidden = now === "embeddings";
+    this.options.hidden = ["embeddings", "rerank"].includes(now);
     this.element.querySelector(".lines-hint").hidden = now !== "embeddings";
+    this.element.querySelector(".field-prompt label").textContent = now === "rerank" ? "Query" : "Prompt";
     this.imageField.hidden = now !== "chat" || !this.#takesImages;
-    for (const name of ["system", "tools", "schema"]) this.#fields[name].parentElement.hidden = now !== "chat";
+    for (const [name, tasks] of Object.entries(FIELDS)) this.#fields[name].parentElement.hidden = !tasks.includes(now);
   }
 
   #choose(deployment, is) {

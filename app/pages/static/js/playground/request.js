@@ -2,9 +2,14 @@
 
 export const DEPLOYMENT_HEADER = "azureml-model-deployment";
 export const ALTERNATIVES = 3; // other tokens shown beside each one
-const PATHS = { chat: "/v1/chat/completions", completions: "/v1/completions", embeddings: "/v1/embeddings" };
+const PATHS = {
+  chat: "/v1/chat/completions",
+  completions: "/v1/completions",
+  responses: "/v1/responses",
+  embeddings: "/v1/embeddings",
+  rerank: "/v2/rerank",
+};
 
-/** What a task's form can be filled with; the others are served, but not shown in the playground. */
 export const TASKS = Object.keys(PATHS);
 
 /** A field of the form that cannot be sent; `field` is its name. */
@@ -18,13 +23,13 @@ export class FormError extends Error {
 /**
  * The request of a filled form: `{method, path, headers, body}`.
  *
- * The form: `endpoint`, `task`, `deployment` (null: as the traffic decides), `prompt`, `system`, `temperature`, `seed`,
- * `maxTokens`, `tools`, `schema` (each as typed), `image` (a data URL or null), `probabilities` (whether each token's
- * is asked for). Raises FormError.
+ * The form: `endpoint`, `task`, `deployment` (null: as the traffic decides), `prompt`, `documents`, `system`,
+ * `temperature`, `seed`, `maxTokens`, `tools`, `schema` (each as typed), `image` (a data URL or null), `probabilities`
+ * (whether each token's is asked for). Raises FormError.
  */
 export function request(form) {
   const headers = form.deployment ? { [DEPLOYMENT_HEADER]: form.deployment } : {};
-  const bodies = { chat, completions, embeddings };
+  const bodies = { chat, completions, responses, embeddings, rerank };
   return { method: "POST", path: PATHS[form.task], headers, body: { model: form.endpoint, ...bodies[form.task](form) } };
 }
 
@@ -34,15 +39,11 @@ function chat(form) {
     : form.prompt;
   const messages = [{ role: "user", content }];
   if (form.system) messages.unshift({ role: "system", content: form.system });
-  const tools = json(form, "tools", "The tools are");
-  const schema = json(form, "schema", "The JSON schema is");
-  if (tools !== undefined && !Array.isArray(tools)) throw new FormError("tools", "The tools are a list: […]");
-  if (schema !== undefined && (typeof schema !== "object" || schema === null || Array.isArray(schema)))
-    throw new FormError("schema", "The JSON schema is an object: {…}");
+  const schema = schemaOf(form);
   return present({
     messages,
     ...sampling(form),
-    tools: tools?.length ? tools : undefined,
+    tools: toolsOf(form),
     response_format: schema && { type: "json_schema", json_schema: { name: "answer", schema, strict: true } },
     logprobs: form.probabilities ? true : undefined,
     top_logprobs: form.probabilities ? ALTERNATIVES : undefined,
@@ -54,15 +55,47 @@ function completions(form) {
   return present({ prompt: form.prompt, ...sampling(form), logprobs: form.probabilities ? ALTERNATIVES : undefined, ...STREAMED });
 }
 
-function embeddings(form) {
-  return { input: inputs(form.prompt) };
+/** Tools and schemas are typed as chats have them; responses have what is inside. */
+function responses(form) {
+  const { max_tokens: max_output_tokens, ...sampled } = sampling(form);
+  const schema = schemaOf(form);
+  return present({
+    instructions: form.system || undefined,
+    input: form.prompt,
+    max_output_tokens,
+    ...sampled,
+    tools: toolsOf(form)?.map(({ function: inner, ...tool }) => ({ ...tool, ...inner })),
+    text: schema && { format: { type: "json_schema", name: "answer", schema, strict: true } },
+    stream: true,
+  });
 }
 
-/** Embeddings are asked for line by line. */
-export function inputs(text) {
-  const lines = text.split("\n").filter((line) => line.trim());
-  if (!lines.length) throw new FormError("prompt", "Write a text, or several: one a line");
-  return lines;
+function embeddings(form) {
+  return { input: lines(form, "prompt", "a text") };
+}
+
+function rerank(form) {
+  return { query: form.prompt, documents: lines(form, "documents", "a document") };
+}
+
+/** Inputs and documents stand one a line. */
+function lines(form, field, noun) {
+  const found = (form[field] ?? "").split("\n").filter((line) => line.trim());
+  if (!found.length) throw new FormError(field, `Write ${noun}, or several: one a line`);
+  return found;
+}
+
+function toolsOf(form) {
+  const tools = json(form, "tools", "The tools are");
+  if (tools !== undefined && !Array.isArray(tools)) throw new FormError("tools", "The tools are a list: […]");
+  return tools?.length ? tools : undefined;
+}
+
+function schemaOf(form) {
+  const schema = json(form, "schema", "The JSON schema is");
+  if (schema !== undefined && (typeof schema !== "object" || schema === null || Array.isArray(schema)))
+    throw new FormError("schema", "The JSON schema is an object: {…}");
+  return schema;
 }
 
 const STREAMED = { stream: true, stream_options: { include_usage: true } };

@@ -3,6 +3,7 @@
 // What a caller typed is data: it stands in string literals alone, quoted for the language. The key is never part of a
 // program: it comes from the environment.
 
+import { Code, call, jsonText, python, shellWord } from "./literals.js";
 import { DEPLOYMENT_HEADER } from "./request.js";
 
 const KEY = 'os.environ.get("SWITCHYARD_API_KEY", "none")';
@@ -14,95 +15,25 @@ const DEFAULT_MAX_TOKENS = 1024;
  * the program names them.
  */
 export function snippets(request, url) {
-  const task = taskOf(request.path);
+  const task = TASKS[request.path];
   return [
     { id: "curl", title: "curl", language: "sh", ...curl(request, url) },
-    ...PYTHON.map(({ id, title, ...tasks }) => {
-      const made = tasks[task]?.(request, url) ?? { code: `# ${title} has no ${NOUNS[task]}.\n`, left: ["*"] };
+    ...PYTHON.filter((it) => it[task] || !it.apart).map(({ id, title, ...tasks }) => {
+      const made = tasks[task]?.(request, url) ?? { code: `# The SDK of ${title} has no ${NOUNS[task]}.\n`, left: ["*"] };
       return { id, title, language: "python", ...made };
     }),
   ];
 }
 
-const NOUNS = { chat: "chat", completions: "text completions", embeddings: "embeddings" };
+const NOUNS = { chat: "chat", completions: "text completions", responses: "responses", embeddings: "embeddings", rerank: "reranking" };
 
-function taskOf(path) {
-  return path.endsWith("/chat/completions") ? "chat" : path.endsWith("/completions") ? "completions" : "embeddings";
-}
-
-// --- Literals ---
-
-// What cannot be seen, or turns the direction of writing, is written as an escape.
-const INVISIBLE = /(?! )[\p{C}\p{Z}]/gu;
-const hex = (code, digits) => code.toString(16).padStart(digits, "0");
-const utf16 = (character) => [...Array(character.length).keys()].map((i) => `\\u${hex(character.charCodeAt(i), 4)}`).join("");
-
-/** A JSON text in ASCII where it has to be. */
-export function jsonText(value, indent = 0) {
-  return JSON.stringify(value, null, indent).replace(INVISIBLE, (it) => (it === "\n" && indent ? it : utf16(it)));
-}
-
-/** A word of a POSIX shell. */
-export function shellWord(text) {
-  return `'${text.replaceAll("'", "'\\''")}'`;
-}
-
-/** A string literal of Python: JSON's, but for characters beyond 16 bits. */
-function pythonString(text) {
-  return JSON.stringify(text).replace(INVISIBLE, (it) => {
-    const code = it.codePointAt(0);
-    return code > 0xffff ? `\\U${hex(code, 8)}` : `\\u${hex(code, 4)}`;
-  });
-}
-
-/** Code that is put into a literal as it stands. */
-class Code {
-  constructor(text) {
-    this.text = text;
-  }
-}
-
-/** `name(arguments)`: positional arguments first, then named ones. */
-class Call extends Code {
-  constructor(name, positional, named) {
-    super("");
-    Object.assign(this, { name, positional, named });
-  }
-}
-
-const WIDTH = 88;
-
-/** A literal of Python, over several lines where one is too long. */
-export function python(value, indent = "") {
-  const line = flat(value);
-  if (indent.length + line.length <= WIDTH) return line;
-  const inner = `${indent}    `;
-  const lines = (open, items, close) => `${open}\n${items.map((it) => `${inner}${it},\n`).join("")}${indent}${close}`;
-  if (value instanceof Call) return lines(`${value.name}(`, [...value.positional.map((it) => python(it, inner)), ...named(value.named, (it) => python(it, inner))], ")");
-  if (value instanceof Code) return value.text;
-  if (Array.isArray(value)) return value.length ? lines("[", value.map((it) => python(it, inner)), "]") : "[]";
-  if (value !== null && typeof value === "object")
-    return lines("{", Object.entries(value).map(([key, it]) => `${pythonString(key)}: ${python(it, inner)}`), "}");
-  return line;
-}
-
-function flat(value) {
-  if (value instanceof Call) return `${value.name}(${[...value.positional.map(flat), ...named(value.named, flat)].join(", ")})`;
-  if (value instanceof Code) return value.text;
-  if (value === null) return "None";
-  if (value === true) return "True";
-  if (value === false) return "False";
-  if (typeof value === "string") return pythonString(value);
-  if (Array.isArray(value)) return `[${value.map(flat).join(", ")}]`;
-  if (typeof value === "object") return `{${Object.entries(value).map(([key, it]) => `${pythonString(key)}: ${flat(it)}`).join(", ")}}`;
-  return String(value);
-}
-
-function named(values, literal) {
-  return Object.entries(values).filter(([, it]) => it !== undefined).map(([name, it]) => `${name}=${literal(it)}`);
-}
-
-const call = (name, named, ...positional) => new Call(name, positional, named);
+const TASKS = {
+  "/v1/chat/completions": "chat",
+  "/v1/completions": "completions",
+  "/v1/responses": "responses",
+  "/v1/embeddings": "embeddings",
+  "/v2/rerank": "rerank",
+};
 
 /** A program: what it imports, a note on what is left out, and its lines. */
 function program(imports, lines, { left = [], notes = [] } = {}) {
@@ -147,6 +78,21 @@ function openai(method, read, result) {
         ...read,
       ],
     );
+}
+
+/** What the SDK has no argument for goes into `extra_body`. */
+function openaiResponses(request, url) {
+  const { seed, ...own } = request.body;
+  return program(
+    ["import os", "", "from openai import OpenAI"],
+    [
+      `client = ${python(call("OpenAI", { base_url: `${url}/v1`, api_key: new Code(KEY) }))}`,
+      `stream = ${python(call("client.responses.create", { ...own, extra_body: seed === undefined ? undefined : { seed }, extra_headers: headersOf(request) }))}`,
+      "for event in stream:",
+      '    if event.type == "response.output_text.delta":',
+      '        print(event.delta, end="", flush=True)',
+    ],
+  );
 }
 
 const AZURE_KEY = new Code(`AzureKeyCredential(${KEY})`);
@@ -258,6 +204,13 @@ function friendliCompletions(request, url) {
   return program(FRIENDLI, [friendliClient(url), `stream = ${python(asked)}`, ...FRIENDLI_READ("choice.text")]);
 }
 
+function friendliResponses(request, url) {
+  const { input, seed, ...own } = request.body;
+  const asked = call("client.serverless.responses.responses", { ...own, input_: input, additional_properties: seed === undefined ? undefined : { seed }, http_headers: headersOf(request) });
+  const read = ["with stream as events:", "    for event in events:", '        if event.data.TYPE == "response.output_text.delta":', '            print(event.data.delta, end="", flush=True)'];
+  return program(FRIENDLI, [friendliClient(url), `stream = ${python(asked)}`, ...read]);
+}
+
 const FRIENDLI_READ = (text) => [
   "for event in stream:",
   "    for choice in event.data.choices:",
@@ -298,11 +251,26 @@ function anthropicContent(content) {
   });
 }
 
+function cohere(request, url) {
+  const headers = headersOf(request);
+  return program(
+    ["import os", "", "import cohere"],
+    [
+      `client = ${python(call("cohere.ClientV2", { api_key: new Code(KEY), base_url: url }))}`,
+      `answer = ${python(call("client.rerank", { ...request.body, request_options: headers && { additional_headers: headers } }))}`,
+      "for result in answer.results:",
+      "    print(result.index, result.relevance_score)",
+    ],
+  );
+}
+
+/** `apart`: its programs are shown for its own tasks alone. */
 const PYTHON = [
-  { id: "openai", title: "OpenAI", chat: openai("chat.completions", READ_CHAT, "stream"), completions: openai("completions", READ_TEXT, "stream"), embeddings: openai("embeddings", READ_VECTORS, "answer") },
+  { id: "openai", title: "OpenAI", chat: openai("chat.completions", READ_CHAT, "stream"), completions: openai("completions", READ_TEXT, "stream"), responses: openaiResponses, embeddings: openai("embeddings", READ_VECTORS, "answer") },
   { id: "azure", title: "Azure AI Inference", chat: azureChat, embeddings: azureEmbeddings },
   { id: "databricks", title: "Databricks", chat: databricksChat, completions: databricksCompletions, embeddings: databricksEmbeddings },
   { id: "tgi", title: "Hugging Face (TGI)", chat: tgiChat, completions: tgiCompletions },
-  { id: "friendli", title: "Friendli", chat: friendliChat, completions: friendliCompletions },
+  { id: "friendli", title: "Friendli", chat: friendliChat, completions: friendliCompletions, responses: friendliResponses },
   { id: "anthropic", title: "Anthropic", chat: anthropic },
+  { id: "cohere", title: "Cohere", apart: true, rerank: cohere },
 ];

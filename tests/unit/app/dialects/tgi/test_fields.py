@@ -335,7 +335,8 @@ def test_an_adapter_is_a_deployment_of_the_endpoint() -> None:
             "defaults": {"completions": "chat"},
         }
     )
-    assert parse(context=ParseContext(config, Random(0)), adapter_id="mine").deployment == "mine"
+    for name in ("mine", "lora"):
+        assert parse(context=ParseContext(config, Random(0)), adapter_id=name).deployment == name
     assert parse(context=ParseContext(config, Random(0))).deployment is None
 
 

@@ -13,7 +13,8 @@ from app.control_plane import Delivery
 from app.errors import Unavailable
 from app.experiments import host as hosts
 from app.experiments.host import ControllerHost, host_controller
-from app.ledger.wire import Plan, Stop, decode_acknowledgement, encode
+from app.ledger.acknowledgement import Stop, decode_acknowledgement
+from app.ledger.wire import Plan, encode
 from tests.support.experiments.exposures import batch, row, start
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.stage import plain

@@ -1,0 +1,97 @@
+"""The key that brings the turns of a conversation to the same replica of a deployment.
+
+The router keeps no table: the key is a hash of what the request itself says, so that every router sends the same one.
+The ingress has an order of the replicas for each key (`deployments/affinity.lua`).
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.config.affinity import Affinity
+from app.dialects.base import Call
+from app.exchange.snapshot import Snapshot
+from app.internal_api import AFFINITY_HEADER
+from app.ledger.conversation import CONVERSATIONS, SESSION_HEADER, before_the_answer, is_running
+from app.routing.traffic import Assignment
+from app.upstream.target import Target
+
+NO_KEY: Mapping[str, str] = {}
+
+_FIRST, _LAST = 1024, 256
+"""Characters of a text that count. Its length counts, too."""
+
+_MOST_TOOLS = 64
+_TOKENS = 256
+
+
+class Place:
+    """Where in a deployment a request belongs. Nothing is computed until a deployment with affinity asks."""
+
+    def __init__(self, snapshot: Snapshot, assignment: Assignment, call: Call, headers: Mapping[str, str]) -> None:
+        self._snapshot, self._assignment, self._call, self._headers = snapshot, assignment, call, headers
+        self._found: dict[str, Mapping[str, str]] = {}
+
+    def failed(self, deployment: str) -> None:
+        """The replica that the request belongs to has failed: from now on it belongs nowhere in the deployment."""
+        self._found[deployment] = NO_KEY
+
+    def headers(self, target: Target) -> Mapping[str, str]:
+        """For each of the request's calls of the deployment, and for a copy."""
+        if target.affinity is None:
+            return NO_KEY
+        found = self._found.get(target.name)
+        if found is None:
+            found = self._found[target.name] = self._header(target.affinity)
+        return found
+
+    def _header(self, affinity: Affinity) -> Mapping[str, str]:
+        key = self._sticky_key(affinity) or (affinity.by == "prefix" and beginning(self._call.task, self._call.body))
+        if not key:
+            return NO_KEY
+        # A first turn has least to lose: elsewhere it finds the system prompt, too.
+        bound = affinity.bound if is_running(self._call.task, self._call.body) else affinity.bound / 2
+        digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        return {AFFINITY_HEADER: f"{digest} {bound:g}"}
+
+    def _sticky_key(self, affinity: Affinity) -> str | None:
+        key = self._assignment.key
+        if affinity.by == "session":
+            return key or self._headers.get(SESSION_HEADER)
+        endpoint = self._snapshot.config.endpoints.get(self._assignment.endpoint)
+        # An API key may be a whole service's: its conversations have little in common.
+        is_one_caller = endpoint is not None and endpoint.sticky is not None and endpoint.sticky.by == "api_key"
+        return None if is_one_caller else key
+
+
+def beginning(task: str, body: Mapping[str, Any]) -> str | None:
+    """The same text for every turn of a conversation, of what its prompt begins with; None for tasks that cache none.
+
+    `body` is the request in vLLM's fields. Two conversations may have the same text: they share a replica then.
+    """
+    if task == "completions":
+        return _prompt(body.get("prompt"))
+    if task not in CONVERSATIONS:
+        return None
+    texts = [_cut(text) for text in before_the_answer(task, body)]
+    tools = body.get("tools")
+    for tool in tools[:_MOST_TOOLS] if isinstance(tools, list) else ():
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        if isinstance(function, dict) and isinstance(name := function.get("name"), str):
+            texts.append(name)
+    return "\n".join(texts) or None
+
+
+def _prompt(prompt: Any) -> str | None:
+    """A text or tokens, or the first of a batch. A prompt grows from turn to turn, so its length does not count."""
+    if isinstance(prompt, Sequence) and not isinstance(prompt, str) and prompt and not isinstance(prompt[0], int):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        return prompt[:_FIRST] or None
+    return str(prompt[:_TOKENS]) if isinstance(prompt, list) and prompt else None
+
+
+def _cut(text: str) -> str:
+    if len(text) <= _FIRST + _LAST:
+        return text
+    return f"{len(text)}:{text[:_FIRST]}{text[-_LAST:]}"

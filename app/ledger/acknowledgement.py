@@ -1,0 +1,60 @@
+"""What the controller answers to a router's batch, as MessagePack: what it has, and what routers shall know."""
+
+import msgspec
+
+from app.ledger.wire import Pins, encoder
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """A treatment that gets no traffic any more: its weight is control's, until a plan says the same."""
+
+    id: str
+    endpoint: str
+    deployment: str
+    control: str
+
+
+class Replaced(msgspec.Struct, frozen=True):
+    """Percentages of an endpoint that running conversations still follow under the present plan, whose `id` as
+    `plans.plan_of` has it is `plan`. `until`: Unix seconds."""
+
+    endpoint: str
+    plan: str
+    weights: dict[str, int]
+    until: float
+
+
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """The controller's answer to a batch.
+
+    `received` and `durable`: every batch of this router up to that number has arrived, or is in the ledger's directory
+    for good (dropped ones apart: see `Batch.oldest`). A router keeps what is not durable, and sends the kept batches
+    above `received` in order. `received` goes back where a controller restarted, or recovered from a failed directory.
+    """
+
+    received: int
+    durable: int
+    controller: str = ""
+    """A random id of the controller's process. Another one has forgotten all pins: routers send theirs again, and read
+    from 0."""
+    stops: list[Stop] = []
+    """All that are in force."""
+    pins: list[Pins] = []
+    """Of other routers, after `Batch.pins_seen`; not necessarily all of them at once."""
+    pins_end: int = 0
+    replaced: list[Replaced] = []
+    """Of plans that do not say themselves what they replaced, an endpoint's oldest first: for routers that have started
+    since."""
+
+
+_acknowledgements = msgspec.msgpack.Decoder(Acknowledgement)
+
+
+def encode_acknowledgement(acknowledgement: Acknowledgement) -> bytes:
+    """As MessagePack."""
+    return encoder.encode(acknowledgement)
+
+
+def decode_acknowledgement(data: bytes) -> Acknowledgement:
+    """Raises msgspec.DecodeError on anything else."""
+    return _acknowledgements.decode(data)

@@ -1,0 +1,229 @@
+"""The ways to balance, in front of the same real vLLM, in one run.
+
+Four replicas with a small random model; 64 conversations of 6 turns, 16 at once, without and with a system prompt of
+about 2,000 tokens. The ways take turns, round after round, each with the same conversations and empty caches. Hits are
+from vLLM's own counters. What could hit: all conversations on one replica.
+
+The replicas are parts of one engine's prefix cache (`fronts`), which counts hits as four engines do and needs the
+memory of one; `--engines` starts four.
+
+    python -m benchmarks.affinity.real [--rounds N] [--engines] [--vllm-router PATH]      prints tables; some minutes
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from app.exchange.affinity import beginning
+from benchmarks.affinity import processes
+
+CONVERSATIONS, TURNS, AT_ONCE, REPLICAS = 64, 6, 16, 4
+SYSTEM_WORDS = {"no system prompt": 0, "a system prompt for all": 1300}
+WORDS = [
+    f"{a}{b}" for a in ("ba", "de", "fi", "go", "lu", "ma", "ne", "po", "ri", "su") for b in ("ck", "nd", "rt", "sh")
+]
+_QUERIES, _HITS = "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"
+_REQUESTS = "vllm:request_success_total"
+
+Address = Callable[[Mapping[str, Any]], tuple[str, Mapping[str, str], Callable[[], None]]]
+"""Of a request's body: the URL's base, headers, and what to call when it is over."""
+
+
+class Outcome(NamedTuple):
+    """Of one way in one round. `busiest`: the busiest engine's requests over the mean; `firsts`: seconds."""
+
+    hits: float
+    busiest: float
+    firsts: Sequence[float]
+    seconds: float
+
+
+def words(rng: random.Random, number: int) -> str:
+    """So many words."""
+    return " ".join(rng.choices(WORDS, k=number))
+
+
+class RaysRule:
+    """Ray's PrefixCacheAffinityRouter with its own prefix tree and its default settings, without Serve."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_tree import PrefixTree
+
+        self._tree, self._urls = PrefixTree(), urls
+        self._under_way = dict.fromkeys(urls, 0)
+        self._tree.add_tenants(list(urls), time.time())
+
+    def __call__(self, body: Mapping[str, Any]) -> tuple[str, Mapping[str, str], Callable[[], None]]:
+        text = "".join(message["content"] for message in body["messages"])
+        matched, chosen = self._tree.prefix_match(text, list(self._urls))
+        if len(matched) / len(text) < 0.1:
+            chosen = self._tree.get_smallest_tenants()
+        url = min(chosen or self._urls, key=self._under_way.__getitem__)
+        self._tree.insert(text, url, time.time())
+        self._under_way[url] += 1
+
+        def over() -> None:
+            self._under_way[url] -= 1
+
+        return url, {}, over
+
+
+def _nothing() -> None:
+    pass
+
+
+def through(base: str, *, keyed: bool = False) -> Address:
+    """Everything to one address; `keyed`: with the key for HAProxy's own hashing."""
+
+    def address(body: Mapping[str, Any]) -> tuple[str, Mapping[str, str], Callable[[], None]]:
+        headers = {"x-key": format(hash(beginning("chat", body)), "x")} if keyed else {}
+        return base, headers, _nothing
+
+    return address
+
+
+async def _converse(
+    session: aiohttp.ClientSession, address: Address, model: str, system_words: int, seed: int
+) -> Sequence[float]:
+    """Seconds until the first token of each request."""
+    shared = words(random.Random(seed), system_words)
+    ready: asyncio.Queue[tuple[int, list[dict[str, str]], random.Random]] = asyncio.Queue()
+    for number in range(CONVERSATIONS):
+        rng = random.Random(seed * 1000 + number)
+        messages = [{"role": "system", "content": shared}] if shared else []
+        ready.put_nowait((0, messages, rng))
+    firsts: list[float] = []
+
+    async def work() -> None:
+        while not ready.empty():
+            turn, messages, rng = ready.get_nowait()
+            asks = {"role": "user", "content": words(rng, 120 if turn == 0 else rng.randint(30, 90))}
+            messages = [*messages, asks]
+            first, answer = await _ask(session, address, {"model": model, "messages": messages})
+            firsts.append(first)
+            if turn + 1 < TURNS:
+                ready.put_nowait((turn + 1, [*messages, {"role": "assistant", "content": answer}], rng))
+
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    return firsts
+
+
+async def _ask(session: aiohttp.ClientSession, address: Address, body: dict[str, Any]) -> tuple[float, str]:
+    """Seconds until the first token, and the answer."""
+    body |= {"stream": True, "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+    base, headers, over = address(body)
+    began, first, parts = time.perf_counter(), 0.0, []
+    try:
+        async with session.post(f"{base}/v1/chat/completions", json=body, headers=headers) as response:
+            response.raise_for_status()
+            async for line in response.content:
+                if not line.startswith(b"data: {"):
+                    continue
+                delta = json.loads(line[6:])["choices"][0]["delta"]
+                if delta.get("content"):
+                    first = first or time.perf_counter() - began
+                    parts.append(delta["content"])
+    finally:
+        over()
+    return first or time.perf_counter() - began, "".join(parts)
+
+
+async def _counters(session: aiohttp.ClientSession, url: str) -> Mapping[str, float]:
+    """Of one engine."""
+    found = dict.fromkeys((_QUERIES, _HITS, _REQUESTS), 0.0)
+    async with session.get(f"{url}/metrics") as response:
+        for line in (await response.text()).splitlines():
+            name = line.partition("{")[0]
+            if name in found:
+                found[name] += float(line.rpartition(" ")[2])
+    return found
+
+
+async def measure(urls: Sequence[str], address: Address, model: str, system_words: int, seed: int) -> Outcome:
+    """One way, in one round."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=300)) as session:
+        for url in urls:
+            async with session.post(f"{url}/reset_prefix_cache") as response:
+                response.raise_for_status()
+        before = [await _counters(session, url) for url in urls]
+        began = time.perf_counter()
+        firsts = await _converse(session, address, model, system_words, seed)
+        seconds = time.perf_counter() - began
+        after = [await _counters(session, url) for url in urls]
+    grown = [{name: new[name] - old[name] for name in new} for old, new in zip(before, after, strict=True)]
+    requests = [it[_REQUESTS] for it in grown]
+    hits = sum(it[_HITS] for it in grown) / sum(it[_QUERIES] for it in grown)
+    return Outcome(hits, max(requests) / statistics.mean(requests), firsts, seconds)
+
+
+def ways(urls: Sequence[str], started: ExitStack, directory: Path, peer: Path | None) -> dict[str, Any]:
+    """Each with a maker of its address, and the model's name there."""
+    haproxy = started.enter_context(processes.ingress(urls, directory))
+    router = started.enter_context(processes.router(haproxy, directory))
+    found: dict[str, Any] = {
+        "least connections, through the router": (lambda: through(router), "to-least"),
+        "**ours**, through the router": (lambda: through(router), "to-ours"),
+        "Ray's `PrefixCacheAffinityRouter`, its rule alone": (lambda: RaysRule(urls), processes.MODEL),
+    }
+    for name, percent in processes.NATIVE.items():
+        base = f"{haproxy}/deployments/{name}"
+        found[f"HAProxy's own bound {percent / 100:g}"] = (lambda base=base: through(base, keyed=True), processes.MODEL)
+    if peer is not None:
+        other = started.enter_context(processes.vllm_router(peer, urls, directory))
+        found["vllm-router, `cache_aware`"] = (lambda: through(other), processes.MODEL)
+    return found
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.affinity.real")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engines", action="store_true", help="an engine for each replica: four times the memory")
+    parser.add_argument("--vllm-router", type=Path, help="the peer's binary; left out, it is not measured")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sy-", dir="/tmp") as folder, ExitStack() as started:
+        directory = Path(folder)
+        replicas = processes.engines if arguments.engines else processes.replicas_of_one
+        urls = started.enter_context(replicas(REPLICAS, directory))
+        compared = ways(urls, started, directory, arguments.vllm_router)
+        for title, system_words in SYSTEM_WORDS.items():
+            outcomes: dict[str, list[Outcome]] = {name: [] for name in compared}
+            could = []
+            for number in range(arguments.rounds):
+                one = asyncio.run(measure(urls, through(urls[0]), processes.MODEL, system_words, number))
+                could.append(one.hits)
+                for name, (address, model) in compared.items():
+                    outcomes[name].append(asyncio.run(measure(urls, address(), model, system_words, number)))
+            _print(title, outcomes, could)
+
+
+def _print(title: str, outcomes: Mapping[str, Sequence[Outcome]], could: Sequence[float]) -> None:
+    print(f"\n{title}; {statistics.mean(could):.2f} of the tokens could hit\n")
+    print("| | hits | of what could | busiest, over the mean (worst round) | first token p50 / p99 | s |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name, found in outcomes.items():
+        hits = statistics.mean(it.hits for it in found)
+        share = statistics.mean(it.hits / best for it, best in zip(found, could, strict=True))
+        busiest = [it.busiest for it in found]
+        firsts = sorted(it for outcome in found for it in outcome.firsts)
+        p50, p99 = (firsts[int(len(firsts) * q)] * 1000 for q in (0.5, 0.99))
+        seconds = statistics.mean(it.seconds for it in found)
+        print(
+            f"| {name} | {hits:.2f} | {share:.2f} | {statistics.mean(busiest):.2f} ({max(busiest):.2f}) "
+            f"| {p50:.0f} / {p99:.0f} ms | {seconds:.1f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

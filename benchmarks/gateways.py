@@ -1,0 +1,208 @@
+"""What `benchmarks/peers.py` compares: one vLLM process, and gateways that pass on to it, each as its users run it.
+
+Every gateway gets the same request, for the same model, and none authenticates, logs to a database or caches. What
+they do besides is what they do as installed: Switchyard's router counts tokens and keeps metrics, so does vllm-router.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks import programs, serving
+from benchmarks.load import HOST, post
+from deployments.local import processes
+from deployments.local.environment import DEFAULTS
+from deployments.weights.cache import default_cache, prepare, prepare_tiny
+
+ENGINE, SWITCHYARD, SERVED = "vLLM directly", "Switchyard's router", "Switchyard on Ray Serve"
+VLLM_ROUTER, LITELLM = "vllm-router", "LiteLLM proxy"
+FLOOR = "canned chunks"
+PEERS = (VLLM_ROUTER, LITELLM)
+
+MODEL = "bench"
+"""What every way calls the engine's model."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is asked, of which engine."""
+
+    name: str
+    unit: str
+    """What is counted."""
+    units: int
+    """In an answer."""
+    task: str
+    path: str
+    body: Mapping[str, Any]
+    end: bytes
+    """In the last bytes of an answer."""
+    requests: Mapping[int, int]
+    """Of a turn, by how many are under way at once."""
+    weights: Callable[[], Path]
+    options: Sequence[str]
+    """vLLM's."""
+
+    def request(self) -> bytes:
+        """The HTTP request."""
+        return post(self.path, self.body)
+
+
+CHAT = Workload(
+    name="Chat, streamed",
+    unit="tokens",
+    units=serving.TOKENS,
+    task="chat",
+    path="/v1/chat/completions",
+    body=serving.asking(MODEL, serving.TOKENS),
+    end=b"[DONE]",
+    requests={1: 8, 16: 32, 64: 64},
+    weights=lambda: prepare_tiny(default_cache()),
+    options=("--dtype=bfloat16", "--max-model-len=2048", "--max-num-seqs=64"),
+)
+EMBEDDINGS = Workload(
+    name="Embeddings",
+    unit="embeddings",
+    units=1,
+    task="embeddings",
+    path="/v1/embeddings",
+    body={"model": MODEL, "input": "Tell me a story.", "encoding_format": "float"},
+    end=b"}}",
+    requests={1: 40, 16: 160, 64: 256},
+    # One random layer of MiniLM's shape: an answer has its 384 numbers, and costs the engine little.
+    weights=lambda: prepare("all-MiniLM-L6-v2", default_cache()),
+    options=("--load-format=dummy", '--hf-overrides={"num_hidden_layers": 1}', "--max-num-seqs=64"),
+)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to the answers."""
+
+    name: str
+    port: int
+    pids: Callable[[], Sequence[int]] = field(default=lambda: ())
+    """The gateway's processes."""
+
+
+@contextmanager
+def engine(workload: Workload, folder: Path) -> Iterator[Way]:
+    """A vLLM process that answers `workload`."""
+    environment = {
+        **{name: value for name, value in DEFAULTS.items() if not name.startswith("RAY_")},
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "OMP_NUM_THREADS": "1",  # a layer has no work for more, and idle OpenMP threads spin
+        "VLLM_LOGGING_LEVEL": "WARNING",
+    }
+    command = [
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"),
+        *("--model", str(workload.weights().absolute()), "--served-model-name", MODEL),
+        *("--disable-uvicorn-access-log", *workload.options),
+    ]
+    with _running(
+        ENGINE, workload, folder, environment, lambda port: [*command, f"--host={HOST}", f"--port={port}"]
+    ) as it:
+        yield it
+
+
+@contextmanager
+def gateways(workload: Workload, upstream: Way, peers: Path, folder: Path, *, with_ray: bool) -> Iterator[list[Way]]:
+    """Every gateway in front of `upstream`; the peers' programs are in `peers`."""
+    url = f"http://{HOST}:{upstream.port}"
+    with ExitStack() as running:
+
+        def start(name: str, environment: Mapping[str, str], command: Callable[[int], Sequence[str]]) -> Way:
+            return running.enter_context(_running(name, workload, folder, environment, command))
+
+        router = folder / "router.yaml"
+        router.write_text(yaml.safe_dump(switchyard(workload, url)))
+        litellm = folder / "litellm.yaml"
+        litellm.write_text(yaml.safe_dump(litellm_proxy(url)))
+        yield [
+            start(
+                SWITCHYARD,
+                {},
+                lambda port: [sys.executable, "-m", "deployments", "router", str(router), f"--port={port}"],
+            ),
+            start(
+                VLLM_ROUTER,
+                {},
+                # One worker leaves no choice: the policy that costs least. Its own default keeps a tree of prompts.
+                lambda port: [
+                    *(str(peers / "vllm-router"), "--policy=round_robin", "--worker-urls", url),
+                    *(f"--host={HOST}", f"--port={port}", f"--prometheus-port={programs.free_ports(1)[0]}"),
+                ],
+            ),
+            start(
+                LITELLM,
+                # It does not start without a master key unless this says that it may; the list of prices is a download.
+                {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+                lambda port: [str(peers / "litellm"), f"--config={litellm}", f"--host={HOST}", f"--port={port}"],
+            ),
+            *([running.enter_context(served(workload, url, folder))] if with_ray else []),
+        ]
+
+
+def switchyard(workload: Workload, url: str) -> dict[str, Any]:
+    """The router's part of a configuration."""
+    return {
+        "endpoints": {MODEL: {"tasks": [workload.task], "traffic": {"engine": 100}}},
+        "deployments": {"engine": {"url": url, "model": MODEL, "tasks": [workload.task]}},
+    }
+
+
+def litellm_proxy(url: str) -> dict[str, Any]:
+    """LiteLLM's configuration."""
+    parameters = {"model": f"hosted_vllm/{MODEL}", "api_base": f"{url}/v1", "api_key": "none"}
+    return {"model_list": [{"model_name": MODEL, "litellm_params": parameters}]}
+
+
+@contextmanager
+def served(workload: Workload, url: str, folder: Path) -> Iterator[Way]:
+    """Switchyard as `make serve` starts it: HAProxy, Ray Serve, the router as its replica."""
+    application = {
+        "name": "router",
+        "route_prefix": "/",
+        "import_path": "deployments.router:build",
+        "deployments": [{"name": "Router", "user_config": switchyard(workload, url)}],
+    }
+    with serving.ours({"applications": [application]}, "", folder) as run:
+        yield Way(SERVED, run.port, lambda: processes.processes_of(run.run_id))
+
+
+@contextmanager
+def canned(folder: Path) -> Iterator[Way]:
+    """No engine: chunks from a process that sends them as fast as it can. What the load generator takes shows here."""
+    command = [sys.executable, "-m", "benchmarks.relay", "--upstream", "--step-s=0"]
+    with _running(FLOOR, CHAT, folder, {}, lambda port: [*command, f"--port={port}"]) as it:
+        yield it
+
+
+@contextmanager
+def _running(
+    name: str,
+    workload: Workload,
+    folder: Path,
+    environment: Mapping[str, str],
+    command: Callable[[int], Sequence[str]],
+) -> Iterator[Way]:
+    """A program on a free port, which `command` is given, once it answers `workload`."""
+    [port] = programs.free_ports(1)
+    process = programs.launch(
+        command(port),
+        folder / f"{name}.log",
+        lambda: programs.answers(port, workload.path, workload.body),
+        environment={**os.environ, **environment},
+        cwd=serving.ROOT,
+    )
+    try:
+        pids = programs.family(process.pid)
+        yield Way(name, port, lambda: pids)
+    finally:
+        programs.end(process)

@@ -1,0 +1,271 @@
+"""Switchyard beside the gateways that people would use in its place: one vLLM process, reached through each in turn.
+
+    vLLM directly           the load generator asks the engine itself
+    Switchyard's router     `switchyard router`
+    vllm-router             vLLM's own, in Rust
+    LiteLLM proxy           in Python
+    Switchyard on Ray Serve as `make serve` runs it, with HAProxy in front; only without --quick
+    canned chunks           no gateway and no engine: what the load generator itself takes
+
+A round measures each way at 1, 16 and 64 requests at once; rounds follow one another, each in another order. The
+gateways that are not asked are frozen (SIGSTOP). First streamed chats, then, with another engine, embeddings. Both
+models have one random layer, so that what is measured is the serving path. The peers live in a virtual environment of
+their own, made from requirements/peers.lock.
+
+    make peers              prints the tables, writes benchmarks/results/peers-<date>.json
+    make peers QUICK=1      three rounds instead of seven, without Ray Serve: five minutes
+
+Read the ratios, which are taken round by round: everything shares the machine's cores, with the engine and with the
+load generator, so that what a gateway takes is lost to the engine.
+"""
+
+import argparse
+import asyncio
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+
+import uvloop
+
+from benchmarks import load, programs
+from benchmarks.gateways import (
+    CHAT,
+    EMBEDDINGS,
+    ENGINE,
+    FLOOR,
+    PEERS,
+    SWITCHYARD,
+    Way,
+    Workload,
+    canned,
+    engine,
+    gateways,
+)
+from benchmarks.serving import ROOT, write_report
+
+SETTLE_S = 1.0
+"""From a gateway's thaw to its first request: it sees which of its connections the engine closed meanwhile."""
+
+
+@dataclass
+class Turn:
+    """What one way gave in one turn. The CPU times are in seconds per 1,000 units."""
+
+    per_s: float
+    failed: int
+    """Requests without an answer, which count nowhere else."""
+    first_ms: list[float]
+    """Of each answer."""
+    between_ms: list[float]
+    """Between two events of an answer; none if it is not streamed."""
+    gateway_cpu_s: float
+    engine_cpu_s: float
+    generator_cpu_s: float
+    other_cores: float
+    """What everything else on the machine took meanwhile, in cores."""
+
+
+Found = Mapping[str, Mapping[int, Sequence[Turn]]]
+"""By way and number of requests at once, in the order of the rounds."""
+
+
+@dataclass
+class Row:
+    """A way's turns in one: the medians, and the percentiles of all answers."""
+
+    per_s: float
+    failed: int
+    """Of all rounds."""
+    first_p50_ms: float
+    first_p99_ms: float
+    between_p50_ms: float | None
+    between_p99_ms: float | None
+    gateway_cpu_s: float
+    engine_cpu_s: float
+    generator_cpu_s: float
+    other_cores: float
+
+
+@dataclass
+class Comparison:
+    """Switchyard's router beside another way: medians of what each round says."""
+
+    ratio: float
+    """Of what is given per second; above 1 where Switchyard gives more."""
+    later_ms: float
+    """By how much its first token, or its answer, comes later; below 0 where it comes earlier."""
+
+
+async def turn(workload: Workload, way: Way, upstream: Way, *, streams: int, requests: int) -> Turn:
+    """One way's turn."""
+    of_gateway, of_engine = list(way.pids()), list(upstream.pids())
+    if way.name == ENGINE:
+        of_gateway = []
+    everything = [*of_gateway, *of_engine]
+
+    def spent() -> list[float]:
+        counted = programs.cpu_seconds(of_gateway), programs.cpu_seconds(of_engine), time.process_time()
+        return [*counted, programs.other_cpu_seconds(everything)]
+
+    before = spent()
+    given = await load.burst(workload.request(), way.port, streams=streams, requests=requests, end=workload.end)
+    gateway, of_vllm, generator, other = (after - begun for after, begun in zip(spent(), before, strict=True))
+    for failure in given.failures[:1]:
+        print(f"{way.name}, {streams} at once: {len(given.failures)} failed: {failure}", file=sys.stderr)
+    if not given.answers:
+        raise SystemExit(f"{way.name} answers nothing")
+    units = workload.units * len(given.answers)
+    return Turn(
+        per_s=units / given.elapsed_s,
+        failed=len(given.failures),
+        first_ms=given.first_ms(),
+        between_ms=given.between_ms(),
+        gateway_cpu_s=gateway / units * 1000,
+        engine_cpu_s=of_vllm / units * 1000,
+        generator_cpu_s=generator / units * 1000,
+        other_cores=other / given.elapsed_s,
+    )
+
+
+async def measure(workload: Workload, ways: Sequence[Way], upstream: Way, rounds: int) -> Found:
+    """The turns of all ways. `upstream`, the engine, always runs; of the others only the one that is asked."""
+    found: dict[str, dict[int, list[Turn]]] = {way.name: {n: [] for n in workload.requests} for way in ways}
+    order = Random(0)
+    for number in range(-1, rounds):  # the first one warms up
+        for way in order.sample(ways, len(ways)):
+            asleep = [other for other in ways if other not in (way, upstream)]
+            with programs.frozen([pid for other in asleep for pid in other.pids()]):
+                await asyncio.sleep(SETTLE_S)
+                for streams, requests in workload.requests.items():
+                    result = await turn(workload, way, upstream, streams=streams, requests=requests)
+                    if number >= 0:
+                        found[way.name][streams].append(result)
+        print(f"{workload.name}: round {number + 1} of {rounds}", file=sys.stderr)
+    return found
+
+
+def summary(turns: Sequence[Turn]) -> Row:
+    """The row of a table."""
+
+    def median(name: str) -> float:
+        return float(statistics.median(getattr(one, name) for one in turns))
+
+    first = [ms for one in turns for ms in one.first_ms]
+    between = [ms for one in turns for ms in one.between_ms]
+    return Row(
+        per_s=median("per_s"),
+        failed=sum(one.failed for one in turns),
+        first_p50_ms=statistics.median(first),
+        first_p99_ms=load.p99(first),
+        between_p50_ms=statistics.median(between) if between else None,
+        between_p99_ms=load.p99(between) if between else None,
+        gateway_cpu_s=median("gateway_cpu_s"),
+        engine_cpu_s=median("engine_cpu_s"),
+        generator_cpu_s=median("generator_cpu_s"),
+        other_cores=median("other_cores"),
+    )
+
+
+def recorded(turns: Sequence[Turn]) -> dict[str, object]:
+    """The row, and what each turn gave per second, for the file of results."""
+    return {**asdict(summary(turns)), "rounds_per_s": [one.per_s for one in turns]}
+
+
+def comparison(mine: Sequence[Turn], theirs: Sequence[Turn]) -> Comparison:
+    """Of turns in the same rounds."""
+    pairs = list(zip(mine, theirs, strict=True))
+    return Comparison(
+        ratio=statistics.median(m.per_s / t.per_s for m, t in pairs),
+        later_ms=statistics.median(statistics.median(m.first_ms) - statistics.median(t.first_ms) for m, t in pairs),
+    )
+
+
+def tables(workload: Workload, found: Found) -> Iterator[str]:
+    """The lines of the tables, in Markdown: what each way gave, then Switchyard's router against each peer."""
+    first = "first token" if workload.units > 1 else "answer"
+    for streams in workload.requests:
+        between = " between tokens p50 / p99 |" if workload.units > 1 else ""
+        yield (
+            f"| {workload.name}, {streams} at once | {workload.unit}/s | of vLLM's | {first} p50 / p99 |{between}"
+            f" CPU-s per 1,000: gateway | engine | generator |"
+        )
+        yield "| --- |" + " --- |" * (7 if between else 6)
+        for name, by_streams in found.items():
+            row, share = summary(by_streams[streams]), comparison(by_streams[streams], found[ENGINE][streams]).ratio
+            cells = [
+                f"**{name}**" if name == SWITCHYARD else name,
+                f"{row.per_s:,.0f}",
+                "" if name in (ENGINE, FLOOR) else f"{share:.2f}",
+                f"{row.first_p50_ms:.1f} / {row.first_p99_ms:.1f} ms",
+                *(
+                    [f"{row.between_p50_ms:.1f} / {row.between_p99_ms:.1f} ms"]
+                    if row.between_p50_ms is not None
+                    else []
+                ),
+                "" if name in (ENGINE, FLOOR) else f"{row.gateway_cpu_s:.3f}",
+                "" if name == FLOOR else f"{row.engine_cpu_s:.3f}",
+                f"{row.generator_cpu_s:.3f}{f' ({row.failed} failed)' if row.failed else ''}",
+            ]
+            yield f"| {' | '.join(cells)} |"
+        yield ""
+    yield f"| Switchyard's router beside | at once | {workload.unit}/s | {first} | |"
+    yield "| --- | --- | --- | --- | --- |"
+    for peer in PEERS:
+        for streams in workload.requests:
+            it = comparison(found[SWITCHYARD][streams], found[peer][streams])
+            yield f"| {peer} | {streams} | {it.ratio:.2f} | {it.later_ms:+.1f} ms | {_standing(it)} |"
+    yield ""
+
+
+def _standing(it: Comparison) -> str:
+    behind = [*(["in throughput"] if it.ratio < 1 else []), *(["at the first"] if it.later_ms > 0 else [])]
+    return f"behind {' and '.join(behind)}" if behind else "ahead"
+
+
+def run(workload: Workload, peers: Path, rounds: int, *, with_ray: bool) -> Found:
+    """Starts the engine and the gateways, and measures."""
+    folder = ROOT / ".run" / "bench-peers"  # keeps what the programs logged
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as running:
+        upstream = running.enter_context(engine(workload, folder))
+        ways = [upstream, *running.enter_context(gateways(workload, upstream, peers, folder, with_ray=with_ray))]
+        if workload is CHAT:
+            ways.append(running.enter_context(canned(folder)))
+        found: Found = uvloop.run(measure(workload, ways, upstream, rounds))
+        return found
+
+
+def main() -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers")
+    parser.add_argument("--quick", action="store_true", help="three rounds, and not Switchyard on Ray Serve")
+    parser.add_argument("--rounds", type=int, help="default: 7")
+    parser.add_argument("--peers", type=Path, default=ROOT / ".peers" / "bin", help="where the peers' programs are")
+    parser.add_argument("--only", choices=[CHAT.task, EMBEDDINGS.task])
+    arguments = parser.parse_args()
+    rounds = arguments.rounds or (3 if arguments.quick else 7)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all programs end with this process
+    report = {}
+    for workload in (CHAT, EMBEDDINGS):
+        if arguments.only in (None, workload.task):
+            with_ray = workload is CHAT and not arguments.quick
+            found = run(workload, arguments.peers, rounds, with_ray=with_ray)
+            print("\n".join(tables(workload, found)), flush=True)
+            report[workload.name] = {
+                name: {
+                    n: {**asdict(summary(them)), "rounds_per_s": [one.per_s for one in them]} for n, them in by.items()
+                }
+                for name, by in found.items()
+            }
+    write_report("peers-", workloads=report)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Programs that a benchmark starts, asks and freezes, and the CPU time that they take."""
+
+import ctypes
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.load import HOST
+
+READY_S = 600.0
+"""How long a program may take until it answers."""
+
+
+def launch(
+    command: Sequence[str], log: Path, is_up: Callable[[], bool], *, environment: Mapping[str, str], cwd: Path
+) -> subprocess.Popen[bytes]:
+    """Starts a program, which writes to `log`; returns once `is_up`. Raises SystemExit if it ends before that, or if
+    another program is up already.
+
+    It has a session of its own: Ctrl-C is for the benchmark, which then ends it.
+    """
+    if is_up():
+        raise SystemExit(f"another program runs where `{' '.join(command)}` would")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=cwd, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    deadline = time.monotonic() + READY_S
+    try:
+        while not is_up():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(f"`{' '.join(command)}` did not come up:\n{log.read_text()[-4000:]}")
+            time.sleep(0.2)
+    except BaseException:
+        end(process)
+        raise
+    return process
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a program and what it started."""
+    found = family(process.pid)
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(20)
+    signal_all(found, signal.SIGKILL)
+    process.wait()
+
+
+def listens(port: int) -> bool:
+    """Whether a connection is accepted."""
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
+
+
+def answers(port: int, path: str, body: Mapping[str, Any]) -> bool:
+    """Whether a request gets a 200."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=60)
+    try:
+        connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def free_ports(number: int) -> list[int]:
+    """Ports that nobody listens on."""
+    with ExitStack() as sockets:
+        bound = [sockets.enter_context(socket.socket()) for _ in range(number)]
+        for one in bound:
+            one.bind((HOST, 0))
+        return [one.getsockname()[1] for one in bound]
+
+
+def family(pid: int) -> list[int]:
+    """A process and all below it; none if it has ended."""
+    try:
+        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def cpu_clock(pid: int) -> int:
+    """The clock of a process's CPU time, in nanoseconds (clock_getcpuclockid(3)); /proc/<pid>/stat counts in ticks."""
+    clock = ctypes.c_int()
+    if failed := ctypes.CDLL(None).clock_getcpuclockid(pid, ctypes.byref(clock)):
+        raise OSError(failed, os.strerror(failed))
+    return clock.value
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """The CPU time of these processes so far; of those that have ended none."""
+    total = 0.0
+    for pid in pids:
+        with suppress(OSError):
+            total += time.clock_gettime(cpu_clock(pid))
+    return total
+
+
+def other_cpu_seconds(pids: Iterable[int]) -> float:
+    """CPU time that the machine has spent on anything but these and this process, time stolen from it included."""
+    times = psutil.cpu_times()
+    return sum(times) - times.idle - times.iowait - times.guest - cpu_seconds(pids) - time.process_time()
+
+
+@contextmanager
+def frozen(pids: Iterable[int]) -> Iterator[None]:
+    """None of these processes runs within the block."""
+    stopped = list(pids)
+    try:
+        signal_all(stopped, signal.SIGSTOP)
+        yield
+    finally:
+        signal_all(stopped, signal.SIGCONT)
+
+
+def signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    """Sends a signal to those that live."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)

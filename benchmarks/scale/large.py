@@ -1,0 +1,153 @@
+"""Large requests and answers beside streams.
+
+Some streams run through a router all the time, in front of an engine of their own; meanwhile large requests go to
+another engine through the same router, one after another, with pauses. Compared is how late the streams' tokens are
+while a large one is under way, and in the pauses.
+
+    python -m benchmarks.scale.large [CASE ...]      prints a table; exit status 1 beyond a limit
+"""
+
+import asyncio
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import psutil
+import uvloop
+
+from benchmarks.scale import client, machine
+from benchmarks.scale.engine import ANSWER_BYTES, EMBEDDINGS
+
+LATE_MS = 20.0
+"""How much later than in the pauses a stream's token may be, at p99."""
+KEPT_MIB = 16.0
+"""How much more memory the router may have when all is over than before."""
+STREAMS, STEP_MS = 16, 5.0
+TIMES, PAUSE_S = 12, 0.25
+MESSAGES = 4000
+
+_PACED, _LARGE, _ROUTER = 8775, 8776, 8777
+
+DOCUMENT = {
+    "endpoints": {
+        "paced": {"tasks": ["chat"], "traffic": {"steps": 100}},
+        "large": {"tasks": ["chat"], "traffic": {"whole": 100}},
+        "vectors": {"tasks": ["embeddings"], "traffic": {"embedder": 100}},
+    },
+    "deployments": {
+        "steps": machine.deployment(_PACED),
+        "whole": machine.deployment(_LARGE),
+        "embedder": {**machine.deployment(_LARGE), "tasks": ["embeddings"]},
+    },
+}
+
+
+class Case(NamedTuple):
+    """A large request."""
+
+    path: str
+    body: Mapping[str, Any]
+
+    @property
+    def request(self) -> bytes:
+        """As it is sent."""
+        return client.http(self.path, self.body)
+
+
+def _messages(count: int, size: int) -> list[dict[str, str]]:
+    text = "The quick brown fox jumps over the lazy dog. " * (size // 45 + 1)
+    return [{"role": ("user", "assistant")[number % 2], "content": text[:size]} for number in range(count)]
+
+
+_LONG = _messages(1, 1024 * 1024)
+_CONVERSATION = _messages(MESSAGES - 1, 120)
+_SHORT = _messages(1, 40)
+
+CASES: Mapping[str, Case] = {
+    "a prompt of 1 MiB": Case("/v1/chat/completions", {"model": "large", "messages": _LONG}),
+    "a prompt of 1 MiB, Anthropic": Case("/v1/messages", {"model": "large", "max_tokens": 9, "messages": _LONG}),
+    f"{EMBEDDINGS:,} embeddings": Case(
+        "/v1/embeddings", {"model": "vectors", "input": [f"Sentence {it} of a long text." for it in range(EMBEDDINGS)]}
+    ),
+    f"{MESSAGES:,} messages": Case("/v1/chat/completions", {"model": "large", "messages": _CONVERSATION}),
+    f"{MESSAGES:,} messages, Anthropic": Case(
+        "/v1/messages", {"model": "large", "max_tokens": 9, "messages": _CONVERSATION}
+    ),
+    f"an answer of {ANSWER_BYTES // 10**6} MB": Case(
+        "/v1/chat/completions", {"model": "large", "messages": _SHORT, "logprobs": True, "top_logprobs": 5}
+    ),
+    f"an answer of {ANSWER_BYTES // 10**6} MB, Databricks": Case(
+        "/serving-endpoints/large/invocations", {"messages": _SHORT, "logprobs": True, "top_logprobs": 5}
+    ),
+}
+
+
+class Late(NamedTuple):
+    """How late tokens are, at p99 in milliseconds: in the pauses, and while a large request is under way, which took
+    so many milliseconds (the median)."""
+
+    quiet: float
+    busy: float
+    took: float
+
+    @property
+    def delay(self) -> float:
+        """What the large request adds."""
+        return self.busy - self.quiet
+
+
+async def beside(case: Case) -> Late:
+    """One case."""
+    request = case.request
+    await client.whole(_ROUTER, request)
+    seconds = TIMES * (PAUSE_S + 0.6)
+    paced = client.streamed("paced", int(seconds / STEP_MS * 1000))
+    streams = [asyncio.create_task(client.stream(_ROUTER, paced)) for _ in range(STREAMS)]
+    await asyncio.sleep(1)  # until all have begun
+    begun, spans = time.perf_counter(), []
+    for _ in range(TIMES):
+        await asyncio.sleep(PAUSE_S)
+        start = time.perf_counter()
+        await client.whole(_ROUTER, request)
+        spans.append((start, time.perf_counter()))
+    ended = spans[-1][1]
+    tokens = [token for tokens in await asyncio.gather(*streams) for token in tokens if begun < token.sent < ended]
+    busy = [token.late for token in tokens if any(start <= token.sent <= end for start, end in spans)]
+    # What is sent within a token's usual delay of a large request may wait for it: it belongs to neither.
+    quiet = [token.late for token in tokens if not any(start - 0.1 < token.sent < end + 0.1 for start, end in spans)]
+    took = client.median(end - start for start, end in spans) * 1000
+    return Late(client.p99_ms(quiet), client.p99_ms(busy), took)
+
+
+async def measure(router: psutil.Process, names: list[str]) -> tuple[dict[str, Late], float]:
+    """Each case, and the memory in MiB that the router kept."""
+    await asyncio.gather(*(client.stream(_ROUTER, client.streamed("paced", 200)) for _ in range(STREAMS)))
+    before = machine.rss_kib(router)
+    found = {}
+    for name in names:
+        found[name] = await beside(CASES[name])
+        print(
+            f"{name}: {found[name].took:.0f} ms; tokens' p99 {found[name].quiet:.1f} ms in pauses, "
+            f"{found[name].busy:.1f} meanwhile: {found[name].delay:.1f} later "
+            f"(at most {LATE_MS:g}); {(machine.rss_kib(router) - before) / 1024:.1f} MiB",
+            flush=True,
+        )
+    await asyncio.sleep(1)
+    return found, (machine.rss_kib(router) - before) / 1024
+
+
+def main(names: list[str]) -> int:
+    """The command line; returns the exit status."""
+    with (
+        machine.engine(_PACED, STEP_MS),
+        machine.engine(_LARGE, 1),
+        machine.router(_ROUTER, DOCUMENT) as router,
+    ):
+        found, kept = uvloop.run(measure(router, names or list(CASES)))
+    print(f"Memory afterwards: {kept:.1f} MiB more (at most {KEPT_MIB:g}).")
+    return 0 if kept <= KEPT_MIB and all(it.delay <= LATE_MS for it in found.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

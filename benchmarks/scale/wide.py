@@ -1,0 +1,104 @@
+"""Many endpoints, and many streams at once.
+
+Endpoints: two routers in front of one engine, one with 2 endpoints and deployments, one with 1,000. They serve blocks
+of short answers in turns, each request another endpoint; compared is the router's CPU time.
+
+Streams: clients read the same number of streams straight from the engine and through a router, in turns, and note how
+much later than it was sent each token is. The router's memory is read while the streams run.
+
+    python -m benchmarks.scale.wide   prints a table; exit status 1 beyond a limit
+"""
+
+import asyncio
+import sys
+from contextlib import ExitStack
+from typing import Any
+
+import psutil
+import uvloop
+
+from benchmarks.scale import client, machine
+
+FEW, MANY = 2, 1000
+RATIO = 1.1
+"""A request's cost with many endpoints, to that with few."""
+BLOCK, BLOCKS = 250, 24
+AT_ONCE = 16
+
+STREAMS, TOKENS, ROUNDS = 500, 80, 3
+STEP_MS = 50.0
+STREAM_KIB, LATE_MS = 100.0, 50.0
+
+_ENGINE, _ROUTERS = 8771, {FEW: 8772, MANY: 8773}
+
+
+def document(count: int) -> dict[str, Any]:
+    """As many endpoints, each with a deployment of its own."""
+    return {
+        "endpoints": {f"e{it}": {"tasks": ["chat"], "traffic": {f"d{it}": 100}} for it in range(count)},
+        "deployments": {f"d{it}": machine.deployment(_ENGINE) for it in range(count)},
+    }
+
+
+async def ask(port: int, requests: list[bytes]) -> None:
+    """Sends them, so many at once."""
+    for begin in range(0, len(requests), AT_ONCE):
+        await asyncio.gather(*(client.stream(port, it) for it in requests[begin : begin + AT_ONCE]))
+
+
+async def endpoints(routers: dict[int, psutil.Process]) -> dict[int, float]:
+    """A request's CPU time in microseconds, by the number of endpoints."""
+    requests = {count: [client.streamed(f"e{it}", 1) for it in range(count)] for count in routers}
+    blocks: dict[int, list[float]] = {count: [] for count in routers}
+    for count in routers:  # once each: an endpoint's first request makes what counts its requests
+        await ask(_ROUTERS[count], requests[count] * (MANY // count))
+    for number in range(BLOCKS):
+        for count, process in routers.items():
+            sent = [requests[count][(number * BLOCK + it) % count] for it in range(BLOCK)]
+            clock = machine.CpuTime(process)
+            before = clock.us()
+            await ask(_ROUTERS[count], sent)
+            blocks[count].append((clock.us() - before) / BLOCK)
+    return {count: client.median(them) for count, them in blocks.items()}
+
+
+async def streams(router: psutil.Process) -> tuple[float, float, float]:
+    """How late tokens are at p99 straight from the engine and through the router, and KiB of memory per stream."""
+    request = client.streamed("e0", TOKENS)
+    await ask(_ROUTERS[FEW], [client.streamed("e0", 1)] * AT_ONCE)
+    late: dict[int, list[float]] = {_ENGINE: [], _ROUTERS[FEW]: []}
+    before = machine.rss_kib(router)
+    most = before
+    for _ in range(ROUNDS):
+        for port, found in late.items():
+            running = asyncio.gather(*(client.stream(port, request) for _ in range(STREAMS)))
+            while not running.done():
+                await asyncio.sleep(0.5)
+                most = max(most, machine.rss_kib(router))
+            # The first tokens come while others still connect.
+            found += [token.late for tokens in await running for token in tokens[TOKENS // 8 :]]
+    direct, through = (client.p99_ms(found) for found in late.values())
+    return direct, through, (most - before) / STREAMS
+
+
+def main() -> int:
+    """The command line; returns the exit status."""
+    with ExitStack() as stack:
+        stack.enter_context(machine.engine(_ENGINE, 1))
+        routers = {
+            count: stack.enter_context(machine.router(port, document(count))) for count, port in _ROUTERS.items()
+        }
+        costs = uvloop.run(endpoints(routers))
+    ratio = costs[MANY] / costs[FEW]
+    print(f"A request costs {costs[FEW]:.0f} us of CPU with {FEW} endpoints, {costs[MANY]:.0f} with {MANY}:", end=" ")
+    print(f"{ratio:.3f} (at most {RATIO:g}).")
+    with machine.engine(_ENGINE, STEP_MS), machine.router(_ROUTERS[FEW], document(FEW)) as process:
+        direct, through, kib = uvloop.run(streams(process))
+    later = through - direct
+    print(f"{STREAMS} streams: {kib:.0f} KiB each (at most {STREAM_KIB:g}); tokens' p99 is {direct:.1f} ms", end=" ")
+    print(f"straight from the engine and {through:.1f} through the router: {later:.1f} later (at most {LATE_MS:g}).")
+    return 0 if ratio <= RATIO and kib <= STREAM_KIB and later <= LATE_MS else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

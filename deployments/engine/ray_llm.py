@@ -1,0 +1,159 @@
+"""Ray Serve LLM's way to an engine's application, without importing torch or vLLM.
+
+Serve builds every application in a process of its own, which ends with the build. There Ray's `build_llm_deployment`
+imports vLLM, which takes seven CPU-seconds, for the names of its arguments. This module reads those from vLLM's source,
+and names the deployment's class instead of importing it. Nothing else differs; `tests/unit` compares both.
+"""
+
+import ast
+import copy
+import importlib.util
+import logging
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+
+_OPTIONAL = ("torch", "transformers")
+"""What Ray imports beside its LLMConfig if it is there. Only replicas use it."""
+
+_ARGUMENTS: Mapping[str, Sequence[str]] = {
+    "engine/arg_utils.py": ("EngineArgs", "AsyncEngineArgs"),
+    "entrypoints/launchers/cli_args.py": ("BaseFrontendArgs", "FrontendArgs"),
+}
+"""The dataclasses that declare what may stand in `engine_kwargs`, by their file in the package vllm."""
+
+
+def build(config: Any, server: str, name: str) -> serve.Application:
+    """The application of an LLMConfig: one deployment `name` of the class `server` (`module.Class`).
+
+    Replicas import the class. What Serve may set for the deployment is in `config.deployment_config`.
+    """
+    return serve.deployment(**{**deployment_options(config), "name": name})(server).bind(llm_config=config)
+
+
+def llm_config(given: Mapping[str, Any]) -> Any:
+    """Ray's LLMConfig for `given`.
+
+    Raises ValueError: pydantic's for wrong fields, and for an argument that the installed vLLM does not have.
+    """
+    with _without(_OPTIONAL):
+        from ray.llm._internal.serve.core.configs.llm_config import LLMConfig
+
+    config = LLMConfig.model_validate(given)
+    known = engine_arguments()
+    for name in config.engine_kwargs:
+        if name not in known:
+            raise ValueError(f"Unknown engine argument: {name}")
+    return config
+
+
+@cache
+def engine_arguments() -> frozenset[str]:
+    """The names of vLLM's arguments, read from the installed package's source."""
+    found = importlib.util.find_spec("vllm")
+    if found is None or found.origin is None:
+        raise ValueError("vLLM is not installed")
+    package = Path(found.origin).parent
+    return frozenset(
+        item.target.id
+        for file, classes in _ARGUMENTS.items()
+        for statement in ast.parse((package / file).read_text()).body
+        if isinstance(statement, ast.ClassDef) and statement.name in classes
+        for item in statement.body
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+    )
+
+
+def deployment_options(config: Any) -> dict[str, Any]:
+    """Serve's options for an LLMConfig: its `deployment_config`, where replicas are placed, and their environment.
+
+    Ray's own are `LLMServer.get_deployment_options` and the defaults of `build_llm_deployment`.
+    """
+    from ray.llm._internal.common.dict_utils import maybe_apply_llm_deployment_config_defaults
+    from ray.llm._internal.serve import constants
+    from ray.llm._internal.serve.core.configs.accelerators import CPUAccelerator, GPUAccelerator, TPUAccelerator
+
+    options = copy.deepcopy(config.deployment_config)
+    if options.keys() & {"placement_group_bundles", "placement_group_strategy"}:
+        raise ValueError("Where replicas are placed stands in placement_group_config, not in deployment_config")
+    kind = config.accelerator_config.kind
+    accelerator = TPUAccelerator(config.accelerator_config) if kind == "tpu" else None
+    accelerator = accelerator or (CPUAccelerator() if kind == "cpu" else GPUAccelerator())
+    actor = options.setdefault("ray_actor_options", {})
+    if not accelerator.requires_deferred_placement_group:
+        group = _placement_group(config)
+        bundles = (
+            _bundles(config, group)
+            if group
+            else accelerator.default_bundles(num_devices=_devices(config), accelerator_type_str=config.accelerator_type)
+        )
+        options["placement_group_bundles"] = _with_replica(bundles, actor)
+        options["placement_group_strategy"] = group.get("strategy", "PACK")
+    hook = {"worker_process_setup_hook": "ray.llm._internal.serve._worker_process_setup_hook"}
+    actor["runtime_env"] = {
+        **(ray.get_runtime_context().runtime_env if ray.is_initialized() else {}),
+        **(hook if constants.ENABLE_WORKER_PROCESS_SETUP_HOOK else {}),
+        **actor.get("runtime_env", {}),
+        **(config.runtime_env or {}),
+    }
+    defaults = {
+        "max_ongoing_requests": constants.DEFAULT_MAX_ONGOING_REQUESTS,
+        "health_check_period_s": constants.DEFAULT_HEALTH_CHECK_PERIOD_S,
+        "health_check_timeout_s": constants.DEFAULT_HEALTH_CHECK_TIMEOUT_S,
+        "autoscaling_config": {"target_ongoing_requests": constants.DEFAULT_MAX_TARGET_ONGOING_REQUESTS},
+    }
+    found: dict[str, Any] = maybe_apply_llm_deployment_config_defaults(defaults, options)
+    return found
+
+
+def _placement_group(config: Any) -> dict[str, Any]:
+    from ray.llm._internal.common.placement import PlacementGroupConfig
+
+    given = config.placement_group_config
+    found: dict[str, Any] = {} if given is None else PlacementGroupConfig(**given).model_dump(exclude_unset=True)
+    return found
+
+
+def _devices(config: Any) -> int:
+    kwargs = config.engine_kwargs
+    return int(kwargs.get("tensor_parallel_size", 1) * kwargs.get("pipeline_parallel_size", 1))
+
+
+def _bundles(config: Any, group: Mapping[str, Any]) -> list[dict[str, float]]:
+    each = group.get("bundle_per_worker")
+    bundles = (
+        [dict(each) for _ in range(_devices(config))] if each is not None else [dict(it) for it in group["bundles"]]
+    )
+    if config.accelerator_type:
+        for bundle in bundles:
+            bundle.setdefault(f"accelerator_type:{config.accelerator_type}", 0.001)
+    return bundles
+
+
+def _with_replica(bundles: list[dict[str, float]], actor: Mapping[str, Any]) -> list[dict[str, float]]:
+    """The replica's own process shares the first bundle."""
+    own = {"CPU": actor.get("num_cpus", 1), "GPU": actor.get("num_gpus", 0), **actor.get("resources", {})}
+    if "memory" in actor:
+        own["memory"] = actor["memory"]
+    first, *others = bundles or [{}]
+    return [{name: first.get(name, 0) + own.get(name, 0) for name in {**first, **own}}, *others]
+
+
+@contextmanager
+def _without(modules: Sequence[str]) -> Iterator[None]:
+    """Imports inside do not find these, unless they are imported already."""
+    absent = [name for name in modules if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None is how the import system says so
+    logging.disable(logging.WARNING)  # Ray's, that it does without
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        for name in absent:
+            del sys.modules[name]

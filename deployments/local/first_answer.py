@@ -1,0 +1,42 @@
+"""The first endpoint that can answer, while others still load."""
+
+import http.client
+import json
+import shlex
+from collections.abc import Mapping
+
+from app.config.schema import Config, Task
+from deployments.local.environment import HOST
+
+_REQUESTS: Mapping[Task, tuple[str, Mapping[str, object]]] = {
+    "chat": ("chat/completions", {"messages": [{"role": "user", "content": "Name three primary colors."}]}),
+    "completions": ("completions", {"prompt": "The primary colors are", "max_tokens": 20}),
+    "responses": ("responses", {"input": "Name three primary colors."}),
+    "embeddings": ("embeddings", {"input": "a first sentence"}),
+    "rerank": ("rerank", {"query": "a color", "documents": ["blue", "seven"]}),
+}
+"""Task to its path below /v1 and a body without the model."""
+
+
+def ready_endpoints(port: int) -> list[str]:
+    """The endpoints that can answer, by the router on `port`; none while it does not answer itself."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", "/ready")
+        found = json.loads(connection.getresponse().read()).get("endpoints")
+    except (OSError, http.client.HTTPException, ValueError, AttributeError):
+        return []
+    finally:
+        connection.close()
+    return [name for name, ready in found.items() if ready] if isinstance(found, dict) else []
+
+
+def announcement(endpoint: str, config: Config, port: int) -> str:
+    """What to say of it: its URL, and a request to paste."""
+    path, body = _REQUESTS[config.endpoints[endpoint].tasks[0]]
+    url = f"http://{HOST}:{port}/v1"
+    asks_for_key = config.access.knows_callers and not config.access.allow_anonymous
+    key = ' -H "Authorization: Bearer $KEY"' if asks_for_key else ""
+    text = shlex.quote(json.dumps({"model": endpoint, **body}))
+    request = f"curl {url}/{path}{key} -H 'content-type: application/json' -d {text}"
+    return f"The endpoint '{endpoint}' answers already, at {url}:\n  {request}"

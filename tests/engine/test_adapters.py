@@ -1,0 +1,188 @@
+"""Two LoRA adapters and the model that they adapt: three deployments of one real vLLM, behind the router.
+
+One adapter comes from a directory, the other from a model hub.
+"""
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.internal_api import APP_PREFIX, EXTENDED_PATH, INTERNAL_KEY_HEADER
+from app.server.application import Router
+from app.upstream.target import RuntimeEnvironment
+from deployments.weights.cache import prepare_tiny
+from tests.support.engine.fake_hub import OWNER, hub
+from tests.support.engine.lora_adapters import write_adapter
+from tests.support.engine.model_application import KEY, model_application
+from tests.support.processes.project import ROOT
+from tests.support.processes.servers import serve
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]  # vLLM starts beside the whole application's engines
+
+ADAPTERS = ("french", "german")
+DEPLOYMENTS = ("base", *ADAPTERS)
+PROMPT = "Hello world"
+
+
+def llm_config(folder: Path) -> dict[str, Any]:
+    model = prepare_tiny(ROOT / ".models")
+    for name in ADAPTERS:
+        write_adapter(folder / name, model, seed=ord(name[0]))
+    modules = [
+        {"name": "french-lora", "path": str(folder / "french")},
+        {"name": "german-lora", "path": f"{OWNER}/german"},
+    ]
+    return {
+        "model_loading_config": {"model_id": "tiny", "model_source": f"package:{model.name}"},
+        "accelerator_config": {"kind": "cpu"},
+        "engine_kwargs": {
+            "dtype": "float32",
+            "max_model_len": 512,
+            "max_num_seqs": 8,
+            "enforce_eager": True,
+            "max_lora_rank": 8,
+            "lora_modules": modules,
+        },
+    }
+
+
+def configuration() -> dict[str, Any]:
+    own = {it: {"app": "tiny", "model": f"{it}-lora", "parent": "base"} for it in (*ADAPTERS, "spanish")}
+    tasks = ["chat", "completions", "responses"]
+    return {
+        "endpoints": {
+            "chat": {"tasks": tasks, "traffic": {"base": 0, "french": 50, "german": 50}, "sticky": {"by": "user"}},
+            "new": {"tasks": tasks, "traffic": {"spanish": 100}, "fallback": ["french"]},
+        },
+        "deployments": {"base": {"app": "tiny", "model": "tiny"}, **own},
+        "defaults": {"chat": "chat", "completions": "chat", "responses": "chat"},
+        "tgi": {"profile": "tgi"},
+    }
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("engine")
+    models = folder / "models"
+    args = {"llm_config": llm_config(models)}
+    with serve(hub(models)) as there:
+        environment = {"HF_ENDPOINT": there, "HF_HOME": str(folder / "hub"), "HF_HUB_OFFLINE": "0"}
+        with model_application("tiny", args, folder / "log", environment) as url:
+            yield url
+
+
+@pytest.fixture(scope="module")
+def client(engine: str) -> Iterator[httpx.Client]:
+    router = Router(RuntimeEnvironment(serve_url=engine, internal_key=KEY))
+    router.reconfigure(configuration())
+    with serve(router.app) as url, httpx.Client(base_url=url, timeout=300) as client:
+        yield client
+
+
+def post(client: httpx.Client, path: str, body: Mapping[str, Any], **headers: str) -> Any:
+    answer = client.post(path, json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def completed(client: httpx.Client, model: str) -> str:
+    body = {"model": model, "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+    answer = post(client, "/v1/completions", body)
+    assert answer["model"] == model
+    text: str = answer["choices"][0]["text"]
+    return text
+
+
+@pytest.fixture(scope="module")
+def alone(client: httpx.Client) -> Mapping[str, str]:
+    """What each deployment says when nobody else asks."""
+    return {it: completed(client, it) for it in DEPLOYMENTS}
+
+
+def test_adapters_answer_differently_from_each_other_and_from_their_parent(alone: Mapping[str, str]) -> None:
+    assert len(set(alone.values())) == len(DEPLOYMENTS)
+
+
+def test_in_one_batch_each_answers_as_alone(client: httpx.Client, alone: Mapping[str, str]) -> None:
+    asked = [*DEPLOYMENTS, *reversed(DEPLOYMENTS)] * 3
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = list(pool.map(lambda it: completed(client, it), asked))
+    assert answers == [alone[it] for it in asked]
+
+
+def test_the_list_of_models_says_which_are_adapters(client: httpx.Client) -> None:
+    listed = {it["id"]: it for it in client.get("/v1/models").json()["data"]}
+    assert {it: listed[it]["root"] for it in DEPLOYMENTS} == {"base": "tiny"} | {it: f"{it}-lora" for it in ADAPTERS}
+    assert [listed[it].get("parent") for it in DEPLOYMENTS] == [None, "base", "base"]
+
+
+def test_traffic_is_split_between_adapters_and_a_user_keeps_one(client: httpx.Client, alone: Mapping[str, str]) -> None:
+    seen = set()
+    for number in range(6):
+        body = {"model": "chat", "prompt": PROMPT, "max_tokens": 12, "temperature": 0, "user": f"user {number}"}
+        twice = [client.post("/v1/completions", json=body) for _ in range(2)]
+        (name,) = {it.headers["azureml-model-deployment"] for it in twice}
+        assert {it.json()["choices"][0]["text"] for it in twice} == {alone[name]}
+        seen.add(name)
+    assert seen == set(ADAPTERS)
+
+
+@pytest.mark.parametrize("name", ["french", "french-lora"])
+def test_tgis_adapter_id_names_one(client: httpx.Client, alone: Mapping[str, str], name: str) -> None:
+    body = {"inputs": PROMPT, "parameters": {"max_new_tokens": 12, "adapter_id": name}}
+    assert post(client, "/generate", body)["generated_text"] == alone["french"]
+    refused = client.post("/generate", json={**body, "parameters": {"adapter_id": "spanish"}})
+    assert (refused.status_code, refused.json()["error_type"]) == (422, "validation")
+
+
+def test_every_dialects_chat_reaches_them(client: httpx.Client) -> None:
+    greedy = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 12, "temperature": 0}
+    answers = {}
+    for name in DEPLOYMENTS:
+        said = {
+            post(client, path, {**greedy, "model": model}, **headers)["choices"][0]["message"]["content"]
+            for path, model, headers in (
+                ("/v1/chat/completions", name, {}),
+                ("/v1/chat/completions", "chat", {"azureml-model-deployment": name}),
+                ("/tgi/chat/v1/chat/completions", name, {}),
+                ("/dedicated/v1/chat/completions", f"chat:{name}", {}),
+            )
+        }
+        said.add(post(client, "/v1/messages", {**greedy, "model": name})["content"][0]["text"])
+        (answers[name],) = said
+    assert len(set(answers.values())) == len(DEPLOYMENTS)
+
+
+def test_beams_are_the_adapters(client: httpx.Client) -> None:
+    found = {}
+    for name in DEPLOYMENTS:
+        body = {"model": f"chat:{name}", "prompt": PROMPT, "max_tokens": 4, "num_beams": 2}
+        found[name] = post(client, "/dedicated/v1/completions", body)["choices"][0]["text"]
+    assert len(set(found.values())) == len(DEPLOYMENTS)
+
+
+def test_an_adapter_that_the_engine_lacks_is_the_deployments_fault(
+    client: httpx.Client, alone: Mapping[str, str]
+) -> None:
+    body = {"model": "new", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+    answer = client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["azureml-model-deployment"] == "french"
+    assert answer.json()["choices"][0]["text"] == alone["french"]
+
+
+def test_replaced_embeddings_are_refused_and_the_engine_lives(
+    engine: str, client: httpx.Client, alone: Mapping[str, str]
+) -> None:
+    replaced = {"indices": [1], "values": [0.5] * 64}
+    answer = httpx.post(
+        f"{engine}{APP_PREFIX}tiny{EXTENDED_PATH}",
+        json={"model": "french-lora", "prompt": [5, 6, 7], "replace_embeddings": replaced},
+        headers={INTERNAL_KEY_HEADER: KEY},
+    )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "replace_embeddings")
+    assert completed(client, "french") == alone["french"]

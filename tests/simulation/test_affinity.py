@@ -1,0 +1,33 @@
+"""What docs/performance.md says of the policies, in fewer runs: the default brings conversations home at any load."""
+
+from statistics import mean
+
+import pytest
+
+from benchmarks.affinity.model import simulate
+from benchmarks.affinity.policies import POLICIES, order
+from benchmarks.affinity.workloads import WORKLOADS, Workload
+
+OURS, LEAST = "2 roots more, first turns half (ours)", "least connections"
+
+
+@pytest.mark.parametrize("workload", [it for it in WORKLOADS if it.conversations == 64], ids=lambda it: it.name)
+def test_conversations_find_their_prefix_and_no_replica_is_overrun(workload: Workload) -> None:
+    ours = [simulate(workload, POLICIES[OURS](), seed) for seed in range(5)]
+    least = simulate(workload, POLICIES[LEAST](), 0)
+    assert mean(it.hits for it in ours) >= 0.9
+    assert mean(it.busiest for it in ours) <= 1.4
+    assert mean(it.first_ms for it in ours) < least.first_ms
+
+
+def test_one_beginning_for_all_is_shared_out() -> None:
+    (workload,) = (it for it in WORKLOADS if it.keys == 1)
+    assert simulate(workload, POLICIES[OURS](), 0).busiest <= 1.4
+
+
+def test_a_new_replica_takes_its_share_and_nothing_else_moves() -> None:
+    keys = range(1000)
+    before, after = ({key: order(key, replicas)[0] for key in keys} for replicas in (4, 5))
+    moved = [key for key in keys if before[key] != after[key]]
+    assert {after[key] for key in moved} == {4}
+    assert len(moved) <= len(keys) * (1 / 5 + 0.1)

@@ -1,0 +1,47 @@
+"""A model hub with the adapters of one directory, as `huggingface_hub` reads it: `HF_ENDPOINT` is its URL."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+OWNER = "acme"
+_REVISION = "a" * 40
+
+
+def hub(models: Path) -> Starlette:
+    """Every folder in `models` is a repository `acme/<name>` with one revision."""
+
+    def files(request: Request) -> list[Path]:
+        return sorted((models / request.path_params["name"]).iterdir())
+
+    async def repository(request: Request) -> Response:
+        siblings = [{"rfilename": it.name} for it in files(request)]
+        return JSONResponse({"id": f"{OWNER}/{request.path_params['name']}", "sha": _REVISION, "siblings": siblings})
+
+    async def tree(request: Request) -> Response:
+        return JSONResponse([_entry(it) for it in files(request)])
+
+    async def content(request: Request) -> Response:
+        path = models / request.path_params["name"] / request.path_params["file"]
+        return FileResponse(path, headers={"etag": f'"{_digest(path)}"', "x-repo-commit": _REVISION})
+
+    return Starlette(
+        routes=[
+            Route(f"/api/models/{OWNER}/{{name}}/revision/main", repository),
+            Route(f"/api/models/{OWNER}/{{name}}/tree/{_REVISION}", tree),
+            Route(f"/{OWNER}/{{name}}/resolve/{_REVISION}/{{file}}", content),
+        ]
+    )
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    return {"type": "file", "path": path.name, "size": path.stat().st_size, "oid": _digest(path)}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha1(path.read_bytes()).hexdigest()

@@ -1,0 +1,91 @@
+"""A model application without Ray: the engine and its routes, as one replica has them, on a loopback port.
+
+python -m tests.support.engine.model_application PORT NAME '{"llm_config": {...}}'
+"""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, MODEL_PATH, MODELS_VARIABLE
+from tests.support.processes.project import ROOT
+from tests.support.processes.servers import free_port
+
+KEY = "internal"
+
+ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+"""The environment of the engine, as a local run has it."""
+
+_START_WITHIN_S = 600.0
+"""Importing vLLM takes a minute where other engines start at the same time."""
+
+
+@contextmanager
+def model_application(name: str, args: Mapping[str, Any], log: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """Runs `deployments.llm` with `args` and yields the URL that is `serve_url` to a router. Its key is `KEY`.
+
+    `environment`: beside this process's own.
+    """
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    command = [sys.executable, "-m", __name__, str(port), name, json.dumps(args)]
+    variables = {INTERNAL_KEY_VARIABLE: KEY, MODELS_VARIABLE: str(ROOT / ".models"), **ENGINE, **environment}
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, **variables}, stdout=output, stderr=output, start_new_session=True
+        )
+    try:
+        _wait_until_ready(f"{url}{APP_PREFIX}{name}{MODEL_PATH}", process, log)
+        yield url
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(30)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _wait_until_ready(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + _START_WITHIN_S
+    while True:
+        with suppress(httpx.TransportError):
+            if httpx.get(url, headers={INTERNAL_KEY_HEADER: KEY}).status_code == 200:
+                return
+        assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+        assert time.monotonic() < deadline, log.read_text(errors="replace")[-4000:]
+        time.sleep(0.2)
+
+
+async def _serve(port: int, name: str, args: Mapping[str, Any]) -> None:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    from deployments import llm
+    from deployments.engine.application import EngineArgs, engine_config
+    from deployments.engine.server import EngineServer
+
+    given = EngineArgs.model_validate(args)
+    server = EngineServer.sync_init(engine_config(given, **llm.engine_kwargs(given)))
+    await server.start()
+    try:
+        app = Starlette(routes=[Mount(f"{APP_PREFIX}{name}", await server.__serve_build_asgi_app__())])
+        await uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning")).serve()
+    finally:
+        server.engine._engine_client.shutdown()
+        os._exit(0)  # the engine's process has ended; this one's threads would take a quarter of a minute
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])))

@@ -1,0 +1,177 @@
+"""Keys of conversations: the same in every turn, another one for another beginning, small however long the request."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from app.config.affinity import Affinity
+from app.config.schema import Config, Task, parse
+from app.dialects.base import Call, Translation
+from app.exchange.affinity import Place, beginning
+from app.exchange.snapshot import Snapshot
+from app.internal_api import AFFINITY_HEADER
+from app.routing.traffic import Assignment
+from app.upstream.target import RuntimeEnvironment, targets
+
+SYSTEM = {"role": "system", "content": "Be kind."}
+ASKS = {"role": "user", "content": "What is rain?"}
+ANSWERS = {"role": "assistant", "content": "Water."}
+AGAIN = {"role": "user", "content": "And snow?"}
+
+
+def chat(*messages: Any, **fields: Any) -> str | None:
+    return beginning("chat", {"messages": list(messages), **fields})
+
+
+def test_later_turns_have_the_text_of_the_first() -> None:
+    first = chat(SYSTEM, ASKS)
+    assert first is not None
+    assert chat(SYSTEM, ASKS, ANSWERS, AGAIN) == first
+    assert chat(SYSTEM, ASKS, ANSWERS, AGAIN, temperature=0.5, stream=True) == first
+
+
+def test_another_system_prompt_question_or_set_of_tools_is_another_beginning() -> None:
+    def tool(name: str) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": name}}
+
+    different = [
+        chat(SYSTEM, ASKS),
+        chat(ASKS),
+        chat(SYSTEM, AGAIN),
+        chat(SYSTEM, ASKS, tools=[tool("weather")]),
+        chat(SYSTEM, ASKS, tools=[tool("stocks")]),
+        beginning("chat", {"system": "Be brief.", "messages": [ASKS]}),
+        beginning("responses", {"instructions": "Be terse.", "input": "What is rain?"}),
+    ]
+    assert len(set(different)) == len(different)
+
+
+def test_long_texts_count_at_both_ends_and_by_their_length() -> None:
+    def asked(text: str) -> str:
+        found = chat({"role": "user", "content": text})
+        assert found is not None
+        return found
+
+    long = "a" * 100_000
+    assert len(asked(long)) < 2_000
+    assert len({asked(long), asked(long + "a"), asked("b" + long[1:]), asked(long[1:] + "b")}) == 4
+
+
+@pytest.mark.parametrize(
+    ("prompt", "later"),
+    [
+        ("x" * 1024, "x" * 1024 + " and more"),
+        (list(range(256)), list(range(300))),
+        (["x" * 2000, "y"], ["x" * 1500]),
+        ([[1, 2], [3]], [[1, 2], [4]]),
+    ],
+)
+def test_a_completions_prompt_counts_by_its_first_part(prompt: Any, later: Any) -> None:
+    found = beginning("completions", {"prompt": prompt})
+    assert found
+    assert beginning("completions", {"prompt": later}) == found
+    assert len(found) < 2_000
+
+
+@pytest.mark.parametrize(
+    ("task", "body"),
+    [
+        ("embeddings", {"input": "text"}),
+        ("rerank", {"query": "q", "documents": ["d"]}),
+        ("completions", {"prompt": ""}),
+        ("completions", {"prompt": []}),
+        ("completions", {}),
+        ("chat", {"messages": []}),
+        ("chat", {}),
+        ("chat", {"messages": None, "tools": [None, {}]}),
+    ],
+)
+def test_what_has_no_beginning_has_no_key(task: str, body: Mapping[str, Any]) -> None:
+    assert beginning(task, body) is None
+
+
+def configured(sticky: Mapping[str, str] | None = None, **affinity: Any) -> Snapshot:
+    """Two deployments in Serve, and one elsewhere."""
+    config: Config = parse(
+        {
+            "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 100}, "sticky": sticky}},
+            "deployments": {
+                "blue": {"app": "blue", "model": "m", "affinity": affinity},
+                "green": {"app": "green", "model": "m", "affinity": {"by": "none"}},
+                "other": {"url": "http://elsewhere", "model": "m"},
+            },
+        }
+    )
+    return Snapshot(config, targets(config, RuntimeEnvironment()), cast(Any, None), 0)
+
+
+def header(
+    snapshot: Snapshot,
+    *messages: Any,
+    key: str | None = None,
+    deployment: str = "blue",
+    task: Task = "chat",
+    headers: Mapping[str, str] | None = None,
+) -> str | None:
+    call = Call(task, {"messages": list(messages) or [ASKS]}, cast(Translation, None))
+    place = Place(snapshot, Assignment("chat", "blue", "traffic", (), key), call, headers or {})
+    return place.headers(snapshot.targets[deployment]).get(AFFINITY_HEADER)
+
+
+def test_the_header_holds_a_hash_and_the_bound_which_is_half_for_a_first_turn() -> None:
+    first, later = header(configured(), ASKS), header(configured(), ASKS, ANSWERS, AGAIN)
+    assert first is not None
+    assert later is not None
+    assert re.fullmatch(r"[0-9a-f]{16} 1", first)
+    assert later == first.removesuffix(" 1") + " 2"
+    assert header(configured(bound=0.25)) == first.removesuffix(" 1") + " 0.125"
+
+
+def test_only_an_application_of_the_cluster_gets_a_key_and_only_if_it_is_on() -> None:
+    assert header(configured(), deployment="blue") is not None
+    assert header(configured(), deployment="green") is None
+    assert header(configured(), deployment="other") is None
+    assert header(configured(), task="embeddings") is None
+
+
+def test_a_sticky_key_counts_unless_it_is_a_whole_callers() -> None:
+    for_user, for_caller = configured({"by": "user"}), configured({"by": "api_key"})
+    assert header(for_user, ASKS, key="ann") == header(for_user, AGAIN, key="ann") != header(for_user, ASKS, key="bob")
+    assert header(for_user, ASKS) != header(for_user, ASKS, key="ann")
+    assert header(for_caller, ASKS, key="ann") == header(for_caller, ASKS, key="bob") != header(for_caller, AGAIN)
+
+
+def test_by_session_needs_a_session_or_a_sticky_key() -> None:
+    snapshot = configured(by="session")
+    assert header(snapshot) is None
+    one, other = ({"x-session-id": name} for name in ("s1", "s2"))
+    assert header(snapshot, ASKS, headers=one) == header(snapshot, AGAIN, headers=one)
+    assert header(snapshot, headers=one) != header(snapshot, headers=other)
+    assert header(configured({"by": "user"}, by="session"), key="ann", headers=one) == header(snapshot, key="ann")
+
+
+def test_after_a_failure_the_request_belongs_nowhere() -> None:
+    snapshot = configured()
+    place = Place(
+        snapshot, Assignment("chat", "blue", "traffic"), Call("chat", {"messages": [ASKS]}, cast(Any, None)), {}
+    )
+    assert place.headers(snapshot.targets["blue"])
+    place.failed("blue")
+    assert not place.headers(snapshot.targets["blue"])
+
+
+def test_a_url_takes_no_affinity() -> None:
+    with pytest.raises(Exception, match="`affinity` needs `app`"):
+        parse(
+            {
+                "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 100}}},
+                "deployments": {"blue": {"url": "http://elsewhere", "model": "m", "affinity": {"by": "none"}}},
+            }
+        )
+
+
+def test_it_is_on_by_default() -> None:
+    assert Affinity().by == "prefix"
+    assert configured().targets["blue"].affinity == Affinity()
