@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from app.errors import DeadlinePassed, TimedOut
+from app.time_limit import TimeLimit
 
 Message = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -48,23 +49,17 @@ async def while_connected(receive: Receive, is_answered: Callable[[], bool] = la
         watcher.cancel()
 
 
-class until:
+class until(TimeLimit):
     """Raises DeadlinePassed if the block still runs at `deadline` (event-loop time)."""
-
-    def __init__(self, deadline: float) -> None:
-        self._limit = asyncio.timeout_at(deadline)
-
-    async def __aenter__(self) -> None:
-        await self._limit.__aenter__()
 
     async def __aexit__(self, *raised: Any) -> None:
         try:
-            await self._limit.__aexit__(*raised)
+            await super().__aexit__(*raised)
         except TimeoutError as error:
             raise DeadlinePassed(_TOO_LONG) from error
 
 
-class IdleTimeout:
+class IdleTimeout(TimeLimit):
     """Raises TimedOut if the block does not update `last` for `idle_s` seconds, DeadlinePassed at `deadline`.
 
     Both are event-loop times. One timer per idle period checks `last`: a timer per chunk would cost more than relaying
@@ -72,21 +67,21 @@ class IdleTimeout:
     """
 
     def __init__(self, idle_s: float, deadline: float) -> None:
+        super().__init__(deadline)
         self._loop = asyncio.get_running_loop()
         self._idle_s = idle_s
-        self._limit = asyncio.timeout_at(deadline)
         self._idle = False
         self.last = self._loop.time()
 
     async def __aenter__(self) -> Self:
-        await self._limit.__aenter__()
+        await super().__aenter__()
         self._timer = self._loop.call_at(self.last + self._idle_s, self._check)
         return self
 
     async def __aexit__(self, *raised: Any) -> None:
         self._timer.cancel()
         try:
-            await self._limit.__aexit__(*raised)
+            await super().__aexit__(*raised)
         except TimeoutError as error:
             if self._idle:
                 raise TimedOut(STOPPED) from error
@@ -96,6 +91,6 @@ class IdleTimeout:
         due = self.last + self._idle_s
         self._idle = self._loop.time() >= due
         if self._idle:
-            self._limit.reschedule(self._loop.time())
+            self.pass_now()
         else:
             self._timer = self._loop.call_at(due, self._check)

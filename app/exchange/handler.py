@@ -13,8 +13,8 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -89,7 +89,8 @@ async def handle(
                     writer.plans = {**snapshot.plans, assignment.endpoint: plan}
                 if trace is not None:
                     trace.queued(call.task if call.translation.generates else "")
-                async with _reserved(state, snapshot, caller, call, assignment, writer):
+                limits, slot = _reserved(state, snapshot, caller, call, assignment, writer)
+                async with limits, slot:
                     size = len(request.body)
                     place = Place(snapshot, assignment, call, headers)
                     observation = begin(state, snapshot, caller, call, assignment, writer, size, trace)
@@ -194,30 +195,25 @@ def _sticky_key(sticky: Sticky, caller: Caller, call: Call, headers: Mapping[str
             return headers.get(SESSION_HEADER) or conversation_key(caller.name, call.task, call.body)
 
 
-@asynccontextmanager
-async def _reserved(
+def _reserved(
     state: RouterState,
     snapshot: Snapshot,
     caller: Caller,
     call: Call,
     assignment: Assignment,
     writer: ResponseWriter,
-) -> AsyncIterator[None]:
-    """Applies the content filter, then holds the caller's limits and a slot of the endpoint while the block runs.
+) -> tuple[AbstractAsyncContextManager[object], AbstractAsyncContextManager[object]]:
+    """What holds the caller's limits, and then a slot of the endpoint, while the request runs.
 
-    Raises BadRequest, LimitExceeded, TooLarge and Unavailable.
+    Entering them raises LimitExceeded, TooLarge and Unavailable. Applies the content filter: raises BadRequest.
     """
     name = assignment.endpoint
     endpoint = snapshot.config.endpoints.get(name)
     if endpoint is not None:
         check_content(endpoint.content_filter, call.body)
-    async with (
-        state.access.admit(caller, name, call.body, writer),
-        state.queues[name].slot(
-            name, endpoint.admission if endpoint is not None else None, assignment.deployment, state.unserved
-        ),
-    ):
-        yield
+    admission = endpoint.admission if endpoint is not None else None
+    slot = state.queues[name].slot(name, admission, assignment.deployment, state.unserved)
+    return state.access.admit(caller, name, call.body, writer), slot
 
 
 def _time_allowed(timeouts: Timeouts, call: Call, headers: Mapping[str, str]) -> float:

@@ -1,6 +1,5 @@
 """Reads a request before authentication and routing: its id, header size, body."""
 
-import asyncio
 import random
 import re
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from app.errors import BadRequest, HeadersTooLarge, TooLarge, TooSlow
 from app.exchange.content_coding import body_decoder
 from app.exchange.deadlines import ClientDisconnected, Receive
 from app.exchange.response import REQUEST_ID_HEADER
+from app.time_limit import within
 
 
 def check_constraints(call: Call) -> None:
@@ -55,7 +55,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], config: Config
     size = 0
     decoder = body_decoder(headers.get("content-encoding"), config.max_body_bytes)
     try:
-        async with asyncio.timeout(config.timeouts.body_s):
+        async with within(config.timeouts.body_s):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":

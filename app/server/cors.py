@@ -1,6 +1,6 @@
 """Cross-origin requests from browsers, if the configuration allows some origins (`cors`)."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -46,9 +46,9 @@ class LiveCORS:
         self._app, self._settings = app, settings
         self._built: tuple[Cors, ASGIApp] | None = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         settings = self._settings()
-        await (self._app if settings is None else self._middleware(settings))(scope, receive, send)
+        return (self._app if settings is None else self._middleware(settings))(scope, receive, send)
 
     def _middleware(self, settings: Cors) -> ASGIApp:
         if self._built is None or self._built[0] != settings:

@@ -17,6 +17,7 @@ from app.engine.errors import engine_error, error_in_first_chunk
 from app.engine.model import Model
 from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable
 from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER, NO_SERVER_HEADER
+from app.time_limit import within
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
 from app.upstream.target import Target
 
@@ -80,7 +81,7 @@ class Upstream:
     ) -> bytes:
         """The whole response: a JSON object, or empty. `on_head` gets the headers of a response with status 200."""
         with _translated(target):
-            async with asyncio.timeout(timeouts.first_byte_s):
+            async with within(timeouts.first_byte_s):
                 response = await self._post(target, path, body, request_id, timeouts, context)
                 async with response:
                     if response.status != 200:
@@ -110,7 +111,7 @@ class Upstream:
         The iterator raises UpstreamError. Leaving the block early closes the connection, which stops the engine.
         """
         with _translated(target):
-            async with asyncio.timeout(timeouts.first_byte_s):
+            async with within(timeouts.first_byte_s):
                 response = await self._post(target, path, body, request_id, timeouts, context)
                 try:
                     if response.status != 200:
