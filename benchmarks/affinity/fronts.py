@@ -52,7 +52,9 @@ class Front:
         return web.Response(text="\n".join([*lines, ""]))
 
     async def _other(self, request: web.Request) -> web.Response:
-        async with self._session.request(request.method, f"{self._engine}{request.path}") as upstream:
+        body, headers = await request.read(), {"content-type": request.content_type}
+        url = f"{self._engine}{request.path_qs}"
+        async with self._session.request(request.method, url, data=body, headers=headers) as upstream:
             return web.Response(status=upstream.status, body=await upstream.read(), content_type=upstream.content_type)
 
 

@@ -38,7 +38,7 @@ SHAPE = {
 }
 """Of the engines' model, with random weights: large enough that a prompt which is not cached takes time."""
 
-NATIVE = {"native-125": 125, "native-200": 200, "native-400": 400}
+NATIVE = {"native-125": 125, "native-200": 200}
 """Backends of HAProxy's own bounded-load hashing, with their factors in percent."""
 
 OURS = "ours"

@@ -97,22 +97,24 @@ async def _converse(
 ) -> Sequence[float]:
     """Seconds until the first token of each request."""
     shared = words(random.Random(seed), system_words)
-    ready: asyncio.Queue[tuple[int, list[dict[str, str]], random.Random]] = asyncio.Queue()
+    ready: list[tuple[int, list[dict[str, str]], random.Random]] = []
+    # In a fixed order, going round would bring each conversation back to its replica by chance.
+    drawn = random.Random(seed)
     for number in range(CONVERSATIONS):
         rng = random.Random(seed * 1000 + number)
         messages = [{"role": "system", "content": shared}] if shared else []
-        ready.put_nowait((0, messages, rng))
+        ready.append((0, messages, rng))
     firsts: list[float] = []
 
     async def work() -> None:
-        while not ready.empty():
-            turn, messages, rng = ready.get_nowait()
+        while ready:
+            turn, messages, rng = ready.pop(drawn.randrange(len(ready)))
             asks = {"role": "user", "content": words(rng, 120 if turn == 0 else rng.randint(30, 90))}
             messages = [*messages, asks]
             first, answer = await _ask(session, address, {"model": model, "messages": messages})
             firsts.append(first)
             if turn + 1 < TURNS:
-                ready.put_nowait((turn + 1, [*messages, {"role": "assistant", "content": answer}], rng))
+                ready.append((turn + 1, [*messages, {"role": "assistant", "content": answer}], rng))
 
     await asyncio.gather(*(work() for _ in range(AT_ONCE)))
     return firsts
@@ -196,15 +198,17 @@ def main() -> None:
         replicas = processes.engines if arguments.engines else processes.replicas_of_one
         urls = started.enter_context(replicas(REPLICAS, directory))
         compared = ways(urls, started, directory, arguments.vllm_router)
-        for title, system_words in SYSTEM_WORDS.items():
-            outcomes: dict[str, list[Outcome]] = {name: [] for name in compared}
-            could = []
-            for number in range(arguments.rounds):
+        outcomes: dict[str, dict[str, list[Outcome]]] = {
+            title: {name: [] for name in compared} for title in SYSTEM_WORDS
+        }
+        could: dict[str, list[float]] = {title: [] for title in SYSTEM_WORDS}
+        for number in range(arguments.rounds):
+            for title, system_words in SYSTEM_WORDS.items():
                 one = asyncio.run(measure(urls, through(urls[0]), processes.MODEL, system_words, number))
-                could.append(one.hits)
+                could[title].append(one.hits)
                 for name, (address, model) in compared.items():
-                    outcomes[name].append(asyncio.run(measure(urls, address(), model, system_words, number)))
-            _print(title, outcomes, could)
+                    outcomes[title][name].append(asyncio.run(measure(urls, address(), model, system_words, number)))
+                _print(f"{title}, after {number + 1} rounds", outcomes[title], could[title])
 
 
 def _print(title: str, outcomes: Mapping[str, Sequence[Outcome]], could: Sequence[float]) -> None:
