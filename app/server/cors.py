@@ -8,11 +8,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.config.schema import Cors
 
 EXPOSED_HEADERS = (
+    "allow",
     "azureml-model-deployment",
     "etag",
     "request-id",
     "retry-after",
     "served-model-name",
+    "www-authenticate",
     "x-compute-characters",
     "x-compute-time",
     "x-compute-type",
