@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.serving import HOST
+from benchmarks.load import HOST
 
 _SENT = re.compile(rb'"created":(\d+)')
 _NOT_A_TOKEN = 1_795_266_774
@@ -56,7 +56,7 @@ class _Answer(asyncio.Protocol):
         self.transport.close()
 
     def refused(self, data: bytes) -> bool:
-        if bad := not data.startswith(b"HTTP/1.1 200"):
+        if (bad := not data.startswith(b"HTTP/1.1 200")) and not self.done.done():
             self.done.set_exception(SystemExit(data[:2000].decode()))
         return bad
 
