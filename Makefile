@@ -33,7 +33,7 @@ HOSTILE_TESTS := tests/router/hostile
 SDKS := anthropic|azure|databricks|friendli|openai
 SDK_TESTS = tests/router/clients $(filter-out $(addsuffix /%,tests/router/clients $(LONG_TESTS) $(HOSTILE_TESTS)), \
 	$(shell grep -rlE --include '*.py' '^(from|import) ($(SDKS))\b' tests/unit tests/router))
-LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) : 7))) --dist worksteal \
+LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist worksteal \
 	tests/unit tests/router --ignore tests/unit/deployments/engine
 FAST = $(LAYER) $(addprefix --ignore ,$(SDK_TESTS) $(HOSTILE_TESTS) $(LONG_TESTS))
 

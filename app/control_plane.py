@@ -15,6 +15,7 @@ from app.config.base import ConfigError
 from app.config.plans import MAX_EARLIER, EarlierWeights, Expiry, Override, PlanSettings
 from app.config.schema import Config, Endpoint, parse
 from app.errors import BadRequest, ClientError, Conflict, TimedOut, UpstreamError
+from app.routing.stops import moved_on
 from app.routing.windows import same
 from app.telemetry.logs import event
 
@@ -219,8 +220,9 @@ def planned(endpoint: Endpoint, wanted: Wanted, author: Authorship) -> Endpoint:
             at=author.at, generation=present.generation, weights=endpoint.traffic, overrides=present.overrides
         )
         expires = lasting.model_copy(update={"at": author.at + wanted.ttl_s})
-    earlier = _earlier(endpoint, wanted.weights, author.at)
-    withdrawn = {**(present.withdrawn if earlier else {}), **wanted.withdrawn}
+    followed = any(it.until > author.at for it in present.earlier)
+    withdrawn = moved_on(present.withdrawn if followed else {}, wanted.withdrawn)
+    returned = {name: to for name, to in withdrawn.items() if wanted.weights.get(name, 0) > 0}
     plan = PlanSettings(
         generation=max(present.generation + 1, author.least_generation),
         overrides=wanted.overrides,
@@ -228,23 +230,30 @@ def planned(endpoint: Endpoint, wanted: Wanted, author: Authorship) -> Endpoint:
         by=author.by,
         reason=wanted.reason,
         since=author.at,
-        earlier=earlier,
-        withdrawn={name: to for name, to in withdrawn.items() if wanted.weights.get(name, 0) == 0},
+        earlier=_earlier(endpoint, wanted.weights, returned, author.at),
+        withdrawn={name: to for name, to in withdrawn.items() if name not in returned},
     )
     return endpoint.model_copy(update={"traffic": dict(wanted.weights), "plan": plan})
 
 
-def _earlier(endpoint: Endpoint, weights: Mapping[str, int], now: float) -> tuple[EarlierWeights, ...]:
+def _earlier(
+    endpoint: Endpoint, weights: Mapping[str, int], returned: Mapping[str, str], now: float
+) -> tuple[EarlierWeights, ...]:
     """What running conversations follow after a change to `weights`, the oldest first.
 
-    The time begins anew for what is still followed: it was in force for conversations that run now.
+    The time begins anew for what is still followed: it was in force for conversations that run now. `returned` were
+    withdrawn and have a share again: whoever has left them does not go back.
     """
-    followed = tuple(it for it in endpoint.plan.earlier if it.until > now)
+    followed = [
+        it.model_copy(update={"withdrawn": moved_on(it.withdrawn, returned)}) if returned else it
+        for it in endpoint.plan.earlier
+        if it.until > now
+    ]
     if endpoint.sticky is None or endpoint.pin_s == 0 or same(endpoint.traffic, weights):
-        return followed
+        return tuple(followed)
     until = now + endpoint.pin_s
     again = [it.model_copy(update={"until": until}) for it in followed]
-    if not any(same(it.weights, endpoint.traffic) for it in again):
+    if not any(same(it.weights, endpoint.traffic) and not it.withdrawn for it in again):
         again.append(EarlierWeights(weights=dict(endpoint.traffic), until=until))
     return tuple(again[-MAX_EARLIER:])
 

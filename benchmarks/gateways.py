@@ -172,7 +172,7 @@ def served(workload: Workload, url: str, folder: Path) -> Iterator[Way]:
         "import_path": "deployments.router:build",
         "deployments": [{"name": "Router", "user_config": switchyard(workload, url)}],
     }
-    with serving.ours({"applications": [application]}, "", folder) as run:
+    with serving.ours({"applications": [application]}, "", folder / "served") as run:
         yield Way(SERVED, run.port, lambda: processes.processes_of(run.run_id))
 
 

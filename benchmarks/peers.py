@@ -48,6 +48,7 @@ from benchmarks.gateways import (
     gateways,
 )
 from benchmarks.serving import ROOT, write_report
+from deployments.local import processes
 
 SETTLE_S = 1.0
 """From a gateway's thaw to its first request: it sees which of its connections the engine closed meanwhile."""
@@ -231,8 +232,11 @@ def _standing(it: Comparison) -> str:
 def run(workload: Workload, peers: Path, rounds: int, *, with_ray: bool) -> Found:
     """Starts the engine and the gateways, and measures."""
     folder = ROOT / ".run" / "bench-peers"  # keeps what the programs logged
-    folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as running:
+        try:
+            running.enter_context(processes.exclusive(folder))
+        except processes.AlreadyRunning:
+            raise SystemExit(f"another run of this benchmark uses {folder}") from None
         upstream = running.enter_context(engine(workload, folder))
         ways = [upstream, *running.enter_context(gateways(workload, upstream, peers, folder, with_ray=with_ray))]
         if workload is CHAT:

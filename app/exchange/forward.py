@@ -101,9 +101,8 @@ class Forwarder:
             if retried == "withheld":
                 raise
             self._log_retry(primary, fallback, error)
-            if fallback == primary:
-                self.place.failed(primary)
             if self.snapshot.targets[fallback].url == self.snapshot.targets[primary].url:
+                self.place.failed(fallback)  # the replica that failed is this one's, too
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
             await self._call(fallback, assignment)
 

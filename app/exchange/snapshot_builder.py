@@ -92,7 +92,10 @@ class SnapshotBuilder:
 
     def _is_known(self, replaced: Replaced) -> bool:
         """Whether conversations follow the weights, or did until the time was over."""
-        return any(same(it.weights, replaced.weights) for it in self._in_force[replaced.endpoint].earlier)
+        return any(
+            same(it.weights, replaced.weights) and replaced.withdrawn.keys() <= it.stops.keys()
+            for it in self._in_force[replaced.endpoint].earlier
+        )
 
     @property
     def _is_new(self) -> bool:
@@ -172,11 +175,12 @@ class SnapshotBuilder:
         if before is not None and is_as_it_was and not (before.earlier or replaced or endpoint.plan.earlier):
             return before
         # First what was replaced: it is all that is followed, the plan lists the end of it.
-        listed = [Earlier(it.weights, it.until) for it in replaced]
-        listed += [Earlier(it.weights, it.until) for it in endpoint.plan.earlier]
+        listed = [Earlier(it.weights, it.until, it.withdrawn) for it in replaced]
+        listed += [Earlier(it.weights, it.until, it.withdrawn) for it in endpoint.plan.earlier]
         if before is not None and (lifted := {it: to for it, to in before.stops.items() if it not in stops}):
             self._pins.move(name, lifted)
-        return in_force(before, endpoint.traffic, stops, listed, pin_s=endpoint.pin_s, now=now)
+        withdrawn = endpoint.plan.withdrawn
+        return in_force(before, endpoint.traffic, stops, listed, withdrawn=withdrawn, pin_s=endpoint.pin_s, now=now)
 
     def _rules(self, name: str, endpoint: Endpoint, stops: Mapping[str, str], able: AbstractSet[str]) -> Rules | None:
         """What decides beside the weights, if anything does. `able`: deployments that do the endpoint's tasks."""

@@ -22,9 +22,10 @@ from app.experiments.acting.actions import Actions, Journal
 from app.experiments.acting.changes import Change
 from app.experiments.acting.decisions import Request
 from app.experiments.analysis.analysis import Analysis, same_run
-from app.experiments.columns import Exposures, Tables, from_batch
-from app.experiments.evidence import AnalysisFactory, Evidence, Judged, basis_of
+from app.experiments.columns import Tables, from_batch
 from app.experiments.export.export import export
+from app.experiments.judging.evidence import AnalysisFactory, Evidence
+from app.experiments.judging.judges import Judges
 from app.experiments.keeper import Health, Keeper, OpenStore, Submit, at_once
 from app.experiments.pins import PinExchange
 from app.experiments.plain import exposures_of, scored
@@ -33,11 +34,10 @@ from app.experiments.recordings.keeping import RecordingKeeper
 from app.experiments.report import Report
 from app.experiments.routers import clock_warnings, total_lost
 from app.experiments.runs import Run, SameRun, next_run, runs_of
-from app.experiments.shadows.judge import ShadowJudge
 from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.entry import Entry
 from app.experiments.storage.snapshots import Snapshot
-from app.experiments.storage.store import StoreError, open_store
+from app.experiments.storage.store import open_store
 from app.experiments.summary import Acting, Foreseen
 from app.experiments.waiting import Taken
 from app.ledger.acknowledgement import Replaced, encode_acknowledgement
@@ -77,7 +77,7 @@ class Controller:
         self.tables = Tables()
         self.wants_configuration = True
         """A batch named a plan that was not known: the configuration may have changed."""
-        self._new_analysis, self._same_run, self.now = analysis_factory, same_run, clock
+        self._same_run, self.now = same_run, clock
         self._keeper = Keeper(ledger, base, self.tables, clock(), submit=submit, open_store=open_store)
         self._open_store = partial(open_store, ledger.url, base)
         self.recordings = RecordingKeeper(self._open_store)
@@ -87,16 +87,13 @@ class Controller:
         self._act_at = 0.0
         self._config: Config | None = None
         self._runs: dict[str, Run] = {}
-        self._judged: dict[str, Judged] = {}
+        self._judges = Judges(self.tables, self._keeper, analysis_factory)
         self._lost: dict[tuple[str, str], int] = {}
         self._knows_runs = False
         """Whether the journal has told the runs; until then, new ones stand in for them."""
-        self._is_recovered = False
-        """Whether the analyses have counted all that was recorded."""
         self._retry_at = 0.0
         self._pins = PinExchange()
         self._replaced: list[Replaced] = []
-        self._shadows = ShadowJudge(self.tables)
         self._keeper.journal([Entry(clock(), "controller_started")])
 
     def configure(self, config: Config, *, settled: bool = True, turns: int | None = None) -> None:
@@ -137,9 +134,9 @@ class Controller:
             self.wants_configuration |= len(self.tables.plans) > plans
             if batch.number not in router.counted:
                 router.counted.add(batch.number)
-                self._count(exposures)
+                self._judges.count(exposures)
             self._keeper.waiting.hold(Taken(batch.router, batch.number, exposures, now))
-            if any(judged.analysis.is_alarmed() for judged in self._judged.values()):
+            if self._judges.are_alarmed():
                 self._judge(now)
         router.hear(batch, now)
         if self._actions.waits_for_directory:
@@ -155,7 +152,7 @@ class Controller:
     def tick(self) -> None:
         """To be called about every second: writes, reads what failed before, looks at the evidence."""
         now = self.now()
-        if not self._is_recovered and self._keeper.open(now) and now >= self._retry_at:
+        if not self._judges.has_counted_all and self._keeper.open(now) and now >= self._retry_at:
             self._recover()
         self._write(now)
         self._tell_losses()
@@ -187,7 +184,7 @@ class Controller:
 
     def analysis(self, name: str) -> Evidence | None:
         """The evidence of an experiment that has a run."""
-        judged = self._judged.get(name)
+        judged = self._judges.of.get(name)
         return Evidence(judged.analysis, self.warnings, self._amended) if judged is not None else None
 
     def acting(self, report: Report) -> Acting | None:
@@ -208,11 +205,11 @@ class Controller:
 
     def shadow(self, endpoint: str) -> ShadowReport | None:
         """What is known of an endpoint's shadow; None if it has no mirror."""
-        return self._shadows.report(endpoint, self.now(), self.warnings())
+        return self._judges.shadows.report(endpoint, self.now(), self.warnings())
 
     def mirrored(self) -> Sequence[str]:
         """The endpoints with a mirror."""
-        return self._shadows.endpoints()
+        return self._judges.shadows.endpoints()
 
     def foresee(self, report: Report, request: Request) -> Foreseen:
         """What a decision would do. Raises what `decide` raises."""
@@ -248,7 +245,7 @@ class Controller:
                 f"The ledger's directory has failed for {now - health.failing_since:.0f} s: {health.error}. Nothing is "
                 "lost while routers have room; make it writable"
             )
-        if self._config is not None and not self._is_recovered:
+        if self._config is not None and not self._judges.has_counted_all:
             found.append("What was recorded before the controller's start could not be read yet")
         return found
 
@@ -264,7 +261,7 @@ class Controller:
 
     def _write(self, now: float) -> None:
         for exposures in self._keeper.step(now, self._snapshots):
-            self._count(exposures)
+            self._judges.count(exposures)
         if news := self._keeper.news():
             self._actions.learn(news, self._runs)
             self._act_at = 0.0
@@ -272,7 +269,7 @@ class Controller:
     def _judge(self, now: float) -> None:
         """Looks at the evidence, and does what follows from it."""
         is_new = now >= self._act_at
-        for name, judged in self._judged.items():
+        for name, judged in self._judges.of.items():
             occurrences = judged.analysis.tick(now)
             self._keeper.journal([Entry(it.at, it.kind, name, {"text": it.text, **it.detail}) for it in occurrences])
             is_new |= bool(occurrences)
@@ -283,7 +280,7 @@ class Controller:
         """Does with every experiment what follows from its evidence, and tells its analysis what was done."""
         assert self._config is not None
         self._act_at, has_acted = now + ACT_S, False
-        for judged in self._judged.values():
+        for judged in self._judges.of.values():
             if judged.run.stopped_at is None:
                 has_acted |= self._actions.act(judged.run, self._config, judged.analysis.standing(now), now)
                 judged.analysis.intervene(self._actions.interventions(judged.run))
@@ -300,7 +297,8 @@ class Controller:
             self._actions.restore(self._keeper.entries)
         if self._config is not None:
             self._adopt(self._config, standing_in, now)
-            self._rebuild(self._config)
+            self._judges.rebuild(self._config, self._runs, self._actions.interventions, self._lost)
+            self._retry_at = self.now() + REPLAY_RETRY_S
 
     def _adopt(self, config: Config, standing_in: Mapping[str, Run], now: float) -> None:
         """Begins, resumes and stops runs as the configuration says."""
@@ -313,86 +311,20 @@ class Controller:
             entries += new_entries
             if run is not None:
                 self._runs[name] = run
-        mirrors = self._shadows.adopt(config, self._keeper.entries if self._knows_runs else None, now)
+        mirrors = self._judges.shadows.adopt(config, self._keeper.entries if self._knows_runs else None, now)
         if self._knows_runs:
             plans = new_plans(self._keeper.entries, config, now)
             self._keeper.journal([*self._configuration(config, now), *plans, *entries, *mirrors])
             self._replaced = replaced(self._keeper.entries, config)
 
-    def _rebuild(self, config: Config) -> None:
-        """Makes analyses where the basis is new, and counts for them what has been recorded so far.
-
-        If that could not be read, or the analyses have counted batches that are not held and will come again, it
-        makes all of them.
-        """
-        waiting = self._keeper.waiting
-        everything = not (self._is_recovered and waiting.holds_all_counted)
-        if everything:
-            waiting.recount()
-            self._shadows.forget()
-        former = {name: judged for name, judged in self._judged.items() if name in config.experiments}
-        new: dict[str, Judged] = {}
-        for name, experiment in config.experiments.items():
-            run = self._runs.get(name)
-            if run is None:
-                continue
-            basis = basis_of(name, run, config)
-            if everything or name not in former or former[name].basis != basis:
-                analysis = self._new_analysis(name, experiment, config, self.tables, run.started_at)
-                analysis.intervene(self._actions.interventions(run))
-                new[name] = Judged(run, basis, analysis)
-            else:
-                former[name].run = run
-                former[name].analysis.update(config)
-        self._is_recovered = self._replay(list(new.values()), shadows=everything) and self._keeper.is_open
-        for name, judged in new.items():
-            if (state := self._state_of(judged.run, former.get(name))) is not None:
-                judged.analysis.restore(state)
-            judged.set_lost(self._lost)
-        self._judged = {**former, **new} if self._is_recovered else {**new, **former}
-        self._retry_at = self.now() + REPLAY_RETRY_S
-
-    def _replay(self, new: Sequence[Judged], *, shadows: bool) -> bool:
-        """Counts for new analyses, and for the shadows, what was recorded before. Whether that was possible."""
-        begins = [judged.run.started_at for judged in new]
-        if shadows and self._shadows.since is not None:
-            begins.append(self._shadows.since)
-        if not begins:
-            return True
-        try:
-            for exposures in self._keeper.history(min(begins)):
-                for judged in new:
-                    judged.count(exposures, self.tables)
-                if shadows:
-                    self._shadows.count(exposures.pairs)
-        except StoreError:
-            return False
-        return True
-
-    def _state_of(self, run: Run, former: Judged | None) -> Mapping[str, Any] | None:
-        """What the run's former analysis, of this or an earlier controller, wants to be found again."""
-        if former is not None:
-            return former.analysis.state() if former.run.started_at == run.started_at else None
-        snapshot = self._keeper.snapshots.get(run.name)
-        return snapshot.state if snapshot is not None and snapshot.started_at == run.started_at else None
-
     def _snapshots(self) -> list[Snapshot]:
-        now = self.now()
-        return [
-            Snapshot(now, name, judged.run.started_at, judged.analysis.state()) for name, judged in self._judged.items()
-        ]
-
-    def _count(self, exposures: Exposures) -> None:
-        for judged in self._judged.values():
-            judged.count(exposures, self.tables)
-        self._shadows.count(exposures.pairs)
+        return self._judges.snapshots(self.now())
 
     def _tell_losses(self) -> None:
         lost = total_lost(self._keeper.waiting.routers)
         if lost != self._lost:
             self._lost = lost
-            for judged in self._judged.values():
-                judged.set_lost(lost)
+            self._judges.set_lost(lost)
 
     def _lost_of(self, name: str, config: Config) -> dict[str, int]:
         """Rows that routers have lost of the experiment's endpoint, by deployment."""

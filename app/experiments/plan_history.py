@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from app.config.plans import MAX_EARLIER
+from app.config.plans import MAX_EARLIER, PlanSettings
 from app.config.schema import Config, Endpoint
 from app.experiments.storage.entry import Entry
 from app.ledger.acknowledgement import Replaced
 from app.ledger.plans import content_of, digest_of, plan_of
+from app.routing.stops import moved_on
 from app.routing.windows import same
 
 KIND = "plan"
@@ -37,6 +38,8 @@ class PlanEntry(msgspec.Struct, frozen=True):
     """When it ends, in Unix seconds."""
     content: str = ""
     """A hash of what it says: equal for plans that say the same."""
+    withdrawn: dict[str, str] = {}
+    """Deployments that running conversations leave by it, each with the one that gets them."""
 
 
 def new_plans(entries: Sequence[Entry], config: Config, now: float) -> list[Entry]:
@@ -70,21 +73,29 @@ def replaced(entries: Iterable[Entry], config: Config) -> list[Replaced]:
     for name, endpoint in config.endpoints.items():
         if endpoint.sticky is not None and endpoint.pin_s > 0:
             followed = _followed(name, plan_of(name, endpoint).id, plans.get(name, []), endpoint.pin_s)
-            if not all(any(same(it.weights, listed.weights) for listed in endpoint.plan.earlier) for it in followed):
+            if not all(_is_listed(it, endpoint.plan) for it in followed):
                 found += followed
     return found
+
+
+def _is_listed(replaced: Replaced, plan: PlanSettings) -> bool:
+    return any(
+        same(it.weights, replaced.weights) and replaced.withdrawn.keys() <= {**it.withdrawn, **plan.withdrawn}.keys()
+        for it in plan.earlier
+    )
 
 
 def _followed(name: str, id: str, plans: Sequence[PlanEntry], pin_s: float) -> list[Replaced]:
     """The weights before the last of an endpoint's plans that are followed when that is made, the oldest first."""
     found: list[Replaced] = []
     for before, plan in pairwise(plans):
-        if same(before.weights, plan.weights):
-            continue
-        until = plan.since + pin_s
-        found = [replace(it, until=until) for it in found if it.until > plan.since]
-        if not any(same(it.weights, before.weights) for it in found):
-            found.append(Replaced(name, id, before.weights, until))
+        if not same(before.weights, plan.weights):
+            until = plan.since + pin_s
+            found = [replace(it, until=until) for it in found if it.until > plan.since]
+            if not any(same(it.weights, before.weights) and not it.withdrawn for it in found):
+                found.append(Replaced(name, id, before.weights, until))
+        if plan.withdrawn:
+            found = [replace(it, withdrawn=moved_on(it.withdrawn, plan.withdrawn)) for it in found]
     return found[-MAX_EARLIER:]
 
 
@@ -100,7 +111,8 @@ def _next(name: str, endpoint: Endpoint, last: PlanEntry | None, now: float) -> 
     expires = plan.expires.at if plan.expires is not None else None
     since = plan.since if plan.since is not None else now
     weights, overrides = dict(endpoint.traffic), len(plan.overrides)
-    return PlanEntry(name, generation, id, weights, since, plan.by, plan.reason, overrides, expires, content)
+    by, reason, withdrawn = plan.by, plan.reason, dict(plan.withdrawn)
+    return PlanEntry(name, generation, id, weights, since, by, reason, overrides, expires, content, withdrawn)
 
 
 def _plans(entries: Iterable[Entry]) -> list[PlanEntry]:

@@ -16,7 +16,7 @@ from app.errors import BadRequest, Conflict
 from app.experiments.acting.decisions import Request
 from app.experiments.acting.state import states_of
 from app.experiments.columns import Exposures, Tables
-from app.experiments.evidence import AnalysisFactory, Evidence, Judged
+from app.experiments.judging.evidence import AnalysisFactory, Evidence, Judged
 from app.experiments.plain import exposures_of, scored
 from app.experiments.report import Report
 from app.experiments.routers import total_lost

@@ -16,12 +16,14 @@ class Stop(msgspec.Struct, frozen=True):
 
 class Replaced(msgspec.Struct, frozen=True):
     """Percentages of an endpoint that running conversations still follow under the present plan, whose `id` as
-    `plans.plan_of` has it is `plan`. `until`: Unix seconds."""
+    `plans.plan_of` has it is `plan`. `until`: Unix seconds. `withdrawn`: deployments that they have left since, each
+    with the one that got them."""
 
     endpoint: str
     plan: str
     weights: dict[str, int]
     until: float
+    withdrawn: dict[str, str] = {}
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):

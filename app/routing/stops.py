@@ -35,6 +35,11 @@ def stops_of(endpoint: str, traffic: Mapping[str, int], stops: Iterable[Stop]) -
     return {deployment: control for deployment, control in found.items() if control not in found}
 
 
+def moved_on(stops: Mapping[str, str], further: Mapping[str, str]) -> dict[str, str]:
+    """Where conversations are that `stops` have moved, and then `further` ones."""
+    return {**{name: further.get(to, to) for name, to in stops.items()}, **further}
+
+
 def with_share(traffic: Mapping[str, int], stops: Mapping[str, str]) -> Mapping[str, str]:
     """Those of `stops` that change something: their deployment has a share."""
     return {deployment: control for deployment, control in stops.items() if traffic.get(deployment, 0) > 0}

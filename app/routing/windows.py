@@ -5,26 +5,18 @@ its deployment over one change would lose it soon after the next.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from app.routing.stops import NO_STOPS, with_share
+from app.routing.stops import NO_STOPS, moved_on, with_share
 
 
 class Earlier(NamedTuple):
-    """Weights that were in force, with the stops of that time. `until`: in Unix seconds."""
+    """Weights that were in force, with what has been stopped or withdrawn since and is so no more. `until`: in Unix
+    seconds."""
 
     weights: Mapping[str, int]
     until: float
     stops: Mapping[str, str] = NO_STOPS
-
-
-class Listed(Protocol):
-    """What is read of `config.plans.EarlierWeights`."""
-
-    @property
-    def weights(self) -> Mapping[str, int]: ...
-    @property
-    def until(self) -> float: ...
 
 
 class InForce(NamedTuple):
@@ -39,24 +31,30 @@ def in_force(
     before: InForce | None,
     weights: Mapping[str, int],
     stops: Mapping[str, str],
-    listed: Iterable[Listed],
+    listed: Iterable[Earlier],
     *,
+    withdrawn: Mapping[str, str] = NO_STOPS,
     pin_s: float,
     now: float,
 ) -> InForce:
     """What is in force on a router that served `before` until now; None: it has just started.
 
-    `listed` is what the plan says of earlier weights. A router may have seen more of them, since files say nothing of
-    what they replace. A conversation that a stop has moved stays where it is when the stop is lifted.
+    `listed` is what the plan says of earlier weights, `withdrawn` what running conversations leave by it. A router may
+    have seen more, since files say nothing of what they replace. A conversation that was moved stays where it is when
+    the stop is lifted, or nothing is withdrawn any more.
     """
-    told = [Earlier(it.weights, it.until) for it in listed if it.until > now]
+    told = [_without(it, withdrawn) for it in listed if it.until > now]
     if before is None:
         return InForce(weights, stops, told)
-    seen = [it._replace(stops={**it.stops, **before.stops}) for it in before.earlier if it.until > now]
+    seen = [it._replace(stops=moved_on(it.stops, before.stops)) for it in before.earlier if it.until > now]
     lifted = with_share(weights, before.stops).keys() - stops.keys()
     if pin_s > 0 and (lifted or not same(before.weights, weights)):
         seen = [*(it._replace(until=now + pin_s) for it in seen), Earlier(before.weights, now + pin_s, before.stops)]
-    return InForce(weights, stops, _merged(seen, told))
+    return InForce(weights, stops, _merged([_without(it, withdrawn) for it in seen], told))
+
+
+def _without(earlier: Earlier, withdrawn: Mapping[str, str]) -> Earlier:
+    return earlier._replace(stops=moved_on(earlier.stops, withdrawn)) if withdrawn else earlier
 
 
 def same(weights: Mapping[str, int], others: Mapping[str, int]) -> bool:
@@ -79,6 +77,8 @@ def _merged(seen: Sequence[Earlier], told: Sequence[Earlier]) -> list[Earlier]:
         twins = [number for number, other in enumerate(found) if same(it.weights, other.weights)]
         for number in twins:
             found[number] = found[number]._replace(until=max(it.until, found[number].until))
+        if twins and not any(it.stops.keys() <= found[number].stops.keys() for number in twins):
+            found[twins[0]] = found[twins[0]]._replace(stops={**it.stops, **found[twins[0]].stops})
         if not twins:
             found.insert(place, it)
         place = twins[0] + 1 if twins else place + 1

@@ -17,7 +17,7 @@ from deployments.weights.cache import default_cache, prepare_tiny
 
 HOST = "127.0.0.1"
 MODEL = "tiny"
-STARTS_WITHIN_S = 600.0
+STARTS_WITHIN_S = 900.0
 
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -38,7 +38,7 @@ SHAPE = {
 }
 """Of the engines' model, with random weights: large enough that a prompt which is not cached takes time."""
 
-NATIVE = {"native-125": 125, "native-200": 200, "native-400": 400}
+NATIVE = {"native-125": 125, "native-200": 200}
 """Backends of HAProxy's own bounded-load hashing, with their factors in percent."""
 
 OURS = "ours"
@@ -108,6 +108,17 @@ def engines(number: int, directory: Path) -> Iterator[Sequence[str]]:
 
 
 @contextmanager
+def replicas_of_one(number: int, directory: Path) -> Iterator[Sequence[str]]:
+    """The base URLs of so many replicas that share one engine (`fronts`)."""
+    with engines(1, directory) as (engine,):
+        ports, log = [free_port() for _ in range(number)], directory / "fronts.log"
+        with _process([sys.executable, "-m", "benchmarks.affinity.fronts", engine, *ports], log):
+            urls = [f"http://{HOST}:{port}" for port in ports]
+            wait_for(f"{urls[-1]}/health", log)
+            yield urls
+
+
+@contextmanager
 def ingress(urls: Sequence[str], directory: Path) -> Iterator[str]:
     """HAProxy with the configuration that Ray writes, and one backend more for each of `NATIVE`."""
     from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
@@ -125,13 +136,10 @@ def ingress(urls: Sequence[str], directory: Path) -> Iterator[str]:
     )
     servers = [ServerConfig(f"replica-{it}", HOST, int(url.rpartition(":")[2])) for it, url in enumerate(urls)]
     names = (OURS, *NATIVE)
-    backends = {
-        name: BackendConfig(name, f"/deployments/{name}", app_name=name, servers=servers, health_check_path="/health")
-        for name in names
-    }
+    backends = {name: BackendConfig(name, f"/deployments/{name}", app_name=name, servers=servers) for name in names}
     path = directory / "haproxy.cfg"
     HAProxyApi(settings, backends, config_file_path=str(path))._generate_config_file_internal()
-    text = path.read_text()
+    text = path.read_text().replace("httpchk GET /-/healthz", "httpchk GET /health")
     for name in names:
         more = [r"http-request replace-path /deployments/[^/]+(/.*) \1"]
         if name in NATIVE:

@@ -1,10 +1,13 @@
-"""The ways to balance, in front of the same vLLM engines, in one run.
+"""The ways to balance, in front of the same real vLLM, in one run.
 
-Four engines with a small random model; 64 conversations of 6 turns, 16 at once, without and with a system prompt of
+Four replicas with a small random model; 64 conversations of 6 turns, 16 at once, without and with a system prompt of
 about 2,000 tokens. The ways take turns, round after round, each with the same conversations and empty caches. Hits are
-from vLLM's own counters. What could hit: all conversations on one engine.
+from vLLM's own counters. What could hit: all conversations on one replica.
 
-    python -m benchmarks.affinity.real [--rounds N] [--vllm-router PATH]      prints tables; about ten minutes
+The replicas are parts of one engine's prefix cache (`fronts`), which counts hits as four engines do and needs the
+memory of one; `--engines` starts four.
+
+    python -m benchmarks.affinity.real [--rounds N] [--engines] [--vllm-router PATH]      prints tables; some minutes
 """
 
 import argparse
@@ -24,7 +27,7 @@ import aiohttp
 from app.exchange.affinity import beginning
 from benchmarks.affinity import processes
 
-CONVERSATIONS, TURNS, AT_ONCE, ENGINES = 64, 6, 16, 4
+CONVERSATIONS, TURNS, AT_ONCE, REPLICAS = 64, 6, 16, 4
 SYSTEM_WORDS = {"no system prompt": 0, "a system prompt for all": 1300}
 WORDS = [
     f"{a}{b}" for a in ("ba", "de", "fi", "go", "lu", "ma", "ne", "po", "ri", "su") for b in ("ck", "nd", "rt", "sh")
@@ -94,22 +97,24 @@ async def _converse(
 ) -> Sequence[float]:
     """Seconds until the first token of each request."""
     shared = words(random.Random(seed), system_words)
-    ready: asyncio.Queue[tuple[int, list[dict[str, str]], random.Random]] = asyncio.Queue()
+    ready: list[tuple[int, list[dict[str, str]], random.Random]] = []
+    # In a fixed order, going round would bring each conversation back to its replica by chance.
+    drawn = random.Random(seed)
     for number in range(CONVERSATIONS):
         rng = random.Random(seed * 1000 + number)
         messages = [{"role": "system", "content": shared}] if shared else []
-        ready.put_nowait((0, messages, rng))
+        ready.append((0, messages, rng))
     firsts: list[float] = []
 
     async def work() -> None:
-        while not ready.empty():
-            turn, messages, rng = ready.get_nowait()
+        while ready:
+            turn, messages, rng = ready.pop(drawn.randrange(len(ready)))
             asks = {"role": "user", "content": words(rng, 120 if turn == 0 else rng.randint(30, 90))}
             messages = [*messages, asks]
             first, answer = await _ask(session, address, {"model": model, "messages": messages})
             firsts.append(first)
             if turn + 1 < TURNS:
-                ready.put_nowait((turn + 1, [*messages, {"role": "assistant", "content": answer}], rng))
+                ready.append((turn + 1, [*messages, {"role": "assistant", "content": answer}], rng))
 
     await asyncio.gather(*(work() for _ in range(AT_ONCE)))
     return firsts
@@ -185,21 +190,25 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.affinity.real")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engines", action="store_true", help="an engine for each replica: four times the memory")
     parser.add_argument("--vllm-router", type=Path, help="the peer's binary; left out, it is not measured")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sy-", dir="/tmp") as folder, ExitStack() as started:
         directory = Path(folder)
-        urls = started.enter_context(processes.engines(ENGINES, directory))
+        replicas = processes.engines if arguments.engines else processes.replicas_of_one
+        urls = started.enter_context(replicas(REPLICAS, directory))
         compared = ways(urls, started, directory, arguments.vllm_router)
-        for title, system_words in SYSTEM_WORDS.items():
-            outcomes: dict[str, list[Outcome]] = {name: [] for name in compared}
-            could = []
-            for number in range(arguments.rounds):
+        outcomes: dict[str, dict[str, list[Outcome]]] = {
+            title: {name: [] for name in compared} for title in SYSTEM_WORDS
+        }
+        could: dict[str, list[float]] = {title: [] for title in SYSTEM_WORDS}
+        for number in range(arguments.rounds):
+            for title, system_words in SYSTEM_WORDS.items():
                 one = asyncio.run(measure(urls, through(urls[0]), processes.MODEL, system_words, number))
-                could.append(one.hits)
+                could[title].append(one.hits)
                 for name, (address, model) in compared.items():
-                    outcomes[name].append(asyncio.run(measure(urls, address(), model, system_words, number)))
-            _print(title, outcomes, could)
+                    outcomes[title][name].append(asyncio.run(measure(urls, address(), model, system_words, number)))
+                _print(f"{title}, after {number + 1} rounds", outcomes[title], could[title])
 
 
 def _print(title: str, outcomes: Mapping[str, Sequence[Outcome]], could: Sequence[float]) -> None:

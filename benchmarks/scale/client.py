@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.serving import HOST
+from benchmarks.load import HOST
 
 _SENT = re.compile(rb'"created":(\d+)')
 _NOT_A_TOKEN = 1_795_266_774

@@ -16,8 +16,8 @@ from typing import Any
 
 import uvloop
 
+from benchmarks.load import HOST
 from benchmarks.relay import HEAD
-from benchmarks.serving import HOST
 
 EMBEDDINGS, DIMENSIONS = 2048, 1024
 ANSWER_BYTES = 5_000_000

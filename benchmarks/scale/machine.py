@@ -10,8 +10,9 @@ from typing import Any
 import psutil
 import yaml
 
-from benchmarks.relay import cpu_clock, running
-from benchmarks.serving import HOST
+from benchmarks.load import HOST
+from benchmarks.programs import cpu_clock
+from benchmarks.relay import running
 
 
 @contextmanager

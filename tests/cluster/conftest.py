@@ -26,7 +26,7 @@ IDLE_S = 10
 REASON = obstacle()
 
 
-ORDER = ("placement", "metrics", "scaling", "disruptions", "variants", "strangers", "whole_cluster")
+ORDER = ("placement", "metrics", "scaling", "refusals", "disruptions", "variants", "strangers", "whole_cluster")
 """Of the files: the last one takes the cluster down."""
 
 

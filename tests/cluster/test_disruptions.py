@@ -5,15 +5,15 @@ import time
 import pytest
 
 from tests.cluster.conftest import BLUE, ENGINES, IDLE_S, ROUTERS, served
-from tests.support.cluster.clients import Ask, Outcome, lost
+from tests.support.cluster.clients import Ask, Client, Outcome, lost
 from tests.support.cluster.figures import Figures
 from tests.support.cluster.lab import Cluster, Lab
 from tests.support.cluster.pods import Pod
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
-MARGIN_S = 5.0
-"""For a busy machine."""
+GOES_ON_S = 45.0
+"""A stream of the test goes on for longer, and Ray takes longer to notice a silent node."""
 
 LINGERS_S = 20.0
 """Ray keeps a drained node whose object store has an object that somebody still refers to, until the drain's end."""
@@ -23,7 +23,7 @@ LINGERS_S = 20.0
 def wide(cluster: Cluster, the_lab: Lab) -> Cluster:
     """Two replicas of the engine on two nodes."""
     cluster.apply(served(the_lab, min_replicas=2, max_replicas=2))
-    cluster.until(lambda: len(at_work(cluster)) == 2, cluster.serve.messages, within_s=240)
+    cluster.until(lambda: len(at_work(cluster)) == 2, cluster.serve.messages)
     cluster.until(lambda: len(cluster.kuberay.endpoints()) >= 4, cluster.kuberay.endpoints)
     return cluster
 
@@ -37,6 +37,10 @@ def addresses(cluster: Cluster) -> set[str]:
     return {it.address for it in cluster.replicas(BLUE).values()}
 
 
+def router_addresses(cluster: Cluster) -> set[str]:
+    return {it.address for it in cluster.routers().values()}
+
+
 def left(cluster: Cluster, pods: list[Pod]) -> list[Pod]:
     """Those of the pods that have not ended."""
     return [pod for pod in pods if pod in cluster.kuberay.pods]
@@ -48,12 +52,11 @@ def carried_by(pod: Pod, outcomes: list[Outcome]) -> list[Outcome]:
 
 def test_a_pod_of_engines_and_one_of_routers_finish_their_streams(wide: Cluster, figures: Figures) -> None:
     engine = at_work(wide)[0]
-    routers = {it.address for it in wide.routers().values()}
-    router = next(pod for pod in wide.kuberay.of(ROUTERS) if pod.address in routers)
+    router = next(pod for pod in wide.kuberay.of(ROUTERS) if pod.address in router_addresses(wide))
     asks = [Ask(chunks=75, every_s=1.0, within_s=240) for _ in range(16)]
     with wide.client.dripping() as drip:
         with wide.client.asking(asks) as streams:
-            wide.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes], within_s=60)
+            wide.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes])
             begun = time.monotonic()
             engine.delete()
             router.delete()
@@ -74,32 +77,49 @@ def test_a_pod_of_engines_and_one_of_routers_finish_their_streams(wide: Cluster,
     )
 
 
-def test_a_node_that_falls_silent_loses_only_the_streams_that_it_had_begun(wide: Cluster, figures: Figures) -> None:
-    victim, other = at_work(wide)
-    asks = [Ask(chunks=60, every_s=1.0, within_s=240) for _ in range(8)]
+def test_nodes_that_fall_silent_take_only_the_streams_that_they_had_begun(
+    wide: Cluster, the_lab: Lab, figures: Figures
+) -> None:
+    """One of engines and one of routers at once. Clients come in through the others: a silent node tells nobody, so
+    that what its clients do is theirs (docs/deploying.md)."""
+    engine = at_work(wide)[0]
+    router = next(pod for pod in wide.kuberay.of(ROUTERS) if pod.address in router_addresses(wide))
+    silent = {engine.address, router.address}
+    beside = Client(lambda: [it for it in wide.kuberay.endpoints() if it not in silent], the_lab.key)
+    asks = [Ask(chunks=60, every_s=1.0, within_s=240) for _ in range(16)]
     with wide.client.dripping() as drip:
-        with wide.client.asking(asks) as streams:
-            wide.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes], within_s=60)
+        with beside.asking(asks) as streams:
+            wide.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes])
+            wide.kuberay.lose(engine)
+            wide.kuberay.lose(router)
             moment = time.monotonic()
-            wide.kuberay.lose(victim)
             outcomes = streams.wait()
-        wide.until(lambda: victim.address not in addresses(wide), wide.serve.messages, within_s=240)
+        wide.until(lambda: not silent & (addresses(wide) | router_addresses(wide)), wide.serve.messages)
         noticed = time.monotonic() - moment
-        wide.kuberay.remove_node(victim)  # until then its pod, whose end nobody can report, counts as one of its group
-        back = wide.until(lambda: len(wide.replicas(BLUE)) == 2, wide.serve.messages, within_s=240)
-    broken = carried_by(victim, outcomes)
-    assert broken
-    assert lost(carried_by(other, outcomes)) == []
-    for it in broken:
-        assert '"error"' in it.text
-        assert (it.ended or 0) - moment < IDLE_S + MARGIN_S
-    assert lost([it for it in drip.outcomes if it.first_at is None or it.first_at > moment]) == []
+        wide.kuberay.remove_node(engine)  # until then its pod, whose end nobody can report, counts as one of its group
+        wide.kuberay.remove_node(router)
+        back = wide.until(
+            lambda: len(wide.replicas(BLUE)) == 2 and len(wide.routers()) == 2, wide.serve.messages, within_s=480
+        )
+    failed = [it for it in outcomes if '"error"' in it.text]
+    cut = [it for it in outcomes if it.error is not None]
+    whole = [it for it in outcomes if it not in failed and it not in cut]
+    assert failed
+    assert cut
+    assert whole
+    assert lost(whole) == []
+    assert carried_by(engine, whole) == []
+    assert carried_by(engine, failed) == failed
+    assert all((it.ended or 0) - moment < GOES_ON_S for it in failed), "by the router's timeout, not by Ray's notice"
+    assert [str(it) for it in cut if "no end" in (it.error or "")] == []
+    assert lost([it for it in drip.outcomes if it.begun > moment or it.address not in silent]) == []
+    errors_s, cuts_s = (max((it.ended or 0) - moment for it in part) for part in (failed, cut))
     figures.add(
-        "A node of engines falls silent",
-        f"{len(broken)} streams on it end with an error after at most "
-        f"{max((it.ended or 0) - moment for it in broken):.0f} s (`idle_s: {IDLE_S}`); 0 of {len(drip.outcomes)} "
-        f"requests lost; Ray notices after {noticed:.0f} s, and the replica is back on another node {back:.0f} s after "
-        "the cloud has removed the machine",
+        "A node of engines and one of routers fall silent",
+        f"of {len(outcomes)} streams {len(failed)} of the engine there end with an error within {errors_s:.0f} s "
+        f"(`idle_s: {IDLE_S}`), {len(cut)} of the router there are cut within {cuts_s:.0f} s, the others end "
+        f"well; 0 of {len(drip.outcomes)} requests lost; Ray notices after {noticed:.0f} s, and all replicas are back "
+        f"{back:.0f} s after the cloud has removed the machines",
     )
 
 
@@ -107,13 +127,13 @@ def test_the_head_may_be_away_for_30_s(wide: Cluster, figures: Figures) -> None:
     before = {id: it.pid for id, it in {**wide.replicas(BLUE), **wide.routers()}.items()}
     asks = [Ask(chunks=60, every_s=1.0, within_s=240) for _ in range(8)]
     with wide.client.dripping() as drip, wide.client.asking(asks) as streams:
-        wide.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes], within_s=60)
+        wide.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes])
         moment = time.monotonic()
         wide.kuberay.crash_head()
         assert wide.serve.statuses() == {}
         wide.until(lambda: time.monotonic() > moment + 30, list)
         wide.kuberay.restart_head()
-        back = wide.until(lambda: wide.serve.statuses() != {}, list, within_s=180)
+        back = wide.until(lambda: wide.serve.statuses() != {}, list)
         wide.runs()
         outcomes = streams.wait()
     after = {id: it.pid for id, it in {**wide.replicas(BLUE), **wide.routers()}.items()}

@@ -39,5 +39,5 @@ def test_the_ingress_of_every_node_reaches_every_replica(cluster: Cluster, the_l
             seen.update([outcome.served_by.partition(":")[0]] if outcome.is_whole else [])
             return seen == names
 
-        cluster.until(reaches_all, lambda seen=served_by, pod=pod: (pod.name, seen), within_s=60)  # type: ignore[misc]
+        cluster.until(reaches_all, lambda seen=served_by, pod=pod: (pod.name, seen))  # type: ignore[misc]
     figures.add("Any node's ingress", f"each of {len(pods)} nodes, the head's too, reaches both replicas of the engine")

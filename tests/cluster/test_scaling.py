@@ -19,7 +19,7 @@ def empties(cluster: Cluster) -> float:
     def is_empty() -> bool:
         return not cluster.replicas(BLUE) and not [pod for pod in pods.pods if pod.group == ENGINES]
 
-    return cluster.until(is_empty, lambda: (cluster.serve.messages(), [pod.name for pod in pods.pods]), within_s=180)
+    return cluster.until(is_empty, lambda: (cluster.serve.messages(), [pod.name for pod in pods.pods]))
 
 
 @pytest.fixture
@@ -44,10 +44,10 @@ def test_the_first_requests_wait_through_the_cold_start(asleep: Cluster, figures
 
 def test_load_raises_replicas_and_nodes_and_its_end_lowers_both_to_0(asleep: Cluster, figures: Figures) -> None:
     begun = time.monotonic()
-    with asleep.client.dripping(every_s=1.0, ask=Ask(streamed=False, within_s=240)) as drip:
+    with asleep.client.dripping(every_s=1.0, ask=Ask(streamed=False)) as drip:
         asks = [Ask(chunks=60, every_s=1.0, within_s=300) for _ in range(10)]
         with asleep.client.asking(asks) as streams:
-            asleep.until(lambda: len(asleep.replicas(BLUE)) == 2, asleep.serve.messages, within_s=200)
+            asleep.until(lambda: len(asleep.replicas(BLUE)) == 2, asleep.serve.messages)
             grown = time.monotonic() - begun
             nodes = {it.address for it in asleep.replicas(BLUE).values()}
             assert nodes == {pod.address for pod in asleep.kuberay.of(ENGINES)}

@@ -21,7 +21,7 @@ MODEL = "SmolLM2-135M-Instruct"
 def awake(cluster: Cluster, the_lab: Lab) -> Cluster:
     """One replica of the engine."""
     cluster.apply(served(the_lab, min_replicas=1, max_replicas=1))
-    cluster.until(lambda: len(cluster.replicas(BLUE)) == 1, cluster.serve.messages, within_s=240)
+    cluster.until(lambda: len(cluster.replicas(BLUE)) == 1, cluster.serve.messages)
     return cluster
 
 

@@ -23,11 +23,11 @@ def test_nothing_is_lost_when_a_new_cluster_takes_over(cluster: Cluster, the_lab
         begun = time.monotonic()
         successor = successors.enter_context(the_lab.cluster("green", on_few_nodes))
         successor.apply(served(the_lab, min_replicas=1, max_replicas=1))
-        successor.until(lambda: bool(successor.replicas(BLUE)), successor.serve.messages, within_s=300)
+        successor.until(lambda: bool(successor.replicas(BLUE)), successor.serve.messages)
         successor.until(lambda: len(successor.kuberay.endpoints()) >= 2, successor.kuberay.endpoints)
         up = time.monotonic() - begun
         with client.asking(asks) as streams:
-            cluster.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes], within_s=60)
+            cluster.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes])
             current[0] = successor
             cluster.kuberay.delete()
             outcomes = streams.wait()

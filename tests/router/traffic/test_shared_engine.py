@@ -5,12 +5,17 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
+from app.internal_api import AFFINITY_HEADER
 from app.routing.circuit_breaker import FAULTS_IN_A_ROW
+from app.server.application import Router
+from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.support.clients.samples import MODEL
-from tests.support.engine.fake_engine import CARD, chat, refuse, speaks
-from tests.support.processes.servers import free_port
+from tests.support.engine.fake_engine import CARD, FakeEngine, chat, refuse, speaks
+from tests.support.processes.servers import ServerPool, free_port, serve
 
 ADAPTERS = [f"adapter-{number}" for number in range(10)]
 
@@ -120,7 +125,7 @@ def test_an_answer_of_one_shows_that_the_engine_is_reached(shared: Rig) -> None:
         for _ in range(FAULTS_IN_A_ROW - 1):
             ask(shared)
         declare(shared, url)
-        assert ask(shared, "blue").status_code == 200
+        assert ask(shared, "adapter-0").status_code == 200
     # The failures of an adapter are its own until it answers itself: only theirs may have added up.
     assert "blue" not in open_breakers(shared)
 
@@ -134,3 +139,19 @@ def test_an_experiment_compares_adapters_of_one_engine(shared: Rig) -> None:
     rows = shared.keeper.wait_for(rows=len(served))
     assert Counter((it.assigned, it.served) for it in rows) == Counter(zip(served, served, strict=True))
     assert set(served) == {"adapter-0", "adapter-1"}
+
+
+def test_a_retry_under_another_name_does_not_belong_to_the_replica_that_failed(servers: ServerPool) -> None:
+    engine = FakeEngine()
+    failing = refuse(500, "out of memory")
+    engine.answer = lambda body: failing(body) if body["model"] == "french" else chat(body)
+    named = {it: {"app": "tiny", "model": it} for it in ("french", "german")}
+    endpoint = {"tasks": ["chat"], "traffic": {"french": 100, "german": 0}, "fallback": ["german"]}
+    with serve(Starlette(routes=[Mount("/deployments/tiny", engine.app)])) as url:
+        router = Router(RuntimeEnvironment(serve_url=url, internal_key="internal"))
+        router.reconfigure({"endpoints": {"chat": endpoint}, "deployments": named})
+        with servers.host(router.app) as front:
+            body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+            answer = httpx.post(f"{front}/v1/chat/completions", json=body)
+    assert answer.headers["azureml-model-deployment"] == "german"
+    assert [AFFINITY_HEADER in it for it in engine.headers] == [True, False]

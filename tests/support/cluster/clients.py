@@ -20,13 +20,17 @@ Endpoints = Callable[[], Sequence[str]]
 
 @dataclass(frozen=True)
 class Ask:
-    """A chat request for `chunks` chunks, `every_s` seconds apart. `within_s`: when the client gives up."""
+    """A chat request for `chunks` chunks, `every_s` seconds apart. `within_s`: when the client gives up.
+
+    `after_s`: how long after the others of its group it is sent.
+    """
 
     chunks: int = 1
     every_s: float = 0.0
     streamed: bool = True
     endpoint: str = "chat"
     within_s: float = 120.0
+    after_s: float = 0.0
 
     def body(self) -> dict[str, object]:
         """In OpenAI's form."""
@@ -132,6 +136,8 @@ class Client:
         )
 
     async def _send(self, session: aiohttp.ClientSession, outcome: Outcome) -> None:
+        await asyncio.sleep(outcome.ask.after_s)
+        outcome.begun = time.monotonic()
         try:
             async with asyncio.timeout(outcome.ask.within_s):
                 await self._exchange(session, outcome)

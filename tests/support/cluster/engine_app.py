@@ -1,6 +1,7 @@
 """An application in place of an engine: streams as many chunks as it is asked for, at the pace it is asked for.
 
-Its replicas are placed as an engine's. Every chunk says which pod and process it comes from.
+Its replicas are placed as an engine's, run as many requests at a time as they have slots, and report their load as an
+engine's. Every chunk says which pod and process it comes from.
 """
 
 import asyncio
@@ -8,8 +9,10 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 from pydantic import BaseModel, ConfigDict
 from ray import serve
 from starlette.applications import Starlette
@@ -21,25 +24,53 @@ from starlette.types import ASGIApp
 from app.internal_api import INTERNAL_KEY_VARIABLE
 from deployments.draining import GRACE_S
 from deployments.engine.internal_key import InternalKeyMiddleware
+from deployments.engine.load import QUEUE_TIME, SERVICE_TIME, LoadReport, held_by_serve
 
 
 class EngineArgs(BaseModel):
-    """`llm_config` as for an engine, of which only the placement counts; `loads_for_s`: how long a replica starts."""
+    """`llm_config` as for an engine, of which only the placement counts; `loads_for_s`: how long a replica starts.
+
+    `slots`: how many requests run at a time, as `max_num_seqs`; the others wait for their first chunk.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     llm_config: dict[str, Any]
     loads_for_s: float = 0.0
+    slots: int = 1024
+
+
+class Work:
+    """The slots of an engine, and vLLM's metrics of them."""
+
+    def __init__(self, slots: int) -> None:
+        self._free, registry = asyncio.Semaphore(slots), CollectorRegistry()
+        self._running = Gauge("vllm:num_requests_running", "", registry=registry)
+        self._waiting = Gauge("vllm:num_requests_waiting", "", registry=registry)
+        self._queued_s = Histogram(QUEUE_TIME, "", registry=registry)
+        self._served_s = Histogram(SERVICE_TIME, "", registry=registry)
+        self.load = LoadReport(held_by_serve, registry)
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Waits for one, and has it while the block runs."""
+        with self._waiting.track_inprogress(), self._queued_s.time():
+            await self._free.acquire()
+        try:
+            with self._running.track_inprogress(), self._served_s.time():
+                yield
+        finally:
+            self._free.release()
 
 
 @serve.ingress()
 class PacedEngine:
     """Answers chat completions. The last message is JSON: `{"every_s": 0.5}` between two of `max_tokens` chunks."""
 
-    def __init__(self, loads_for_s: float) -> None:
+    def __init__(self, loads_for_s: float, slots: int) -> None:
         time.sleep(loads_for_s)
         self._name = f"{os.environ['POD_NAME']}:{os.getpid()}"
-        self._running = 0
+        self._work = Work(slots)
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:
         """The application that the replica serves."""
@@ -51,7 +82,7 @@ class PacedEngine:
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What an engine's replica reports."""
-        return {"running": float(self._running), "waiting": 0.0}
+        return self._work.load.read()
 
     async def _health(self, request: Request) -> Response:
         return Response()
@@ -63,23 +94,21 @@ class PacedEngine:
         head = {"id": "chatcmpl-1", "created": int(time.time()), "model": body["model"]}
         if body.get("stream"):
             return StreamingResponse(self._stream(head, count, every_s), media_type="text/event-stream")
-        await asyncio.sleep(count * every_s)
+        async with self._work.slot():
+            await asyncio.sleep(count * every_s)
         message = {"role": "assistant", "content": f"{self._name} " * count}
         choices = [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}]
         usage = {"prompt_tokens": 1, "completion_tokens": count, "total_tokens": count + 1}
         return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})
 
     async def _stream(self, head: dict[str, Any], count: int, every_s: float) -> AsyncIterator[str]:
-        self._running += 1
-        try:
+        async with self._work.slot():
             for number in range(count):
                 yield self._chunk(head, f"{self._name} ", None)
                 if number + 1 < count:
                     await asyncio.sleep(every_s)
             yield self._chunk(head, "", "stop")
             yield "data: [DONE]\n\n"
-        finally:
-            self._running -= 1
 
     def _chunk(self, head: dict[str, Any], content: str, finish_reason: str | None) -> str:
         choice = {"index": 0, "delta": {"content": content}, "logprobs": None, "finish_reason": finish_reason}
@@ -100,4 +129,4 @@ def build(args: EngineArgs) -> serve.Application:
         graceful_shutdown_timeout_s=GRACE_S,
         max_ongoing_requests=128,
     )
-    return deployment(PacedEngine).bind(args.loads_for_s)
+    return deployment(PacedEngine).bind(args.loads_for_s, args.slots)

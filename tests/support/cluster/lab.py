@@ -63,7 +63,7 @@ class Cluster:
         """The running routers."""
         return self.replicas(ROUTER)
 
-    def until(self, condition: Callable[[], bool], state: Callable[[], object], within_s: float = 120.0) -> float:
+    def until(self, condition: Callable[[], bool], state: Callable[[], object], within_s: float = UP_WITHIN_S) -> float:
         """Waits for `condition` and returns how long, in seconds. Fails with `state()`."""
         begun = time.monotonic()
         while not condition():

@@ -22,7 +22,9 @@ CODE = ("app", "deployments", "tests", "benchmarks", ".venv", ".models")
 PATH = "/app/bin:/app/.venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 SLOW_MACHINE: Mapping[str, str] = {
-    "RAY_raylet_start_wait_time_s": "180",
+    # A raylet waits 15 s for its agents, which may be too short, and ends. `ray start` notices after this time, and the
+    # pod's successor has another try.
+    "RAY_raylet_start_wait_time_s": "90",
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "200",
     "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
     "RAY_memory_monitor_refresh_ms": "0",  # it measures the machine, which others share

@@ -319,7 +319,7 @@ def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path) -> None
         "use_backend successor if { stopping }",
         f"server public 127.0.0.1:{options.port}",
         "acl this_machine src 127.0.0.0/8 ::1",
-        f"default-server tcp-ut {SILENT_S}s",
+        f"on-error mark-down tcp-ut {SILENT_S}s",
     ):
         assert written.count(line) == 1, line
 

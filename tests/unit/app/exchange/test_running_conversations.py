@@ -140,16 +140,11 @@ class RunningConversations(RuleBasedStateMachine):
 
     @rule(weights=st.sampled_from(WEIGHTS))
     def a_plan_changes_the_weights(self, weights: Mapping[str, int]) -> None:
-        left = self.endpoint.plan.withdrawn
         self._deliver(planned(self.endpoint, Wanted(weights), Authorship("boss", self.now)))
-        if left.keys() - self.endpoint.plan.withdrawn.keys():  # the new plan forgets whom conversations have left
-            self.unplanned_at = self.now
         self.everybody_says_something(0, 1, True)
 
     @rule(weights=st.sampled_from(WEIGHTS))
     def a_file_changes_the_weights(self, weights: Mapping[str, int]) -> None:
-        if self.endpoint.plan.withdrawn:  # the file forgets it
-            self.unplanned_at = self.now
         self._deliver(by_file(weights))
 
     @rule(treatment=st.sampled_from(TREATMENTS))
@@ -271,6 +266,18 @@ def test_a_router_that_starts_after_a_rollback_brings_nobody_back(two: RunningCo
     two.another_router_starts()
     two.everybody_says_something(2, 0, False)
     assert by(two) == {"a"}, "nobody had begun on c"
+
+
+def test_a_router_that_starts_when_a_withdrawn_deployment_has_traffic_again_brings_nobody_back(
+    two: RunningConversations,
+) -> None:
+    two.a_plan_changes_the_weights(WEIGHTS[2])
+    two.a_treatment_is_stopped("b")
+    two.a_rollback_is_planned_and_its_stop_lifted()
+    two.a_plan_changes_the_weights(WEIGHTS[2])
+    two.another_router_starts()
+    two.everybody_says_something(2, 0, False)
+    assert "a" in by(two)
 
 
 def test_a_router_that_starts_hears_the_pins_from_another_controller(two: RunningConversations) -> None:

@@ -104,9 +104,8 @@ async def test_a_question_for_plans_is_answered_from_the_present_configuration(t
     async with hosted:
         (first,) = await weights()
         assert source.config is not None
-        source.config = parse(
-            with_traffic(source.config.model_dump(mode="json"), "chat", {**first, "blue": 100, "green": 0})
-        )
+        present = source.config.model_dump(mode="json", exclude_unset=True)
+        source.config = parse(with_traffic(present, "chat", {**first, "blue": 100, "green": 0}))
         assert await weights() == [source.config.endpoints["chat"].traffic, first]
         source.is_absent = True
         assert len(await weights()) == 2

@@ -137,6 +137,17 @@ def test_what_the_plan_says_itself_is_left_out() -> None:
     assert followed(*by_file) == [(90, 262.0), (80, 262.0)], "the plan does not know of the file before"
 
 
+def test_what_a_plan_withdrew_is_told_when_the_present_one_says_it_no_more() -> None:
+    half, withdrawn = {"weights": {"blue": 50, "green": 50}, "until": 2e9}, {"withdrawn": {"green": "blue"}}
+    rolled_back = pinning(100, {"generation": 1, "since": 200.0, "earlier": [half], **withdrawn})
+    steps = new_plans([], pinning(50), 100.0)
+    steps += new_plans(steps, rolled_back, 200.0)
+    assert replaced(steps, rolled_back) == [], "it says so itself"
+    steps += new_plans(steps, pinning(60), 210.0)
+    told = {tuple(it.weights.values()): it.withdrawn for it in replaced(steps, pinning(60))}
+    assert told == {(50, 50): {"green": "blue"}, (100, 0): {}}
+
+
 def test_an_endpoint_that_does_not_pin_follows_nothing() -> None:
     for fields in ({"pin_s": 0.0}, {"sticky": None}):
         assert followed((100.0, pinning(90)), (200.0, pinning(80, **fields))) == []

@@ -1,7 +1,7 @@
 """What running conversations follow after changes of weights, as a router sees them."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from app.routing.windows import Earlier, InForce, in_force, same
 
@@ -9,19 +9,14 @@ BLUE, HALF, GREEN = {"blue": 100, "green": 0}, {"blue": 50, "green": 50}, {"blue
 STOPPED = {"green": "blue"}
 
 
-class Listed(NamedTuple):
-    weights: Mapping[str, int]
-    until: float
-
-
 def after(before: InForce | None, weights: Mapping[str, int], *, now: float = 1000.0, **more: Any) -> InForce:
     given: dict[str, Any] = {"stops": {}, "listed": [], "pin_s": 60.0, **more}
-    return in_force(before, weights, given["stops"], given["listed"], pin_s=given["pin_s"], now=now)
+    return in_force(before, weights, given.pop("stops"), given.pop("listed"), now=now, **given)
 
 
 def test_a_router_that_starts_knows_what_the_plan_says() -> None:
     assert after(None, HALF) == InForce(HALF, {}, [])
-    listed = [Listed(BLUE, 999.0), Listed(GREEN, 1001.0)]
+    listed = [Earlier(BLUE, 999.0), Earlier(GREEN, 1001.0)]
     assert after(None, HALF, listed=listed).earlier == [Earlier(GREEN, 1001.0)], "what is over is left out"
 
 
@@ -44,12 +39,12 @@ def test_the_time_begins_anew_for_all_that_is_still_followed() -> None:
 
 def test_what_the_plan_says_and_what_was_seen_are_one() -> None:
     running = after(None, BLUE)
-    listed = [Listed(BLUE, 1059.0)]
+    listed = [Earlier(BLUE, 1059.0)]
     assert after(running, HALF, listed=listed).earlier == [Earlier(BLUE, 1060.0)]
     by_file = after(running, HALF)
-    then = after(by_file, GREEN, now=1010.0, listed=[Listed(HALF, 1070.0)])
+    then = after(by_file, GREEN, now=1010.0, listed=[Earlier(HALF, 1070.0)])
     assert then.earlier == [Earlier(BLUE, 1070.0), Earlier(HALF, 1070.0)], "the plan does not know of the file before"
-    skipped = after(running, GREEN, listed=[Listed(BLUE, 1060.0), Listed(HALF, 1060.0)])
+    skipped = after(running, GREEN, listed=[Earlier(BLUE, 1060.0), Earlier(HALF, 1060.0)])
     assert [it.weights for it in skipped.earlier] == [BLUE, HALF], "a plan that this router never served"
 
 
@@ -74,8 +69,8 @@ def test_a_stop_is_no_change_and_lifting_one_is() -> None:
 
 def test_nobody_goes_back_to_what_was_stopped_when_the_plan_has_taken_over() -> None:
     stopped = after(after(None, HALF), HALF, stops=STOPPED)
-    planned = after(stopped, BLUE, stops=STOPPED, listed=[Listed(HALF, 1060.0)])
-    lifted = after(planned, BLUE, listed=[Listed(HALF, 1060.0)])
+    planned = after(stopped, BLUE, stops=STOPPED, listed=[Earlier(HALF, 1060.0)])
+    lifted = after(planned, BLUE, listed=[Earlier(HALF, 1060.0)])
     assert lifted.earlier == [Earlier(HALF, 1060.0, STOPPED)]
 
 
@@ -89,3 +84,16 @@ def test_a_stop_during_the_time_after_a_change_lasts_for_what_is_followed() -> N
 def test_weights_are_the_same_if_they_draw_the_same() -> None:
     assert same({"a": 100}, {"a": 100, "b": 0})
     assert not same({"a": 99, "b": 1}, {"a": 100})
+
+
+def test_what_was_withdrawn_is_remembered_when_the_plan_says_so_no_more() -> None:
+    planned = after(None, BLUE, listed=[Earlier(HALF, 1060.0)], withdrawn=STOPPED)
+    assert planned.earlier == [Earlier(HALF, 1060.0, STOPPED)]
+    assert after(planned, BLUE).earlier == [Earlier(HALF, 1060.0, STOPPED)]
+    heard = after(after(None, BLUE, listed=[Earlier(HALF, 1060.0)]), BLUE, listed=[Earlier(HALF, 1060.0, STOPPED)])
+    assert heard.earlier == [Earlier(HALF, 1060.0, STOPPED)], "also by a router that had not heard it"
+
+
+def test_who_was_moved_twice_is_where_the_second_stop_brought_it() -> None:
+    moved = after(None, BLUE, listed=[Earlier(HALF, 1060.0, STOPPED)], withdrawn={"blue": "red"})
+    assert moved.earlier[0].stops == {"green": "red", "blue": "red"}

@@ -1,0 +1,108 @@
+"""All that judges what was recorded: an analysis for each run, and the shadows of mirrors.
+
+Each of them counts every exposure once. One whose basis is new is made anew, and counts what was recorded so far.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from app.config.schema import Config
+from app.experiments.acting.facts import Interventions
+from app.experiments.columns import Exposures, Tables
+from app.experiments.judging.evidence import AnalysisFactory, Judged, basis_of
+from app.experiments.keeper import Keeper
+from app.experiments.runs import Run
+from app.experiments.shadows.judge import ShadowJudge
+from app.experiments.storage.snapshots import Snapshot
+from app.experiments.storage.store import StoreError
+
+Lost = Mapping[tuple[str, str], int]
+"""Rows that routers have lost, by endpoint and deployment."""
+
+
+class Judges:
+    """`of` are those of experiments with a run. Not thread-safe."""
+
+    def __init__(self, tables: Tables, keeper: Keeper, new_analysis: AnalysisFactory) -> None:
+        self._tables, self._keeper, self._new_analysis = tables, keeper, new_analysis
+        self.shadows = ShadowJudge(tables)
+        self.of: dict[str, Judged] = {}
+        self.has_counted_all = False
+        """Whether all that was recorded before could be read."""
+
+    def are_alarmed(self) -> bool:
+        """Whether a guardrail has an alarm that has still to be raised."""
+        return any(it.analysis.is_alarmed() for it in self.of.values())
+
+    def count(self, exposures: Exposures) -> None:
+        """What has been recorded now."""
+        for judged in self.of.values():
+            judged.count(exposures, self._tables)
+        self.shadows.count(exposures.pairs)
+
+    def set_lost(self, lost: Lost) -> None:
+        """Of all routers together."""
+        for judged in self.of.values():
+            judged.set_lost(lost)
+
+    def snapshots(self, now: float) -> list[Snapshot]:
+        """What the analyses want to be found again, for the directory."""
+        return [Snapshot(now, name, it.run.started_at, it.analysis.state()) for name, it in self.of.items()]
+
+    def rebuild(
+        self, config: Config, runs: Mapping[str, Run], interventions: Callable[[Run], Interventions], lost: Lost
+    ) -> None:
+        """Makes analyses where the basis is new, and counts for them what has been recorded so far.
+
+        If that could not be read, or the analyses have counted batches that are not held and will come again, it
+        makes all of them.
+        """
+        waiting = self._keeper.waiting
+        everything = not (self.has_counted_all and waiting.holds_all_counted)
+        if everything:
+            waiting.recount()
+            self.shadows.forget()
+        former = {name: judged for name, judged in self.of.items() if name in config.experiments}
+        new: dict[str, Judged] = {}
+        for name, experiment in config.experiments.items():
+            run = runs.get(name)
+            if run is None:
+                continue
+            basis = basis_of(name, run, config)
+            if everything or name not in former or former[name].basis != basis:
+                analysis = self._new_analysis(name, experiment, config, self._tables, run.started_at)
+                analysis.intervene(interventions(run))
+                new[name] = Judged(run, basis, analysis)
+            else:
+                former[name].run = run
+                former[name].analysis.update(config)
+        self.has_counted_all = self._replay(list(new.values()), shadows=everything) and self._keeper.is_open
+        for name, judged in new.items():
+            if (state := self._state_of(judged.run, former.get(name))) is not None:
+                judged.analysis.restore(state)
+            judged.set_lost(lost)
+        self.of = {**former, **new} if self.has_counted_all else {**new, **former}
+
+    def _replay(self, new: Sequence[Judged], *, shadows: bool) -> bool:
+        """Counts for new analyses, and for the shadows, what was recorded before. Whether that was possible."""
+        begins = [judged.run.started_at for judged in new]
+        if shadows and self.shadows.since is not None:
+            begins.append(self.shadows.since)
+        if not begins:
+            return True
+        try:
+            for exposures in self._keeper.history(min(begins)):
+                for judged in new:
+                    judged.count(exposures, self._tables)
+                if shadows:
+                    self.shadows.count(exposures.pairs)
+        except StoreError:
+            return False
+        return True
+
+    def _state_of(self, run: Run, former: Judged | None) -> Mapping[str, Any] | None:
+        """What the run's former analysis, of this or an earlier controller, wants to be found again."""
+        if former is not None:
+            return former.analysis.state() if former.run.started_at == run.started_at else None
+        snapshot = self._keeper.snapshots.get(run.name)
+        return snapshot.state if snapshot is not None and snapshot.started_at == run.started_at else None
