@@ -15,11 +15,16 @@ COMPLETIONS = StreamFormat(is_terminal=lambda frames: frames.endswith(DONE), err
 _FINGERPRINT = "3.3.6-native"  # if the engine has none: clients need a string
 
 
-# What nearly every chunk is, a piece of text of one choice, is completed without parsing it. Keys cannot be mistaken for
-# text: inside a JSON string their quotes would be escaped.
+# What nearly every chunk is, a piece of text of one choice, is completed without parsing it. Keys cannot be mistaken
+# for text: inside a JSON string their quotes would be escaped.
 _TEXT, _TGI_TEXT = b'"delta":{"content":"', b'"delta":{"role":"assistant","tool_calls":null,"content":"'
 _NOT_IN_TEXT = (b'"role":', b'"tool_calls":', b'"system_fingerprint":', b'"usage":', b'"error":')
 _TGI_END = b',"system_fingerprint":"%b"}' % _FINGERPRINT.encode()
+
+
+def _is_text(data: bytes) -> bool:
+    is_one = data.count(b'"delta":') == 1 and _TEXT in data and data.endswith(b"}")
+    return is_one and not any(key in data for key in _NOT_IN_TEXT)
 
 
 def completion_reply(answer: dict[str, Any]) -> Reply:
@@ -52,12 +57,7 @@ class ChatEvents(TerminatingStream):
         if data == b"[DONE]":
             self._ended = True
             return DONE
-        if (
-            _TEXT in data
-            and data.count(b'"delta":') == 1
-            and data.endswith(b"}")
-            and not any(key in data for key in _NOT_IN_TEXT)
-        ):
+        if _is_text(data):
             return encode(data.replace(_TEXT, _TGI_TEXT)[:-1] + _TGI_END)
         chunk = from_json(data)
         if "error" in chunk:

@@ -28,7 +28,7 @@ def test_a_piece_of_text(text: str, fingerprint: dict[str, Any]) -> None:
     as_bytes, parsed = _event(chunk, (",", ":")), _event(chunk, (", ", " : "))
     assert as_bytes == parsed
     assert parsed["choices"][0]["delta"] == {"role": "assistant", "content": text, "tool_calls": None}
-    assert parsed["system_fingerprint"] == fingerprint.get("system_fingerprint") or "3.3.6-native"
+    assert parsed["system_fingerprint"] == (fingerprint.get("system_fingerprint") or "3.3.6-native")
 
 
 def test_two_choices_in_a_chunk() -> None:
