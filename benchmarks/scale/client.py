@@ -23,11 +23,11 @@ class Token(NamedTuple):
     late: float
 
 
-def http(path: str, body: Mapping[str, Any]) -> bytes:
-    """A POST of JSON."""
+def http(path: str, body: Mapping[str, Any], headers: str = "") -> bytes:
+    """A POST of JSON. `headers`: more of them, each with its line end."""
     data = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: {HOST}\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n"
-    return f"{head}\r\n".encode() + data
+    return f"{head}{headers}\r\n".encode() + data
 
 
 def streamed(model: str, tokens: int) -> bytes:
@@ -79,7 +79,7 @@ class Stream(_Answer):
             if (stamp := int(found)) != _NOT_A_TOKEN:
                 self.tokens.append(Token(stamp / 1e9, now - stamp / 1e9))
         self._tail = seen[max(cut, 1) :] or b"-"
-        if b"[DONE]" in seen:
+        if b"[DONE]" in seen or b"event: message_stop" in seen:
             self.end()
 
 

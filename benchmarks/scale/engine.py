@@ -32,6 +32,22 @@ _END = (
     b'"model":"tiny-llama","choices":[],"usage":{"prompt_tokens":35,"total_tokens":99,"completion_tokens":64}}\n\n'
     b"data: [DONE]\n\n"
 )
+_MESSAGE_TOKEN = (
+    b"event: content_block_delta\n"
+    b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" river"}}\n\n'
+)
+_MESSAGE_START = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant",'
+    b'"content":[],"model":"tiny-llama","stop_reason":null,"usage":{"input_tokens":35,"output_tokens":0}}}\n\n'
+    b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
+    b'"content_block":{"type":"text","text":""}}\n\n'
+)
+_MESSAGE_END = (
+    b'event: content_block_stop\ndata: {"type":"content_block_stop","index":0}\n\n'
+    b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},'
+    b'"usage":{"input_tokens":35,"output_tokens":64}}\n\n'
+    b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+)
 _LENGTH = re.compile(rb"content-length: ?(\d+)", re.IGNORECASE)
 _TOKENS = re.compile(rb'"max_tokens": ?(\d+)')
 _STREAMED = re.compile(rb'"stream": ?true')
@@ -99,6 +115,7 @@ class Connection(asyncio.Protocol):
         self._streams, self._answers = streams, answers
         self._parts: list[bytes] = []
         self._missing = 0
+        self.is_message = False
 
     def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport by type
         self.transport = transport
@@ -122,23 +139,27 @@ class Connection(asyncio.Protocol):
             self._answer(request)
 
     def _answer(self, request: bytes) -> None:
+        path = request.split(b" ", 2)[1]
         if _STREAMED.search(request) and (tokens := _TOKENS.search(request)):
-            self.transport.write(HEAD)
+            self.is_message = path == b"/v1/messages"
+            self.transport.write(HEAD + _chunk(_MESSAGE_START) if self.is_message else HEAD)
             self._streams[self] = int(tokens[1])
             return
-        self.transport.write(self._answers.of(request.split(b" ", 2)[1], request))
+        self.transport.write(self._answers.of(path, request))
 
 
 def step(streams: dict[Connection, int]) -> None:
     """Every stream sends one token, or its end."""
-    ended = _chunk(_END) + b"0\r\n\r\n"
+    last = b"0\r\n\r\n"
+    ended, message_ended = _chunk(_END) + last, _chunk(_MESSAGE_END) + last
+    message_token = _chunk(_MESSAGE_TOKEN)
     for stream, tokens in list(streams.items()):
         if tokens:
             streams[stream] = tokens - 1
-            stream.transport.write(_chunk(_TOKEN % time.perf_counter_ns()))
+            stream.transport.write(message_token if stream.is_message else _chunk(_TOKEN % time.perf_counter_ns()))
         else:
             del streams[stream]
-            stream.transport.write(ended)
+            stream.transport.write(message_ended if stream.is_message else ended)
 
 
 def _chunk(data: bytes) -> bytes:

@@ -9,10 +9,22 @@ from app.dialects.json_body import dump
 from app.dialects.tgi.errors import chat_error_events
 from app.engine.errors import engine_error
 from app.engine.usage import Usage, find_usage
-from app.sse import DONE, Decoder, encode
+from app.sse import DONE, Framer, datas, encode
 
 COMPLETIONS = StreamFormat(is_terminal=lambda frames: frames.endswith(DONE), error_frames=chat_error_events)
 _FINGERPRINT = "3.3.6-native"  # if the engine has none: clients need a string
+
+
+# What nearly every chunk is, a piece of text of one choice, is completed without parsing it. Keys cannot be mistaken
+# for text: inside a JSON string their quotes would be escaped.
+_TEXT, _TGI_TEXT = b'"delta":{"content":"', b'"delta":{"role":"assistant","tool_calls":null,"content":"'
+_NOT_IN_TEXT = (b'"role":', b'"tool_calls":', b'"system_fingerprint":', b'"usage":', b'"error":')
+_TGI_END = b',"system_fingerprint":"%b"}' % _FINGERPRINT.encode()
+
+
+def _is_text(data: bytes) -> bool:
+    is_one = data.count(b'"delta":') == 1 and _TEXT in data and data.endswith(b"}")
+    return is_one and not any(key in data for key in _NOT_IN_TEXT)
 
 
 def completion_reply(answer: dict[str, Any]) -> Reply:
@@ -32,26 +44,30 @@ class ChatEvents(TerminatingStream):
 
     def __init__(self, *, hide_usage: bool) -> None:
         super().__init__(chat_error_events)
-        self._decoder = Decoder()
+        self._framer = Framer()
         self._hide_usage = hide_usage
         self.usage: Usage | None = None
 
     def feed(self, chunk: bytes) -> bytes:
-        return b"".join(self._frame(event.data) for event in self._decoder.feed(chunk))
+        return b"".join(map(self._frame, datas(self._framer.feed(chunk))))
 
-    def _frame(self, data: str) -> bytes:
+    def _frame(self, data: bytes) -> bytes:
         if self._ended:
             return b""
-        if data == "[DONE]":
+        if data == b"[DONE]":
             self._ended = True
             return DONE
+        if _is_text(data):
+            return encode(data.replace(_TEXT, _TGI_TEXT)[:-1] + _TGI_END)
         chunk = from_json(data)
         if "error" in chunk:
-            return self.fail(engine_error(data.encode(), status=500))
+            return self.fail(engine_error(data, status=500))
         if not chunk["choices"]:
-            self.usage = find_usage(data.encode()) or self.usage
+            self.usage = find_usage(data) or self.usage
             if self._hide_usage:
                 return b""
         for choice in chunk["choices"]:
             choice["delta"] = {"role": "assistant", "content": None, "tool_calls": None, **choice["delta"]}
-        return encode(dump(_with_fingerprint(chunk)))
+        if not chunk.get("system_fingerprint"):
+            chunk["system_fingerprint"] = _FINGERPRINT
+        return encode(dump(chunk))
