@@ -16,11 +16,10 @@ import yaml
 
 from benchmarks import programs, serving
 from benchmarks.load import HOST, post
-from deployments.local import processes
 from deployments.local.environment import DEFAULTS
 from deployments.weights.cache import default_cache, prepare, prepare_tiny
 
-ENGINE, SWITCHYARD, SERVED = "vLLM directly", "Switchyard's router", "Switchyard on Ray Serve"
+ENGINE, SWITCHYARD = "vLLM directly", "Switchyard's router"
 VLLM_ROUTER, LITELLM = "vllm-router", "LiteLLM proxy"
 FLOOR = "canned chunks"
 PEERS = (VLLM_ROUTER, LITELLM)
@@ -112,7 +111,7 @@ def engine(workload: Workload, folder: Path) -> Iterator[Way]:
 
 
 @contextmanager
-def gateways(workload: Workload, upstream: Way, peers: Path, folder: Path, *, with_ray: bool) -> Iterator[list[Way]]:
+def gateways(workload: Workload, upstream: Way, peers: Path, folder: Path) -> Iterator[list[Way]]:
     """Every gateway in front of `upstream`; the peers' programs are in `peers`."""
     url = f"http://{HOST}:{upstream.port}"
     with ExitStack() as running:
@@ -145,7 +144,6 @@ def gateways(workload: Workload, upstream: Way, peers: Path, folder: Path, *, wi
                 {"LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
                 lambda port: [str(peers / "litellm"), f"--config={litellm}", f"--host={HOST}", f"--port={port}"],
             ),
-            *([running.enter_context(served(workload, url, folder))] if with_ray else []),
         ]
 
 
@@ -161,19 +159,6 @@ def litellm_proxy(url: str) -> dict[str, Any]:
     """LiteLLM's configuration."""
     parameters = {"model": f"hosted_vllm/{MODEL}", "api_base": f"{url}/v1", "api_key": "none"}
     return {"model_list": [{"model_name": MODEL, "litellm_params": parameters}]}
-
-
-@contextmanager
-def served(workload: Workload, url: str, folder: Path) -> Iterator[Way]:
-    """Switchyard as `make serve` starts it: HAProxy, Ray Serve, the router as its replica."""
-    application = {
-        "name": "router",
-        "route_prefix": "/",
-        "import_path": "deployments.router:build",
-        "deployments": [{"name": "Router", "user_config": switchyard(workload, url)}],
-    }
-    with serving.ours({"applications": [application]}, "", folder / "served") as run:
-        yield Way(SERVED, run.port, lambda: processes.processes_of(run.run_id))
 
 
 @contextmanager

@@ -4,7 +4,6 @@
     Switchyard's router     `switchyard router`
     vllm-router             vLLM's own, in Rust
     LiteLLM proxy           in Python
-    Switchyard on Ray Serve as `make serve` runs it, with HAProxy in front; only without --quick
     canned chunks           no gateway and no engine: what the load generator itself takes
 
 A round measures each way at 1, 16 and 64 requests at once; rounds follow one another, each in another order. The
@@ -13,7 +12,7 @@ models have one random layer, so that what is measured is the serving path. The 
 their own, made from requirements/peers.lock.
 
     make peers              prints the tables, writes benchmarks/results/peers-<date>.json
-    make peers QUICK=1      three rounds instead of seven, without Ray Serve: five minutes
+    make peers QUICK=1      three rounds instead of seven: five minutes
 
 Read the ratios, which are taken round by round: everything shares the machine's cores, with the engine and with the
 load generator, so that what a gateway takes is lost to the engine.
@@ -229,7 +228,7 @@ def _standing(it: Comparison) -> str:
     return f"behind {' and '.join(behind)}" if behind else "ahead"
 
 
-def run(workload: Workload, peers: Path, rounds: int, *, with_ray: bool) -> Found:
+def run(workload: Workload, peers: Path, rounds: int) -> Found:
     """Starts the engine and the gateways, and measures."""
     folder = ROOT / ".run" / "bench-peers"  # keeps what the programs logged
     with ExitStack() as running:
@@ -238,7 +237,7 @@ def run(workload: Workload, peers: Path, rounds: int, *, with_ray: bool) -> Foun
         except processes.AlreadyRunning:
             raise SystemExit(f"another run of this benchmark uses {folder}") from None
         upstream = running.enter_context(engine(workload, folder))
-        ways = [upstream, *running.enter_context(gateways(workload, upstream, peers, folder, with_ray=with_ray))]
+        ways = [upstream, *running.enter_context(gateways(workload, upstream, peers, folder))]
         if workload is CHAT:
             ways.append(running.enter_context(canned(folder)))
         found: Found = uvloop.run(measure(workload, ways, upstream, rounds))
@@ -248,7 +247,7 @@ def run(workload: Workload, peers: Path, rounds: int, *, with_ray: bool) -> Foun
 def main() -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers")
-    parser.add_argument("--quick", action="store_true", help="three rounds, and not Switchyard on Ray Serve")
+    parser.add_argument("--quick", action="store_true", help="three rounds")
     parser.add_argument("--rounds", type=int, help="default: 7")
     parser.add_argument("--peers", type=Path, default=ROOT / ".peers" / "bin", help="where the peers' programs are")
     parser.add_argument("--only", choices=[CHAT.task, EMBEDDINGS.task])
@@ -258,8 +257,7 @@ def main() -> int:
     report = {}
     for workload in (CHAT, EMBEDDINGS):
         if arguments.only in (None, workload.task):
-            with_ray = workload is CHAT and not arguments.quick
-            found = run(workload, arguments.peers, rounds, with_ray=with_ray)
+            found = run(workload, arguments.peers, rounds)
             print("\n".join(tables(workload, found)), flush=True)
             report[workload.name] = {
                 name: {
