@@ -2,6 +2,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from pydantic_core import from_json, to_json
 
 from app.errors import BadRequest
@@ -75,3 +76,24 @@ _STEPS = re.compile(r"[^.\[\]]+")
 def dump(value: Any) -> bytes:
     """Compact JSON on one line."""
     return to_json(value)
+
+
+_MEMBERS, _ITEMS = msgspec.json.Decoder(dict[str, msgspec.Raw]), msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+
+def members(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
+    """A JSON object's members as they are written: a long answer makes no object for each of its numbers.
+
+    Raises ValueError.
+    """
+    return _MEMBERS.decode(body)
+
+
+def items(body: bytes | msgspec.Raw) -> list[dict[str, msgspec.Raw]]:
+    """The `members` of each object of a JSON list. Raises ValueError."""
+    return _ITEMS.decode(body)
+
+
+def put_together(value: Any) -> bytes:
+    """Compact JSON of a value that has `members` in it."""
+    return msgspec.json.encode(value)

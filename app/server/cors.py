@@ -1,6 +1,6 @@
 """Cross-origin requests from browsers, if the configuration allows some origins (`cors`)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -8,13 +8,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.config.schema import Cors
 
 EXPOSED_HEADERS = (
-    "allow",
     "azureml-model-deployment",
     "etag",
     "request-id",
     "retry-after",
     "served-model-name",
-    "www-authenticate",
     "x-compute-characters",
     "x-compute-time",
     "x-compute-type",
@@ -46,9 +44,10 @@ class LiveCORS:
         self._app, self._settings = app, settings
         self._built: tuple[Cors, ASGIApp] | None = None
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    # A coroutine function, unlike the layers inside: by that uvicorn tells which version of ASGI this is.
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         settings = self._settings()
-        return (self._app if settings is None else self._middleware(settings))(scope, receive, send)
+        await (self._app if settings is None else self._middleware(settings))(scope, receive, send)
 
     def _middleware(self, settings: Cors) -> ASGIApp:
         if self._built is None or self._built[0] != settings:

@@ -56,7 +56,7 @@ class _Answer(asyncio.Protocol):
         self.transport.close()
 
     def refused(self, data: bytes) -> bool:
-        if bad := not data.startswith(b"HTTP/1.1 200"):
+        if (bad := not data.startswith(b"HTTP/1.1 200")) and not self.done.done():
             self.done.set_exception(SystemExit(data[:2000].decode()))
         return bad
 

@@ -10,9 +10,16 @@ from app.dialects.base import Call, Reply, ServingContext, Stream
 from app.dialects.common.direct import DirectTranslation
 from app.dialects.common.engine_request import ask_for_usage, drop_empty_tools, greedy
 from app.dialects.common.last_usage import LastChoiceUsageStream
-from app.dialects.databricks.answer import RequestContext, counts, json_reply, with_finish_reason, with_served_model
+from app.dialects.databricks.answer import (
+    RequestContext,
+    counts,
+    reply_of_members,
+    with_finish_reason,
+    with_served_model,
+)
 from app.dialects.databricks.errors import error_frames
 from app.dialects.databricks.fields import Chat, checked, without_records
+from app.dialects.json_body import items, members
 
 
 @dataclass(frozen=True)
@@ -40,11 +47,11 @@ class ChatTranslation(DirectTranslation):
         return Call("chat", sent, cls("/v1/chat/completions", sent, context, usage_apart, request.stream))
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        completion = from_json(answer)
-        choices = completion["choices"]
+        completion: dict[str, Any] = members(answer)
         if self.context.native:
-            choices = [with_finish_reason(choice) for choice in choices]
-        return json_reply({**completion, "choices": choices, "usage": counts(completion["usage"])}, serving)
+            completion["choices"] = [with_finish_reason(choice) for choice in items(completion["choices"])]
+        completion["usage"] = counts(from_json(bytes(completion["usage"])))
+        return reply_of_members(completion, serving)
 
     def open_stream(self, serving: ServingContext) -> Stream:
         failure = partial(error_frames, request_id=self.context.request_id)
