@@ -86,7 +86,7 @@ def test_nodes_that_fall_silent_take_only_the_streams_that_they_had_begun(
     router = next(pod for pod in wide.kuberay.of(ROUTERS) if pod.address in router_addresses(wide))
     silent = {engine.address, router.address}
     beside = Client(lambda: [it for it in wide.kuberay.endpoints() if it not in silent], the_lab.key)
-    asks = [Ask(chunks=60, every_s=1.0, within_s=240) for _ in range(16)]
+    asks = [Ask(chunks=60, every_s=1.0, within_s=240) for _ in range(32)]  # enough for each way to have some
     with wide.client.dripping() as drip:
         with beside.asking(asks) as streams:
             wide.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes])
