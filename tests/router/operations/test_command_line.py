@@ -75,7 +75,8 @@ def test_status_as_json_is_for_scripts(managed: Managed) -> None:
     assert code == 0
     assert status["ready"] is True
     assert status["endpoints"]["chat"]["traffic"] == {"blue": 100, "green": 0}
-    assert status["deployments"]["mini"] == {"model": "mini-model", "healthy": True, "application": None}
+    mini = {"model": "mini-model", "parent": None, "healthy": True, "application": None}
+    assert status["deployments"]["mini"] == mini
 
 
 def test_an_endpoint_without_a_healthy_deployment_is_exit_code_1(managed: Managed) -> None:
