@@ -59,9 +59,10 @@ async def decide(
         )
     path = f"/experiments/{name}"
     present, acting = await _present(controller, name)
-    if if_match.strip() != "*" and f'"{acting.revision}"' not in [tag.strip() for tag in if_match.split(",")]:
+    whatever = if_match.strip() == "*"
+    if not whatever and f'"{acting.revision}"' not in [tag.strip() for tag in if_match.split(",")]:
         raise stale(json.loads(present))
-    decision = {**given, "by": caller, "revision": acting.revision}
+    decision = {**given, "by": caller} | ({} if whatever else {"revision": acting.revision})
     try:
         return (await ask(controller, "POST", f"{path}/decision", body=dump(decision))).body
     except PreconditionFailed as error:  # between the question and the decision, something else was done

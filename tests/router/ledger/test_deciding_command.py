@@ -75,9 +75,10 @@ def test_without_a_yes_nothing_is_decided(running: Deciding, monkeypatch: pytest
 
 def test_somebody_else_was_faster(running: Deciding) -> None:
     running.controller.overtaken = True
-    code, out, told = running.decide("pause", "--yes")
+    code, out, told = running.decide("advance", "--yes")
     assert (code, out) == (ExitCode.WRONG, "")
     assert "the experiment has gone on since" in told
+    assert running.decide("pause", "--yes")[0] == 0, "right whatever happens meanwhile"
 
 
 @pytest.mark.parametrize(("action", "code"), [("rollback", 0), ("advance", ExitCode.WRONG)])
