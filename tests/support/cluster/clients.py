@@ -33,8 +33,8 @@ class Ask:
     after_s: float = 0.0
 
     def body(self) -> dict[str, object]:
-        """In OpenAI's form."""
-        content = json.dumps({"every_s": self.every_s})
+        """In OpenAI's form. Each is a conversation of its own: turns of one would go to one replica."""
+        content = json.dumps({"every_s": self.every_s, "conversation": random.getrandbits(64)})
         messages = [{"role": "user", "content": content}]
         return {"model": self.endpoint, "messages": messages, "max_tokens": self.chunks, "stream": self.streamed}
 
