@@ -113,6 +113,10 @@ _SERVE_ROUTES = (
     "acl this_machine src 127.0.0.0/8 ::1",
 )
 
+_DRAINED = "http-request return status 503 {answer} if {{ path /health }}"
+"""Where Serve's own probe fails: before an ingress knows its routes, and half a minute before the ingress of a node
+without replicas is taken away. `/health` goes through it, and Kubernetes sends requests as long as that is 200."""
+
 AFFINITY_ACTION = Path(__file__).with_name("affinity.lua")
 
 _AFFINITY = (
@@ -132,6 +136,7 @@ for word; do
         sed -i -e '/^ *errorfile /d' -e '/^frontend http_frontend/r RULES' "$word"
         sed -i -e '/^defaults/r DEFAULTS' -e '/^ *server .* check/s/$/ tcp-ut SILENT_Ss/' "$word"
         sed -i -e '/return status 404 content-type text.plain/{r NO_ROUTE' -e 'd}' "$word"
+        sed -i -e '/# Override: force health checks to fail/r DRAINED' "$word"
         sed -i -e '/^global/r ACTIONS' -e '/^ *http-reuse always/r KEYED' "$word"
         sed -i "s/IDLE_S/$((${idle:-5} > MARGIN_S + 1 ? ${idle:-5} - MARGIN_S : 1))/" "$word"
         sed -i '0,/^ *\\(use\\|default\\)_backend /s//    use_backend successor if { stopping }\\n&/' "$word"
@@ -183,7 +188,9 @@ def write_script(directory: Path) -> Path:
     action = directory / "affinity.lua"
     action.write_text(AFFINITY_ACTION.read_text())
     actions = [f"lua-load-per-thread '{action}'"]
-    added = {"DEFAULTS": defaults(), "RULES": rules(), "NO_ROUTE": no_route, "ACTIONS": actions, "KEYED": _AFFINITY}
+    drained = [_DRAINED.format(answer=_answer(503))]
+    added = {"DEFAULTS": defaults(), "RULES": rules(), "NO_ROUTE": no_route, "DRAINED": drained}
+    added |= {"ACTIONS": actions, "KEYED": _AFFINITY}
     for placeholder, lines in added.items():
         path = directory / f"haproxy.{placeholder.lower()}"
         path.write_text("".join(f"    {line}\n" for line in lines))

@@ -52,6 +52,7 @@ frontend http_frontend
     http-request return status 200 content-type text/plain string "every deployment" if routes
     acl healthcheck path -i /-/healthz
     http-request return status 200 content-type text/plain string "success" if healthcheck
+    {drained}
     http-request set-header x-client-port %[src_port]
     use_backend router if {{ path_beg /v1 }}
     default_backend default_backend
@@ -60,6 +61,10 @@ backend default_backend
 backend router
     server replica 127.0.0.1:{replica}
 """
+
+
+DRAINED = "# Override: force health checks to fail (used by drain/disable)"
+"""Ray's, in the configuration of an ingress that it takes away."""
 
 
 class Proxy:
@@ -71,11 +76,10 @@ class Proxy:
         self.processes: list[subprocess.Popen[bytes]] = []
         (directory / "500.http").write_text("HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n")
 
-    def start(self, replica: int, keep_alive: int = 120) -> None:
+    def start(self, replica: int, keep_alive: int = 120, *, drained: bool = False) -> None:
         config = self._directory / "with space.cfg"
-        config.write_text(
-            CONFIG.format(directory=self._directory, port=self.port, replica=replica, keep_alive=keep_alive)
-        )
+        fields = {"directory": self._directory, "port": self.port, "replica": replica, "keep_alive": keep_alive}
+        config.write_text(CONFIG.format(**fields, drained=DRAINED if drained else ""))
         last = self.processes[-1:]
         replaced = [it for old in last for it in ("-sf", str(old.pid), "-x", f"{self._directory}/admin.sock")]
         arguments = [str(self._script), "-db", "-f", str(config), *replaced]
@@ -294,8 +298,19 @@ def test_an_http_1_0_client_gets_a_stream_with_its_length(tmp_path: Path, asked:
     assert response.getheader("content-length") == str(len(content))
 
 
+def test_an_ingress_that_is_taken_away_is_not_healthy_and_serves_until_then(tmp_path: Path) -> None:
+    with proxy(tmp_path) as running, serve(replica("blue")) as url:
+        running.start(port_of(url))
+        assert running.get("/health")[0] == 404, "the application's own: here it has none"
+        running.start(port_of(url), drained=True)
+        status, _, body = running.get("/health")
+        assert (status, json.loads(body)["error"]["code"]) == (503, "service_unavailable")
+        assert running.get("/v1/whole")[0] == 200
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drained", [False, True])
+def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path, drained: bool) -> None:
     from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
     from ray.serve.config import HTTPOptions
 
@@ -305,6 +320,9 @@ def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path) -> None
         socket_path=str(tmp_path / "admin.sock"),
         server_state_base=str(tmp_path),
         server_state_file=str(tmp_path / "state"),
+        has_received_routes=True,
+        has_received_servers=True,
+        pass_health_checks=not drained,
     )
     backend = BackendConfig("router", "/", app_name="router", servers=[ServerConfig("replica", "127.0.0.1", 1)])
     path = tmp_path / "haproxy.cfg"
@@ -314,6 +332,8 @@ def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path) -> None
     written = path.read_text()
     assert set(re.findall("errorfile.*", written)) == {"errorfile 400 /dev/null", "errorfile 408 /dev/null"}
     assert "-/routes for available" not in written
+    assert written.count("if { path /health }") == drained
+    assert written.count(DRAINED) == drained
     for line in (
         "http-after-response set-header keep-alive timeout=115 unless { stopping }",
         "use_backend successor if { stopping }",

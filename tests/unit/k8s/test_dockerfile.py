@@ -153,6 +153,7 @@ def test_the_steps_of_the_cpu_image_make_what_the_manifests_start(tmp_path: Path
         "haproxy",
         "haproxy.actions",
         "haproxy.defaults",
+        "haproxy.drained",
         "haproxy.keyed",
         "haproxy.no_route",
         "haproxy.rules",
