@@ -23,13 +23,18 @@ def test_a_crash_loop_does_not_use_up_the_ports() -> None:
 def test_the_ranges_of_two_runs_do_not_overlap_nor_meet_outgoing_connections() -> None:
     starts = list(_REPLICA_RANGES)
     assert all(later - earlier >= REPLICA_PORTS for earlier, later in pairwise(starts))
-    assert starts[-1] + REPLICA_PORTS <= 32768
+    assert starts[-1] + _REPLICA_RANGES.step <= 32768
 
 
 def test_a_run_has_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_claims", claims := list[socket.socket]())
     with ExitStack() as stack:
-        assert free_ports(8000).replicas in _REPLICA_RANGES
+        ports = free_ports(8000)
+        assert ports.replicas in _REPLICA_RANGES
+        others = [ports.stats, ports.metrics, ports.fallback_http, ports.fallback_grpc]
+        others += [ports.dashboard_metrics, ports.autoscaler_metrics]
+        assert len(set(others)) == len(others)
+        assert all(ports.replicas + REPLICA_PORTS <= it < ports.replicas + _REPLICA_RANGES.step for it in others)
         for claim in claims:
             stack.enter_context(claim)
 
