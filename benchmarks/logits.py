@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks.programs import SMALL_ENGINE
 from deployments.engine.logits.registry import PROCESSORS
 from deployments.weights.cache import default_cache, prepare_tiny
 
@@ -23,13 +24,8 @@ PROMPT = 32
 BAR = 1.03
 
 ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    **SMALL_ENGINE,
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process: its time is this process's
-    "OMP_NUM_THREADS": "1",  # a layer 64 wide has no work for more
 }
 
 NONE = "none registered"

@@ -17,6 +17,16 @@ import psutil
 
 from benchmarks.load import HOST
 
+SMALL_ENGINE: Mapping[str, str] = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",  # a small layer has no work for more
+}
+"""The environment of a vLLM with a model of one or two small layers."""
+
 READY_S = 600.0
 """How long a program may take until it answers."""
 

@@ -175,7 +175,7 @@ class Deployment(_Model):
             raise ValueError("`tokenizer_dir` needs `url`; an `app` provides its own tokenizer")
         if self.url is None and self.trace_context:
             raise ValueError("`trace_context` needs `url`; an `app` gets the trace context anyway")
-        if self.app is None and self.affinity != Affinity():
+        if self.app is None and self.affinity != _AFFINITY:
             raise ValueError("`affinity` needs `app`: what balances the requests to a `url` knows no keys")
         if self.api_key_env and self.api_key_file:
             raise ValueError("set either `api_key_env` or `api_key_file`, not both")

@@ -10,7 +10,7 @@ import sys
 
 from aiohttp import ClientSession, ClientTimeout, web
 
-from benchmarks.affinity.processes import HOST
+from benchmarks.load import HOST
 
 REQUESTS = "vllm:request_success_total"
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,21 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from benchmarks.load import HOST
+from benchmarks.programs import SMALL_ENGINE
 from deployments.haproxy import write_script
 from deployments.weights.cache import default_cache, prepare_tiny
+from tests.support.processes.servers import free_port
 
-HOST = "127.0.0.1"
 MODEL = "tiny"
 STARTS_WITHIN_S = 900.0
 
 ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    **SMALL_ENGINE,
     "VLLM_SERVER_DEV_MODE": "1",  # for `POST /reset_prefix_cache`
-    "OMP_NUM_THREADS": "1",
 }
 
 SHAPE = {
@@ -43,14 +39,6 @@ NATIVE = {"native-125": 125, "native-200": 200}
 
 OURS = "ours"
 """The backend as Ray writes it, with what the script adds. The router's deployments are behind it."""
-
-
-def free_port() -> int:
-    """A loopback port that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind((HOST, 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextmanager

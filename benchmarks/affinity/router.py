@@ -6,7 +6,8 @@ import uvicorn
 
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
-from benchmarks.affinity.processes import HOST, MODEL, OURS
+from benchmarks.affinity.processes import MODEL, OURS
+from benchmarks.load import HOST
 
 
 def main() -> None:
