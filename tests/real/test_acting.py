@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.real.conftest import Application, eventually
+from tests.real.conftest import Application, eventually, restore
 from tests.support.processes.launcher import command, deliver, environment
 from tests.support.processes.project import ROOT
 
@@ -51,7 +51,7 @@ def ramp(application: Application, tmp_path_factory: pytest.TempPathFactory) -> 
         assert eventually(lambda: acting(application) is not None, within_s=PATIENCE_S)
         yield application
     finally:
-        deliver(ROOT / "serve_config.yaml", application.directory)
+        restore(application)
         assert eventually(lambda: acting(application) is None, within_s=PATIENCE_S)
 
 

@@ -7,10 +7,8 @@ import httpx
 import pytest
 from playwright.async_api import expect
 
-from tests.real.conftest import Application
+from tests.real.conftest import Application, restore
 from tests.support.clients.browser import accessibility_problems, running_browser, watched_page
-from tests.support.processes.launcher import deliver
-from tests.support.processes.project import ROOT
 
 pytestmark = pytest.mark.real
 
@@ -55,7 +53,7 @@ def changed(application: Application) -> Iterator[Application]:
     try:
         yield application
     finally:
-        deliver(ROOT / "serve_config.yaml", application.directory)
+        restore(application)
 
 
 @pytest.mark.alone
