@@ -32,6 +32,7 @@ DEFAULTS: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # "auto" pins every engine to the same core
+    "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait for others spin on the cores that those need
     "VLLM_LOGGING_LEVEL": "INFO",
 }
 """The environment of a local run; variables that are already set win."""

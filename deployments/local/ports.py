@@ -29,8 +29,8 @@ class Ports:
     replicas: int
 
 
-_claims: list[socket.socket] = []
-"""What this process holds; it ends with the process."""
+_claims: list[int] = []
+"""The descriptors that this process holds; they end with it."""
 
 
 def free_ports(taken: int) -> Ports:
@@ -51,7 +51,7 @@ def claim(port: int) -> bool:
     except OSError:
         taken.close()
         return False
-    _claims.append(taken)
+    _claims.append(taken.detach())
     return True
 
 
