@@ -82,11 +82,11 @@ def by_replica(samples: dict[Series, float], name: str) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("asked", ["r1", "r2"])
-def test_every_replicas_series_are_read_through_any_router(cluster: Cluster, calls: str) -> None:
+@pytest.mark.parametrize("router", ["r1", "r2"])
+def test_every_replicas_series_are_read_through_any_router(cluster: Cluster, router: str) -> None:
     cluster.chat("r1", 2)
     cluster.chat("r2", 3)
-    samples = Scraper(cluster.urls[calls]).scrape()
+    samples = Scraper(cluster.urls[router]).scrape()
     assert by_replica(samples, REQUESTS) == {"r1": 2.0, "r2": 3.0}
     (nodes,) = [dict(labels) for (name, labels) in samples if name == REQUESTS and dict(labels)["replica"] == "r2"]
     assert nodes["node"] == "10.0.0.2"

@@ -1,5 +1,6 @@
 """What runs inside Serve's controller, on parts of it: the rest needs a running Serve."""
 
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,7 +26,7 @@ class States:
         self.state.record_request_metrics_for_handle(report)
 
 
-def test_what_routers_report_is_queued_to_serve() -> None:
+def test_what_routers_report_is_queued_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray import cloudpickle
 
     from deployments.control_plane import _report_function
@@ -36,6 +37,7 @@ def test_what_routers_report_is_queued_to_serve() -> None:
         autoscaling_state_manager=states,
         application_state_manager=SimpleNamespace(get_ingress_deployment_name=names.get),
     )
+    monkeypatch.setattr(time, "time", lambda: 1000.0)  # Serve weighs reports by the time between them
     pickled = cloudpickle.dumps(_report_function())
     report = cloudpickle.loads(pickled)
     report(controller, {"llama": 28, "unknown": 5}, "actor-1")
