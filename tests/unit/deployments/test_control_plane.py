@@ -44,6 +44,7 @@ def test_what_routers_report_is_queued_to_serve(monkeypatch: pytest.MonkeyPatch)
     report(controller, {"llama": 4}, "actor-2")
     assert states.state._get_queued_requests() == pytest.approx(32)
     assert states.state.get_total_num_requests() == pytest.approx(32)
+    monkeypatch.setattr(time, "time", lambda: 1001.0)
     report(controller, {"llama": 0}, "actor-1")
     assert states.state._get_queued_requests() == pytest.approx(4)
 
