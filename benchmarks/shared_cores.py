@@ -49,8 +49,7 @@ def measure(engines: int, weights: Path, variables: Mapping[str, str]) -> float:
         return max(float(it.stdout.readline()) for it in started if it.stdout is not None)
     finally:
         for it in started:
-            it.kill()
-            it.communicate()
+            it.communicate()  # the end of its input ends it, and with it the processes that it has started
 
 
 def engine(weights: str) -> None:
