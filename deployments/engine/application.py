@@ -1,7 +1,7 @@
 """An engine's application: its arguments, the defaults, how Serve builds it.
 
 An application named in `serve_config.yaml` is one `LLMConfig`. This module is imported where Serve builds it, and
-imports neither vLLM nor torch; `deployments.engine.server` is what runs in the replicas.
+imports neither vLLM nor torch; `deployments.engine.replica` is what runs in the replicas.
 """
 
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ from deployments.engine.adapters import adapter_kwargs
 DEPLOYMENT = "Engine"
 """The deployment's name in Serve, the same in every application: `deployments:` in the YAML overrides it."""
 
-SERVER = "deployments.engine.server.EngineServer"
+SERVER = "deployments.engine.replica.EngineServer"
 """The class of the deployment, as Serve imports it in a replica."""
 
-PACKAGED_WEIGHTS = "deployments.engine.server.PackagedWeights"
+PACKAGED_WEIGHTS = "deployments.engine.replica.PackagedWeights"
 """Ray's callback for models from `package:`."""
 
 ENGINE_KWARGS: Mapping[str, Any] = {

@@ -55,14 +55,16 @@ def read(run: Run) -> Instance:
 
 
 def deploy(run: Run, document: Mapping[str, Any], *, wait_s: float = 0.0) -> None:
-    """Applies a Serve configuration. Waits up to `wait_s` for a dashboard that is still starting.
+    """Applies a Serve configuration, and starts Serve if it does not run.
+
+    Waits up to `wait_s` for a dashboard that is still starting, and as long again for Serve.
 
     Raises LaunchError with Serve's reason, NotRunning if the dashboard cannot be reached.
     """
     deadline = time.monotonic() + wait_s
     while True:
         try:
-            _call(run, "PUT", json.dumps(document).encode())
+            _call(run, "PUT", json.dumps(document).encode(), max(wait_s, _TIMEOUT_S))
         except NotRunning:
             if time.monotonic() > deadline:
                 raise
@@ -71,9 +73,9 @@ def deploy(run: Run, document: Mapping[str, Any], *, wait_s: float = 0.0) -> Non
             return
 
 
-def _call(run: Run, method: str, body: bytes | None = None) -> dict[str, Any]:
+def _call(run: Run, method: str, body: bytes | None = None, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
     where = urlsplit(run.dashboard)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=_TIMEOUT_S)
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=timeout_s)
     headers = {"Content-Type": "application/json", **_authorization(run)}
     try:
         connection.request(method, _PATH, body, headers)

@@ -1,8 +1,8 @@
 """The whole application on this machine: Ray, Serve, HAProxy, the engines, the router, in one foreground run.
 
-Top to bottom: check the configuration, prepare the weights, start Ray and Serve on loopback, deploy, wait until
-everything answers, wait for a signal, stop everything. Ray reads its environment when it is imported, so this module
-imports it inside functions, after the environment is set.
+Top to bottom: check the configuration, prepare the weights, start Ray on loopback, deploy, which starts Serve, wait
+until everything answers, wait for a signal, stop everything. Ray reads its environment when it is imported, so this
+module imports it inside functions, after the environment is set.
 """
 
 import contextlib
@@ -36,7 +36,8 @@ SHUTDOWN_S = 60.0
 """How long requests in progress and Serve may take to end by themselves; then every process is ended."""
 
 DASHBOARD_S = 120.0
-"""How long the dashboard may take to answer after Ray has started, on a machine that is busy with other things."""
+"""How long the dashboard may take to answer after Ray has started, and then to start Serve, on a machine that is busy
+with other things."""
 
 EVERYWHERE = "0.0.0.0"
 """All interfaces. No other single one: the router reaches the models on loopback, through the same port."""
@@ -133,9 +134,7 @@ def _start(document: Mapping[str, Any], run: processes.Run, stop: threading.Even
     report(f"Starting Ray (logs: {run.directory}/ray/session_latest/logs)")
     _start_ray(run, stop)
     raise_if_stopped(stop)
-    options = _http_options(document, run.port)
-    run_in_background(partial(_start_serve, options), stop)
-    applied = {**document, "http_options": options}
+    applied = {**document, "http_options": _http_options(document, run.port)}
     run_in_background(partial(dashboard.deploy, run, applied, wait_s=DASHBOARD_S), stop)
     wait_until_ready(document, run, stop)
 
@@ -196,12 +195,6 @@ def _start_ray(run: processes.Run, stop: threading.Event) -> None:
         stop.set()
     finally:
         handle_signals(stop)  # ray.init replaces the handlers
-
-
-def _start_serve(options: Mapping[str, Any]) -> None:
-    from ray import serve as ray_serve
-
-    ray_serve.start(http_options=options)
 
 
 def _announce_ready(document: Mapping[str, Any], run: processes.Run) -> None:

@@ -1,5 +1,6 @@
 """Serve's REST API on a server that answers as Ray 2.60's dashboard does."""
 
+import http.client
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,6 +106,22 @@ def test_calls_carry_the_runs_token_unless_the_environment_names_another(
 def test_a_configuration_is_delivered_as_it_is(fake: FakeDashboard, run: Run) -> None:
     dashboard.deploy(run, {"applications": []})
     assert fake.deployed == {"applications": []}
+
+
+def test_the_call_that_starts_serve_waits_as_long_as_it_is_asked_to(
+    fake: FakeDashboard, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    class Connection(http.client.HTTPConnection):
+        def __init__(self, host: str, port: int | None, timeout: float) -> None:
+            waits.append(timeout)
+            super().__init__(host, port, timeout=timeout)
+
+    monkeypatch.setattr(http.client, "HTTPConnection", Connection)
+    dashboard.deploy(run, {}, wait_s=200)
+    dashboard.deploy(run, {})
+    assert waits == [200, 30]
 
 
 def test_serves_reason_for_a_rejection_is_passed_on(fake: FakeDashboard, run: Run) -> None:
