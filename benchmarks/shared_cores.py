@@ -56,7 +56,15 @@ def engine(weights: str) -> None:
     """One engine: says that it is ready, waits for a line, and prints its seconds."""
     from vllm import LLM, SamplingParams
 
-    llm = LLM(weights, dtype="bfloat16", max_model_len=512, max_num_seqs=8, enforce_eager=True, disable_log_stats=True)
+    llm = LLM(
+        weights,
+        dtype="bfloat16",
+        max_model_len=512,
+        max_num_seqs=8,
+        enforce_eager=True,
+        disable_log_stats=True,
+        distributed_executor_backend="uni",  # as `deployments.engine` has it where threads are not bound
+    )
     params = SamplingParams(max_tokens=TOKENS, temperature=0, ignore_eos=True)
     llm.generate(["Hello"], params, use_tqdm=False)
     print("ready", flush=True)
