@@ -5,34 +5,29 @@ by the exchange.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Self
 
 from pydantic_core import to_json
 
 from app.config.schema import Timeouts
-from app.engine.errors import engine_error, error_in_first_chunk
 from app.engine.model import Model
-from app.errors import Broken, Incomplete, SwitchyardError, TimedOut, Unavailable, Unreachable
-from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER, NO_SERVER_HEADER
+from app.errors import Unavailable
+from app.internal_api import INTERNAL_KEY_HEADER, NO_ROUTE_HEADER
 from app.time_limit import within
+from app.upstream.failures import failed, incomplete, translated
 from app.upstream.http.client import HttpClient, Response
-from app.upstream.http.errors import ConnectTimedOut, Disconnected, HttpError, Malformed, NotConnected
+from app.upstream.http.errors import HttpError, NotConnected
 from app.upstream.model_cache import FRESH_S, MAX_WAIT_S, CardResponse, ModelCache
+from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import Target
 
-_MAX_ERROR_BYTES = 64 * 1024
 _LONG_ANSWER = 1024 * 1024
-
-_BACKPRESSURE = b"Request dropped due to backpressure"
-"""Ray Serve's answer, as plain text, when a replica's queue is full (`max_queued_requests`): busy is well."""
 
 _UNKNOWN_S = 0.1
 """Between two attempts at an ingress that does not know the application yet."""
-
-OnHead = Callable[[Mapping[str, str]], None]
-"""Is given a deployment's response headers, by names in lower case."""
 
 NO_CONTEXT: Mapping[str, str] = {}
 
@@ -75,12 +70,12 @@ class Upstream:
         on_head: OnHead | None = None,
     ) -> bytes:
         """The whole response: a JSON object, or empty. `on_head` gets the headers of a response with status 200."""
-        with _translated(target):
+        with translated(target):
             async with within(timeouts.first_byte_s):
                 response = await self._post(target, path, body, request_id, timeouts, context)
                 try:
                     if response.status != 200:
-                        raise await _error(response, target)
+                        raise await failed(response, target)
                     if on_head is not None:
                         on_head(response.headers)
                     answer = await _whole(response)
@@ -88,11 +83,10 @@ class Upstream:
                     response.close()
         # A proxy in between can turn a broken response into one that ends in order.
         if response.media_type.endswith("json") and not answer.rstrip().endswith(b"}"):
-            raise Incomplete(f"Deployment '{target.name}' ended its response before it was complete")
+            raise incomplete(target)
         return answer
 
-    @asynccontextmanager
-    async def stream(
+    def stream(
         self,
         target: Target,
         path: str,
@@ -102,31 +96,13 @@ class Upstream:
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """The response's chunks as they arrive; entered with the first one. `on_head` as in `unary`.
 
         The iterator raises UpstreamError. Leaving the block early closes the connection, which stops the engine.
         """
-        with _translated(target):
-            async with within(timeouts.first_byte_s):
-                response = await self._post(target, path, body, request_id, timeouts, context)
-                try:
-                    if response.status != 200:
-                        raise await _error(response, target)
-                    if on_head is not None:
-                        on_head(response.headers)
-                    first = await response.read()
-                    if (error := error_in_first_chunk(first)) is not None:
-                        raise error
-                except BaseException:
-                    response.close()
-                    raise
-        try:
-            if not first:
-                raise Incomplete(f"Deployment '{target.name}' returned an empty response")
-            yield _chunks(response, first, target)
-        finally:
-            response.close()
+        send = partial(self._post, target, path, body, request_id, timeouts, context)
+        return ResponseStream(send, target, timeouts.first_byte_s, on_head)
 
     async def _post(
         self,
@@ -158,7 +134,7 @@ class Upstream:
 
     async def _get(self, target: Target, path: str, etag: str | None, timeouts: Timeouts) -> CardResponse | None:
         headers = {**target.headers, **({"if-none-match": etag} if etag else {})}
-        with _translated(target):
+        with translated(target):
             async with within(timeouts.first_byte_s):
                 response = await self._http.get(target.url + path, headers, timeouts.connect_s)
                 try:
@@ -167,7 +143,7 @@ class Upstream:
                     if NO_ROUTE_HEADER in response.headers:
                         raise Unavailable(f"Deployment '{target.name}' is not available")
                     if response.status != 200:
-                        raise await _error(response, target)
+                        raise await failed(response, target)
                     return CardResponse(await _whole(response), response.headers.get("etag"))
                 finally:
                     response.close()
@@ -209,51 +185,9 @@ def encoded(body: Mapping[str, Any], target: Target) -> bytes:
     return to_json({**body, "model": target.model})
 
 
-async def _chunks(response: Response, first: bytes, target: Target) -> AsyncIterator[bytes]:
-    yield first
-    with _translated(target):
-        while chunk := await response.read():
-            yield chunk
-
-
 async def _whole(response: Response) -> bytes:
     parts: list[bytes] = []
     while part := await response.read():
         parts.append(part)
     # A join of megabytes lets go of the interpreter's lock.
     return await asyncio.to_thread(b"".join, parts) if sum(map(len, parts)) > _LONG_ANSWER else b"".join(parts)
-
-
-async def _error(response: Response, target: Target) -> SwitchyardError:
-    body = b""
-    while len(body) < _MAX_ERROR_BYTES and (part := await response.read()):
-        body += part
-    status = response.status
-    if status in (401, 403):
-        return Broken(f"Deployment '{target.name}' rejected the router's credentials")
-    if status == 503 and body == _BACKPRESSURE:
-        return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
-    if NO_SERVER_HEADER in response.headers or (status >= 500 and not response.media_type.endswith("json")):
-        # Not the engine's own error: the ingress in front of it has no replica.
-        return Unavailable(f"Deployment '{target.name}' is not available")
-    if status in (429, 503):
-        return Unavailable(f"Deployment '{target.name}' is at capacity", retry_after=1)
-    return engine_error(body, status)
-
-
-@contextmanager
-def _translated(target: Target) -> Iterator[None]:
-    """The client's errors as ours. The messages, which callers see, hold no address."""
-    name = f"Deployment '{target.name}'"
-    try:
-        yield
-    except ConnectTimedOut as error:
-        raise TimedOut(f"Timed out connecting to deployment '{target.name}'") from error
-    except TimeoutError as error:
-        raise TimedOut(f"{name} did not respond in time") from error
-    except NotConnected as error:
-        raise Unreachable(f"{name} is not available") from error
-    except Disconnected as error:
-        raise Unavailable(f"{name} is not available") from error
-    except (Malformed, ValueError) as error:
-        raise Incomplete(f"{name} ended its response before it was complete") from error

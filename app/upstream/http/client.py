@@ -1,6 +1,6 @@
 """Requests to servers, each with its response."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from urllib.parse import urljoin
 
 from app.internal_api import INTERNAL_KEY_HEADER
@@ -34,10 +34,10 @@ class Response:
     def media_type(self) -> str:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
-    async def read(self) -> bytes:
+    def read(self) -> Awaitable[bytes]:
         """What has come, as soon as there is something; b"" after the end. Raises HttpError."""
         assert self._connection is not None, "closed"
-        return await self._connection.read()
+        return self._connection.read()
 
     def close(self) -> None:
         connection, self._connection = self._connection, None

@@ -79,14 +79,14 @@ class Connection(asyncio.Protocol):
     async def head(self) -> None:
         """Returns when `status` and `headers` are there, of the response itself. Raises HttpError."""
         while not self._has_head:
-            await self._progress()
+            await self._arrival()
 
     async def read(self) -> bytes:
         """What has come of the body, as soon as there is some; b"" after its end. Raises HttpError."""
         while not self._chunks:
             if self._is_complete:
                 return b""
-            await self._progress()
+            await self._arrival()
         chunks, self._chunks = self._chunks, []
         self._waiting = 0
         if self._is_paused:
@@ -99,15 +99,13 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def _progress(self) -> None:
+    def _arrival(self) -> asyncio.Future[None]:
+        """Done when something has happened. Raises HttpError if nothing will."""
         if self._failure is not None:
             failure, message = self._failure
             raise failure(message)
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -1,7 +1,6 @@
 """Connections to servers, kept between requests."""
 
 import asyncio
-import socket
 import ssl
 from functools import cache
 
@@ -63,12 +62,7 @@ class Pool:
         tls = await asyncio.to_thread(_tls) if origin.is_tls else None
         name = origin.host.rstrip(".") if origin.is_tls else None  # certificates have no final dot
         sock = await start_connection(addresses, happy_eyeballs_delay=_NEXT_FAMILY_S, interleave=1, loop=loop)
-        try:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.create_connection(lambda: connection, sock=sock, ssl=tls, server_hostname=name)
-        except BaseException:
-            sock.close()
-            raise
+        await loop.create_connection(lambda: connection, sock=sock, ssl=tls, server_hostname=name)
         return connection
 
     def release(self, origin: Origin, connection: Connection) -> None:
