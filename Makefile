@@ -73,9 +73,9 @@ test-fast: $(TESTING)  ## unit and router tests, in parallel: no Ray, no engine
 	@$(END_ALL) $(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(BIN)/python -m pytest $(HOSTILE_TESTS) & hostile=$$!; \
 		$(FAST); status=$$?; wait $$sdks || status=1; wait $$hostile || status=1; exit $$status
 
-# Ray's workers have this priority, too: at a higher one the engine tests would keep the application from starting.
+# Below the priority of Ray's workers (15): the engine tests must not keep the application from starting.
 test-application: $(TESTING)  ## the real application: Ray Serve, vLLM, real weights
-	@$(END_ALL) nice -n 15 $(BIN)/python -m pytest $(ENGINE_TESTS) & engine=$$!; \
+	@$(END_ALL) nice -n 19 $(BIN)/python -m pytest $(ENGINE_TESTS) & engine=$$!; \
 		$(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist loadfile --no-loadscope-reorder \
 		tests/launcher $(LONG_TESTS) tests/real; status=$$?; wait $$engine || status=1; exit $$status
 

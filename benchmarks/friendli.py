@@ -54,8 +54,8 @@ CLIENTS = (
 
 def request(client: Client) -> bytes:
     """The HTTP request for one streamed answer of TOKENS tokens."""
-    asked = {"model": "chat", "prompt": "Tell me a story.", "max_tokens": TOKENS, "temperature": 0, "stream": True}
-    return post("/v1/completions", {**asked, **client.fields}, client.headers)
+    calls = {"model": "chat", "prompt": "Tell me a story.", "max_tokens": TOKENS, "temperature": 0, "stream": True}
+    return post("/v1/completions", {**calls, **client.fields}, client.headers)
 
 
 Found = dict[str, dict[str, list[Round]]]

@@ -140,20 +140,20 @@ def measured(tree: Path, document: Mapping[str, Any], folder: Path) -> Start:
     """One start of `document` by the code in `tree`, and its end."""
     config, port, start, ready = folder / "serve_config.yaml", free_port(), Start(), threading.Event()
     config.write_text(yaml.safe_dump(document))
-    with serving(tree, config, port, folder, start, ready) as (process, asked):
+    with serving(tree, config, port, folder, start, ready) as (process, calls):
         engines = [it["name"] for it in document["applications"] if "llm_config" in (it.get("args") or {})]
         threads = [
-            threading.Thread(target=_wait_for_token, args=(name, document, port, start, asked), daemon=True)
+            threading.Thread(target=_wait_for_token, args=(name, document, port, start, calls), daemon=True)
             for name in engines
         ]
         for thread in threads:
             thread.start()
         while not (ready.is_set() and all(name in start.first_tokens for name in engines)):
-            if process.poll() is not None or time.time() - asked > GIVE_UP_S:
+            if process.poll() is not None or time.time() - calls > GIVE_UP_S:
                 raise SystemExit(f"{tree} did not start: {start.marks}")
-            _look(process.pid, start, asked)
+            _look(process.pid, start, calls)
             if "an endpoint answers" not in start.marks and ready_endpoints(port):
-                start.marks["an endpoint answers"] = time.time() - asked
+                start.marks["an endpoint answers"] = time.time() - calls
             time.sleep(LOOK_EVERY_S)
     return start
 
@@ -165,7 +165,7 @@ def serving(
     """`switchyard serve` of `tree`; its lines become marks."""
     variables = {processes.RUN_DIRECTORY: str(folder), INTERNAL_KEY_VARIABLE: KEY, "PYTHONPATH": str(tree)}
     command = [str(tree / ".venv/bin/python"), "-m", "deployments", "serve", str(config), "--port", str(port)]
-    asked = time.time()
+    calls = time.time()
     process = subprocess.Popen(
         command,
         cwd=tree,
@@ -174,9 +174,9 @@ def serving(
         stderr=subprocess.STDOUT,
         text=True,
     )
-    threading.Thread(target=_read, args=(process, start, asked, ready), daemon=True).start()
+    threading.Thread(target=_read, args=(process, start, calls, ready), daemon=True).start()
     try:
-        yield process, asked
+        yield process, calls
     finally:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -184,32 +184,32 @@ def serving(
         processes.stop(folder)
 
 
-def _read(process: subprocess.Popen[str], start: Start, asked: float, ready: threading.Event) -> None:
+def _read(process: subprocess.Popen[str], start: Start, calls: float, ready: threading.Event) -> None:
     marks = {"Waiting for": "Ray and Serve run", "Switchyard is ready": "everything is ready"}
     for line in process.stdout or ():
         for begin, mark in marks.items():
             if line.startswith(begin):
-                start.marks.setdefault(mark, time.time() - asked)
+                start.marks.setdefault(mark, time.time() - calls)
         if line.startswith("Switchyard is ready"):
             ready.set()
 
 
-def _look(launcher: int, start: Start, asked: float) -> None:
+def _look(launcher: int, start: Start, calls: float) -> None:
     """Notes what the processes of the run have used, which are the launcher and everything below it."""
     with suppress(psutil.NoSuchProcess):
         root = psutil.Process(launcher)
         for process in [root, *root.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
                 seen = start.processes.setdefault(
-                    process.pid, Seen(process.create_time() - asked, parent=process.ppid())
+                    process.pid, Seen(process.create_time() - calls, parent=process.ppid())
                 )
                 name, times = " ".join(process.cmdline())[:200], process.cpu_times()
                 if name and (not seen.names or seen.names[-1][1] != name):
-                    seen.names.append((time.time() - asked, name))
+                    seen.names.append((time.time() - calls, name))
                 seen.cpu_s = times.user + times.system
 
 
-def _wait_for_token(name: str, document: Mapping[str, Any], port: int, start: Start, asked: float) -> None:
+def _wait_for_token(name: str, document: Mapping[str, Any], port: int, start: Start, calls: float) -> None:
     """Asks the application's own address for one token until it gives one."""
     engine = next(it for it in document["applications"] if it["name"] == name)
     model = engine["args"]["llm_config"]["model_loading_config"]["model_id"]
@@ -224,7 +224,7 @@ def _wait_for_token(name: str, document: Mapping[str, Any], port: int, start: St
     while name not in start.first_tokens:
         with suppress(OSError, urllib.error.HTTPError), urllib.request.urlopen(request, timeout=60) as answer:
             answer.read()
-            start.first_tokens[name] = time.time() - asked
+            start.first_tokens[name] = time.time() - calls
         time.sleep(LOOK_EVERY_S)
 
 

@@ -61,16 +61,16 @@ class PinExchange:
     def after(self, position: int, router: str) -> tuple[list[Pins], int]:
         """The other routers' pins above `position`, and how far the router has read then."""
         new = list(takewhile(lambda it: it[1].position > position, reversed(self._pins.items())))[::-1]
-        told = new[: self._most_at_once]
+        batch = new[: self._most_at_once]
         found: dict[tuple[str, str], list[int]] = {}
-        for (endpoint, conversation), pin in told:
+        for (endpoint, conversation), pin in batch:
             if pin.router != router:
                 found.setdefault((endpoint, pin.deployment), []).append(conversation)
         pins = [
             Pins(endpoint, deployment, self._until[endpoint], conversations)
             for (endpoint, deployment), conversations in found.items()
         ]
-        return pins, told[-1][1].position if len(told) < len(new) else self.end
+        return pins, batch[-1][1].position if len(batch) < len(new) else self.end
 
     def _forget(self, now: float) -> None:
         """Drops the pins of endpoints whose time is over."""

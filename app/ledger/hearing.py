@@ -27,24 +27,24 @@ class Hearing:
         self._on_stops, self._on_replaced = on_stops, on_replaced
         self._controller = ""
         self._seen = 0
-        self._told: list[Pinned] = []
+        self._outgoing: list[Pinned] = []
 
     @property
     def is_wanted(self) -> bool:
         """Whether a router with nothing to report asks all the same."""
         return self._is_watched() or self._pins.is_open
 
-    def told(self) -> tuple[list[Pins], int]:
+    def outgoing(self) -> tuple[list[Pins], int]:
         """What goes into the next batch: pins, and how far the controller's have been read."""
-        self._told = self._pins.unsent()
-        return [Pins(*it) for it in self._told], self._seen
+        self._outgoing = self._pins.unsent()
+        return [Pins(*it) for it in self._outgoing], self._seen
 
     def heard(self, acknowledgement: Acknowledgement) -> None:
-        """The controller's answer to the batch after `told`."""
+        """The controller's answer to the batch after `outgoing`."""
         is_new = acknowledgement.controller != self._controller
         if is_new and self._controller:
             self._pins.send_again()
-        self._pins.sent(self._told)
+        self._pins.sent(self._outgoing)
         # What another controller has told is read from the beginning: it counts anew.
         self._seen = 0 if is_new and self._seen else acknowledgement.pins_end
         self._controller = acknowledgement.controller

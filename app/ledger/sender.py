@@ -130,7 +130,7 @@ class Sender:
             self._sent_at, backlog.in_flight = began, batch.number
         try:
             async with asyncio.timeout(self._timeout_s):
-                pins, seen = self._hearing.told() if self._hearing is not None else ((), 0)
+                pins, seen = self._hearing.outgoing() if self._hearing is not None else ((), 0)
                 answer = await self._send(self._ledger.encoded(batch, pins, seen))
             acknowledgement = decode_acknowledgement(answer)
             backlog.acknowledge(acknowledgement)

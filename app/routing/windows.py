@@ -43,14 +43,14 @@ def in_force(
     have seen more, since files say nothing of what they replace. A conversation that was moved stays where it is when
     the stop is lifted, or nothing is withdrawn any more.
     """
-    told = [_without(it, withdrawn) for it in listed if it.until > now]
+    planned = [_without(it, withdrawn) for it in listed if it.until > now]
     if before is None:
-        return InForce(weights, stops, told)
+        return InForce(weights, stops, planned)
     seen = [it._replace(stops=moved_on(it.stops, before.stops)) for it in before.earlier if it.until > now]
     lifted = with_share(weights, before.stops).keys() - stops.keys()
     if pin_s > 0 and (lifted or not same(before.weights, weights)):
         seen = [*(it._replace(until=now + pin_s) for it in seen), Earlier(before.weights, now + pin_s, before.stops)]
-    return InForce(weights, stops, _merged([_without(it, withdrawn) for it in seen], told))
+    return InForce(weights, stops, _merged([_without(it, withdrawn) for it in seen], planned))
 
 
 def _without(earlier: Earlier, withdrawn: Mapping[str, str]) -> Earlier:
@@ -66,14 +66,14 @@ def _shares(weights: Mapping[str, int]) -> dict[str, int]:
     return {name: weight for name, weight in weights.items() if weight > 0}
 
 
-def _merged(seen: Sequence[Earlier], told: Sequence[Earlier]) -> list[Earlier]:
+def _merged(seen: Sequence[Earlier], planned: Sequence[Earlier]) -> list[Earlier]:
     """What this router has seen, in that order, and what the plan says of weights that it never served."""
     found: list[Earlier] = []
     for it in seen:
         if not any(same(it.weights, other.weights) and it.stops == other.stops for other in found):
             found.append(it)
     place = 0
-    for it in told:
+    for it in planned:
         twins = [number for number, other in enumerate(found) if same(it.weights, other.weights)]
         for number in twins:
             found[number] = found[number]._replace(until=max(it.until, found[number].until))

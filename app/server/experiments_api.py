@@ -176,8 +176,8 @@ class ExperimentsApi:
         )
         keys = self._recent_keys.of(endpoint)
         moved = await asyncio.to_thread(moves, before, after, keys, self._ledger.unit)
-        told = {**msgspec.to_builtins(foreseen), "moves": moved}
-        return Reply(dump(told), headers={"etag": f'"{foreseen.revision}"'})
+        view = {**msgspec.to_builtins(foreseen), "moves": moved}
+        return Reply(dump(view), headers={"etag": f'"{foreseen.revision}"'})
 
     async def _check(self, request: HTTPRequest, context: OperationContext) -> Reply:
         """What a section for an experiment would lead to. Nothing is changed: experiments are declared in the file."""

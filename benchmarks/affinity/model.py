@@ -110,14 +110,14 @@ def simulate(workload: Workload, policy: Policy, seed: int) -> Outcome:
     conversations = Conversations(workload, seed)
     replicas = [_Replica(Cache(CACHE_TOKENS)) for _ in range(workload.replicas)]
     everything = Cache(10**12)  # what could hit: one replica that forgets nothing
-    could = asked = 0
+    could = calls = 0
     firsts: list[float] = []
     peaks: list[float] = []
     events: list[tuple[float, int, int]] = []
     under_way = 0
 
     def admit(now: float) -> None:
-        nonlocal could, asked, under_way
+        nonlocal could, calls, under_way
         while under_way < workload.at_once and (request := conversations.next()) is not None:
             loads = [len(it.queue) for it in replicas]
             # Keys of another seed have other homes.
@@ -126,7 +126,7 @@ def simulate(workload: Workload, policy: Policy, seed: int) -> Outcome:
             cached = replica.cache.hit(request)
             could += everything.hit(request)
             everything.add(*request.chain)
-            asked += request.tokens
+            calls += request.tokens
             replica.hits += cached
             replica.served += 1
             replica.queue.append(_Running(request, now, max(1, request.tokens - cached), request.adds[1]))
@@ -152,4 +152,4 @@ def simulate(workload: Workload, policy: Policy, seed: int) -> Outcome:
         admit(ends)
     served = [it.served for it in replicas]
     hits = sum(it.hits for it in replicas)
-    return Outcome(hits / could, could / asked, max(served) / mean(served), mean(peaks), median(firsts) * 1000)
+    return Outcome(hits / could, could / calls, max(served) / mean(served), mean(peaks), median(firsts) * 1000)

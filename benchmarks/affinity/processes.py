@@ -26,13 +26,14 @@ ENVIRONMENT = {
 }
 
 SHAPE = {
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
 }
-"""Of the engines' model, with random weights: large enough that a prompt which is not cached takes time."""
+"""Of the engines' model, with random weights: large enough that a prompt which is not cached takes longer than all else
+that a request needs."""
 
 NATIVE = {"native-125": 125, "native-200": 200}
 """Backends of HAProxy's own bounded-load hashing, with their factors in percent."""

@@ -7,7 +7,7 @@ from vLLM's own counters. What could hit: all conversations on one replica.
 The replicas are parts of one engine's prefix cache (`fronts`), which counts hits as four engines do and needs the
 memory of one; `--engines` starts four.
 
-    python -m benchmarks.affinity.real [--rounds N] [--engines] [--vllm-router PATH]      prints tables; some minutes
+    python -m benchmarks.affinity.real [--rounds N] [--engines] [--vllm-router PATH] [--only WAY …]     prints tables
 """
 
 import argparse
@@ -192,12 +192,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--engines", action="store_true", help="an engine for each replica: four times the memory")
     parser.add_argument("--vllm-router", type=Path, help="the peer's binary; left out, it is not measured")
+    parser.add_argument("--only", nargs="+", metavar="WAY", help="parts of the names of the ways to measure")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sy-", dir="/tmp") as folder, ExitStack() as started:
         directory = Path(folder)
         replicas = processes.engines if arguments.engines else processes.replicas_of_one
         urls = started.enter_context(replicas(REPLICAS, directory))
-        compared = ways(urls, started, directory, arguments.vllm_router)
+        compared = {
+            name: way
+            for name, way in ways(urls, started, directory, arguments.vllm_router).items()
+            if arguments.only is None or any(part in name for part in arguments.only)
+        }
         outcomes: dict[str, dict[str, list[Outcome]]] = {
             title: {name: [] for name in compared} for title in SYSTEM_WORDS
         }

@@ -25,7 +25,7 @@ def router_client(url: str | None, key: str | None) -> "RouterClient":
 
     if url is None:
         from deployments.local import launcher
-        from deployments.local.environment import HOST
+        from deployments.local.ports import HOST
 
         url = f"http://{HOST}:{launcher.running().port}"
     return RouterClient(url, key)

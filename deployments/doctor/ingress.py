@@ -7,7 +7,7 @@ from pathlib import Path
 
 from deployments.doctor.finding import Finding, ok, problem, warning
 from deployments.doctor.installation import Installation
-from deployments.local.environment import is_free
+from deployments.local.ports import is_free
 from deployments.local.processes import processes_of
 
 _VARIABLE = "RAY_SERVE_HAPROXY_BINARY_PATH"

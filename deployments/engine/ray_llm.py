@@ -2,7 +2,8 @@
 
 Serve builds every application in a process of its own, which ends with the build. There Ray's `build_llm_deployment`
 imports vLLM, which takes seven CPU-seconds, for the names of its arguments. This module reads those from vLLM's source,
-and names the deployment's class instead of importing it. Nothing else differs; `tests/unit` compares both.
+and names the deployment's class instead of importing it. Nothing else differs but for the number of replicas
+(see `deployment_options`); `tests/unit` compares both.
 """
 
 import ast
@@ -102,12 +103,15 @@ def deployment_options(config: Any) -> dict[str, Any]:
         **actor.get("runtime_env", {}),
         **(config.runtime_env or {}),
     }
-    defaults = {
+    defaults: dict[str, Any] = {
         "max_ongoing_requests": constants.DEFAULT_MAX_ONGOING_REQUESTS,
         "health_check_period_s": constants.DEFAULT_HEALTH_CHECK_PERIOD_S,
         "health_check_timeout_s": constants.DEFAULT_HEALTH_CHECK_TIMEOUT_S,
-        "autoscaling_config": {"target_ongoing_requests": constants.DEFAULT_MAX_TARGET_ONGOING_REQUESTS},
     }
+    # Ray sets a target in any case; Serve then takes no `num_replicas` from the file: one replica would run.
+    if "autoscaling_config" in options:
+        target = constants.DEFAULT_MAX_TARGET_ONGOING_REQUESTS
+        defaults["autoscaling_config"] = {"target_ongoing_requests": target}
     found: dict[str, Any] = maybe_apply_llm_deployment_config_defaults(defaults, options)
     return found
 

@@ -44,7 +44,7 @@ def _head_cpus(cluster: Mapping[str, Any]) -> str:
     return str((cluster["headGroupSpec"].get("rayStartParams") or {}).get("num-cpus"))
 
 
-def _misfits(asked: Sequence[Demand], offered: Sequence[Group], head_cpus: str) -> Iterator[str]:
+def _misfits(demands: Sequence[Demand], offered: Sequence[Group], head_cpus: str) -> Iterator[str]:
     if head_cpus != "0":
         yield 'headGroupSpec.rayStartParams: set num-cpus: "0"; replicas on the head die with it and slow it down'
     for group in offered:
@@ -53,7 +53,7 @@ def _misfits(asked: Sequence[Demand], offered: Sequence[Group], head_cpus: str) 
                 f"group {group.name}: num-cpus is {group.offer['CPU']:g}, limits.cpu {group.cpu_limit:g}; "
                 "Ray would schedule more than the pod has"
             )
-    for demand in asked:
+    for demand in demands:
         fitting = _fitting(demand, offered)
         if not fitting:
             yield _nowhere(demand, offered)
@@ -64,7 +64,7 @@ def _misfits(asked: Sequence[Demand], offered: Sequence[Group], head_cpus: str) 
                 f"{demand.name}: may land in the group {wasted[0]}, on a GPU's node; "
                 "set ray_actor_options.label_selector, as {ray.io/node-group: cpu}"
             )
-    for group, housed in homes(asked, offered):
+    for group, housed in homes(demands, offered):
         needed = pods(housed, group)
         if needed > group.most:
             names = ", ".join(f"{it.max_replicas} of {it.name}" for it in housed)
@@ -85,9 +85,9 @@ def _small_settings(cluster: Mapping[str, Any]) -> Iterator[str]:
             yield f"group {name}: up to {nodes} nodes check one another too often; {fix}"
 
 
-def homes(asked: Sequence[Demand], offered: Sequence[Group]) -> Iterator[tuple[Group, list[Demand]]]:
+def homes(demands: Sequence[Demand], offered: Sequence[Group]) -> Iterator[tuple[Group, list[Demand]]]:
     """Each group, and the demands for which it is the first that fits."""
-    firsts = [(fitting[0].name, demand) for demand in asked if (fitting := _fitting(demand, offered))]
+    firsts = [(fitting[0].name, demand) for demand in demands if (fitting := _fitting(demand, offered))]
     for group in offered:
         yield group, [demand for name, demand in firsts if name == group.name]
 
@@ -142,9 +142,9 @@ class _Pod:
     replicas: dict[str, int] = field(default_factory=dict)
 
 
-def pods(asked: Sequence[Demand], group: Group) -> int:
-    """How many pods of `group` all of `asked` fill at their max_replicas, the largest bundles first."""
-    items = [(bundle, demand) for demand in asked for bundle in demand.bundles for _ in range(demand.max_replicas)]
+def pods(demands: Sequence[Demand], group: Group) -> int:
+    """How many pods of `group` all of `demands` fill at their max_replicas, the largest bundles first."""
+    items = [(bundle, demand) for demand in demands for bundle in demand.bundles for _ in range(demand.max_replicas)]
     items.sort(key=lambda item: sorted(item[0].values(), reverse=True), reverse=True)
     filled: list[_Pod] = []
     for bundle, demand in items:

@@ -99,10 +99,10 @@ def _template(group: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str
     return {"template": {"spec": {"containers": [{"name": container, "env": environment}]}}}
 
 
-def _declared(asked: list[Demand]) -> dict[str, dict[str, str]]:
+def _declared(demands: list[Demand]) -> dict[str, dict[str, str]]:
     """The custom resources of each group. The amount says only that a node has it: bundles ask for a thousandth."""
     groups: dict[str, dict[str, str]] = {}
-    for resource in sorted({name for demand in asked for name in demand.resources}):
+    for resource in sorted({name for demand in demands for name in demand.resources}):
         groups.setdefault(group_of(resource), {})[resource] = "1"
     return groups
 

@@ -1,30 +1,18 @@
-"""The environment of a local run: the settings of Ray, Serve, HAProxy and vLLM, and the ports they listen on.
+"""The environment of a local run: the settings of Ray, Serve, HAProxy and vLLM.
 
 Ray reads most of it when it is imported, so it is set before that.
 """
 
 import os
 import secrets
-import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from app.internal_api import INTERNAL_KEY_VARIABLE, LEDGER_VARIABLE, LOOPBACK_VARIABLE, MODELS_VARIABLE
 from deployments import draining, haproxy
 from deployments.local.directories import ROOT, home, models_directory
+from deployments.local.ports import HOST, REPLICA_PORTS, Ports
 from deployments.local.processes import MARKER, RUN_DIRECTORY, Run
-
-HOST = "127.0.0.1"
-
-REPLICA_PORTS = 990
-"""Serve does not use a replica's port again for an hour and 30 s, as long as an old HAProxy may know it
-(RAY_SERVE_PORT_QUARANTINE_S). That is a restart every 3.7 s, quicker than any engine starts: a crash loop does not
-keep other replicas from starting."""
-
-_REPLICA_RANGES = range(20000, 32000, 1000)
-"""Where a run's ports begin: those of its replicas, then its other ones. They end below the ports that Linux gives to
-outgoing connections (32768), which could take one before the run listens on it."""
 
 TOKEN = "ray_token"
 """The file with Ray's token, in the run's directory, which only its user can read."""
@@ -44,23 +32,10 @@ DEFAULTS: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # "auto" pins every engine to the same core
+    "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait for others spin on the cores that those need
     "VLLM_LOGGING_LEVEL": "INFO",
 }
 """The environment of a local run; variables that are already set win."""
-
-
-@dataclass(frozen=True)
-class Ports:
-    """Every port of a run besides the public one. Two runs on a machine must not share any."""
-
-    dashboard: int
-    dashboard_metrics: int
-    autoscaler_metrics: int
-    stats: int
-    metrics: int
-    fallback_http: int
-    fallback_grpc: int
-    replicas: int
 
 
 def set_environment(run: Run, ports: Ports, *, loopback: bool) -> None:
@@ -106,40 +81,3 @@ def authenticate(run: Run) -> None:
     """Makes Ray use the run's token, which `switchyard deploy` in another terminal can read."""
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(Path(run.directory) / TOKEN)}
-
-
-_claims: list[socket.socket] = []
-"""What this process holds for its run; it ends with the process."""
-
-
-def free_ports(taken: int) -> Ports:
-    """Ports that are free now, other than `taken`, and that no other run takes before this one listens on them."""
-    dashboard = 8265 if taken != 8265 and is_free(8265) and _claim(8265) else 0
-    replicas = next((it for it in _REPLICA_RANGES if is_free(it) and _claim(it)), _REPLICA_RANGES[0])
-    others = range(replicas + REPLICA_PORTS, replicas + _REPLICA_RANGES.step)
-    free = [it for it in others if it != taken and is_free(it)]
-    return Ports(dashboard or free[0], free[1], free[2], free[3], free[4], free[5], free[6], replicas)
-
-
-def _claim(port: int) -> bool:
-    """Whether this run gets the port. Runs that start at the same moment find it free alike, seconds before they
-    listen; the name of an abstract socket is one process's."""
-    claim = socket.socket(socket.AF_UNIX)
-    try:
-        claim.bind(f"\0switchyard-port-{port}")
-    except OSError:
-        claim.close()
-        return False
-    _claims.append(claim)
-    return True
-
-
-def is_free(port: int) -> bool:
-    """Whether `port` is free on every interface."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 
 from app.config.schema import Config, Task
-from deployments.local.environment import HOST
+from deployments.local.ports import HOST
 
 _REQUESTS: Mapping[Task, tuple[str, Mapping[str, object]]] = {
     "chat": ("chat/completions", {"messages": [{"role": "user", "content": "Name three primary colors."}]}),

@@ -24,8 +24,9 @@ from app.config.serve_file import check_file, host_of
 from app.config.urls import is_loopback
 from app.internal_api import KEEP_ALIVE_S, MODELS_VARIABLE, PACKAGE_PREFIX
 from deployments.local import dashboard, processes
-from deployments.local.environment import HOST, free_ports, is_free, set_environment
+from deployments.local.environment import set_environment
 from deployments.local.errors import LaunchError, NotRunning
+from deployments.local.ports import HOST, free_ports, is_free
 from deployments.local.readiness import wait_until_ready
 from deployments.local.signals import Stopped, handle_signals, raise_if_stopped, run_in_background, stop_event
 from deployments.local.terminal import announce, output_to, report
@@ -34,8 +35,8 @@ from deployments.weights.sources import model_sources
 SHUTDOWN_S = 60.0
 """How long requests in progress and Serve may take to end by themselves; then every process is ended."""
 
-DASHBOARD_S = 30.0
-"""How long the dashboard may take to answer after Ray has started."""
+DASHBOARD_S = 120.0
+"""How long the dashboard may take to answer after Ray has started, on a machine that is busy with other things."""
 
 EVERYWHERE = "0.0.0.0"
 """All interfaces. No other single one: the router reaches the models on loopback, through the same port."""

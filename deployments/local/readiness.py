@@ -12,9 +12,9 @@ from app.config.serve_file import load_document
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE, ROUTER
 from deployments.local import dashboard
 from deployments.local.dashboard import Application
-from deployments.local.environment import HOST
 from deployments.local.errors import LaunchError, NotRunning
 from deployments.local.first_answer import announcement, ready_endpoints
+from deployments.local.ports import HOST
 from deployments.local.processes import Run
 from deployments.local.signals import raise_if_stopped, run_in_background
 from deployments.local.terminal import StartDisplay

@@ -108,10 +108,10 @@ def test_adapters_answer_differently_from_each_other_and_from_their_parent(alone
 
 
 def test_in_one_batch_each_answers_as_alone(client: httpx.Client, alone: Mapping[str, str]) -> None:
-    asked = [*DEPLOYMENTS, *reversed(DEPLOYMENTS)] * 3
-    with ThreadPoolExecutor(len(asked)) as pool:
-        answers = list(pool.map(lambda it: completed(client, it), asked))
-    assert answers == [alone[it] for it in asked]
+    calls = [*DEPLOYMENTS, *reversed(DEPLOYMENTS)] * 3
+    with ThreadPoolExecutor(len(calls)) as pool:
+        answers = list(pool.map(lambda it: completed(client, it), calls))
+    assert answers == [alone[it] for it in calls]
 
 
 def test_the_list_of_models_says_which_are_adapters(client: httpx.Client) -> None:

@@ -24,7 +24,7 @@ import pytest
 
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
 from deployments.local import processes as leftovers
-from tests.support.processes.launcher import launched
+from tests.support.processes.launcher import deliver, launched
 from tests.support.processes.project import ROOT
 from tests.support.processes.turns import turn
 
@@ -132,7 +132,7 @@ def pytest_sessionfinish() -> None:
         _started.pop().stop()
 
 
-_BESIDE_OTHERS = ("test_docs.py", "test_experiments.py", "test_acting.py")
+_BESIDE_OTHERS = ("test_docs_alone.py", "test_experiments.py", "test_acting.py")
 """Their tests run alone, last long, and wait more than they compute."""
 
 _LONGEST = "test_friendli.py"
@@ -198,6 +198,18 @@ def _shared_address(directory: Path) -> Address:
             pytest.exit(f"The application did not start: {(directory / 'failure').read_text()}")
         time.sleep(0.2)
     return msgspec.json.decode((directory / "address").read_bytes(), type=Address)
+
+
+def restore(application: Application) -> None:
+    """Gives the application its own configuration again, on every router."""
+    deliver(ROOT / "serve_config.yaml", application.directory)
+    assert eventually(lambda: settled(application), within_s=120)
+
+
+def settled(application: Application) -> bool:
+    """Whether every router has the last configuration."""
+    answer = httpx.get(f"{application.url}/api/2.0/serving-endpoints/chat", timeout=30)
+    return answer.status_code == 200 and answer.json()["state"]["config_update"] == "NOT_UPDATING"
 
 
 def eventually(condition: Callable[[], bool], *, within_s: float) -> bool:

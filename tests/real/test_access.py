@@ -1,6 +1,5 @@
 """Keys and limits on the real application: delivered live, and taken back."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,26 +12,13 @@ import yaml
 from app.access.api_keys import create
 from app.access.key_file import append
 from app.config.access import Limits
-from tests.real.conftest import Application, eventually
-from tests.support.processes.launcher import command, environment
+from tests.real.conftest import Application, eventually, restore
+from tests.support.processes.launcher import deliver
 from tests.support.processes.project import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.alone]
 
 CHAT: dict[str, Any] = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
-
-
-def deliver(application: Application, file: Path) -> None:
-    """By `make deploy`'s command."""
-    done = subprocess.run(
-        command("deploy", str(file)),
-        cwd=ROOT,
-        env=environment(application.directory),
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def status(application: Application, key: str | None) -> int:
@@ -49,10 +35,10 @@ def keys(application: Application, tmp_path: Path) -> Iterator[Path]:
     router = next(app for app in document["applications"] if app["name"] == "router")
     router["deployments"][0]["user_config"]["access"] = {"keys_file": str(keys)}
     changed.write_text(yaml.safe_dump(document))
-    deliver(application, changed)
+    deliver(changed, application.directory)
     assert eventually(lambda: status(application, None) == 401, within_s=30)
     yield keys
-    deliver(application, ROOT / "serve_config.yaml")
+    restore(application)
     assert eventually(lambda: status(application, None) == 200, within_s=30)
 
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml
 
-from tests.real.conftest import Application, eventually
+from tests.real.conftest import Application, eventually, restore
 from tests.support.processes.launcher import command, deliver, environment
 from tests.support.processes.project import ROOT
 
@@ -51,7 +51,7 @@ def ramp(application: Application, tmp_path_factory: pytest.TempPathFactory) -> 
         assert eventually(lambda: acting(application) is not None, within_s=PATIENCE_S)
         yield application
     finally:
-        deliver(ROOT / "serve_config.yaml", application.directory)
+        restore(application)
         assert eventually(lambda: acting(application) is None, within_s=PATIENCE_S)
 
 
@@ -60,8 +60,8 @@ def acting(application: Application) -> dict[str, Any] | None:
     answer = httpx.get(f"{application.url}/api/experiments/{NAME}", timeout=30)
     if answer.status_code != 200:
         return None
-    told: dict[str, Any] | None = answer.json().get("acting")
-    return told
+    shown: dict[str, Any] | None = answer.json().get("acting")
+    return shown
 
 
 def weights(application: Application) -> dict[str, int]:
@@ -150,10 +150,10 @@ def test_a_ramp_steps_up_and_is_rolled_back_by_a_guardrail_and_by_a_manager(ramp
             talk.ask(session, max_tokens=1)
         assert eventually(lambda: weights(ramp) == {BLUE: 100, GREEN: 0}, within_s=PATIENCE_S), acting(ramp)
         assert eventually(lambda: is_over(ramp), within_s=PATIENCE_S), acting(ramp)
-        told = acting(ramp)
-        assert told is not None
-        assert (told["state"], told["cause"]) == ("paused", "alarm")
-        assert told["text"].startswith(f"{GREEN} exceeds the guardrail truncated")
+        shown = acting(ramp)
+        assert shown is not None
+        assert (shown["state"], shown["cause"]) == ("paused", "alarm")
+        assert shown["text"].startswith(f"{GREEN} exceeds the guardrail truncated")
         assert {talk.ask(session) for session in greens} == {BLUE}, "running conversations leave it, too"
 
         switchyard(ramp, "decide", NAME, "resume", "--reason", "a new build", "--yes")
@@ -178,5 +178,5 @@ def test_a_ramp_steps_up_and_is_rolled_back_by_a_guardrail_and_by_a_manager(ramp
 
 def is_over(application: Application) -> bool:
     """Whether a rollback is complete: the plan is everywhere, and the stop is lifted."""
-    told = acting(application)
-    return told is not None and told["stopped"] == []
+    shown = acting(application)
+    return shown is not None and shown["stopped"] == []

@@ -7,10 +7,8 @@ import httpx
 import pytest
 from playwright.async_api import expect
 
-from tests.real.conftest import Application
+from tests.real.conftest import Application, restore
 from tests.support.clients.browser import accessibility_problems, running_browser, watched_page
-from tests.support.processes.launcher import deliver
-from tests.support.processes.project import ROOT
 
 pytestmark = pytest.mark.real
 
@@ -36,14 +34,10 @@ async def test_the_console_shows_the_real_split_replicas_and_times(application: 
             await page.get_by_role("navigation").get_by_role("link", name=name).click()
             await expect(page.get_by_role("heading", level=1)).to_have_text(name)
         await page.goto("/docs")
-        # It draws two hundred operations, beside whatever else runs.
-        shown = page.get_by_role("link", name="switchyard", exact=True)
-        await expect(shown).to_be_visible(timeout=APPLIED_WITHIN_MS)
+        await expect(page.get_by_role("link", name="switchyard", exact=True)).to_be_visible()
 
 
 BLUE, GREEN = "smollm2-blue", "smollm2-green"
-APPLIED_WITHIN_MS = 60_000
-"""Serve applies a plan like any configuration: in seconds."""
 
 
 def weights(application: Application) -> dict[str, int]:
@@ -59,7 +53,7 @@ def changed(application: Application) -> Iterator[Application]:
     try:
         yield application
     finally:
-        deliver(ROOT / "serve_config.yaml", application.directory)
+        restore(application)
 
 
 @pytest.mark.alone
@@ -69,32 +63,27 @@ async def test_the_split_is_changed_and_rolled_back_by_its_buttons(changed: Appl
         running_browser(tmp_path) as browser,
         watched_page(browser, changed.url) as (page, _),
     ):
-        page.set_default_timeout(APPLIED_WITHIN_MS)
-        expect.set_options(timeout=APPLIED_WITHIN_MS)
-        try:
-            await page.goto("/ui#/traffic")
-            chat = page.get_by_role("region", name="chat", exact=True)
-            await chat.get_by_role("button", name="Plans and rollback").click()
-            first = chat.locator(".plans > li").filter(has_text="in force")
-            generation = (await first.locator("strong").inner_text()).removeprefix("Generation ")
-            await chat.get_by_role("button", name="Change the split").click()
-            await chat.get_by_role("slider", name=GREEN).fill("60")
-            await expect(chat.get_by_text("of all keys get another deployment")).to_be_visible()
-            await chat.get_by_label("Why?").fill("a mistake")
-            await page.keyboard.press("Enter")
-            await expect(page.get_by_role("main").get_by_text("The split of chat is changed.")).to_be_visible()
-            assert weights(changed) == {BLUE: 40, GREEN: 60}
-            await chat.get_by_role("button", name="Plans and rollback").click()
-            await chat.get_by_role("button", name=f"Roll back to this: generation {generation}").first.click()
-            dialog = page.get_by_role("dialog")
-            await expect(dialog.get_by_text("falls from 60 %")).to_be_visible()
-            await dialog.get_by_label("Why?").fill("it was slower")
-            await dialog.get_by_role("button", name="Roll back").click()
-            done = f"chat is back at the weights of generation {generation}."
-            await expect(page.get_by_role("main").get_by_text(done)).to_be_visible()
-            assert weights(changed) == before
-            share = chat.get_by_role("row").filter(has=page.get_by_role("rowheader", name=GREEN))
-            await expect(share).to_contain_text(f"{before[GREEN]} %")
-            assert await accessibility_problems(page) == []
-        finally:
-            expect.set_options(timeout=5_000)
+        await page.goto("/ui#/traffic")
+        chat = page.get_by_role("region", name="chat", exact=True)
+        await chat.get_by_role("button", name="Plans and rollback").click()
+        first = chat.locator(".plans > li").filter(has_text="in force")
+        generation = (await first.locator("strong").inner_text()).removeprefix("Generation ")
+        await chat.get_by_role("button", name="Change the split").click()
+        await chat.get_by_role("slider", name=GREEN).fill("60")
+        await expect(chat.get_by_text("of all keys get another deployment")).to_be_visible()
+        await chat.get_by_label("Why?").fill("a mistake")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("main").get_by_text("The split of chat is changed.")).to_be_visible()
+        assert weights(changed) == {BLUE: 40, GREEN: 60}
+        await chat.get_by_role("button", name="Plans and rollback").click()
+        await chat.get_by_role("button", name=f"Roll back to this: generation {generation}").first.click()
+        dialog = page.get_by_role("dialog")
+        await expect(dialog.get_by_text("falls from 60 %")).to_be_visible()
+        await dialog.get_by_label("Why?").fill("it was slower")
+        await dialog.get_by_role("button", name="Roll back").click()
+        done = f"chat is back at the weights of generation {generation}."
+        await expect(page.get_by_role("main").get_by_text(done)).to_be_visible()
+        assert weights(changed) == before
+        share = chat.get_by_role("row").filter(has=page.get_by_role("rowheader", name=GREEN))
+        await expect(share).to_contain_text(f"{before[GREEN]} %")
+        assert await accessibility_problems(page) == []

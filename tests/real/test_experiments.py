@@ -12,7 +12,7 @@ import openai
 import pytest
 import yaml
 
-from tests.real.conftest import Application, eventually
+from tests.real.conftest import Application, eventually, restore
 from tests.support.processes.launcher import command, deliver, environment
 from tests.support.processes.project import ROOT
 
@@ -58,7 +58,7 @@ def experiment(application: Application, tmp_path_factory: pytest.TempPathFactor
         assert eventually(lambda: report_of(application) is not None, within_s=60)
         yield application
     finally:
-        deliver(ROOT / "serve_config.yaml", application.directory)
+        restore(application)
         assert eventually(lambda: report_of(application) is None, within_s=60)
 
 

@@ -47,6 +47,6 @@ def test_an_engine_says_the_same_as_at_its_own_metrics(application: Application)
         for it in Scraper(application.url).targets()
         if it["labels"].get("deployment") == "smollm2-green"
     ]
-    told = httpx.get(application.url + engine).text
-    assert any(line.startswith(name) for line in told.splitlines())
+    answer = httpx.get(application.url + engine).text
+    assert any(line.startswith(name) for line in answer.splitlines())
     assert application.engine_metric("smollm2-green", name) == 1.0

@@ -27,8 +27,8 @@ def test_every_metric_of_the_dashboards_and_alerts_is_there(application: Applica
     run = processes.record(application.directory)
     assert run is not None
     there = metrics_in("\n".join([*texts, of_rays_agents(run)]))
-    asked = metrics_asked_for()
+    calls = metrics_asked_for()
     # Experiments and queues are there where they are configured: tests/router/experiments/test_monitoring.py
-    assert sorted(asked - there - METRICS.keys() - WHERE_CONFIGURED) == []
-    assert {name.partition("_")[0] for name in asked} >= {"gen", "haproxy", "process", "ray", "switchyard"}
-    assert any(name.startswith("vllm:") for name in asked)
+    assert sorted(calls - there - METRICS.keys() - WHERE_CONFIGURED) == []
+    assert {name.partition("_")[0] for name in calls} >= {"gen", "haproxy", "process", "ray", "switchyard"}
+    assert any(name.startswith("vllm:") for name in calls)

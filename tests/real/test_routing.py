@@ -19,7 +19,7 @@ from scipy.stats import binomtest
 
 from deployments.local import processes as leftovers
 from deployments.local.environment import TOKEN
-from tests.real.conftest import Application, eventually
+from tests.real.conftest import Application, eventually, restore
 from tests.support.processes.launcher import deliver
 from tests.support.processes.project import ROOT
 
@@ -159,7 +159,7 @@ def _changed(**chat: Any) -> dict[str, Any]:
 def deploy(application: Application, tmp_path: Path) -> Iterator[Deploy]:
     change = Deploy(application, tmp_path)
     yield change
-    change()
+    restore(application)
 
 
 def test_traffic_moves_live_under_load_without_a_failed_request(application: Application, deploy: Deploy) -> None:

@@ -131,8 +131,8 @@ def guardrail_tables(executor: Executor, count: int) -> Iterator[str]:
     for scenario in ramps.SCENARIOS:
         rolled_back, until = ramps.rollbacks(executor, scenario, max(count // 2, 1))
         of_design = scenario.design_treated
-        told: Cell = "-" if of_design is None else (until, of_design)
-        rows.append([scenario.name, (rolled_back, scenario.design_rolled_back), told])
+        answer: Cell = "-" if of_design is None else (until, of_design)
+        rows.append([scenario.name, (rolled_back, scenario.design_rolled_back), answer])
     yield table(["treatment", "rolled back", "requests on the treatment until then"], rows, "{:,.0f}", {1: "{:.3f}"})
 
 

@@ -40,9 +40,9 @@ class Readiness:
             return self._known
         replicas = await self._running.now() or self._running.last
         settled = {name: found for name in targets if (found := self._unasked(name, config, replicas)) is not None}
-        asked = [target for name, target in targets.items() if name not in settled]
-        answers = await asyncio.gather(*(self._probe(target, TIMEOUT_S) for target in asked))
-        self._known = {**settled, **{it.name: answer for it, answer in zip(asked, answers, strict=True)}}
+        probed = [target for name, target in targets.items() if name not in settled]
+        answers = await asyncio.gather(*(self._probe(target, TIMEOUT_S) for target in probed))
+        self._known = {**settled, **{it.name: answer for it, answer in zip(probed, answers, strict=True)}}
         self._probed_at = self._clock()
         return self._known
 

@@ -49,11 +49,11 @@ def consequence(summary: Summary, action: str, treatment: str | None) -> str:
 def foreseen(client: RouterClient, summary: Summary, action: str, reason: str, treatment: str | None) -> str:
     """What the decision moves, a line each; empty if it moves nothing now. Raises CommandError if it makes no sense."""
     path = path_of(summary["experiment"], "/decision")
-    told = json.loads(client.ask("POST", path, {"dry_run": "true"}, _body(action, reason, treatment)))
-    if told["before"] == told["after"]:
+    answer = json.loads(client.ask("POST", path, {"dry_run": "true"}, _body(action, reason, treatment)))
+    if answer["before"] == answer["after"]:
         return ""
-    lines = [f"  {name}  {share} % → {told['after'][name]} %" for name, share in told["before"].items()]
-    recent = told["moves"]["recent_keys"]
+    lines = [f"  {name}  {share} % → {answer['after'][name]} %" for name, share in answer["before"].items()]
+    recent = answer["moves"]["recent_keys"]
     if recent["keys"]:
         lines.append(
             f"  of {recent['keys']:,} keys that this router saw last, {100 * recent['share']:.1f} % would move"

@@ -139,10 +139,10 @@ def test_managers_see_what_callers_used_and_nobody_sees_a_key(callers: Callers) 
     callers.chat("eve", model="gone")
     callers.chat("eve", temperature=9)
     answer = callers.get("/api/callers", "eve")
-    told = answer.json()
-    assert started - 60 < told["since"] <= time.time()
-    assert "this router alone" in told["view"]
-    (ann,) = told["callers"]
+    view = answer.json()
+    assert started - 60 < view["since"] <= time.time()
+    assert "this router alone" in view["view"]
+    (ann,) = view["callers"]
     assert started <= ann.pop("last_at") <= time.time()
     assert ann == {
         "caller": "ann",

@@ -271,10 +271,10 @@ def after(seconds: float, answer: Engine = chat) -> Engine:
 
 def some(share: float, first: Engine, other: Engine = chat) -> Engine:
     """`first` for a share of the requests, spread evenly."""
-    asked = count(1)
+    calls = count(1)
 
     def answer(body: dict[str, Any]) -> Any:
-        number = next(asked)
+        number = next(calls)
         return (first if int(number * share) > int((number - 1) * share) else other)(body)
 
     return answer

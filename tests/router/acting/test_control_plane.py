@@ -16,15 +16,15 @@ async def test_a_stop_acts_while_the_control_plane_cannot_be_changed(acting: Act
     else:
         acting.control.failure = Unavailable("Ray Serve does not answer")
     await acting.drive(lambda: acting.shares() == [0, 0, 0])
-    asked = len(acting.green.requests)
+    calls = len(acting.green.requests)
     async with watched(acting) as seen:
         for _ in range(12):
             acting.advance(5)
             assert failed(await acting.send(12)) == []
         assert (acting.weight, acting.kinds("done", "stop_lifted")) == (50, [])
-        told = await acting.acting()
-        assert (told.state, told.cause, told.stopped) == ("paused", "alarm", ["green"])
-        assert told.waits_for[0].startswith("the control plane: ")
+        shown = await acting.acting()
+        assert (shown.state, shown.cause, shown.stopped) == ("paused", "alarm", ["green"])
+        assert shown.waits_for[0].startswith("the control plane: ")
         acting.control.delivery, acting.control.failure = Delivery.SETTLED, None
         acting.advance(5)
         await acting.until(lambda: bool(acting.kinds("stop_lifted")))
@@ -32,7 +32,7 @@ async def test_a_stop_acts_while_the_control_plane_cannot_be_changed(acting: Act
         assert failed(await acting.send(30)) == []
     assert seen == {(0, 0, 0)}, "the stop was lifted after the plan had come to every router"
     assert acting.weight == 0
-    assert len(acting.green.requests) == asked
+    assert len(acting.green.requests) == calls
     assert acting.control.replaced == 1
 
 

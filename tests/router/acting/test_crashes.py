@@ -52,8 +52,8 @@ async def test_a_rollback_under_a_controller_that_dies_at_every_effect(mortal: A
     assert mortal.shares() == [0, 0, 0]
     assert failed(await mortal.send(60)) == []
     assert (mortal.weight, mortal.control.replaced) == (0, 1)
-    told = await mortal.acting()
-    assert (told.state, told.cause, told.stopped) == ("paused", "alarm", [])
+    shown = await mortal.acting()
+    assert (shown.state, shown.cause, shown.stopped) == ("paused", "alarm", [])
 
 
 @pytest.mark.parametrize("is_partitioned", [False, True], ids=["by chance", "partitioned"])

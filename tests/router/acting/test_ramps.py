@@ -10,9 +10,9 @@ async def test_a_good_treatment_gets_all_traffic_step_by_step(acting: ActingRig)
     await acting.drive(lambda: acting.weight == 50, seconds=120)
     begun = acting.controller.ahead_s
     await acting.drive(lambda: acting.controller.ahead_s - begun > 1200, seconds=300)
-    told = await acting.acting()
-    assert (acting.weight, told.step, told.next_share) == (50, 1, 100)
-    assert told.waits_for == ["the decision to ship"]
+    shown = await acting.acting()
+    assert (acting.weight, shown.step, shown.next_share) == (50, 1, 100)
+    assert shown.waits_for == ["the decision to ship"]
     assert (await acting.report()).primary[0].verdict == "better", "it may not before min_duration_s, however good"
     acting.advance(7200)
     await acting.drive(lambda: acting.shares() == [100, 100, 100], requests=12)
@@ -30,8 +30,8 @@ async def test_after_the_freeze_the_ramp_begins_again_and_a_manager_may_resume_b
     for number, begins_again in enumerate(("resume", "thaw"), 1):
         await acting.drive(lambda: acting.weight == 0)
         await acting.until(lambda number=number: len(acting.kinds("stop_lifted")) == number)  # type: ignore[misc]
-        told = await acting.acting()
-        assert (told.state, told.cause, told.until is not None) == ("paused", "alarm", True)
+        shown = await acting.acting()
+        assert (shown.state, shown.cause, shown.until is not None) == ("paused", "alarm", True)
         acting.advance(3000)
         assert failed(await acting.send(60)) == []
         await acting.heard()
@@ -53,8 +53,8 @@ async def test_a_managers_change_of_the_traffic_pauses_the_ramp(acting: ActingRi
     await acting.drive(lambda: acting.shares() == [10, 10, 10])
     assert (await acting.put_traffic(30)).status_code == 200
     await acting.until(lambda: bool(acting.kinds("paused")))
-    told = await acting.acting()
-    assert (told.state, told.cause) == ("paused", "superseded")
+    shown = await acting.acting()
+    assert (shown.state, shown.cause) == ("paused", "superseded")
     await acting.drive(lambda: acting.controller.ahead_s > 3000, seconds=800)
     assert acting.shares() == [30, 30, 30], "it stays where they put it"
     assert (await acting.decide("resume", "go on from there")).status_code == 200
@@ -69,7 +69,7 @@ async def test_a_file_with_other_traffic_pauses_the_ramp_and_one_with_the_same_d
     assert ((await acting.acting()).state, acting.kinds("paused")) == ("running", [])
     acting.deploy(green=20)
     await acting.until(lambda: bool(acting.kinds("paused")))
-    told = await acting.acting()
-    assert (told.state, told.cause) == ("paused", "superseded")
-    assert told.text == "green 20 %: changed by a deployment of the configuration, not by this experiment"
+    shown = await acting.acting()
+    assert (shown.state, shown.cause) == ("paused", "superseded")
+    assert shown.text == "green 20 %: changed by a deployment of the configuration, not by this experiment"
     assert (await acting.history())[-1]["by"] is None

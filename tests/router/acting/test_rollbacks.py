@@ -39,9 +39,9 @@ async def test_an_ill_treatment_is_rolled_back_for_the_right_reason(
     served = acting.plans()
     await acting.drive(lambda: acting.shares() == [0, 0, 0])
     await acting.until(lambda: acting.weight == 0 and bool(acting.kinds("stop_lifted")))
-    told = await acting.acting()
-    assert (told.state, told.cause, told.stopped) == ("paused", "alarm", [])
-    assert told.text.startswith(f"green exceeds the guardrail {event}")
+    shown = await acting.acting()
+    assert (shown.state, shown.cause, shown.stopped) == ("paused", "alarm", [])
+    assert shown.text.startswith(f"green exceeds the guardrail {event}")
     assert [it.event for it in (await acting.report()).guardrails if it.alarm] == [event]
     assert [it.partition(":")[0] for it in acting.kinds("stop", "done", "stop_lifted")] == [
         "stop",
@@ -50,12 +50,12 @@ async def test_an_ill_treatment_is_rolled_back_for_the_right_reason(
     ]
     delivered, rolled_back = (await acting.history())[1:]
     assert (delivered["weights"]["green"], rolled_back["weights"]["green"]) == (50, 0)
-    assert rolled_back["reason"] == told.text
+    assert rolled_back["reason"] == shown.text
     of_green = [it for it in failed(acting.outcomes) if it.headers["x-switchyard-plan"] in served]
     assert failed(acting.outcomes) == of_green, "only green's own failures, before the stop"
-    asked = len(acting.green.requests)
+    calls = len(acting.green.requests)
     assert failed(await acting.send(60)) == []
-    assert len(acting.green.requests) == asked
+    assert len(acting.green.requests) == calls
 
 
 async def test_a_treatment_that_hangs_is_stopped_while_it_hangs(acting: ActingRig) -> None:
@@ -75,9 +75,9 @@ async def test_a_slower_treatment_is_worse_and_is_treated_as_configured(acting: 
     acting.blue.answer, acting.green.answer = after(0.01), after(0.05)
     acting.deploy(green=50, on_worse=on_worse)
     await acting.drive(lambda: bool(acting.kinds("paused", "stop")))
-    told = await acting.acting()
-    assert (told.state, told.cause) == ("paused", "worse")
-    assert told.text == "green is worse than blue in ttft"
+    shown = await acting.acting()
+    assert (shown.state, shown.cause) == ("paused", "worse")
+    assert shown.text == "green is worse than blue in ttft"
     if on_worse == "rollback":
         await acting.until(lambda: acting.weight == 0)
         assert acting.shares() == [0, 0, 0]

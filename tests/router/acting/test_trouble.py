@@ -24,8 +24,8 @@ async def test_a_stop_acts_while_the_directory_cannot_be_written(acting: ActingR
     report = await acting.report(len(acting.outcomes))
     assert [it for it in report.warnings if it.startswith("The ledger's directory has failed for ")] != []
     assert "No space left on device" in report.warnings[0]
-    told = await acting.acting()
-    assert (told.state, told.cause) == ("paused", "alarm")
+    shown = await acting.acting()
+    assert (shown.state, shown.cause) == ("paused", "alarm")
     disk.is_read_only = False
     acting.advance(61)
     acting.controller.replaced(killed=True)
@@ -61,8 +61,8 @@ async def test_a_stop_acts_though_so_much_was_lost_that_no_verdict_counts(acting
     acting.green.answer = failing
     await acting.drive(lambda: acting.shares() == [0, 0, 0])
     await acting.until(lambda: bool(acting.kinds("stop_lifted")))
-    told, report = await acting.acting(), await acting.report()
-    assert (told.state, told.cause) == ("paused", "alarm")
+    shown, report = await acting.acting(), await acting.report()
+    assert (shown.state, shown.cause) == ("paused", "alarm")
     assert min(report.rows_lost.values()) > 0
     assert {it.kind for it in report.alarms} >= {"guardrail", "rows_lost"}
     assert (report.decision, report.primary[0].verdict) == ("do_not_ship", "invalid")

@@ -210,9 +210,9 @@ def test_the_name_that_info_gives_is_taken_as_the_model(azure: Rig, base: str) -
     """LlamaIndex's embeddings ask the one and send the other, also where `/info` names the endpoint of chats."""
     azure.mini.answer = embeddings
     with EmbeddingsClient(azure.url + base, KEY) as client:
-        told = client.get_model_info().model_name
-        assert told == ("embed" if "embed" in base else "chat")
-        for model in (told, "mini", "mini-model"):
+        shown = client.get_model_info().model_name
+        assert shown == ("embed" if "embed" in base else "chat")
+        for model in (shown, "mini", "mini-model"):
             answer = client.embed(input=["a"], model=model)
             assert (answer.data[0].embedding, answer.model) == ([1.0, -0.5], "mini")
 

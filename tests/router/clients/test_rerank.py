@@ -75,8 +75,8 @@ def test_without_a_model_the_default_answers_and_others_say_what_they_do(reranki
 
 def test_tokens_count(reranking: Rig) -> None:
     reranking.change(access={"limits": {"default": {"tokens_per_minute": 1000}}})
-    asked = {"model": "embed", "query": "x" * 200, "documents": ["y" * 200]}
-    left = [int(post(reranking, "/v2/rerank", **asked).headers[TOKENS]) for _ in range(2)]
+    calls = {"model": "embed", "query": "x" * 200, "documents": ["y" * 200]}
+    left = [int(post(reranking, "/v2/rerank", **calls).headers[TOKENS]) for _ in range(2)]
     assert left == [900, 860], "the estimate at first, then what the engine counted"
 
 
@@ -100,8 +100,8 @@ def test_the_engines_refusal_names_the_field(reranking: Rig) -> None:
 
 
 def test_a_priority_needs_the_operators_leave(reranking: Rig) -> None:
-    asked = {"model": "embed", "query": "a", "documents": ["b"], "priority": 1}
-    assert post(reranking, "/v2/rerank", **asked).json()["error"]["param"] == "priority"
+    calls = {"model": "embed", "query": "a", "documents": ["b"], "priority": 1}
+    assert post(reranking, "/v2/rerank", **calls).json()["error"]["param"] == "priority"
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/openai/v1"])

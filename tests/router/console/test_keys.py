@@ -48,8 +48,8 @@ def keys(rig: Rig, tmp_path: Path) -> Keys:
 async def test_a_caller_sees_what_is_left_and_nothing_of_others(open_page: OpenPage, keys: Keys) -> None:
     page, watch = await open_page(keys.rig.url)
     watch.expected = ["status of 401"]
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    calls: list[str] = []
+    page.on("request", lambda request: calls.append(request.url))
     await keys.sign_in(page, "ann")
     await expect(page.get_by_text("You are ann.")).to_be_visible()
     chat = page.get_by_role("article", name="chat")
@@ -61,7 +61,7 @@ async def test_a_caller_sees_what_is_left_and_nothing_of_others(open_page: OpenP
     await expect(page.get_by_text("Limits are counted by this router alone.")).to_be_visible()
     assert await page.get_by_role("article").count() == 1
     await expect(page.get_by_text("What callers use")).to_be_hidden()
-    assert not any("/api/callers" in url for url in asked)
+    assert not any("/api/callers" in url for url in calls)
     assert keys.keys["ann"] not in await page.content()
 
 

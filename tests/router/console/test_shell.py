@@ -92,19 +92,19 @@ async def test_a_hidden_page_asks_for_nothing(managed: Managed, open_page: OpenP
         window.hide = (value) => { hidden = value; document.dispatchEvent(new Event("visibilitychange")); };
     """)
     await page.clock.install()
-    asked = 0
+    calls = 0
 
     def count(request: Request) -> None:
-        nonlocal asked
-        asked += request.url.endswith("/api/overview")
+        nonlocal calls
+        calls += request.url.endswith("/api/overview")
 
     page.on("request", count)
     await page.goto("/ui#/traffic")
     await expect(page.get_by_role("heading", level=2, name="chat")).to_be_visible()
     await page.evaluate("hide(true)")
-    before = asked
+    before = calls
     await page.clock.run_for(60_000)
-    assert asked - before <= 0
+    assert calls - before <= 0
     async with page.expect_request("**/api/overview"):
         await page.evaluate("hide(false)")
 

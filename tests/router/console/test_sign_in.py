@@ -83,8 +83,8 @@ async def test_one_signs_in_with_the_issuer_and_comes_back_to_the_same_page(
     assert page.url == f"{rig.url}/ui#/keys"
     assert await page.evaluate("[sessionStorage.length, localStorage.length, document.cookie]") == [0, 0, ""]
     assert (issuer.redeemed, issuer.problems) == (1, [])
-    assert issuer.asked["scope"] == "openid"
-    assert issuer.asked["code_challenge"] not in ("", issuer.asked["state"], issuer.asked["nonce"])
+    assert issuer.calls["scope"] == "openid"
+    assert issuer.calls["code_challenge"] not in ("", issuer.calls["state"], issuer.calls["nonce"])
     # The token is in memory alone: whoever loads the page again is asked again.
     await page.reload()
     await expect(page.get_by_role("dialog")).to_be_visible()
@@ -154,8 +154,8 @@ async def test_a_code_of_somebody_else_does_not_fit_the_verifier(
     watch.expected.append("400")
     await page.get_by_role("button", name="Sign in with 127.0.0.1").click()
     await expect(page.get_by_role("link", name="Continue as alice")).to_be_visible()
-    state = issuer.asked["state"]
-    mine = {**issuer.asked, "state": "mallory", "code_challenge": "A" * 43, "prompt": "none"}
+    state = issuer.calls["state"]
+    mine = {**issuer.calls, "state": "mallory", "code_challenge": "A" * 43, "prompt": "none"}
     async with httpx.AsyncClient() as mallory:
         answer = await mallory.get(f"{issuer.url}/authorize", params=mine)
     code = httpx.URL(answer.headers["location"]).params["code"]
@@ -203,7 +203,7 @@ async def test_the_id_token_can_be_the_credential(rig: Rig, issuer: SignInProvid
     page, _ = await opened(open_page, rig, issuer)
     await sign_in(page)
     await expect(page.get_by_text("You are alice.")).to_be_visible()
-    assert (issuer.asked["resource"], issuer.asked["scope"]) == ("urn:models", "openid email")
+    assert (issuer.calls["resource"], issuer.calls["scope"]) == ("urn:models", "openid email")
 
 
 async def test_the_policy_allows_the_token_endpoint_and_nothing_else_of_the_issuer(
@@ -245,7 +245,7 @@ async def test_a_hostile_description_stays_text(rig: Rig, issuer: SignInProvider
     await page.get_by_role("button", name="Sign in with 127.0.0.1").click()
     await expect(page.get_by_role("link", name="Continue as alice")).to_be_visible()
     hostile = "<img src=x onerror=document.title='broken'>"
-    query = str(httpx.QueryParams({"error": hostile, "state": issuer.asked["state"], "iss": issuer.url}))
+    query = str(httpx.QueryParams({"error": hostile, "state": issuer.calls["state"], "iss": issuer.url}))
     await page.goto(f"/ui?{query}")
     await refused(page, hostile)
     assert await page.locator("dialog img").count() == 0

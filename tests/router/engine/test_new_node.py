@@ -29,11 +29,11 @@ async def test_an_application_is_waited_for_while_the_ingress_does_not_listen() 
     port = free_port()
     async with Upstream() as upstream:
         call = upstream.unary(application(port), "/x", {}, request_id="1", timeouts=Timeouts(connect_s=30))
-        asked = asyncio.create_task(call)
+        calls = asyncio.create_task(call)
         await asyncio.sleep(0.15)
-        assert not asked.done()
+        assert not calls.done()
         async with await asyncio.start_server(answer, "127.0.0.1", port):
-            assert await asked == b"{}"
+            assert await calls == b"{}"
 
 
 async def test_it_is_not_waited_for_longer_than_a_connection_may_take() -> None:

@@ -167,10 +167,10 @@ def test_the_command_decides_and_the_metrics_say_so(ramped: Ramped, capsys: pyte
     ramped.until(lambda acting: acting["revision"] > 0)
     decide = ["experiments", "decide", "first", "pause", "--reason", "lunch", "--yes", "--url", ramped.url]
     assert main(decide) == 0
-    told = capsys.readouterr()
-    assert "Now: running, green has 1 % of the traffic (step 1)." in told.err
-    assert "Now: paused, green has 1 % of the traffic (step 1)." in told.out
-    assert "until a manager resumes" in told.out
+    shown = capsys.readouterr()
+    assert "Now: running, green has 1 % of the traffic (step 1)." in shown.err
+    assert "Now: paused, green has 1 % of the traffic (step 1)." in shown.out
+    assert "until a manager resumes" in shown.out
     metrics = httpx.get(f"{ramped.url}/metrics").text
     assert 'switchyard_experiment_state{endpoint="chat",experiment="first",state="paused"} 1.0' in metrics
     assert 'switchyard_experiment_step{endpoint="chat",experiment="first"} 1.0' in metrics

@@ -76,7 +76,7 @@ class Asked:
 
 
 @pytest.fixture
-def asked(live: LiveRig, tmp_path: Path) -> Asked:
+def calls(live: LiveRig, tmp_path: Path) -> Asked:
     return Asked(live, tmp_path)
 
 
@@ -96,12 +96,12 @@ def thumbs(report: Report) -> Sequence[ArmValue]:
     return compared.values
 
 
-async def test_the_caller_scores_by_either_id_and_nobody_else_but_a_manager(asked: Asked) -> None:
-    outcomes = await asked.requests(60)
-    async with asked.client("ann") as ann, asked.client("bob") as bob, asked.client("eve") as eve:
+async def test_the_caller_scores_by_either_id_and_nobody_else_but_a_manager(calls: Asked) -> None:
+    outcomes = await calls.requests(60)
+    async with calls.client("ann") as ann, calls.client("bob") as bob, calls.client("eve") as eve:
         early = await ann.post("/api/feedback", json=score(request_id(outcomes[0]), True))
         assert (early.status_code, early.json()["accepted"]) == (202, 1)
-        await asked.live.report_of(60)
+        await calls.live.report_of(60)
         ids = [body_id(it) if number % 2 else request_id(it) for number, it in enumerate(outcomes)]
         mine = await ann.post("/api/feedback", json=[score(id, True) for id in ids[:50]])
         assert mine.json() == {"accepted": 50, "pending": 0, "unknown_metric": []}
@@ -114,11 +114,11 @@ async def test_the_caller_scores_by_either_id_and_nobody_else_but_a_manager(aske
         assert unknown.json() == {"accepted": 1, "pending": 0, "unknown_metric": ["stars"]}
         wrong = await ann.post("/api/feedback", json={**score(ids[0], True), "value": 3})
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "value")
-    outcomes += await asked.requests(1)
-    await asked.live.report_of(61)  # what was told before has arrived, too
+    outcomes += await calls.requests(1)
+    await calls.live.report_of(61)  # what was told before has arrived, too
     deployments = [it.headers["azureml-model-deployment"] for it in outcomes]
-    asked.live.controller.advance(WINDOW_S + GRACE_S + 1)
-    report = await asked.live.report(lambda report: sum(it.requests for it in thumbs(report)) == 50)
+    calls.live.controller.advance(WINDOW_S + GRACE_S + 1)
+    report = await calls.live.report(lambda report: sum(it.requests for it in thumbs(report)) == 50)
     for value in thumbs(report):
         good = sum(name == value.arm for name in deployments[10:50]) + (deployments[0] == value.arm)
         given = sum(name == value.arm for name in deployments[:50])
@@ -131,10 +131,10 @@ def score(id: str, value: bool) -> dict[str, Any]:
     return {"request_id": id, "metric": "thumbs", "value": value}
 
 
-async def test_a_request_is_shown_to_its_caller_and_to_managers(asked: Asked) -> None:
-    streamed, whole = sorted(await asked.requests(2), key=lambda it: it.lane.streamed, reverse=True)
-    await asked.live.report_of(2)
-    async with asked.client("ann") as ann, asked.client("bob") as bob, asked.client("eve") as eve:
+async def test_a_request_is_shown_to_its_caller_and_to_managers(calls: Asked) -> None:
+    streamed, whole = sorted(await calls.requests(2), key=lambda it: it.lane.streamed, reverse=True)
+    await calls.live.report_of(2)
+    async with calls.client("ann") as ann, calls.client("bob") as bob, calls.client("eve") as eve:
         for outcome in (streamed, whole):
             for http, id in itertools.product((ann, eve), (request_id(outcome), body_id(outcome))):
                 (exposure,) = (await http.get(f"/api/requests/{id}")).json()["exposures"]
@@ -144,21 +144,21 @@ async def test_a_request_is_shown_to_its_caller_and_to_managers(asked: Asked) ->
 
 
 @pytest.fixture
-def shell(asked: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def shell(calls: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """`switchyard experiments`, as Eve: the exit code, stdout and stderr."""
-    monkeypatch.setenv("SWITCHYARD_API_KEY", asked.keys["eve"])
+    monkeypatch.setenv("SWITCHYARD_API_KEY", calls.keys["eve"])
 
     def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(["experiments", *arguments, "--url", asked.live.url])
+        code = main(["experiments", *arguments, "--url", calls.live.url])
         printed = capsys.readouterr()
         return code, printed.out, printed.err
 
     return run
 
 
-def test_the_commands_tell_what_happened(asked: Asked, shell: Any) -> None:
-    outcomes = asyncio.run(asked.requests(160))
-    report = asyncio.run(asked.live.report_of(160))
+def test_the_commands_tell_what_happened(calls: Asked, shell: Any) -> None:
+    outcomes = asyncio.run(calls.requests(160))
+    report = asyncio.run(calls.live.report_of(160))
     code, listed, _ = shell("list")
     assert (code, listed.splitlines()[1].split()[:2]) == (0, ["first", "chat"])
     text = shell("report", "first")[1]

@@ -32,12 +32,12 @@ def requests(count: int, first: int = 0, headers: Mapping[str, str] = {}) -> Ite
 
 def some(share: float, first: Answer, other: Answer) -> Answer:
     """`first` for a share of the requests, spread evenly."""
-    asked = 0
+    calls = 0
 
     def answer(body: dict[str, Any]) -> Response:
-        nonlocal asked
-        asked += 1
-        return (first if int(asked * share) > int((asked - 1) * share) else other)(body)
+        nonlocal calls
+        calls += 1
+        return (first if int(calls * share) > int((calls - 1) * share) else other)(body)
 
     return answer
 

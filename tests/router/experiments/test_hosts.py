@@ -88,14 +88,14 @@ async def test_two_routers_fill_one_report_and_a_user_stays_on_its_deployment(ro
     outcomes = [await ask_all(url, traffic(40)) for url in routers]
     assert unexplained([*outcomes[0], *outcomes[1]]) == []
     one, other = (
-        {it.lane.headers["x-user"]: it.headers["azureml-model-deployment"] for it in told} for told in outcomes
+        {it.lane.headers["x-user"]: it.headers["azureml-model-deployment"] for it in shown} for shown in outcomes
     )
     assert one == other
-    told = [report(url, 80) for url in routers]
-    for found in told:
+    shown = [report(url, 80) for url in routers]
+    for found in shown:
         assert sum(found["requests"].values()) == 80
         assert sum(found["units"].values()) == 40, "the same user has the same hash on both"
-    assert told[0]["requests"] == told[1]["requests"]
+    assert shown[0]["requests"] == shown[1]["requests"]
 
 
 async def test_a_router_whose_clock_is_wrong_is_told_and_counted(live: LiveRig) -> None:

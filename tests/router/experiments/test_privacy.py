@@ -80,18 +80,18 @@ async def test_no_text_name_or_key_is_kept_or_told(live: LiveRig, tmp_path: Path
         assert unexplained([it for it in outcomes if "x-request-id" in it.lane.headers]) == []
         live.blue.answer = live.green.answer = refuse(500, ANSWER, kind="InternalServerError")
         await ask_all(live.url, requests[::2])
-        told = await asked(live, key)
+        shown = await calls(live, key)
         live.controller.replaced()
     kept = written(live.controller.directory)
     assert any("exposures" in str(path) for path in live.controller.directory.rglob("*.parquet"))
     assert any("'dialect': 'anthropic'" in it for it in kept), "rows are among what was read"
     for marker in markers:
-        assert not [it for it in (*kept, *told, *logged) if marker in it], marker
-    assert not [it for it in (*kept, *told) if ID in it and "request_id" not in it]
+        assert not [it for it in (*kept, *shown, *logged) if marker in it], marker
+    assert not [it for it in (*kept, *shown) if ID in it and "request_id" not in it]
     assert not [it for it in kept if ID in it or "marker" in it]
 
 
-async def asked(live: LiveRig, key: str) -> Sequence[str]:
+async def calls(live: LiveRig, key: str) -> Sequence[str]:
     """Everything that the API and the metrics tell."""
     headers = {"authorization": f"Bearer {key}"}
     async with httpx.AsyncClient(base_url=live.url, headers=headers) as http:

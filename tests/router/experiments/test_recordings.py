@@ -142,8 +142,8 @@ async def test_a_replay_says_what_the_live_experiment_said(
     live.blue.answer, live.green.answer = after(0.01), after(0.06)
     live.chat_endpoint(record={"text": text})
     outcomes = await ask_all(live.url, users(80, each=3), at_once=16)
-    told = await live.report_of(len(outcomes))
-    assert (told.primary[0].metric, told.primary[0].verdict, told.decision) == ("ttft", "worse", "do_not_ship")
+    shown = await live.report_of(len(outcomes))
+    assert (shown.primary[0].metric, shown.primary[0].verdict, shown.decision) == ("ttft", "worse", "do_not_ship")
     await recorded(live, len(outcomes))
     seen = len(live.blue.requests), len(live.green.requests)
     out = str(tmp_path / "replay")
@@ -152,7 +152,7 @@ async def test_a_replay_says_what_the_live_experiment_said(
     assert (code, error) == (0, "")
     report = msgspec.json.decode(printed, type=Report)
     assert (report.primary[0].metric, report.primary[0].verdict) == ("ttft", "worse")
-    assert report.decision == told.decision
+    assert report.decision == shown.decision
     assert report.headline == "replay on chat: green is worse than blue."
     assert report.requests == {"blue": len(outcomes), "green": len(outcomes)}, "every arm gets every request"
     assert sum(report.units.values()) == len(outcomes), "one unit per pair"
@@ -290,7 +290,7 @@ async def test_an_interrupted_replay_can_be_reported(live: LiveRig, tmp_path: Pa
         await task
     answered = running.statuses[200]
     assert 20 <= answered < 80
-    told = open_directory(out, at=None).ask("GET", "/experiments/replay/report")
-    report = msgspec.json.decode(told, type=Report)
+    shown = open_directory(out, at=None).ask("GET", "/experiments/replay/report")
+    report = msgspec.json.decode(shown, type=Report)
     assert answered <= sum(report.requests.values()) <= answered + 2
     assert any("A replay of 40 recorded requests" in it for it in report.warnings)

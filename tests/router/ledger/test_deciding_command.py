@@ -47,11 +47,11 @@ def running(
 
 
 def test_a_decision_shows_what_holds_and_what_it_does(running: Deciding) -> None:
-    code, out, told = running.decide("advance", "--yes")
+    code, out, shown = running.decide("advance", "--yes")
     assert code == 0
-    assert "Now: running, smollm2-green has 5 % of the traffic (step 2).\n" in told
-    assert "advance: smollm2-green gets 25 % of the traffic, without waiting.\n" in told
-    assert "  smollm2-blue  95 % → 75 %\n  smollm2-green  5 % → 25 %\n" in told
+    assert "Now: running, smollm2-green has 5 % of the traffic (step 2).\n" in shown
+    assert "advance: smollm2-green gets 25 % of the traffic, without waiting.\n" in shown
+    assert "  smollm2-blue  95 % → 75 %\n  smollm2-green  5 % → 25 %\n" in shown
     assert "Now: running" in out
     (decision,) = running.controller.decisions
     assert decision == {"action": "advance", "reason": "as agreed", "by": decision["by"], "revision": 7}
@@ -64,9 +64,9 @@ def test_a_treatment_can_be_named(running: Deciding) -> None:
 
 def test_without_a_yes_nothing_is_decided(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody is there
-    code, out, told = running.decide("stop")
+    code, out, shown = running.decide("stop")
     assert (code, out.strip()) == (ExitCode.WRONG, "")
-    assert told.endswith("Nothing is decided. Without a terminal: add --yes\n")
+    assert shown.endswith("Nothing is decided. Without a terminal: add --yes\n")
     for answer, decided in ((False, 0), (True, 1)):
         monkeypatch.setattr(deciding, "_confirmed", lambda answer=answer: answer)
         running.decide("pause")
@@ -75,9 +75,9 @@ def test_without_a_yes_nothing_is_decided(running: Deciding, monkeypatch: pytest
 
 def test_somebody_else_was_faster(running: Deciding) -> None:
     running.controller.overtaken = True
-    code, out, told = running.decide("advance", "--yes")
+    code, out, shown = running.decide("advance", "--yes")
     assert (code, out) == (ExitCode.WRONG, "")
-    assert "the experiment has gone on since" in told
+    assert "the experiment has gone on since" in shown
     assert running.decide("pause", "--yes")[0] == 0, "right whatever happens meanwhile"
 
 
@@ -88,10 +88,10 @@ def test_a_step_of_the_ramp_in_between_does_not_hold_up_a_rollback(
     foreseen = decisions.foreseen
 
     def stepped(*arguments: Any) -> str:
-        told = foreseen(*arguments)
+        shown = foreseen(*arguments)
         assert running.controller.acting is not None
         running.controller.acting = msgspec.structs.replace(running.controller.acting, revision=9)
-        return told
+        return shown
 
     monkeypatch.setattr(decisions, "foreseen", stepped)
     assert running.decide(action, "--yes")[0] == code
@@ -100,8 +100,8 @@ def test_a_step_of_the_ramp_in_between_does_not_hold_up_a_rollback(
 
 def test_what_cannot_be_decided(running: Deciding) -> None:
     running.controller.refuse("The experiment runs: there is nothing to resume")
-    code, out, told = running.decide("resume", "--yes")
-    assert (code, out, told.splitlines()[-1]) == (1, "", "The experiment runs: there is nothing to resume")
+    code, out, shown = running.decide("resume", "--yes")
+    assert (code, out, shown.splitlines()[-1]) == (1, "", "The experiment runs: there is nothing to resume")
     assert running.switchyard("decide", "red", "stop", "--reason", "x")[0] == ExitCode.WRONG
     assert running.switchyard("decide", NAME, "explode", "--reason", "x")[0] == ExitCode.USAGE
     assert running.switchyard("decide", NAME, "stop")[0] == ExitCode.USAGE
@@ -176,20 +176,20 @@ def test_the_command_knows_every_action(running: Deciding) -> None:
 
 
 def test_a_split_by_hand_says_that_it_pauses_a_ramp(running: Deciding, capsys: pytest.CaptureFixture[str]) -> None:
-    def told(*arguments: str) -> str:
+    def shown(*arguments: str) -> str:
         main(["traffic", "chat", *arguments, "--url", running.url])
         return capsys.readouterr().err
 
     warning = "warning: the ramp of 'green-float32' moves this traffic; a change by hand pauses it\n"
-    assert told("blue=50", "green=50", "--dry-run").startswith(warning)
-    assert not told().startswith("warning")
+    assert shown("blue=50", "green=50", "--dry-run").startswith(warning)
+    assert not shown().startswith("warning")
     acting = running.controller.acting
     assert acting is not None
     for still in (msgspec.structs.replace(acting, state="paused"), Acting(state="running", revision=1, share=40)):
         running.controller.acting = still
-        assert not told("blue=50", "green=50", "--dry-run").startswith("warning")
+        assert not shown("blue=50", "green=50", "--dry-run").startswith("warning")
     running.controller.absent = True
-    assert not told("blue=50", "green=50", "--dry-run").startswith("warning")
+    assert not shown("blue=50", "green=50", "--dry-run").startswith("warning")
 
 
 def test_the_list_has_the_state(running: Deciding) -> None:

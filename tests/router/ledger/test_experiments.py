@@ -138,8 +138,8 @@ def test_the_report_counts_what_clients_asked(live: Live) -> None:
     assert report["served"] == {arm: {arm: requests} for arm, requests in report["requests"].items()}
     values = {it["arm"]: it["value"] for it in report["primary"][0]["values"]}
     assert all(0 < value < 10 for value in values.values())
-    told = live.call("GET", REPORT, params={"format": "text"}).text
-    assert told.startswith(f"{NAME} on chat: ")
+    view = live.call("GET", REPORT, params={"format": "text"}).text
+    assert view.startswith(f"{NAME} on chat: ")
     listed = live.call("GET", "/api/experiments").json()["experiments"]
     assert [(it["experiment"], it["state"]) for it in listed] == [(NAME, "running")]
     shown = live.call("GET", "/metrics").text
@@ -195,9 +195,9 @@ def test_the_api_tells_no_names_no_keys_and_no_texts(live: Live) -> None:
     id = live.ask(424242)
     live.report(1)
     paths = ["/api/experiments", REPORT, f"/api/requests/{id}", "/metrics"]
-    told = "".join(live.call("GET", path).text for path in paths).replace(id, "")
+    view = "".join(live.call("GET", path).text for path in paths).replace(id, "")
     secrets = [*live.keys.values(), "team a", "424242", "Hello"]
-    assert [secret for secret in secrets if secret in told] == []
+    assert [secret for secret in secrets if secret in view] == []
 
 
 def test_what_the_controller_keeps_is_read_without_a_server(

@@ -281,8 +281,8 @@ def test_a_young_replica_is_cold_and_its_age_is_not_passed_on(
         return made
 
     recorded.blue.answer = answer
-    told = post(recorded, body={**SAY, "stream": streamed})
-    assert not any("replica" in name for name in told.headers)
+    shown = post(recorded, body={**SAY, "stream": streamed})
+    assert not any("replica" in name for name in shown.headers)
     assert recorded.keeper.the_row().item.cold is cold
 
 
@@ -300,8 +300,8 @@ def test_requests_that_are_late_are_told_before_they_end(recorded: Rig) -> None:
         next(parts)
         recorded.keeper.wait_for(late=3)
         assert recorded.keeper.rows == []
-        told = [(it.kind, it.item.above_s) for it in recorded.keeper.late]
-    assert told == [(LateKind.SLOW, 0.05), (LateKind.SLOW, 0.1), (LateKind.UNFINISHED, 0.15)]
+        shown = [(it.kind, it.item.above_s) for it in recorded.keeper.late]
+    assert shown == [(LateKind.SLOW, 0.05), (LateKind.SLOW, 0.1), (LateKind.UNFINISHED, 0.15)]
     (start,) = recorded.keeper.starts
     assert {(it.item.seq, it.item.unit, it.assigned) for it in recorded.keeper.late} == {
         (start.item.seq, start.item.unit, "blue")
@@ -333,17 +333,17 @@ def test_no_text_key_or_sticky_value_leaves_the_router(recorded: Rig) -> None:
     recorded.keeper.wait_for(rows=2)
     for sent in recorded.keeper.raw:
         assert not any(secret.encode() in sent for secret in secrets)
-    told = httpx.get(f"{recorded.url}/metrics").text
-    assert not any(secret in told for secret in secrets)
+    shown = httpx.get(f"{recorded.url}/metrics").text
+    assert not any(secret in shown for secret in secrets)
 
 
 def test_the_metrics_count_rows(recorded: Rig) -> None:
     post(recorded)
     recorded.keeper.the_row()
-    told = httpx.get(f"{recorded.url}/metrics").text
-    assert 'switchyard_ledger_rows_total{deployment="blue",endpoint="chat"} 1.0' in told
-    assert "switchyard_ledger_batch_seconds_count" in told
-    assert "switchyard_ledger_buffer_bytes" in told
+    shown = httpx.get(f"{recorded.url}/metrics").text
+    assert 'switchyard_ledger_rows_total{deployment="blue",endpoint="chat"} 1.0' in shown
+    assert "switchyard_ledger_batch_seconds_count" in shown
+    assert "switchyard_ledger_buffer_bytes" in shown
 
 
 def test_a_controller_that_hangs_or_fails_disturbs_no_request(recorded: Rig) -> None:

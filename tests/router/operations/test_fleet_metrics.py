@@ -82,11 +82,11 @@ def by_replica(samples: dict[Series, float], name: str) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize("asked", ["r1", "r2"])
-def test_every_replicas_series_are_read_through_any_router(cluster: Cluster, asked: str) -> None:
+@pytest.mark.parametrize("router", ["r1", "r2"])
+def test_every_replicas_series_are_read_through_any_router(cluster: Cluster, router: str) -> None:
     cluster.chat("r1", 2)
     cluster.chat("r2", 3)
-    samples = Scraper(cluster.urls[asked]).scrape()
+    samples = Scraper(cluster.urls[router]).scrape()
     assert by_replica(samples, REQUESTS) == {"r1": 2.0, "r2": 3.0}
     (nodes,) = [dict(labels) for (name, labels) in samples if name == REQUESTS and dict(labels)["replica"] == "r2"]
     assert nodes["node"] == "10.0.0.2"
@@ -163,7 +163,7 @@ def test_a_replica_that_gives_no_metrics_is_an_error_in_words(
 def test_what_does_not_run_is_not_found_and_nobody_is_asked(cluster: Cluster) -> None:
     for path in ("/metrics/replicas/gone", "/metrics/proxies/10.9.9.9", "/metrics/proxies/127.0.0.1:22"):
         assert cluster.get(path).status_code == 404
-    assert set(cluster.fleet.asked) == {"fleet"}
+    assert set(cluster.fleet.calls) == {"fleet"}
 
 
 def test_while_the_control_plane_is_away_the_last_list_is_served(cluster: Cluster) -> None:

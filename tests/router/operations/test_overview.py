@@ -31,12 +31,12 @@ SECTION: dict[str, Any] = {
 def overview(url: str, key: str | None = None) -> dict[str, Any]:
     answer = httpx.get(f"{url}/api/overview", headers={"authorization": f"Bearer {key}"} if key else {})
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    shown: dict[str, Any] = answer.json()
+    return shown
 
 
-def deployments(told: dict[str, Any], endpoint: str = "chat") -> dict[str, dict[str, Any]]:
-    (found,) = [it for it in told["endpoints"] if it["endpoint"] == endpoint]
+def deployments(shown: dict[str, Any], endpoint: str = "chat") -> dict[str, dict[str, Any]]:
+    (found,) = [it for it in shown["endpoints"] if it["endpoint"] == endpoint]
     return {it["deployment"]: it for it in found["deployments"]}
 
 
@@ -48,8 +48,8 @@ def test_requests_are_counted_for_the_deployment_that_answered(rig: Rig) -> None
     assert httpx.post(f"{rig.url}/v1/chat/completions", json=CHAT, headers=forced).status_code == 200
     stream = httpx.post(f"{rig.url}/v1/chat/completions", json={**CHAT, "stream": True})
     assert stream.status_code == 200
-    told = overview(rig.url)
-    found = deployments(told)
+    shown = overview(rig.url)
+    found = deployments(shown)
     assert found["blue"]["requests"] + found["green"]["requests"] == 22
     assert found["blue"]["share"] + found["green"]["share"] == pytest.approx(1.0, abs=1e-3)
     drawn = {name: it["requests"] - (name == "green") for name, it in found.items()}
@@ -57,8 +57,8 @@ def test_requests_are_counted_for_the_deployment_that_answered(rig: Rig) -> None
     assert found["blue"]["weight"] == 50
     assert found["blue"]["model"] == "blue-model"
     assert any(it["first_token_s"] for it in found.values())
-    assert (told["routers"], told["has_controller"]) == (None, True)
-    assert told["why_not"] == "This router reads its traffic from its configuration file: change it there."
+    assert (shown["routers"], shown["has_controller"]) == (None, True)
+    assert shown["why_not"] == "This router reads its traffic from its configuration file: change it there."
     assert [it["breaker"] for it in found.values()] == ["closed", "closed"]
 
 
@@ -117,9 +117,9 @@ def guarded(rig: Rig, tmp_path: Path, servers: ServerPool) -> Iterator[Guarded]:
 def test_a_caller_sees_its_own_endpoints(guarded: Guarded) -> None:
     assert httpx.get(f"{guarded.url}/api/overview").status_code == 401
     for name, endpoints in (("boss", ["chat", "embed"]), ("chat team", ["chat"]), ("embed team", ["embed"])):
-        told = overview(guarded.url, guarded.keys[name])
-        assert [it["endpoint"] for it in told["endpoints"]] == endpoints
-        assert (told["why_not"] is None) == (name == "boss")
+        shown = overview(guarded.url, guarded.keys[name])
+        assert [it["endpoint"] for it in shown["endpoints"]] == endpoints
+        assert (shown["why_not"] is None) == (name == "boss")
     assert (
         "mini"
         not in httpx.get(
@@ -130,17 +130,17 @@ def test_a_caller_sees_its_own_endpoints(guarded: Guarded) -> None:
 
 def test_replicas_are_the_control_planes(guarded: Guarded) -> None:
     guarded.control.running = Replicas({"blue": {"RUNNING": 2, "STARTING": 1}}, {"RUNNING": 3})
-    told = overview(guarded.url, guarded.keys["boss"])
-    assert told["routers"] == 3
-    assert deployments(told)["blue"]["replicas"] == {"RUNNING": 2, "STARTING": 1}
-    assert deployments(told)["green"]["replicas"] is None
+    shown = overview(guarded.url, guarded.keys["boss"])
+    assert shown["routers"] == 3
+    assert deployments(shown)["blue"]["replicas"] == {"RUNNING": 2, "STARTING": 1}
+    assert deployments(shown)["green"]["replicas"] is None
 
 
 def test_without_an_answer_of_the_control_plane_replicas_are_unknown(guarded: Guarded) -> None:
     guarded.control.failure = Unavailable("The Serve controller is not available")
-    told = overview(guarded.url, guarded.keys["boss"])
-    assert told["routers"] is None
-    assert deployments(told)["blue"]["replicas"] is None
+    shown = overview(guarded.url, guarded.keys["boss"])
+    assert shown["routers"] is None
+    assert deployments(shown)["blue"]["replicas"] is None
 
 
 def check(url: str, body: Any, key: str | None = None) -> httpx.Response:
@@ -151,16 +151,16 @@ def check(url: str, body: Any, key: str | None = None) -> httpx.Response:
 
 def test_a_section_is_checked_as_in_the_file(rig: Rig) -> None:
     rig.chat_endpoint(traffic={"blue": 50, "green": 50})
-    told = check(rig.url, {"name": "green-first", "experiment": SECTION}).json()
-    assert told["problems"] == []
-    assert told["warnings"][0].startswith("'chat' has no `sticky`")
-    assert told["yaml"].startswith("experiments:\n  green-first:\n    endpoint: chat\n")
+    shown = check(rig.url, {"name": "green-first", "experiment": SECTION}).json()
+    assert shown["problems"] == []
+    assert shown["warnings"][0].startswith("'chat' has no `sticky`")
+    assert shown["yaml"].startswith("experiments:\n  green-first:\n    endpoint: chat\n")
     wrong = {**SECTION, "treatments": ["red"], "alpha": 2}
-    told = check(rig.url, {"name": "green-first", "experiment": wrong}).json()
-    assert told["yaml"] is None
-    assert any(line.startswith("alpha: ") for line in told["problems"])
-    told = check(rig.url, {"name": "green-first", "experiment": {**SECTION, "treatments": ["red"]}}).json()
-    assert told["problems"] == [
+    shown = check(rig.url, {"name": "green-first", "experiment": wrong}).json()
+    assert shown["yaml"] is None
+    assert any(line.startswith("alpha: ") for line in shown["problems"])
+    shown = check(rig.url, {"name": "green-first", "experiment": {**SECTION, "treatments": ["red"]}}).json()
+    assert shown["problems"] == [
         "treatments.0: 'red' is not in the traffic of 'chat' (blue, green); add it there, with 0 if it gets none yet"
     ]
 
@@ -171,7 +171,7 @@ def test_a_body_that_is_no_section_is_refused(rig: Rig) -> None:
 
 
 def test_a_caller_checks_against_what_it_may_use(guarded: Guarded) -> None:
-    told = check(guarded.url, {"name": "a", "experiment": SECTION}, guarded.keys["embed team"]).json()
-    assert told["yaml"] is None
-    assert not any("blue" in line and "green" in line for line in told["problems"])
+    shown = check(guarded.url, {"name": "a", "experiment": SECTION}, guarded.keys["embed team"]).json()
+    assert shown["yaml"] is None
+    assert not any("blue" in line and "green" in line for line in shown["problems"])
     assert check(guarded.url, {"name": "a", "experiment": SECTION}).status_code == 401

@@ -85,10 +85,10 @@ def test_the_last_spans_are_sent_before_the_router_ends(
     router.reconfigure({**rig.config, "tracing": {"endpoint": running_receiver[1], "percent": 100}})
     pool = ServerPool()
     with pool.host(router.app) as url:
-        asked = ask(url)
+        calls = ask(url)
         assert collector.spans == []
     pool.close()
-    assert collector.spans[0].attributes["switchyard.request_id"] == asked
+    assert collector.spans[0].attributes["switchyard.request_id"] == calls
 
 
 def test_the_standard_variables_complete_the_configuration(

@@ -167,13 +167,13 @@ def test_vectors_are_compared_by_their_cosine(rig: Rig) -> None:
         endpoints={"embed": {**rig.config["endpoints"]["embed"], "mirror": {"deployment": "mini2", "percent": 100}}}
     )
     rig.mini.answer, rig.green.answer = answers([3.0, 4.0]), answers([4.0, 3.0])
-    asked = {"model": "embed", "input": "text"}
-    assert post(rig, "/v1/embeddings", asked).status_code == 200
+    requested = {"model": "embed", "input": "text"}
+    assert post(rig, "/v1/embeddings", requested).status_code == 200
     pair = the_pair(rig)
     assert pair.item.cosine == pytest.approx(24 / 25)
     assert (pair.item.equal, pair.item.same_finish, pair.item.visible) == (None, None, None)
     rig.green.answer = answers([1.0, 2.0, 3.0])
-    assert post(rig, "/v1/embeddings", asked).status_code == 200
+    assert post(rig, "/v1/embeddings", requested).status_code == 200
     assert rig.keeper.wait_for_pairs(2)[1].item.cosine is None
 
 
@@ -361,8 +361,8 @@ def test_what_the_shadow_answered_itself_is_not_compared_with_itself(mirrored: R
 
 def test_conversations_that_began_under_other_weights_are_not_copied(mirrored: Rig) -> None:
     mirrored.chat_endpoint(traffic={"blue": 99, "green": 1}, sticky={"by": "conversation"})
-    told = [{"role": "assistant", "content": "A thing."}, {"role": "user", "content": "Why?"}]
-    assert post(mirrored, body={**SAY, "messages": [*SAY["messages"], *told]}).status_code == 200
+    shown = [{"role": "assistant", "content": "A thing."}, {"role": "user", "content": "Why?"}]
+    assert post(mirrored, body={**SAY, "messages": [*SAY["messages"], *shown]}).status_code == 200
     assert the_pair(mirrored).skipped is Skip.CARRIED
 
 

@@ -80,9 +80,9 @@ class Planned:
     def get(self, key: str = "boss", **more: Any) -> dict[str, Any]:
         answer = self.call("GET", TRAFFIC, key, **more)
         assert answer.status_code == 200, answer.text
-        told: dict[str, Any] = answer.json()
-        assert answer.headers["etag"] == f'"{told["plan"]}"'
-        return told
+        shown: dict[str, Any] = answer.json()
+        assert answer.headers["etag"] == f'"{shown["plan"]}"'
+        return shown
 
     def put(self, document: dict[str, Any], tag: str | None = None, key: str = "boss", **more: Any) -> httpx.Response:
         tag = tag if tag is not None else f'"{self.get()["plan"]}"'
@@ -91,8 +91,8 @@ class Planned:
     def change(self, **document: Any) -> dict[str, Any]:
         answer = self.put(document)
         assert answer.status_code == 200, answer.text
-        told: dict[str, Any] = answer.json()
-        return told
+        shown: dict[str, Any] = answer.json()
+        return shown
 
     def history(self) -> list[dict[str, Any]]:
         plans: list[dict[str, Any]] = self.call("GET", f"{TRAFFIC}/history").json()["plans"]
@@ -116,10 +116,10 @@ def planned(rig: Rig, servers: ServerPool, tmp_path: Path) -> Iterator[Planned]:
 
 
 def test_a_plan_that_came_with_the_file_has_generation_0(planned: Planned) -> None:
-    told = planned.get("chat team")
-    assert told == {
+    shown = planned.get("chat team")
+    assert shown == {
         "endpoint": "chat",
-        "plan": told["plan"],
+        "plan": shown["plan"],
         "generation": 0,
         "sticky": {"by": "user"},
         "weights": SEED,
@@ -130,10 +130,10 @@ def test_a_plan_that_came_with_the_file_has_generation_0(planned: Planned) -> No
         "since": None,
         "pin_s": 1800.0,
         "earlier": [],
-        "served": told["plan"],
+        "served": shown["plan"],
         "delivery": "settled",
     }
-    assert told == planned.get(router=1)
+    assert shown == planned.get(router=1)
 
 
 def test_every_answer_names_the_plan_in_all_dialects(planned: Planned, rig: Rig) -> None:
@@ -180,16 +180,16 @@ def test_reading_needs_access_and_changing_a_manager(planned: Planned) -> None:
 
 def test_a_change_is_the_next_generation_on_every_router(planned: Planned, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "switchyard"):
-        told = planned.change(weights={"green": 100}, reason="green is better")
-    assert (told["generation"], told["by"], told["reason"]) == (1, "boss", "green is better")
-    assert told["weights"] == {"blue": 0, "green": 100}
-    assert abs(told["since"] - time.time()) < 60
+        shown = planned.change(weights={"green": 100}, reason="green is better")
+    assert (shown["generation"], shown["by"], shown["reason"]) == (1, "boss", "green is better")
+    assert shown["weights"] == {"blue": 0, "green": 100}
+    assert abs(shown["since"] - time.time()) < 60
     for router in range(2):
         answer = planned.ask(router=router)
         assert answer.headers["azureml-model-deployment"] == "green"
-        assert answer.headers["x-switchyard-plan"] == told["plan"] == planned.get(router=router)["plan"]
+        assert answer.headers["x-switchyard-plan"] == shown["plan"] == planned.get(router=router)["plan"]
     lines = [json.loads(JsonFormatter().format(it)) for it in caplog.records]
-    assert [it["plan"] for it in lines if it["event"] == "traffic_changed"] == [told["plan"]]
+    assert [it["plan"] for it in lines if it["event"] == "traffic_changed"] == [shown["plan"]]
 
 
 def test_the_same_document_again_is_the_same_generation(planned: Planned) -> None:
@@ -239,15 +239,15 @@ def test_a_wrong_document_changes_nothing_and_is_told_whole(planned: Planned) ->
 
 def test_a_change_in_progress_is_a_conflict(planned: Planned) -> None:
     planned.control.delivers_at_once = False
-    told = planned.change(weights={"green": 100})
-    assert (told["delivery"], told["served"]) == ("delivering", planned.ask().headers["x-switchyard-plan"])
-    assert told["served"] != told["plan"]
-    assert (planned.get()["plan"], planned.get()["delivery"]) == (told["plan"], "delivering")
+    shown = planned.change(weights={"green": 100})
+    assert (shown["delivery"], shown["served"]) == ("delivering", planned.ask().headers["x-switchyard-plan"])
+    assert shown["served"] != shown["plan"]
+    assert (planned.get()["plan"], planned.get()["delivery"]) == (shown["plan"], "delivering")
     busy = planned.put({"weights": {"blue": 100}})
     assert busy.status_code == 409
     assert "in progress" in busy.json()["error"]["message"]
     planned.control.deliver()
-    assert planned.get()["served"] == told["plan"]
+    assert planned.get()["served"] == shown["plan"]
 
 
 def test_without_the_control_plane_plans_can_be_read(planned: Planned) -> None:
@@ -264,10 +264,10 @@ def test_a_configuration_that_no_router_takes_is_no_plan(planned: Planned) -> No
 
 
 def test_a_router_alone_is_changed_by_its_file(rig: Rig) -> None:
-    told = httpx.get(rig.url + TRAFFIC)
-    assert (told.status_code, told.json()["delivery"]) == (200, "settled")
+    shown = httpx.get(rig.url + TRAFFIC)
+    assert (shown.status_code, shown.json()["delivery"]) == (200, "settled")
     for refused in (
-        httpx.put(rig.url + TRAFFIC, json={"weights": {"green": 100}}, headers={"if-match": told.headers["etag"]}),
+        httpx.put(rig.url + TRAFFIC, json={"weights": {"green": 100}}, headers={"if-match": shown.headers["etag"]}),
         httpx.post(f"{rig.url}{TRAFFIC}/rollback", json={"generation": 0}),
     ):
         assert refused.status_code == 400
@@ -282,14 +282,14 @@ def test_an_override_decides_for_its_unit_alone_until_it_ends(planned: Planned) 
     planned.change(weights={"blue": 100})
     assert planned.ask("ann").headers["azureml-model-deployment"] == "blue"
     override = {"unit_key": "ann", "deployment": "green", "until": time.time() + 3600}
-    told = planned.change(weights={"blue": 100}, overrides=[override])
+    shown = planned.change(weights={"blue": 100}, overrides=[override])
     for router in range(2):
         assert planned.ask("ann", router=router).headers["azureml-model-deployment"] == "green"
         assert planned.ask("bob", router=router).headers["azureml-model-deployment"] == "blue"
     explained = planned.call("GET", "/api/endpoints/chat/assignment", params={"key": "ann"}).json()
     assert (explained["deployment"], explained["reason"]) == ("green", "override")
-    assert explained["unit"] == told["overrides"][0]["unit"]
-    assert planned.get("chat team")["overrides"] == [{**told["overrides"][0], "unit": None}]
+    assert explained["unit"] == shown["overrides"][0]["unit"]
+    assert planned.get("chat team")["overrides"] == [{**shown["overrides"][0], "unit": None}]
     assert "ann" not in str(planned.control.config["endpoints"])
     planned.change(weights={"blue": 100}, overrides=[{**override, "until": time.time() + 0.2}])
     deadline = time.monotonic() + 30
@@ -320,16 +320,16 @@ def test_a_dry_run_tells_what_would_move_and_changes_nothing(planned: Planned) -
     served = {f"user-{n}": planned.ask(f"user-{n}").headers["azureml-model-deployment"] for n in range(40)}
     replaced = planned.control.replaced
     document = {"weights": {"blue": 40, "green": 60}, "overrides": [{"unit_key": "bob", "deployment": "blue"}]}
-    told = planned.put(document, tag="", params={"dry_run": "true"}).json()
-    assert (told["before"]["generation"], told["after"]["generation"]) == (1, 2)
-    assert told["after"]["weights"] == document["weights"]
-    (pair,) = told["moves"]["made_up_keys"]["pairs"]
+    shown = planned.put(document, tag="", params={"dry_run": "true"}).json()
+    assert (shown["before"]["generation"], shown["after"]["generation"]) == (1, 2)
+    assert shown["after"]["weights"] == document["weights"]
+    (pair,) = shown["moves"]["made_up_keys"]["pairs"]
     assert (pair["from"], pair["to"]) == ("blue", "green")
     assert abs(pair["share"] - 0.5) < 0.016
-    recent = told["moves"]["recent_keys"]
-    assert [len(told["overrides"][it]) for it in ("added", "removed", "changed")] == [1, 1, 0]
+    recent = shown["moves"]["recent_keys"]
+    assert [len(shown["overrides"][it]) for it in ("added", "removed", "changed")] == [1, 1, 0]
     assert planned.control.replaced == replaced
-    assert planned.get()["plan"] == told["before"]["plan"]
+    assert planned.get()["plan"] == shown["before"]["plan"]
     planned.change(**document)
     moved = [it for it, was in served.items() if planned.ask(it).headers["azureml-model-deployment"] != was]
     assert recent == {
@@ -348,11 +348,11 @@ def test_a_dry_run_names_the_stops_and_pins_that_it_touches(planned: Planned) ->
     planned.controller.absent = True  # else it would say that there is no stop
     planned.routers[0]._stop([Stop("1", "chat", "green", "blue")])
     document = {"weights": {"blue": 80, "green": 20}}
-    told = planned.put(document, tag="", params={"dry_run": "true"}).json()
-    assert told["stops"] == [{"deployment": "green", "control": "blue", "before": 50, "after": 20}]
-    assert told["pins"] == [{"deployment": "green", "conversations": begun["green"]}]
-    assert told["moves"]["made_up_keys"]["pairs"] == [], "while green is stopped, blue has them all"
-    assert [it["weights"] for it in told["after"]["earlier"]] == [SEED, {"blue": 50, "green": 50}]
+    shown = planned.put(document, tag="", params={"dry_run": "true"}).json()
+    assert shown["stops"] == [{"deployment": "green", "control": "blue", "before": 50, "after": 20}]
+    assert shown["pins"] == [{"deployment": "green", "conversations": begun["green"]}]
+    assert shown["moves"]["made_up_keys"]["pairs"] == [], "while green is stopped, blue has them all"
+    assert [it["weights"] for it in shown["after"]["earlier"]] == [SEED, {"blue": 50, "green": 50}]
     untouched = planned.put({"weights": {"blue": 50, "green": 50}}, tag="", params={"dry_run": "true"}).json()
     assert (untouched["stops"], untouched["pins"]) == ([], [])
     explained = planned.call("GET", "/api/endpoints/chat/assignment?key=ann").json()
@@ -361,9 +361,9 @@ def test_a_dry_run_names_the_stops_and_pins_that_it_touches(planned: Planned) ->
 
 
 def test_a_dry_run_of_the_present_plan_moves_nothing(planned: Planned) -> None:
-    told = planned.put({"weights": SEED}, params={"dry_run": "true"}).json()
-    assert told["before"] == told["after"]
-    assert told["moves"]["made_up_keys"] == {"keys": 20_000, "share": 0.0, "pairs": []}
+    shown = planned.put({"weights": SEED}, params={"dry_run": "true"}).json()
+    assert shown["before"] == shown["after"]
+    assert shown["moves"]["made_up_keys"] == {"keys": 20_000, "share": 0.0, "pairs": []}
 
 
 # --- history and rollback --------------------------------------------------------------------------
@@ -377,21 +377,21 @@ def test_the_history_has_every_plan_whoever_made_it(planned: Planned) -> None:
     planned.deploy(traffic={"blue": 30, "green": 70})
     planned.deploy(traffic={"blue": 30, "green": 70})
     third = planned.get()
-    told = [(it["generation"], it["plan"], it.get("by"), it.get("reason")) for it in planned.history()]
-    assert [it[::2] for it in told] == [(3, None), (2, "boss"), (1, "boss"), (0, None)]
-    assert [it[1] for it in told[:3]] == [third["plan"], second["plan"], first["plan"]]
-    assert told[2][3] == "a step"
+    shown = [(it["generation"], it["plan"], it.get("by"), it.get("reason")) for it in planned.history()]
+    assert [it[::2] for it in shown] == [(3, None), (2, "boss"), (1, "boss"), (0, None)]
+    assert [it[1] for it in shown[:3]] == [third["plan"], second["plan"], first["plan"]]
+    assert shown[2][3] == "a step"
     assert planned.change(weights={"blue": 100})["generation"] == 4
 
 
 def test_a_rollback_makes_a_generation_with_the_earlier_weights(planned: Planned) -> None:
     planned.change(weights={"green": 100}, overrides=[{"unit_key": "ann", "deployment": "blue"}])
     answer = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0})
-    told = answer.json()
-    assert (answer.status_code, told["generation"], told["weights"]) == (200, 2, SEED)
-    assert (told["reason"], len(told["overrides"])) == ("back to generation 0", 1)
+    shown = answer.json()
+    assert (answer.status_code, shown["generation"], shown["weights"]) == (200, 2, SEED)
+    assert (shown["reason"], len(shown["overrides"])) == ("back to generation 0", 1)
     again = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 0, "reason": "x"})
-    assert again.json()["plan"] == told["plan"], "it is in force already"
+    assert again.json()["plan"] == shown["plan"], "it is in force already"
     unknown = planned.call("POST", f"{TRAFFIC}/rollback", json={"generation": 9})
     assert unknown.status_code == 404
     assert "2, 1, 0" in unknown.json()["error"]["message"]
@@ -425,11 +425,11 @@ def test_the_history_survives_the_controller(planned: Planned) -> None:
 
 
 async def test_a_temporary_plan_ends_in_the_one_before_and_the_history_says_so(planned: Planned) -> None:
-    told = planned.change(weights={"green": 100}, ttl_s=3600)
-    assert told["expires"] == {"at": told["since"] + 3600, "restores": {"generation": 0, "weights": SEED}}
+    shown = planned.change(weights={"green": 100}, ttl_s=3600)
+    assert shown["expires"] == {"at": shown["since"] + 3600, "restores": {"generation": 0, "weights": SEED}}
     assert planned.ask().headers["azureml-model-deployment"] == "green"
     await restore_expired(planned.control, time.time())
-    assert planned.get()["plan"] == told["plan"]
+    assert planned.get()["plan"] == shown["plan"]
     await restore_expired(planned.control, time.time() + 3601)
     present = planned.get()
     assert (present["generation"], present["weights"], present["expires"]) == (2, SEED, None)

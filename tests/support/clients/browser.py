@@ -9,10 +9,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from PIL import Image
-from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright, expect
 
 from tests.support.clients.node import SCRIPTS, run_script
 from tests.support.processes.project import ROOT
+
+PATIENCE_MS = 60_000
+"""How long a page may take: the browser shares the machine with engines."""
 
 IMAGES = ROOT / "docs" / "images"
 _UNPACKED = SCRIPTS / "node_modules" / ".chromium"
@@ -54,6 +57,7 @@ async def running_browser(folder: Path) -> AsyncIterator[Browser]:
             args=_ARGUMENTS,
             env={name: value for name, value in environment.items() if value},
         )
+        expect.set_options(timeout=PATIENCE_MS)
         try:
             yield browser
         finally:
@@ -100,7 +104,7 @@ async def watched_page(
         timezone_id="UTC",
     )
     try:
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(PATIENCE_MS)
         await context.add_init_script(_REPORT_VIOLATIONS)
         page = await context.new_page()
         watch = Watch(page, urlsplit(url).netloc)

@@ -15,6 +15,11 @@ from tests.support.processes.project import ROOT
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 """The pages whose commands and snippets are run."""
 
+CHANGING = frozenset(
+    ROOT / name for name in ("README.md", "docs/configuration.md", "docs/experiments.md", "docs/traffic.md")
+)
+"""Those whose commands change what the application serves."""
+
 RUNNABLE = ("bash", "python")
 
 ANYTHING = "…"

@@ -37,7 +37,7 @@ class SignInProvider(LocalIssuer):
     allows_origin: bool = True
     redeemed: int = 0
     problems: list[str] = field(default_factory=list)
-    asked: dict[str, str] = field(default_factory=dict)
+    calls: dict[str, str] = field(default_factory=dict)
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def discovery(self) -> dict[str, Any]:
@@ -58,21 +58,21 @@ class SignInProvider(LocalIssuer):
         ]
 
     async def _authorize(self, request: Request) -> Response:
-        asked = self.asked = dict(request.query_params)
-        if asked.get("client_id") != CLIENT or asked.get("redirect_uri") != f"{self.origin}/ui":
+        calls = self.calls = dict(request.query_params)
+        if calls.get("client_id") != CLIENT or calls.get("redirect_uri") != f"{self.origin}/ui":
             return HTMLResponse("unknown client or redirect URI", 400)  # never a redirect: RFC 9700, section 4.11
-        back = {"state": asked["state"], "iss": self.url}
+        back = {"state": calls["state"], "iss": self.url}
         wanted = {"response_type": "code", "code_challenge_method": "S256"}
-        if any(asked.get(name) != value for name, value in wanted.items()) or len(asked["code_challenge"]) != 43:
+        if any(calls.get(name) != value for name, value in wanted.items()) or len(calls["code_challenge"]) != 43:
             fields = {"error": "invalid_request", **back}
         elif self.refuses:
             fields = {"error": self.refuses, "error_description": "not on a Sunday", **back}
         else:
             code = secrets.token_urlsafe(16)
-            self._codes[code] = asked
+            self._codes[code] = calls
             fields = {"code": code, **back}
-        where = f"{asked['redirect_uri']}?{urlencode({**fields, **self.answer_fields})}"
-        if asked.get("prompt") == "none":
+        where = f"{calls['redirect_uri']}?{urlencode({**fields, **self.answer_fields})}"
+        if calls.get("prompt") == "none":
             return RedirectResponse(where, 302)
         return HTMLResponse(f'<!doctype html><title>Sign in</title><a href="{escape(where)}">Continue as alice</a>')
 
@@ -86,9 +86,9 @@ class SignInProvider(LocalIssuer):
         if problem := self._problem(request, fields):
             self.problems.append(problem)
             return JSONResponse({"error": "invalid_grant", "error_description": problem}, 400, headers)
-        asked = self._codes.pop(fields["code"])
+        calls = self._codes.pop(fields["code"])
         now = int(time.time())
-        identity = {"aud": CLIENT, "nonce": asked.get("nonce"), "iat": now, **self.identity}
+        identity = {"aud": CLIENT, "nonce": calls.get("nonce"), "iat": now, **self.identity}
         answer = {
             "access_token": self.token(**self.access),
             "id_token": self.token(**identity),
@@ -101,12 +101,12 @@ class SignInProvider(LocalIssuer):
     def _problem(self, request: Request, fields: dict[str, str]) -> str:
         if request.headers.get("cookie") or request.headers.get("authorization") or "client_secret" in fields:
             return "a public client has neither cookies nor a secret"
-        asked = self._codes.get(fields.get("code", ""))
-        if fields.get("grant_type") != "authorization_code" or asked is None:
+        calls = self._codes.get(fields.get("code", ""))
+        if fields.get("grant_type") != "authorization_code" or calls is None:
             return "the code is unknown or was used before"
-        if (fields.get("client_id"), fields.get("redirect_uri")) != (asked["client_id"], asked["redirect_uri"]):
+        if (fields.get("client_id"), fields.get("redirect_uri")) != (calls["client_id"], calls["redirect_uri"]):
             return "the code was given to another client"
         digest = hashlib.sha256(fields.get("code_verifier", "").encode()).digest()
-        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != asked["code_challenge"]:
+        if base64.urlsafe_b64encode(digest).rstrip(b"=").decode() != calls["code_challenge"]:
             return "the verifier does not fit the challenge"
         return ""

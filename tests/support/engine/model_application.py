@@ -23,7 +23,7 @@ from tests.support.processes.servers import free_port
 
 KEY = "internal"
 
-ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_WAIT_POLICY": "PASSIVE"}
 """The environment of the engine, as a local run has it."""
 
 _START_WITHIN_S = 600.0

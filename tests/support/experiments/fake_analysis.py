@@ -51,8 +51,8 @@ class FakeAnalysis:
         self.lost = dict(rows)
 
     def tick(self, now: float) -> Sequence[Occurrence]:
-        told, self.occurrences = self.occurrences, []
-        return told
+        answer, self.occurrences = self.occurrences, []
+        return answer
 
     def update(self, config: Config) -> None:
         self.experiment = config.experiments[self.name]

@@ -17,7 +17,7 @@ class FakeController:
         self.reader = FakeReader()
         self.answers = Answers(self.reader)
         self.batches: list[Batch] = []
-        self.asked: list[str] = []
+        self.calls: list[str] = []
         self.absent = False
 
     async def send(self, batch: bytes) -> bytes:
@@ -29,7 +29,7 @@ class FakeController:
         return encode_acknowledgement(Acknowledgement(number, number))
 
     async def ask(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
-        self.asked.append(f"{method} {path}")
+        self.calls.append(f"{method} {path}")
         if self.absent:
             raise Unavailable("The controller of experiments cannot be reached")
         return self.answers.answer(method, path, query, body)

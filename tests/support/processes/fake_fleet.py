@@ -9,12 +9,12 @@ Metrics = Callable[[Collection[str] | None], bytes]
 
 
 class MemoryFleet:
-    """A `FleetSource`. `failure` is raised by every call while it is set; `asked` lists the calls."""
+    """A `FleetSource`. `failure` is raised by every call while it is set; `calls` lists them."""
 
     def __init__(self, listed: Fleet | None = None) -> None:
         self.listed = listed or Fleet()
         self.failure: SwitchyardError | None = None
-        self.asked: list[str] = []
+        self.calls: list[str] = []
         self._metrics: dict[str, Metrics] = {}
 
     def start(self, replica: Replica, metrics: Metrics) -> None:
@@ -44,6 +44,6 @@ class MemoryFleet:
         return f'haproxy_frontend_sessions_total{{proxy="http_frontend"}} {len(node)}\n'.encode()
 
     def _note(self, call: str) -> None:
-        self.asked.append(call)
+        self.calls.append(call)
         if self.failure is not None:
             raise self.failure

@@ -1,7 +1,7 @@
 """Real servers for tests: ASGI applications on free loopback ports, each server in a thread of its own."""
 
 import asyncio
-import socket
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -12,16 +12,21 @@ import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from deployments.local.ports import claim, is_free
+
+_PORTS = range(10_000, 20_000)
+"""Below the ports that local runs choose, and those that Linux gives to outgoing connections: an application listens
+half a minute after a test has chosen its port, and until then an outgoing connection could take it."""
+
 _START_WITHIN_S = 60.0
 _KEEP_ALIVE_S = 3600
 
 
 def free_port() -> int:
-    """A loopback TCP port that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A TCP port that is free, and that no other process of the tests gets."""
+    while True:
+        if is_free(port := random.choice(_PORTS)) and claim(port):
+            return port
 
 
 @contextmanager

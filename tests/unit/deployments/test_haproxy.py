@@ -280,8 +280,8 @@ def test_nodes_fetch_keeps_its_connection_for_longer_than_its_own_four_seconds(t
     assert printed["first"] == printed["after_5_s"]
 
 
-@pytest.mark.parametrize("asked", [b"", b"connection: keep-alive\r\n"])
-def test_an_http_1_0_client_gets_a_stream_with_its_length(tmp_path: Path, asked: bytes) -> None:
+@pytest.mark.parametrize("header", [b"", b"connection: keep-alive\r\n"])
+def test_an_http_1_0_client_gets_a_stream_with_its_length(tmp_path: Path, header: bytes) -> None:
     """HAProxy passes the version on, so the router knows that the client reads no chunks."""
 
     async def router(scope: Scope, receive: Receive, send: Send) -> None:
@@ -290,7 +290,7 @@ def test_an_http_1_0_client_gets_a_stream_with_its_length(tmp_path: Path, asked:
     with proxy(tmp_path) as running, serve(router) as url:
         running.start(port_of(url))
         with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
-            connection.sendall(b"GET /v1/stream HTTP/1.0\r\n" + asked + b"\r\n")
+            connection.sendall(b"GET /v1/stream HTTP/1.0\r\n" + header + b"\r\n")
             response = http.client.HTTPResponse(connection)
             response.begin()
             content = response.read()

@@ -66,8 +66,13 @@ def test_a_stream_folds_into_the_whole_body_in_any_chunking(points: list[int]) -
     body = json.loads(fed(*(STREAM[a:b] for a, b in pairwise(edges))).complete())
     assert {name: body[name] for name in HEAD} == HEAD
     assert (body["usage"], body["system_fingerprint"]) == (SUMS, "f")
-    told = [(c["index"], c["text"], c["finish_reason"], c["stop_reason"]) for c in body["choices"]]
-    assert told == [(0, "é1", "stop", "!"), (1, "2", "length", None), (2, "y", "length", None), (3, "xz", "stop", None)]
+    answer = [(c["index"], c["text"], c["finish_reason"], c["stop_reason"]) for c in body["choices"]]
+    assert answer == [
+        (0, "é1", "stop", "!"),
+        (1, "2", "length", None),
+        (2, "y", "length", None),
+        (3, "xz", "stop", None),
+    ]
     assert body["choices"][0]["logprobs"] == {**logprobs("é", "1"), "text_offset": [0, 0]}
     assert body["choices"][1]["logprobs"] is None
 

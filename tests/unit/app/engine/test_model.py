@@ -26,8 +26,8 @@ def test_a_card_describes_the_model() -> None:
 
 
 def test_a_card_lists_the_supported_xargs() -> None:
-    told = Model.read(json.dumps({**CARD, "processors": ["watermark"]}).encode())
-    assert (told.is_extended, told.processors) == (True, frozenset({"watermark"}))
+    answer = Model.read(json.dumps({**CARD, "processors": ["watermark"]}).encode())
+    assert (answer.is_extended, answer.processors) == (True, frozenset({"watermark"}))
     assert Model.read(json.dumps(CARD).encode()).processors == frozenset()
 
 

@@ -49,14 +49,14 @@ def test_another_system_prompt_question_or_set_of_tools_is_another_beginning() -
 
 
 def test_long_texts_count_at_both_ends_and_by_their_length() -> None:
-    def asked(text: str) -> str:
+    def calls(text: str) -> str:
         found = chat({"role": "user", "content": text})
         assert found is not None
         return found
 
     long = "a" * 100_000
-    assert len(asked(long)) < 2_000
-    assert len({asked(long), asked(long + "a"), asked("b" + long[1:]), asked(long[1:] + "b")}) == 4
+    assert len(calls(long)) < 2_000
+    assert len({calls(long), calls(long + "a"), calls("b" + long[1:]), calls(long[1:] + "b")}) == 4
 
 
 @pytest.mark.parametrize(

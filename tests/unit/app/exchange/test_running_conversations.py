@@ -65,10 +65,10 @@ class OneRouter:
         self.snapshot = self.builder.replaced(replaced) or self.snapshot
 
     def exchange(self, controller: PinExchange, stops: list[Stop], former: Sequence[Replaced] = ()) -> None:
-        pins, seen = self.hearing.told()
+        pins, seen = self.hearing.outgoing()
         controller.take(self.name, pins, self.clock())
-        told, end = controller.after(seen, self.name)
-        said = Acknowledgement(0, 0, controller.id, stops=stops, pins=told, pins_end=end, replaced=list(former))
+        answer, end = controller.after(seen, self.name)
+        said = Acknowledgement(0, 0, controller.id, stops=stops, pins=answer, pins_end=end, replaced=list(former))
         self.hearing.heard(said)
         self.hearing.tidy()
 

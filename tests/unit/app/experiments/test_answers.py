@@ -95,9 +95,9 @@ def test_the_planner_takes_the_minimal_effect_by_default(answers: Answers) -> No
     path = "/experiments/green-float32/planner"
     assert get(answers, path)["effect"] == 0.05
     assert get(answers, path, metric="ttft.p95", effect="0.2", power="0.9")["power"] == 0.9
-    told = get(answers, path, format="text")
-    assert "To find an effect of 5.0 % with 80 % power: 26,002 units in both arms together" in told
-    assert "11 days from now" in told
+    shown = get(answers, path, format="text")
+    assert "To find an effect of 5.0 % with 80 % power: 26,002 units in both arms together" in shown
+    assert "11 days from now" in shown
 
 
 @pytest.mark.parametrize(
@@ -134,9 +134,9 @@ def test_aa_runs_are_done_in_the_background(answers: Answers) -> None:
     runs = finished(answers, path)
     assert runs["state"] == "done"
     assert runs["results"][0]["sequences"] == 0.013
-    told = get(answers, path, format="text")
-    assert "1.3 %" in told
-    assert "35.4 %" in told
+    shown = get(answers, path, format="text")
+    assert "1.3 %" in shown
+    assert "35.4 %" in shown
 
 
 def finished(answers: Answers, path: str) -> Any:
@@ -177,11 +177,11 @@ def test_series_are_those_of_experiments_with_evidence(answers: Answers) -> None
 def test_the_report_says_what_was_done_the_latest_things(answers: Answers, reader: FakeReader) -> None:
     reader.journal = [Entry(START + n, "decision", "green-float32", {"text": f"deed {n}"}) for n in range(DEEDS + 2)]
     reader.journal += [Entry(START, "done", "next", {"text": "of another one"}), Entry(START, "plan", None, {})]
-    told = get(answers, "/experiments/green-float32/report", format="text")
-    assert [line[-7:].strip() for line in told.splitlines() if "deed" in line] == [
+    shown = get(answers, "/experiments/green-float32/report", format="text")
+    assert [line[-7:].strip() for line in shown.splitlines() if "deed" in line] == [
         f"deed {n}" for n in range(2, DEEDS + 2)
     ]
-    assert "of another one" not in told
+    assert "of another one" not in shown
     assert "The ramp" not in get(answers, "/experiments/green-float32/report", format="markdown")
 
 

@@ -57,9 +57,9 @@ class ModelRouter:
         return Batch(**{name: getattr(sent, name) for name in sent.__struct_fields__} | {"oldest": min(self.kept)})
 
     def hear(self, answer: bytes) -> None:
-        told = decode_acknowledgement(answer)
-        self.received = told.received
-        self.kept = {number: it for number, it in self.kept.items() if number > told.durable}
+        shown = decode_acknowledgement(answer)
+        self.received = shown.received
+        self.kept = {number: it for number, it in self.kept.items() if number > shown.durable}
 
 
 class Crashes(RuleBasedStateMachine):

@@ -144,8 +144,8 @@ def test_what_a_plan_withdrew_is_told_when_the_present_one_says_it_no_more() -> 
     steps += new_plans(steps, rolled_back, 200.0)
     assert replaced(steps, rolled_back) == [], "it says so itself"
     steps += new_plans(steps, pinning(60), 210.0)
-    told = {tuple(it.weights.values()): it.withdrawn for it in replaced(steps, pinning(60))}
-    assert told == {(50, 50): {"green": "blue"}, (100, 0): {}}
+    answer = {tuple(it.weights.values()): it.withdrawn for it in replaced(steps, pinning(60))}
+    assert answer == {(50, 50): {"green": "blue"}, (100, 0): {}}
 
 
 def test_an_endpoint_that_does_not_pin_follows_nothing() -> None:

@@ -22,8 +22,8 @@ class Story:
 
     def goes_on(self, config: Config, **lost: int) -> Run | None:
         self.now += 10.0
-        self.run, told = next_run("trial", config, self.run, now=self.now, lost=lost, same_run=same_run)
-        self.entries += told
+        self.run, answer = next_run("trial", config, self.run, now=self.now, lost=lost, same_run=same_run)
+        self.entries += answer
         assert runs_of(self.entries).get("trial") == self.run
         return self.run
 

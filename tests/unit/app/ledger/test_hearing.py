@@ -21,8 +21,8 @@ class Ear:
             self.sizes.append,
         )
 
-    def told(self) -> tuple[list[Pins], int]:
-        pins, seen = self.hearing.told()
+    def outgoing(self) -> tuple[list[Pins], int]:
+        pins, seen = self.hearing.outgoing()
         return [it for it in pins if it.conversations], seen
 
     def hears(self, controller: str = "c1", end: int = 0, *pins: Pins) -> None:
@@ -47,10 +47,10 @@ def test_pins_are_told_until_they_are_acknowledged_and_read_from_where_they_end(
     ear.pins.configure({"chat": 2000.0})
     ear.pins.pin("chat", 1, "blue")
     mine = [Pins("chat", "blue", 2000.0, [1])]
-    assert ear.told() == ear.told() == (mine, 0)
+    assert ear.outgoing() == ear.outgoing() == (mine, 0)
     ear.hears("c1", 7, Pins("chat", "green", 2000.0, [2]))
     assert ear.pins.deployment("chat", 2) == "green"
-    assert ear.told() == ([], 7)
+    assert ear.outgoing() == ([], 7)
     ear.hearing.tidy()
     assert ear.sizes == [{"chat": 2}]
     ear.now = 2000.0
@@ -62,19 +62,19 @@ def test_another_controller_hears_everything_and_is_read_from_the_beginning() ->
     ear = Ear()
     ear.pins.configure({"chat": 2000.0})
     ear.pins.pin("chat", 1, "blue")
-    ear.told()
+    ear.outgoing()
     ear.hears("c1", 7)
     ear.pins.pin("chat", 2, "blue")
-    ear.told()
+    ear.outgoing()
     ear.hears("c2", 3)
-    assert ear.told() == ([Pins("chat", "blue", 2000.0, [1])], 0), "2 has just been told"
+    assert ear.outgoing() == ([Pins("chat", "blue", 2000.0, [1])], 0), "2 has just been told"
     ear.hears("c2", 5)
-    assert ear.told() == ([], 5)
+    assert ear.outgoing() == ([], 5)
 
 
 def test_every_answer_says_all_stops() -> None:
     ear, stop = Ear(), Stop("1", "chat", "green", "blue")
-    ear.told()
+    ear.outgoing()
     ear.hearing.heard(Acknowledgement(0, 0, stops=[stop]))
     ear.hearing.heard(Acknowledgement(0, 0))
     assert ear.stops == [[stop], []]
@@ -82,7 +82,7 @@ def test_every_answer_says_all_stops() -> None:
 
 def test_what_was_replaced_is_heard_when_there_is_something() -> None:
     ear, replaced = Ear(), Replaced("chat", "0-12345678", {"blue": 100}, 2000.0)
-    ear.told()
+    ear.outgoing()
     ear.hearing.heard(Acknowledgement(0, 0, replaced=[replaced]))
     ear.hearing.heard(Acknowledgement(0, 0))
     assert ear.replaced == [[replaced]]

@@ -101,25 +101,25 @@ def test_a_sealed_batch_is_the_batch() -> None:
 
 
 def test_nothing_is_recorded_without_a_controller() -> None:
-    asked: list[str] = []
-    ledger = Ledger(lambda url: asked.append(url) or b"s", enabled=False)  # type: ignore[func-returns-value]
+    calls: list[str] = []
+    ledger = Ledger(lambda url: calls.append(url) or b"s", enabled=False)  # type: ignore[func-returns-value]
     assert ledger.configure(config()) == {}
-    assert (asked, ledger.hashes) == ([], None)
+    assert (calls, ledger.hashes) == ([], None)
 
 
 def test_the_secret_is_read_once_and_only_if_something_is_recorded() -> None:
-    asked: list[str] = []
+    calls: list[str] = []
 
     def secret(url: str) -> bytes:
-        asked.append(url)
+        calls.append(url)
         return b"s" * 32
 
     ledger = Ledger(secret)
     ledger.configure(config(state="draft"))
-    assert asked == []
+    assert calls == []
     ledger.configure(config())
     ledger.configure(config(blue=60))
-    assert asked == [".run/ledger"]
+    assert calls == [".run/ledger"]
 
 
 def test_a_request_has_one_row_whatever_is_told_twice() -> None:

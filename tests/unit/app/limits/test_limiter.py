@@ -22,17 +22,17 @@ class Watch:
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.shares: list[tuple[str, str, float]] = []
 
     def limit_used(self, endpoint: str, limit: str, share: float) -> None:
         self.shares.append((endpoint, limit, share))
 
     def limited(self, endpoint: str, limit: str) -> None:
-        self.told.append(f"{endpoint} {limit}")
+        self.reported.append(f"{endpoint} {limit}")
 
     def store_failed(self) -> None:
-        self.told.append("store failed")
+        self.reported.append("store failed")
 
 
 class Usage:
@@ -101,7 +101,7 @@ async def test_requests_per_minute() -> None:
         "Limit reached for 'team' on 'chat': 2 requests per minute, of which 2 are used; "
         f"it frees in {error.retry_after:.0f} s"
     )
-    assert desk.watch.told == ["chat requests"]
+    assert desk.watch.reported == ["chat requests"]
 
 
 async def test_every_caller_and_endpoint_has_its_own() -> None:
@@ -137,7 +137,7 @@ async def test_a_prompt_larger_than_the_limit_is_rejected_without_a_retry_time()
     ) as raised:
         await desk.run()
     assert raised.value.retry_after is None
-    assert desk.watch.told == ["chat tokens"]
+    assert desk.watch.reported == ["chat tokens"]
 
 
 async def test_concurrent_requests_free_when_one_ends() -> None:
@@ -216,12 +216,12 @@ class Flaky(Store):
     """A store in memory that can be made to fail, or to hang."""
 
     fails = False
-    asked = 0
+    calls = 0
     hang: Callable[[], Awaitable[object]] | None = None
     hang_in_window: Callable[[], Awaitable[object]] | None = None
 
     async def take(self, key: str, limit: int, cost: int) -> bool:
-        self.asked += 1
+        self.calls += 1
         if self.hang is not None:
             await self.hang()
         if self.fails:
@@ -253,10 +253,10 @@ async def test_while_the_store_is_down_requests_pass_by_default() -> None:
     await desk.run()
     store.fails = True
     assert await desk.run() == {}
-    assert desk.watch.told == ["store failed"]
-    asked = store.asked
+    assert desk.watch.reported == ["store failed"]
+    calls = store.calls
     assert await desk.run() == {}
-    assert store.asked == asked, "a store that just failed is left alone for a moment"
+    assert store.calls == calls, "a store that just failed is left alone for a moment"
     store.fails, desk.now = False, desk.now + 2
     await desk.refused()
 
@@ -278,7 +278,7 @@ async def test_a_store_failure_at_the_end_does_not_fail_the_request() -> None:
     desk = Desk(store, tokens_per_minute=1000)
     async with desk.running(answer=Usage(500)):
         store.fails = True
-    assert set(desk.watch.told) == {"store failed"}
+    assert set(desk.watch.reported) == {"store failed"}
 
 
 async def test_a_client_that_leaves_while_its_claims_are_made_holds_nothing() -> None:
@@ -297,13 +297,13 @@ async def test_a_client_that_leaves_while_its_claims_are_made_holds_nothing() ->
 async def test_an_answer_that_is_given_up_while_it_asks_for_its_headers_ends_as_it_would() -> None:
     store = Flaky.in_memory()
     desk = Desk(store, requests_per_minute=5, concurrent_requests=1)
-    told = asyncio.Event()
-    store.hang_in_window = told.wait
+    reported = asyncio.Event()
+    store.hang_in_window = reported.wait
 
     async def answered_in_time() -> None:
         async with desk.running() as answer:
             assert answer.reservation is not None
-            asyncio.get_running_loop().call_later(0.05, told.set)
+            asyncio.get_running_loop().call_later(0.05, reported.set)
             await asyncio.wait_for(answer.reservation.headers(), 0.01)
 
     with pytest.raises(TimeoutError):
@@ -316,11 +316,11 @@ async def test_a_rejection_names_the_limit_even_if_the_store_fails_meanwhile() -
     desk = Desk(store, requests_per_minute=1)
     await desk.run()
     waiting = asyncio.create_task(desk.refused())
-    told = asyncio.Event()
-    store.hang_in_window = told.wait
+    reported = asyncio.Event()
+    store.hang_in_window = reported.wait
     await asyncio.sleep(0.01)
     store.fails = True
-    told.set()
+    reported.set()
     error = await waiting
     assert error.message == "Limit reached for 'team' on 'chat': 1 requests per minute"
     assert error.retry_after == 1

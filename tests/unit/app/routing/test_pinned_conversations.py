@@ -13,7 +13,7 @@ class Kept:
         self.pins.configure({"chat": 2000.0, "other": 3000.0})
 
 
-def told(pins: PinnedConversations) -> list[Pinned]:
+def answer(pins: PinnedConversations) -> list[Pinned]:
     found = pins.unsent()
     pins.sent(found)
     return found
@@ -55,11 +55,11 @@ def test_the_oldest_of_all_endpoints_go_beyond_the_bound() -> None:
 def test_the_newest_pin_of_a_conversation_counts() -> None:
     kept = Kept()
     kept.pins.pin("chat", 1, "blue")
-    told(kept.pins)
+    answer(kept.pins)
     kept.pins.pin("chat", 1, "blue")
     assert kept.pins.unsent() == []
     kept.pins.pin("chat", 1, "green")
-    assert told(kept.pins) == [Pinned("chat", "green", 2000.0, [1])]
+    assert answer(kept.pins) == [Pinned("chat", "green", 2000.0, [1])]
     kept.pins.heard(Pinned("chat", "blue", 2000.0, [1]))
     assert kept.pins.deployment("chat", 1) == "blue"
 
@@ -70,7 +70,7 @@ def test_what_is_not_sent_is_sent_again_and_what_was_sent_is_not() -> None:
     begin = [Pinned("chat", "", 2000.0, []), Pinned("other", "", 3000.0, [])]
     first = [Pinned("chat", "blue", 2000.0, [1])]
     assert sorted(kept.pins.unsent()) == sorted([*begin, *first]), "the endpoints' times are told, too"
-    assert sorted(told(kept.pins)) == sorted([*begin, *first])
+    assert sorted(answer(kept.pins)) == sorted([*begin, *first])
     assert kept.pins.unsent() == []
     kept.pins.pin("chat", 2, "blue")
     sent = kept.pins.unsent()
@@ -83,16 +83,16 @@ def test_another_controller_hears_what_began_here_and_not_what_was_heard() -> No
     kept = Kept()
     kept.pins.pin("chat", 1, "blue")
     kept.pins.heard(Pinned("chat", "green", 2000.0, [2]))
-    told(kept.pins)
+    answer(kept.pins)
     kept.pins.send_again()
-    assert [it for it in told(kept.pins) if it.conversations] == [Pinned("chat", "blue", 2000.0, [1])]
+    assert [it for it in answer(kept.pins) if it.conversations] == [Pinned("chat", "blue", 2000.0, [1])]
 
 
 def test_many_pins_go_in_parts() -> None:
     kept = Kept(most=3 * MOST_AT_ONCE)
     for conversation in range(MOST_AT_ONCE + 5):
         kept.pins.pin("chat", conversation, "blue")
-    parts = [[it for it in told(kept.pins) if it.conversations] for _ in range(3)]
+    parts = [[it for it in answer(kept.pins) if it.conversations] for _ in range(3)]
     assert [[len(it.conversations) for it in part] for part in parts] == [[MOST_AT_ONCE], [5], []]
 
 
@@ -128,12 +128,12 @@ def test_conversations_of_a_stopped_deployment_can_be_moved_for_good() -> None:
     kept = Kept()
     kept.pins.pin("chat", 1, "green")
     kept.pins.pin("other", 1, "green")
-    told(kept.pins)
+    answer(kept.pins)
     kept.pins.pin("chat", 2, "green")
     kept.pins.heard(Pinned("chat", "green", 2000.0, [3]))
     kept.pins.heard(Pinned("chat", "red", 2000.0, [4]))
     kept.pins.move("chat", {"green": "blue"})
     assert [kept.pins.deployment("chat", it) for it in (1, 2, 3, 4)] == ["blue", "blue", "blue", "red"]
     assert kept.pins.deployment("other", 1) == "green"
-    assert told(kept.pins) == [Pinned("chat", "blue", 2000.0, [2, 1])]
+    assert answer(kept.pins) == [Pinned("chat", "blue", 2000.0, [2, 1])]
     kept.pins.move("nowhere", {"green": "blue"})

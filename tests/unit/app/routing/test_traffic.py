@@ -111,7 +111,7 @@ def test_an_endpoints_rules_win_over_the_sticky_key_and_the_header_over_both() -
         rules = (endpoint, key) == ("chat", "ann")
         return Decision("red", "override", {"blue": 40, "green": 60, "red": 0}) if rules else None
 
-    def asked(key: str | None, header: str | None = None) -> Assignment:
+    def calls(key: str | None, header: str | None = None) -> Assignment:
         return assign(
             config(sticky={"by": "user"}),
             task="chat",
@@ -122,10 +122,10 @@ def test_an_endpoints_rules_win_over_the_sticky_key_and_the_header_over_both() -
             decide=decide,
         )
 
-    assert asked("ann") == Assignment("chat", "red", "override", ["green", "blue"], "ann")
-    assert asked("ann", header="green") == Assignment("chat", "green", "header")
-    assert asked("bob").reason == "sticky"
-    assert asked(None).reason == "traffic"
+    assert calls("ann") == Assignment("chat", "red", "override", ["green", "blue"], "ann")
+    assert calls("ann", header="green") == Assignment("chat", "green", "header")
+    assert calls("bob").reason == "sticky"
+    assert calls(None).reason == "traffic"
 
 
 def test_without_a_key_a_sticky_endpoint_splits_by_traffic() -> None:

@@ -21,40 +21,44 @@ def endpoint(**sticky: Any) -> Endpoint:
 def test_the_deployment_is_the_one_that_routing_chooses_and_has_the_highest_score() -> None:
     chat = endpoint(by="user")
     for key in ("ann", "bob", "cy", "dee"):
-        told = explain("chat", chat, key, unit=0xAB, failing=frozenset())
-        scores = {it["deployment"]: it["score"] for it in told["deployments"]}
-        assert told["deployment"] == rendezvous(key, TRAFFIC) == max(scores, key=lambda name: scores[name])
+        answer = explain("chat", chat, key, unit=0xAB, failing=frozenset())
+        scores = {it["deployment"]: it["score"] for it in answer["deployments"]}
+        assert answer["deployment"] == rendezvous(key, TRAFFIC) == max(scores, key=lambda name: scores[name])
         assert scores["red"] == 0.0
-        assert (told["reason"], told["plan"], told["unit"]) == ("sticky", plan_of("chat", chat).id, "00000000000000ab")
+        assert (answer["reason"], answer["plan"], answer["unit"]) == (
+            "sticky",
+            plan_of("chat", chat).id,
+            "00000000000000ab",
+        )
 
 
 def test_without_stickiness_every_request_is_drawn() -> None:
-    told = explain("chat", endpoint(), None, unit=None, failing=frozenset())
-    assert (told["deployment"], told["reason"], told["sticky"], told["unit"]) == (None, "traffic", None, None)
-    assert [it["weight"] for it in told["deployments"]] == [60, 40, 0]
+    answer = explain("chat", endpoint(), None, unit=None, failing=frozenset())
+    assert (answer["deployment"], answer["reason"], answer["sticky"], answer["unit"]) == (None, "traffic", None, None)
+    assert [it["weight"] for it in answer["deployments"]] == [60, 40, 0]
 
 
 def test_an_override_answers_whatever_the_score_is() -> None:
-    told = explain("chat", endpoint(by="user"), "ann", unit=None, failing=frozenset(), override="red")
-    assert (told["deployment"], told["reason"]) == ("red", "override")
-    assert "override" in told["why"]
+    answer = explain("chat", endpoint(by="user"), "ann", unit=None, failing=frozenset(), override="red")
+    assert (answer["deployment"], answer["reason"]) == ("red", "override")
+    assert "override" in answer["why"]
 
 
 def test_an_open_breaker_is_told() -> None:
-    told = explain("chat", endpoint(by="user"), "ann", unit=None, failing={"blue", "green"})
-    assert "circuit breaker is open" in told["why"]
-    assert [it["breaker_open"] for it in told["deployments"]] == [True, True, False]
+    answer = explain("chat", endpoint(by="user"), "ann", unit=None, failing={"blue", "green"})
+    assert "circuit breaker is open" in answer["why"]
+    assert [it["breaker_open"] for it in answer["deployments"]] == [True, True, False]
 
 
 def test_a_stop_gives_the_key_to_control_unless_controls_breaker_is_open() -> None:
     chat = endpoint(by="user")
     key = next(key for key in ("ann", "bob", "cy", "dee", "eve", "fay") if rendezvous(key, TRAFFIC) == "green")
     now = BesideTheWeights(stops={"green": "blue"})
-    told = explain("chat", chat, key, unit=None, failing=frozenset(), now=now)
-    assert (told["deployment"], told["reason"]) == ("blue", "sticky")
-    assert "green is stopped: blue answers in its place" in told["why"]
-    assert told["stops"] == [{"deployment": "green", "control": "blue", "applied": True}]
-    assert told["plan"] == plan_of("chat", chat, {"green": "blue"}).id
+    answer = explain("chat", chat, key, unit=None, failing=frozenset(), now=now)
+    assert (answer["deployment"], answer["reason"]) == ("blue", "sticky")
+    assert "green is stopped: blue answers in its place" in answer["why"]
+    assert answer["stops"] == [{"deployment": "green", "control": "blue", "applied": True}]
+    assert answer["plan"] == plan_of("chat", chat, {"green": "blue"}).id
     open_breaker = explain("chat", chat, key, unit=None, failing={"blue"}, now=now)
     assert (open_breaker["deployment"], open_breaker["plan"]) == ("green", plan_of("chat", chat).id)
     assert "until the circuit breaker of blue has closed" in open_breaker["why"]
@@ -65,9 +69,9 @@ def test_a_stop_gives_the_key_to_control_unless_controls_breaker_is_open() -> No
 
 def test_the_pins_of_running_conversations_are_told() -> None:
     now = BesideTheWeights(pins={"green": 2, "blue": 5}, until=2000.0)
-    told = explain("chat", endpoint(by="user"), "ann", unit=None, failing=frozenset(), now=now)
-    assert told["pins"] == {"conversations": 7, "until": 2000.0}
-    assert "keeps its deployment for now" in told["why"]
+    answer = explain("chat", endpoint(by="user"), "ann", unit=None, failing=frozenset(), now=now)
+    assert answer["pins"] == {"conversations": 7, "until": 2000.0}
+    assert "keeps its deployment for now" in answer["why"]
     quiet = explain("chat", endpoint(by="user"), "ann", unit=None, failing=frozenset())
     assert (quiet["pins"], quiet["stops"]) == (None, [])
 

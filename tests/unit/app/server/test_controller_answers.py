@@ -83,6 +83,6 @@ async def test_a_controller_that_is_away_is_known_to_have_answered_at_a_time() -
     with pytest.raises(Unavailable):  # a refusal is an answer
         await ask(watched, "GET", "/experiments")
     away.is_there = False
-    with pytest.raises(ControllerAway) as asked:
+    with pytest.raises(ControllerAway) as calls:
         await ask(watched, "GET", "/experiments")
-    assert asked.value.answered_at == 130
+    assert calls.value.answered_at == 130

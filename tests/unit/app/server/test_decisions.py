@@ -83,12 +83,12 @@ def test_a_dry_run_says_what_would_move_and_does_nothing(rig: Rig, controller: D
 
     found = dry({"action": "advance", "reason": "good"})
     assert (found.status_code, found.headers["etag"]) == (200, '"7"')
-    told = found.json()
-    assert (told["before"], told["after"]) == ({BLUE: 95, GREEN: 5}, {BLUE: 75, GREEN: 25})
-    made_up = told["moves"]["made_up_keys"]
+    answer = found.json()
+    assert (answer["before"], answer["after"]) == ({BLUE: 95, GREEN: 5}, {BLUE: 75, GREEN: 25})
+    made_up = answer["moves"]["made_up_keys"]
     assert [(it["from"], it["to"]) for it in made_up["pairs"]] == [(BLUE, GREEN)]
     assert made_up["share"] == pytest.approx(0.2, abs=0.02)
-    assert told["moves"]["recent_keys"]["keys"] == 0
+    assert answer["moves"]["recent_keys"]["keys"] == 0
     assert refusal(dry({"action": "advance"}))[::2] == (400, "reason")
     assert refusal(dry(key="chat team"))[0] == 403
     controller.refuse("The ramp is at its last step")

@@ -37,9 +37,9 @@ def test_the_list_has_three_formats(rig: Rig) -> None:
 
 def test_the_controllers_answers_are_passed_on(rig: Rig) -> None:
     assert rig.get(REPORT, "chat team").json()["headline"] == SHIP.headline
-    told = rig.get(REPORT, format="text")
-    assert told.headers["content-type"] == "text/plain; charset=utf-8"
-    assert told.text.startswith(SHIP.headline)
+    view = rig.get(REPORT, format="text")
+    assert view.headers["content-type"] == "text/plain; charset=utf-8"
+    assert view.text.startswith(SHIP.headline)
     assert rig.get("/api/experiments/green-float32").json()["decision"] == "ship"
     assert len(rig.get("/api/experiments/green-float32/history", metric="ttft").json()["points"]) == 3
     assert rig.get("/api/experiments/green-float32/planner", effect="0.1").json()["effect"] == 0.1
@@ -179,9 +179,9 @@ def test_where_nothing_is_recorded_feedback_is_a_503(rig: Rig) -> None:
 
 def test_a_key_is_explained_to_those_who_may_use_the_endpoint(rig: Rig) -> None:
     path = "/api/endpoints/chat/assignment"
-    told = rig.get(path, "chat team", key="session-1").json()
-    assert told["deployment"] in (BLUE, GREEN)
-    assert told["unit"] is None, "only managers may look for a unit in the ledger"
+    view = rig.get(path, "chat team", key="session-1").json()
+    assert view["deployment"] in (BLUE, GREEN)
+    assert view["unit"] is None, "only managers may look for a unit in the ledger"
     assert rig.get(path, key="session-1").json()["unit"] == f"{HASHES.unit('session-1'):016x}"
     assert refusal(rig.get(path, "embed team", key="session-1"))[0] == 403
     assert refusal(rig.get("/api/endpoints/red/assignment"))[::2] == (404, "endpoint")
@@ -189,13 +189,13 @@ def test_a_key_is_explained_to_those_who_may_use_the_endpoint(rig: Rig) -> None:
 
 
 def test_an_endpoint_that_is_sticky_by_api_key_takes_the_callers_own(rig: Rig) -> None:
-    told = rig.get("/api/endpoints/keyed/assignment").json()
-    assert told["unit"] == f"{HASHES.unit(rig.keys['boss'][0]):016x}"
+    view = rig.get("/api/endpoints/keyed/assignment").json()
+    assert view["unit"] == f"{HASHES.unit(rig.keys['boss'][0]):016x}"
 
 
 def test_a_failing_deployment_is_told(rig: Rig) -> None:
-    told = rig.get("/api/endpoints/chat/assignment", key="x").json()
-    assert {it["deployment"]: it["breaker_open"] for it in told["deployments"]} == {BLUE: False, GREEN: True}
+    view = rig.get("/api/endpoints/chat/assignment", key="x").json()
+    assert {it["deployment"]: it["breaker_open"] for it in view["deployments"]} == {BLUE: False, GREEN: True}
 
 
 def test_every_operation_is_counted_with_its_endpoint(rig: Rig) -> None:

@@ -15,7 +15,7 @@ from app.upstream.target import RuntimeEnvironment
 
 
 @cache
-def told() -> dict[str, Any]:
+def shown() -> dict[str, Any]:
     """What a router without a configuration answers: the document does not depend on one. No test changes it."""
     answer = TestClient(Router(RuntimeEnvironment()).app).get("/openapi.json")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
@@ -24,7 +24,7 @@ def told() -> dict[str, Any]:
 
 
 def test_every_route_of_every_dialect_is_described() -> None:
-    paths = told()["paths"]
+    paths = shown()["paths"]
     for dialect in DIALECTS:
         for route in dialect.routes:
             operation = paths[route.path.replace(":path}", "}")][route.method.lower()]
@@ -39,14 +39,14 @@ def test_what_a_deployment_or_the_router_reads_has_a_body() -> None:
 
 
 def test_the_management_api_and_the_routers_own_operations_are_described() -> None:
-    paths = told()["paths"]
+    paths = shown()["paths"]
     assert "requestBody" in paths["/api/2.0/serving-endpoints/{name}/config"]["put"]
     assert {"/health", "/ready", "/metrics", "/openapi.json"} <= paths.keys()
     assert "/api/2.0/{path}" not in paths, "what is refused is not offered"
 
 
 def test_the_api_of_experiments_is_described_with_its_parameters_and_bodies() -> None:
-    paths = told()["paths"]
+    paths = shown()["paths"]
     report = paths["/api/experiments/{name}/report"]["get"]
     parameters = {it["name"]: it for it in report["parameters"]}
     assert parameters.keys() == {"name", "format", "at"}
@@ -61,7 +61,7 @@ def test_the_api_of_experiments_is_described_with_its_parameters_and_bodies() ->
 
 
 def test_the_traffic_api_is_described_with_the_header_that_a_change_needs() -> None:
-    change = told()["paths"]["/api/endpoints/{endpoint}/traffic"]["put"]
+    change = shown()["paths"]["/api/endpoints/{endpoint}/traffic"]["put"]
     parameters = {it["name"]: it["in"] for it in change["parameters"] if "name" in it}
     assert parameters == {"endpoint": "path", "dry_run": "query", "If-Match": "header"}
     assert change["operationId"] == "switchyard_put_traffic"
@@ -77,7 +77,7 @@ def test_every_reference_leads_somewhere_and_every_schema_is_referred_to() -> No
 
 
 def test_dialects_that_share_a_path_share_its_description() -> None:
-    shared = told()["paths"]["/v1/chat/completions"]["post"]
+    shared = shown()["paths"]["/v1/chat/completions"]["post"]
     assert shared["tags"] == ["friendli", "tgi", "openai"]
     choices = shared["requestBody"]["content"]["application/json"]["schema"]["anyOf"]
     assert [it["$ref"].rpartition("/")[2] for it in choices] == [
@@ -88,19 +88,19 @@ def test_dialects_that_share_a_path_share_its_description() -> None:
 
 
 def test_fields_that_pass_unchecked_are_described_and_others_are_not_allowed() -> None:
-    chat = told()["components"]["schemas"]["openai.Chat"]
+    chat = shown()["components"]["schemas"]["openai.Chat"]
     assert chat["properties"]["structured_outputs"] == {}
     assert chat["properties"]["temperature"]["anyOf"][0] == {"type": "number", "minimum": 0, "maximum": 2}
     assert chat["additionalProperties"] is False
 
 
 def test_paths_list_their_parameters() -> None:
-    (parameter,) = told()["paths"]["/v1/models/{model}"]["get"]["parameters"]
+    (parameter,) = shown()["paths"]["/v1/models/{model}"]["get"]["parameters"]
     assert parameter == {"in": "path", "name": "model", "required": True, "schema": {"type": "string"}}
 
 
 def described_operations() -> list[tuple[str, str, dict[str, Any]]]:
-    return [(method, path, it) for path, methods in told()["paths"].items() for method, it in methods.items()]
+    return [(method, path, it) for path, methods in shown()["paths"].items() for method, it in methods.items()]
 
 
 def test_every_operation_has_a_readable_id_of_its_own() -> None:
@@ -119,7 +119,7 @@ ACCEPTING = ("/api/experiments/{name}/aa", "/api/feedback")
 
 
 def test_every_operation_has_the_shapes_of_its_answers_and_errors() -> None:
-    document = told()
+    document = shown()
     for method, path, operation in described_operations():
         responses = operation["responses"]
         (success,) = responses.keys() - {"4XX", "5XX"}
@@ -133,7 +133,7 @@ def test_every_operation_has_the_shapes_of_its_answers_and_errors() -> None:
 
 
 def test_open_routes_need_no_credentials_and_others_may() -> None:
-    document = told()
+    document = shown()
     assert document["servers"][0]["url"] == "/"
     assert document["security"] == [{}, {"bearer": []}, {"api-key": []}, {"x-api-key": []}]
     open_paths = {path for _, path, operation in described_operations() if operation.get("security") == []}
@@ -152,7 +152,7 @@ def test_open_routes_need_no_credentials_and_others_may() -> None:
     ],
 )
 def test_a_text_that_is_rejected_when_empty_has_a_minimum_length(schema: str, field: str) -> None:
-    described = told()["components"]["schemas"][schema]["properties"][field]
+    described = shown()["components"]["schemas"][schema]["properties"][field]
     (text,) = [it for it in described.get("anyOf", [described]) if it.get("type") == "string"]
     assert text["minLength"] == 1
 
@@ -171,12 +171,12 @@ def test_a_text_that_is_rejected_when_empty_has_a_minimum_length(schema: str, fi
     ],
 )
 def test_the_timeout_header_is_a_number_above_0(value: str, valid: bool) -> None:
-    pattern = told()["components"]["parameters"]["x-request-timeout-s"]["schema"]["pattern"]
+    pattern = shown()["components"]["parameters"]["x-request-timeout-s"]["schema"]["pattern"]
     assert bool(re.search(pattern, value)) == valid
 
 
 def test_api_version_is_a_date_and_required_where_only_azure_is() -> None:
-    paths = told()["paths"]
+    paths = shown()["paths"]
     shared, own = (paths[path]["post"]["parameters"][0] for path in ("/chat/completions", "/azure/images/embeddings"))
     assert (shared["name"], shared["required"], own["required"]) == ("api-version", False, True)
     assert re.search(shared["schema"]["pattern"], "2024-05-01-preview")

@@ -15,14 +15,14 @@ def test_the_same_seed_asks_the_same() -> None:
 
 
 def test_questions_come_at_the_rate_until_the_time_is_over() -> None:
-    asked = list(questions(PLAN))
-    assert sum(question.after_s for question in asked) <= PLAN.seconds
-    assert len(asked) == pytest.approx(PLAN.rate * PLAN.seconds, rel=0.1)
+    calls = list(questions(PLAN))
+    assert sum(question.after_s for question in calls) <= PLAN.seconds
+    assert len(calls) == pytest.approx(PLAN.rate * PLAN.seconds, rel=0.1)
 
 
 def test_users_differ_in_how_often_they_ask_and_prompts_in_length() -> None:
-    asked = list(questions(PLAN))
-    per_user = Counter(question.session for question in asked)
+    calls = list(questions(PLAN))
+    per_user = Counter(question.session for question in calls)
     assert len(per_user) > PLAN.users / 2
     assert max(per_user.values()) > 5 * min(per_user.values())
-    assert max(len(question.prompt) for question in asked) > 5 * min(len(question.prompt) for question in asked)
+    assert max(len(question.prompt) for question in calls) > 5 * min(len(question.prompt) for question in calls)

@@ -55,6 +55,6 @@ async def test_the_card_has_everything_the_router_reads(logits_processors: Any, 
 
 async def test_a_known_etag_gets_a_304() -> None:
     app = application([])
-    told = await answer(app)
-    again = await answer(app, **{"if-none-match": told.headers["etag"]})
+    shown = await answer(app)
+    again = await answer(app, **{"if-none-match": shown.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")

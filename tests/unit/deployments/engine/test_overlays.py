@@ -61,5 +61,5 @@ def test_engines_ask_ray_for_what_the_check_counts(overlay: str) -> None:
     counted = {it.application: it.bundles for it in demands(document)}
     for name, config in engines.items():
         options = LLMServer.get_deployment_options(LLMConfig.model_validate(config))
-        asked = [{key: it for key, it in bundle.items() if it} for bundle in options["placement_group_bundles"]]
-        assert asked == list(counted[name])
+        calls = [{key: it for key, it in bundle.items() if it} for bundle in options["placement_group_bundles"]]
+        assert calls == list(counted[name])

@@ -15,8 +15,12 @@ from tests.support.processes.project import ROOT
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, when it is imported
     from ray.llm._internal.common.utils.import_utils import load_class
+    from ray.serve._private.application_state import override_deployment_info
+    from ray.serve._private.config import ReplicaConfig
+    from ray.serve._private.deployment_info import DeploymentInfo
     from ray.serve._private.replica import _load_deployment_def_from_import_path
     from ray.serve.llm import LLMConfig, build_llm_deployment
+    from ray.serve.schema import ServeApplicationSchema
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.launchers.cli_args import FrontendArgs
 
@@ -83,11 +87,37 @@ def options(application: Any) -> Any:
 
 @pytest.mark.parametrize("given", CONFIGS.values(), ids=CONFIGS)
 def test_serve_gets_what_rays_builder_makes(given: dict[str, Any]) -> None:
+    """But for Ray's autoscaling where nobody asked for it: Serve would prefer it to the file's `num_replicas`."""
     config = {**MODEL, **given}
-    expected = build_llm_deployment(
+    made = build_llm_deployment(
         LLMConfig.model_validate(config), deployment_cls=EngineServer, override_serve_options={"name": DEPLOYMENT}
     )
-    assert options(ray_llm.build(ray_llm.llm_config(config), SERVER, DEPLOYMENT)) == options(expected)
+    name, expected, configured, *others = options(made)
+    if "autoscaling_config" not in given.get("deployment_config", {}):
+        expected = expected.model_copy(update={"autoscaling_config": None})
+        configured = configured - {"autoscaling_config"}
+    found = options(ray_llm.build(ray_llm.llm_config(config), SERVER, DEPLOYMENT))
+    assert found == (
+        name,
+        expected.model_copy(update={"user_configured_option_names": configured}),
+        configured,
+        *others,
+    )
+
+
+@pytest.mark.parametrize(("in_file", "replicas"), [(2, (2, 2)), ("auto", (1, 100)), (None, (1, 1))])
+def test_the_files_number_of_replicas_holds(in_file: Any, replicas: tuple[int, int]) -> None:
+    """As Serve applies a file's `deployments:` to what the builder returned."""
+    built = options(ray_llm.build(ray_llm.llm_config(MODEL), SERVER, DEPLOYMENT))[1]
+    info = DeploymentInfo(
+        deployment_config=built, replica_config=ReplicaConfig.create(EngineServer), start_time_ms=0, deployer_job_id=""
+    )
+    overrides = {} if in_file is None else {"num_replicas": in_file}
+    schema = ServeApplicationSchema(import_path="a:b", deployments=[{"name": DEPLOYMENT, **overrides}])
+    config = override_deployment_info({DEPLOYMENT: info}, schema)[DEPLOYMENT].deployment_config
+    scaling = config.autoscaling_config
+    found = (config.num_replicas,) * 2 if scaling is None else (scaling.min_replicas, scaling.max_replicas)
+    assert found == replicas
 
 
 def test_replicas_find_the_classes_by_their_names() -> None:

@@ -280,10 +280,10 @@ def test_feedback_counts_when_its_window_is_over() -> None:
     rng, rows = np.random.default_rng(3), recorded.rows
     green = rows.assigned == world.codes["green"]
     liked = rng.random(8000) < np.where(green, 0.9, 0.5)
-    told = rng.random(8000) < 0.4
+    answer = rng.random(8000) < 0.4
     items = [
         FeedbackItem(float(rows.at[n]) + 30, int(rows.request[n]), int(rows.caller[n]), "thumbs", float(liked[n]))
-        for n in np.flatnonzero(told)
+        for n in np.flatnonzero(answer)
     ]
     analysis.add_feedback(items)
     analysis.tick(START + 300)
@@ -292,7 +292,7 @@ def test_feedback_counts_when_its_window_is_over() -> None:
     report = analysis.report(START + 3600 + 700)
     thumbs, rate = secondary(report, "thumbs"), secondary(report, "thumbs.response_rate")
     assert thumbs.verdict == "better"
-    assert [value.requests for value in thumbs.values] == [int((told & ~green).sum()), int((told & green).sum())]
+    assert [value.requests for value in thumbs.values] == [int((answer & ~green).sum()), int((answer & green).sum())]
     assert [value.value for value in thumbs.values] == pytest.approx([0.5, 0.9], abs=0.03)
     assert [value.response_rate for value in thumbs.values] == pytest.approx([0.4, 0.4], abs=0.03)
     assert rate.verdict in ("undecided", "equivalent")
@@ -321,9 +321,9 @@ def test_a_slower_clock_changes_no_lift() -> None:
     rows = recorded.rows
     longer = replace(rows, ttft_s=rows.ttft_s * np.float32(4), duration_s=rows.duration_s * np.float32(4))
     effects = []
-    for told in (recorded, replace(recorded, rows=longer)):
+    for answer in (recorded, replace(recorded, rows=longer)):
         analysis = analysis_of(world, config(secondary=[{"metric": "duration", "minimal_effect": 0.05}]))
-        told.tell(analysis)
+        answer.tell(analysis)
         effects.append([it.effect for it in _comparisons(analysis.report(NOW))])
     for one, other in zip(*effects, strict=True):
         assert _ends(one) == pytest.approx(_ends(other), abs=1e-5)
@@ -360,8 +360,8 @@ def test_a_turn_that_is_over_leaves_the_other_looks_to_the_next_ones() -> None:
     world, declared = World(slower=1.3), config(secondary=[{"metric": "duration", "minimal_effect": 0.05}])
     analysis = Analysis(NAME, declared.experiments[NAME], declared, world.tables, START, pace=OneAtATime())
     world.requests(8000).tell(analysis)
-    told = [[it.detail["metric"] for it in analysis.tick(NOW + second)] for second in range(4)]
-    assert told == [["ttft"], ["duration"], [], []]
+    answer = [[it.detail["metric"] for it in analysis.tick(NOW + second)] for second in range(4)]
+    assert answer == [["ttft"], ["duration"], [], []]
 
 
 def test_quantiles_are_looked_at_once_a_minute() -> None:

@@ -19,7 +19,7 @@ PLAN = {
 }
 
 
-def told(entry: Entry) -> tuple[str, str | None, dict[str, object]]:
+def answer(entry: Entry) -> tuple[str, str | None, dict[str, object]]:
     event = event_of(entry, {"exp": "chat"}.get)
     assert event is not None
     return event.kind, event.endpoint, event.data
@@ -33,7 +33,7 @@ def test_an_alarm() -> None:
         "metric": None,
         "key": "guardrail error/green",
     }
-    assert told(Entry(9.5, "alarm", "exp", detail)) == (
+    assert answer(Entry(9.5, "alarm", "exp", detail)) == (
         "alarm",
         "chat",
         {"at": 9.5, "experiment": "exp", "endpoint": "chat", "text": "Too many errors.", "kind": "guardrail"},
@@ -41,18 +41,18 @@ def test_an_alarm() -> None:
 
 
 def test_a_plan_and_who_made_it() -> None:
-    kind, endpoint, data = told(Entry(1762956301.0, "plan", None, PLAN))
+    kind, endpoint, data = answer(Entry(1762956301.0, "plan", None, PLAN))
     assert (kind, endpoint) == ("plan", "chat")
     assert data["text"] == "Plan 4, by ann, until 12 November 2025 15:05 UTC: blue 75 %, green 25 % (load test)"
     assert data["weights"] == {"blue": 75, "green": 25}
     assert "content" not in data
     by_file = {**PLAN, "by": None, "reason": None, "expires": None}
-    assert told(Entry(1.0, "plan", None, by_file))[2]["text"] == "Plan 4, with a file: blue 75 %, green 25 %"
+    assert answer(Entry(1.0, "plan", None, by_file))[2]["text"] == "Plan 4, with a file: blue 75 %, green 25 %"
 
 
 def test_a_run_begins_and_what_it_is_judged_by_stays_inside() -> None:
     section = {"endpoint": "chat", "control": "blue", "treatments": ["green", "red"], "alpha": 0.05}
-    kind, _, data = told(Entry(1.0, "run_begun", "exp", {"section": section, "unit": "", "started_at": 1.0}))
+    kind, _, data = answer(Entry(1.0, "run_begun", "exp", {"section": section, "unit": "", "started_at": 1.0}))
     assert (kind, data["text"]) == ("run", "A new run begins: green, red against blue")
     assert data.keys() == {"at", "experiment", "endpoint", "text", "started_at"}
 
@@ -69,7 +69,7 @@ def test_what_was_done_with_an_experiment_and_nothing_that_only_its_controller_n
     stop = {"endpoint": "chat", "deployment": "green", "id": "s1"}
     state = {"phase": "paused", "revision": 7, "cause": "alarm", "by": None, "stops": [stop], "seen": ["error green"]}
     entry = Entry(1.0, "stop", "exp", {"text": "green gets no traffic.", "state": state})
-    kind, endpoint, data = told(entry)
+    kind, endpoint, data = answer(entry)
     assert (kind, endpoint) == ("stop", "chat")
     told_of_state = {"state": "paused", "revision": 7, "cause": "alarm", "stopped": ["green"]}
     assert data == {

@@ -29,57 +29,57 @@ def texts(found: Page) -> list[str]:
     return [it.data["text"] for it in found.events]
 
 
-def asked(entries: Sequence[Entry], **query: str) -> Page:
+def calls(entries: Sequence[Entry], **query: str) -> Page:
     return page(entries, {}, query)
 
 
 def test_without_a_place_it_says_where_the_journal_ends() -> None:
     entries = [begun(), alarm(1.0)]
-    found = asked(entries)
+    found = calls(entries)
     assert (found.events, found.more, found.latest) == ([], False, id_of(entries[-1]))
     entries += [alarm(2.0), alarm(3.0)]
-    assert texts(asked(entries, position=found.position)) == ["2.0", "3.0"]
+    assert texts(calls(entries, position=found.position)) == ["2.0", "3.0"]
 
 
 def test_after_an_event_and_after_a_time() -> None:
     entries = [begun(), alarm(1.0, "a"), alarm(1.0, "b"), alarm(2.0, "c")]
-    assert texts(asked(entries, after=id_of(entries[1]))) == ["b", "c"]
-    assert texts(asked(entries, since="1.0")) == ["c"]
-    assert texts(asked(entries, since="0.5")) == ["a", "b", "c"]
-    assert texts(asked(entries, after="1.5-00000000")) == ["c"]
+    assert texts(calls(entries, after=id_of(entries[1]))) == ["b", "c"]
+    assert texts(calls(entries, since="1.0")) == ["c"]
+    assert texts(calls(entries, since="0.5")) == ["a", "b", "c"]
+    assert texts(calls(entries, after="1.5-00000000")) == ["c"]
 
 
 @pytest.mark.parametrize("since", ["yesterday", "", "nan", "-", "inf"])
 def test_a_place_without_a_time_is_refused(since: str) -> None:
     with pytest.raises(BadRequest) as raised:
-        asked([begun()], since=since)
+        calls([begun()], since=since)
     assert raised.value.param == "since"
 
 
 def test_a_position_of_another_controller_does_not_hold_and_the_event_does() -> None:
     first = [begun(), alarm(1.0), alarm(2.0)]
-    found = asked(first, since="1.5")
+    found = calls(first, since="1.5")
     second = [*first, Entry(3.0, "controller_started", writer="b"), alarm(4.0, writer="b")]
-    after = asked(second, position=found.position, after=found.latest)
+    after = calls(second, position=found.position, after=found.latest)
     assert texts(after) == ["The controller of experiments started", "4.0"]
 
 
 def test_a_position_does_not_hold_once_the_directory_told_what_was_before() -> None:
     own = [Entry(5.0, "controller_started", writer="b"), begun(5.0, "b"), alarm(6.0, writer="b")]
-    found = asked(own, since="5.5")
+    found = calls(own, since="5.5")
     opened = [begun(), alarm(1.0), *own, alarm(7.0, writer="b")]
-    assert texts(asked(opened, position=found.position, after=found.latest)) == ["7.0"]
+    assert texts(calls(opened, position=found.position, after=found.latest)) == ["7.0"]
 
 
 @pytest.mark.parametrize("position", ["", "x", "a.0.000000.99", "a.0.000000.-1", "a.0.000000.²"])
 def test_a_position_that_never_was_is_none(position: str) -> None:
-    assert texts(asked([begun(), alarm(1.0)], position=position, since="0.5")) == ["1.0"]
+    assert texts(calls([begun(), alarm(1.0)], position=position, since="0.5")) == ["1.0"]
 
 
 def test_entries_for_the_controller_alone_are_no_events() -> None:
     entries = [Entry(1.0, "configuration", None, {"prices": {}}), Entry(2.0, "alarm", "unheard-of", {"text": "?"})]
-    assert asked(entries, since="0").events == []
-    assert asked(entries, since="0").latest == id_of(entries[-1])
+    assert calls(entries, since="0").events == []
+    assert calls(entries, since="0").latest == id_of(entries[-1])
 
 
 @given(
@@ -89,14 +89,14 @@ def test_entries_for_the_controller_alone_are_no_events() -> None:
 )
 def test_pages_after_one_another_have_everything_once(times: list[float], size: int, how: Any) -> None:
     entries = [begun(), *(alarm(at, str(number)) for number, at in enumerate(sorted(times)))]
-    told: list[str] = []
+    answer: list[str] = []
     query = {"since": "0.5"}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pages, "PAGE", size)
         while True:
-            found = asked(entries, **query)
-            told += texts(found)
+            found = calls(entries, **query)
+            answer += texts(found)
             if not found.more:
                 break
             query = {how: found.position if how == "position" else found.latest}
-    assert told == [str(number) for number in range(len(times))]
+    assert answer == [str(number) for number in range(len(times))]

@@ -157,10 +157,10 @@ async def test_what_happens_is_sent_as_it_happens(rig: Rig) -> None:
     client.is_gone.set()
     await client.task
     assert rig.controller is not None
-    asked = len(rig.controller.asked)
+    calls = len(rig.controller.calls)
     for _ in range(20):
         await asyncio.sleep(0)
-    assert len(rig.controller.asked) == asked, "nobody listens any more"
+    assert len(rig.controller.calls) == calls, "nobody listens any more"
 
 
 async def test_what_was_missed_comes_first_and_nothing_twice(rig: Rig) -> None:

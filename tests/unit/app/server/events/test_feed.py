@@ -87,7 +87,7 @@ async def test_every_listener_gets_what_is_new_and_one_question_is_asked(control
         await rounds.turn()
         assert list(texts(first)) == ["…", "a", "b"]
         assert list(texts(second)) == ["…", "a", "b"]
-        assert controller.asked == ["GET /journal"] * 4
+        assert controller.calls == ["GET /journal"] * 4
 
 
 async def test_nobody_asks_while_nobody_listens(controller: FakeController) -> None:
@@ -95,11 +95,11 @@ async def test_nobody_asks_while_nobody_listens(controller: FakeController) -> N
     feed = feed_of(controller, rounds)
     async with AsyncExitStack() as stack:
         await started(feed, rounds, stack)
-    asked = len(controller.asked)
+    calls = len(controller.calls)
     alarm(controller, "while nobody listens")
     for _ in range(20):
         await asyncio.sleep(0)
-    assert len(controller.asked) == asked
+    assert len(controller.calls) == calls
     rounds.slept = 0
     async with AsyncExitStack() as stack:
         again = await started(feed, rounds, stack)

@@ -44,8 +44,8 @@ class Scraped:
         endpoints: Collection[str] | None = None,
         config: Config = config(),  # noqa: B008
     ) -> list[Any]:
-        told = (await self.metrics.expose(config, endpoints)).decode()
-        families = text_string_to_metric_families(told)
+        answer = (await self.metrics.expose(config, endpoints)).decode()
+        families = text_string_to_metric_families(answer)
         return [sample for family in families for sample in family.samples if sample.name == name]
 
 
@@ -68,10 +68,10 @@ async def test_the_controllers_numbers_are_shown(scraped: Scraped) -> None:
 async def test_several_scrapers_ask_the_controller_once(scraped: Scraped) -> None:
     await scraped.samples(LIFT)
     await scraped.samples(LIFT)
-    assert scraped.controller.asked == ["GET /series"]
+    assert scraped.controller.calls == ["GET /series"]
     scraped.now += FRESH_S
     await scraped.samples(LIFT)
-    assert len(scraped.controller.asked) == 2
+    assert len(scraped.controller.calls) == 2
 
 
 async def test_a_controller_that_is_away_is_replaced_by_its_last_answer_for_a_minute(scraped: Scraped) -> None:
@@ -95,7 +95,7 @@ async def test_a_paused_experiment_has_its_series(scraped: Scraped) -> None:
 
 async def test_without_a_running_experiment_nobody_is_asked(scraped: Scraped) -> None:
     assert await scraped.samples(LIFT, config=config("draft")) == []
-    assert scraped.controller.asked == []
+    assert scraped.controller.calls == []
 
 
 async def test_replicas_are_counted_by_application_and_state(scraped: Scraped) -> None:

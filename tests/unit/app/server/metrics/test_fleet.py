@@ -29,7 +29,7 @@ def known() -> Known:
 async def test_the_control_plane_is_asked_once_in_some_seconds(known: Known) -> None:
     for _ in range(3):
         assert (await known.fleet.now()).replicas == [ONE]
-    assert known.source.asked == ["fleet"]
+    assert known.source.calls == ["fleet"]
     known.now += EVERY_S
     known.source.listed = Fleet()
     assert (await known.fleet.now()).replicas == ()
@@ -40,7 +40,7 @@ async def test_the_last_list_stays_while_the_control_plane_is_away(known: Known)
     known.source.failure = Unavailable("away")
     known.now += 10 * EVERY_S
     assert (await known.fleet.now()).replicas == [ONE]
-    assert len(known.source.asked) == 2
+    assert len(known.source.calls) == 2
 
 
 async def test_one_that_never_answered_is_an_error(known: Known) -> None:
@@ -48,16 +48,16 @@ async def test_one_that_never_answered_is_an_error(known: Known) -> None:
     for _ in range(2):
         with pytest.raises(Unavailable):
             await known.fleet.now()
-    assert known.source.asked == ["fleet"], "and it is not asked more often for that"
+    assert known.source.calls == ["fleet"], "and it is not asked more often for that"
 
 
 async def test_scrapes_of_one_replica_ask_it_once_a_second(known: Known) -> None:
     for _ in range(3):
         assert await known.fleet.replica_metrics("r1", None) == b"of None"
-    assert known.source.asked == ["r1"]
+    assert known.source.calls == ["r1"]
     known.now += FRESH_S
     await known.fleet.replica_metrics("r1", None)
-    assert known.source.asked == ["r1", "r1"]
+    assert known.source.calls == ["r1", "r1"]
 
 
 async def test_readers_of_different_endpoints_do_not_get_each_others_answer(known: Known) -> None:
@@ -72,10 +72,10 @@ async def test_a_replica_that_has_ended_is_not_found(known: Known) -> None:
 
 async def test_several_that_wait_ask_once_and_one_that_leaves_takes_nothing_from_the_others() -> None:
     reused: Reused[int] = Reused(1.0, lambda: 0.0)
-    go, asked = asyncio.Event(), []
+    go, calls = asyncio.Event(), []
 
     async def ask() -> int:
-        asked.append(1)
+        calls.append(1)
         await go.wait()
         return 7
 
@@ -84,4 +84,4 @@ async def test_several_that_wait_ask_once_and_one_that_leaves_takes_nothing_from
     waiting[0].cancel()
     go.set()
     assert await asyncio.gather(*waiting[1:]) == [7, 7]
-    assert asked == [1]
+    assert calls == [1]

@@ -56,8 +56,8 @@ def test_an_override_names_a_key_or_its_hash_and_only_the_hash_is_kept() -> None
 
 def test_what_is_told_can_be_sent_back() -> None:
     plan = {"overrides": [{"unit": ANN, "deployment": "green", "until": 5000.0}]}
-    told = plan_view("chat", config(plan).endpoints["chat"], with_units=True)
-    again = {name: told[name] for name in ("weights", "overrides", "reason")}
+    answer = plan_view("chat", config(plan).endpoints["chat"], with_units=True)
+    again = {name: answer[name] for name in ("weights", "overrides", "reason")}
     assert wanted_plan(again, "chat", config(plan), UNIT, NOW) == Wanted(
         {"blue": 90, "green": 10}, config(plan).endpoints["chat"].plan.overrides
     )
@@ -65,14 +65,14 @@ def test_what_is_told_can_be_sent_back() -> None:
 
 def test_units_are_for_those_who_manage() -> None:
     plan = {"overrides": [{"unit": ANN, "deployment": "green"}]}
-    told = plan_view("chat", config(plan).endpoints["chat"], with_units=False)
-    assert told["overrides"] == [{"unit": None, "deployment": "green", "until": None}]
+    answer = plan_view("chat", config(plan).endpoints["chat"], with_units=False)
+    assert answer["overrides"] == [{"unit": None, "deployment": "green", "until": None}]
 
 
 def test_a_temporary_plan_tells_its_end() -> None:
     expires = {"at": 2000.0, "generation": 3, "weights": {"blue": 100}}
-    told = plan_view("chat", config({"generation": 4, "expires": expires}).endpoints["chat"], with_units=True)
-    assert told["expires"] == {"at": 2000.0, "restores": {"generation": 3, "weights": {"blue": 100}}}
+    answer = plan_view("chat", config({"generation": 4, "expires": expires}).endpoints["chat"], with_units=True)
+    assert answer["expires"] == {"at": 2000.0, "restores": {"generation": 3, "weights": {"blue": 100}}}
 
 
 def test_all_problems_are_told_at_once_with_their_paths() -> None:

@@ -22,11 +22,11 @@ class Exporter:
     def __init__(self) -> None:
         self.batches: list[int] = []
         self.problem: str | None = None
-        self.may, self.asked = threading.Event(), threading.Event()
+        self.may, self.calls = threading.Event(), threading.Event()
         self.may.set()
 
     def export(self, requests: Sequence[RequestSpan]) -> str | None:
-        self.asked.set()
+        self.calls.set()
         assert self.may.wait(20)
         self.batches.append(len(requests))
         return self.problem
@@ -55,7 +55,7 @@ def test_a_full_batch_is_sent_at_once_and_the_rest_at_the_end() -> None:
     it.start()
     for _ in range(3):
         it.put(span())
-    assert exporter.asked.wait(20)
+    assert exporter.calls.wait(20)
     it.put(span())
     ended(it)
     assert (exporter.batches, counts) == ([3, 1], {EXPORTED: 4})
@@ -93,7 +93,7 @@ def test_a_collector_that_hangs_delays_the_end_only_so_long() -> None:
     it.start()
     it.put(span())
     it.stop()
-    assert exporter.asked.wait(20)
+    assert exporter.calls.wait(20)
     it.join(0.01)
     it.join(20)
     assert counts == {FAILED: 1}
@@ -110,7 +110,7 @@ def test_a_defect_ends_neither_the_thread_nor_is_it_silent(caplog: pytest.LogCap
     it = sender(exporter, counts, batch=1)
     it.start()
     it.put(span())
-    assert exporter.asked.wait(20)
+    assert exporter.calls.wait(20)
     it.put(span())
     ended(it)
     assert counts == {FAILED: 2}

@@ -17,10 +17,10 @@ class Streams:
 
     def __init__(self, *streams: list[str | CommandError]) -> None:
         self._streams = iter(streams)
-        self.asked: list[str | None] = []
+        self.calls: list[str | None] = []
 
     def lines(self, path: str, last_event: str | None) -> Iterator[str]:
-        self.asked.append(last_event)
+        self.calls.append(last_event)
         for line in next(self._streams):
             if isinstance(line, CommandError):
                 raise line
@@ -41,13 +41,13 @@ def followed(streams: Streams, count: int, since: str | None = None) -> tuple[li
 def test_the_next_stream_goes_on_after_the_last_event() -> None:
     streams = Streams([": hello\n", event(1), event(2)], ["id: 5\n", ": nothing new\n"], [event(6)])
     assert followed(streams, 3, since="0") == ([1, 2, 6], [], [])
-    assert streams.asked == ["0", "2", "5"]
+    assert streams.calls == ["0", "2", "5"]
 
 
 def test_an_event_that_is_cut_off_comes_again() -> None:
     streams = Streams([event(1), "id: 2", "event: alarm", AWAY], [event(2)])
     assert followed(streams, 2)[0] == [1, 2]
-    assert streams.asked == [None, "1"]
+    assert streams.calls == [None, "1"]
 
 
 def test_a_server_that_is_away_for_a_while_is_said_once() -> None:
@@ -93,7 +93,7 @@ def test_what_an_event_is_about(about: dict[str, str], is_it: bool) -> None:
 
 
 def test_a_line() -> None:
-    told = {"at": 1762956300.5, "text": "green is better"}
-    assert line_of({**told, "experiment": "exp", "endpoint": "chat"}) == "2025-11-12 14:05:00  exp: green is better"
-    assert line_of({**told, "endpoint": "chat"}) == "2025-11-12 14:05:00  chat: green is better"
-    assert line_of(told) == "2025-11-12 14:05:00  green is better"
+    answer = {"at": 1762956300.5, "text": "green is better"}
+    assert line_of({**answer, "experiment": "exp", "endpoint": "chat"}) == "2025-11-12 14:05:00  exp: green is better"
+    assert line_of({**answer, "endpoint": "chat"}) == "2025-11-12 14:05:00  chat: green is better"
+    assert line_of(answer) == "2025-11-12 14:05:00  green is better"

@@ -98,8 +98,8 @@ def says_nothing_forbidden(beam: Beam, settings: Settings, prompt: tuple[int, ..
 def test_what_is_needed_is_enough(settings: Settings, prompt: tuple[int, ...]) -> None:
     """A search that is told as much as it asks for finds what one finds that is told everything."""
     model = made_up_model(40, 1)
-    asked, told = (searched(model, settings, prompt, seed=5, tell_all=tell_all) for tell_all in (False, True))
-    assert answers(asked) == answers(told)
+    calls, shown = (searched(model, settings, prompt, seed=5, tell_all=tell_all) for tell_all in (False, True))
+    assert answers(calls) == answers(shown)
 
 
 def chain(*favourites: int, vocabulary: int = 6) -> Model:

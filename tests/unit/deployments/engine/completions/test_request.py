@@ -61,7 +61,7 @@ class FakeEngine:
     tokens: int = 3
     model_config: ModelConfig = field(default_factory=ModelConfig)
     tokenizer: Any = field(default_factory=tokenizer)
-    asked: list[tuple[Any, SamplingParams, str, dict[str, Any]]] = field(default_factory=list)
+    calls: list[tuple[Any, SamplingParams, str, dict[str, Any]]] = field(default_factory=list)
     running: int = 0
     most: int = 0
     fails: bool = False
@@ -72,7 +72,7 @@ class FakeEngine:
     async def generate(
         self, prompt: Any, params: SamplingParams, request_id: str, **options: Any
     ) -> AsyncIterator[RequestOutput]:
-        self.asked.append((prompt, params, request_id, options))
+        self.calls.append((prompt, params, request_id, options))
         self.running += 1
         self.most = max(self.most, self.running)
         try:
@@ -120,7 +120,7 @@ async def test_each_seed_has_a_request_of_its_own_and_the_streams_are_one() -> N
         said[choice.index] += choice.token_ids
     assert said == {0: [100, 101, 102], 1: [200, 201, 202]}
     assert [choice.index for out in outputs for choice in out.outputs] not in ([0, 0, 0, 1, 1, 1], [1, 1, 1, 0, 0, 0])
-    assert [(params.seed, params.n, id, options) for _, params, id, options in engine.asked] == [
+    assert [(params.seed, params.n, id, options) for _, params, id, options in engine.calls] == [
         (100, 1, "id-0", {"priority": 3}),
         (200, 1, "id-1", {"priority": 3}),
     ]
@@ -155,7 +155,7 @@ async def test_embeddings_take_the_places_of_tokens() -> None:
     replaced = WithEmbeddings(engine, [2, 0], [1, 2, 3, 4, 5, 6])
     async for _ in replaced.generate(PROMPT, sampled(RequestOutputKind.FINAL_ONLY), "id"):
         pass
-    ((prompt, *_),) = engine.asked
+    ((prompt, *_),) = engine.calls
     assert (prompt["type"], prompt["prompt_token_ids"], prompt["cache_salt"]) == ("embeds", [7, 8, 9], "salt")
     assert prompt["is_token_ids"] == [False, True, False]
     rows = prompt["prompt_embeds"]
@@ -185,18 +185,18 @@ def beams(engine: FakeEngine, n: int = 1, **fields: Any) -> BeamSearching:
 
 
 async def first(searching: BeamSearching, **params: Any) -> RequestOutput:
-    asked = SamplingParams(**{"max_tokens": 4, **params})
-    return await anext(searching.generate(PROMPT, asked, "id", priority=3))
+    calls = SamplingParams(**{"max_tokens": 4, **params})
+    return await anext(searching.generate(PROMPT, calls, "id", priority=3))
 
 
 async def test_a_search_asks_for_one_token_per_live_beam_and_step() -> None:
     engine = FakeEngine()
     output = await first(beams(engine, eos_token_ids=[]))
     assert output.prompt_token_ids == [7, 8, 9]
-    assert [len(prompt["prompt_token_ids"]) for prompt, *_ in engine.asked] == [3, 4, 4, 4, 5, 5, 5, 6, 6, 6]
-    ids = [id for _, _, id, _ in engine.asked]
+    assert [len(prompt["prompt_token_ids"]) for prompt, *_ in engine.calls] == [3, 4, 4, 4, 5, 5, 5, 6, 6, 6]
+    ids = [id for _, _, id, _ in engine.calls]
     assert len(set(ids)) == len(ids)
-    for prompt, params, _, options in engine.asked:
+    for prompt, params, _, options in engine.calls:
         assert (params.max_tokens, params.logprobs, params.flat_logprobs) == (1, 6, True)
         assert (prompt["cache_salt"], options) == ("salt", {"priority": 3})
 
@@ -242,10 +242,10 @@ async def test_the_tokenizers_eos_is_no_stop_reason() -> None:
 async def test_drawing_from_the_whole_vocabulary_asks_few_beams_at_a_time() -> None:
     engine = FakeEngine()
     await first(beams(engine, type="STOCHASTIC", eos_token_ids=[]))
-    assert {params.logprobs for _, params, *_ in engine.asked} == {VOCABULARY}
+    assert {params.logprobs for _, params, *_ in engine.calls} == {VOCABULARY}
     assert engine.most == MAX_FULL_VOCABULARY
     await first(beams(engine, type="STOCHASTIC", eos_token_ids=[]), top_k=5)
-    assert engine.asked[-1][1].logprobs == 5
+    assert engine.calls[-1][1].logprobs == 5
     assert engine.most == 3
 
 
@@ -260,16 +260,16 @@ async def test_the_same_seed_finds_the_same_beams() -> None:
 async def test_a_cancelled_search_leaves_nothing_behind() -> None:
     engine = FakeEngine()
     task = asyncio.create_task(first(beams(engine), max_tokens=10_000))
-    while len(engine.asked) < 20 or not engine.running:  # noqa: ASYNC110  a matter of turns, not of time
+    while len(engine.calls) < 20 or not engine.running:  # noqa: ASYNC110  a matter of turns, not of time
         await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     await asyncio.sleep(0.01)
     assert engine.running == 0
-    asked = len(engine.asked)
+    calls = len(engine.calls)
     await asyncio.sleep(0.01)
-    assert len(engine.asked) == asked
+    assert len(engine.calls) == calls
 
 
 async def test_an_engine_that_fails_fails_the_search() -> None:

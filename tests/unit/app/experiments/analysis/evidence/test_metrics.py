@@ -22,10 +22,10 @@ def measure(metric: str, statistic: str | None = None, **more: Any) -> Measure:
     return measures_of(config(primary=[declared]).experiments["green-float32"])[0]
 
 
-def values(asked: Measure, *fields: Fields) -> Values:
+def values(calls: Measure, *fields: Fields) -> Values:
     recorder = Recorder()
     rows = recorder.rows(*fields)
-    return values_of(asked, rows, facts_of(config(), recorder.tables))
+    return values_of(calls, rows, facts_of(config(), recorder.tables))
 
 
 def test_a_geometric_mean_is_of_logarithms() -> None:
@@ -82,9 +82,9 @@ def test_cost_is_at_the_price_of_who_answered() -> None:
 
 
 def test_goodput_counts_every_request() -> None:
-    asked = measure("goodput", within={"ttft_s": 1.0, "itl_s": 0.1})
+    calls = measure("goodput", within={"ttft_s": 1.0, "itl_s": 0.1})
     found = values(
-        asked,
+        calls,
         {"ttft_s": 0.5, "itl_mean_s": 0.05},
         {"ttft_s": 1.5},
         {"itl_mean_s": 0.2},
@@ -96,7 +96,7 @@ def test_goodput_counts_every_request() -> None:
     )
     assert found.x.tolist() == [1, 0, 0, 1, 1, 0, 0, 0]
     assert found.valid.all()
-    assert not can_be_missing(asked)
+    assert not can_be_missing(calls)
 
 
 EVENT_CASES: dict[str, tuple[Fields, Fields]] = {
@@ -154,6 +154,6 @@ def test_feedback_brings_the_rate_of_those_who_answer_along() -> None:
 
 
 def test_a_quantile_has_its_own_key_and_its_share() -> None:
-    asked = measure("ttft", "p95")
-    assert (asked.key, asked.kind, asked.quantile) == ("ttft.p95", "quantile", 0.95)
-    assert np.isfinite(values(asked, {}).x).all()
+    calls = measure("ttft", "p95")
+    assert (calls.key, calls.kind, calls.quantile) == ("ttft.p95", "quantile", 0.95)
+    assert np.isfinite(values(calls, {}).x).all()

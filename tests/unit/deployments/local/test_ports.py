@@ -1,14 +1,13 @@
-import socket
+import os
 import subprocess
 import sys
-from contextlib import ExitStack
 from itertools import pairwise
 
 import pytest
 
 from deployments import haproxy
-from deployments.local import environment
-from deployments.local.environment import _REPLICA_RANGES, REPLICA_PORTS, free_ports
+from deployments.local import ports as module
+from deployments.local.ports import _REPLICA_RANGES, REPLICA_PORTS, free_ports
 from tests.support.processes.project import ROOT
 
 QUICKEST_START_S = 5.0
@@ -27,21 +26,22 @@ def test_the_ranges_of_two_runs_do_not_overlap_nor_meet_outgoing_connections() -
 
 
 def test_a_run_has_a_range(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_claims", claims := list[socket.socket]())
-    with ExitStack() as stack:
+    monkeypatch.setattr(module, "_claims", claims := list[int]())
+    try:
         ports = free_ports(8000)
-        assert ports.replicas in _REPLICA_RANGES
-        others = [ports.stats, ports.metrics, ports.fallback_http, ports.fallback_grpc]
-        others += [ports.dashboard_metrics, ports.autoscaler_metrics]
-        assert len(set(others)) == len(others)
-        assert all(ports.replicas + REPLICA_PORTS <= it < ports.replicas + _REPLICA_RANGES.step for it in others)
-        for claim in claims:
-            stack.enter_context(claim)
+    finally:
+        for descriptor in claims:
+            os.close(descriptor)
+    assert ports.replicas in _REPLICA_RANGES
+    others = [ports.stats, ports.metrics, ports.fallback_http, ports.fallback_grpc]
+    others += [ports.dashboard_metrics, ports.autoscaler_metrics]
+    assert len(set(others)) == len(others)
+    assert all(ports.replicas + REPLICA_PORTS <= it < ports.replicas + _REPLICA_RANGES.step for it in others)
 
 
 def test_runs_that_start_at_the_same_moment_get_other_ports() -> None:
     """None of them listens yet."""
-    code = "import sys; from deployments.local.environment import free_ports; p = free_ports(8000); "
+    code = "import sys; from deployments.local.ports import free_ports; p = free_ports(8000); "
     code += "print(p.dashboard, p.replicas, flush=True); sys.stdin.read()"
     runs = [
         subprocess.Popen(

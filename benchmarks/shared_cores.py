@@ -1,0 +1,93 @@
+"""Engines that share cores: what it costs that a thread which waits for others spins (OpenMP's default) or sleeps.
+
+Each engine computes with one thread per core. At the end of every step a thread waits for the others. If it spins, it
+keeps a core from the threads that it waits for, as soon as there are more engines than one. The ways take turns.
+
+    python -m benchmarks.shared_cores [--engines N]       prints seconds of the slowest engine, and their ratio
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from deployments.weights.cache import default_cache, prepare
+
+MODEL = "SmolLM2-135M-Instruct"
+TOKENS, ROUNDS = 24, 2
+ENVIRONMENT: Mapping[str, str] = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+WAYS: Mapping[str, Mapping[str, str]] = {"spinning": {}, "sleeping": {"OMP_WAIT_POLICY": "PASSIVE"}}
+
+
+def measure(engines: int, weights: Path, variables: Mapping[str, str]) -> float:
+    """The seconds that the slowest of so many engines takes for one answer, and then for four at once."""
+    command = [sys.executable, "-m", __name__, "--engine", str(weights)]
+    environment = {**os.environ, **ENVIRONMENT, **variables}
+    started = [
+        subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(engines)
+    ]
+    try:
+        for it in started:
+            assert it.stdout is not None
+            if it.stdout.readline() != "ready\n":
+                raise SystemExit("an engine did not start")
+        for it in started:
+            assert it.stdin is not None
+            it.stdin.write("go\n")
+            it.stdin.flush()
+        return max(float(it.stdout.readline()) for it in started if it.stdout is not None)
+    finally:
+        for it in started:
+            it.kill()
+            it.communicate()
+
+
+def engine(weights: str) -> None:
+    """One engine: says that it is ready, waits for a line, and prints its seconds."""
+    from vllm import LLM, SamplingParams
+
+    llm = LLM(weights, dtype="bfloat16", max_model_len=512, max_num_seqs=8, enforce_eager=True, disable_log_stats=True)
+    params = SamplingParams(max_tokens=TOKENS, temperature=0, ignore_eos=True)
+    llm.generate(["Hello"], params, use_tqdm=False)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    began = time.perf_counter()
+    for width in (1, 4):
+        llm.generate([f"Tell me about {number}" for number in range(width)], params, use_tqdm=False)
+    print(time.perf_counter() - began, flush=True)
+    sys.stdin.read()
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.shared_cores")
+    parser.add_argument("--engines", type=int, default=3)
+    parser.add_argument("--engine", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.engine is not None:
+        engine(arguments.engine)
+        return
+    weights = prepare(MODEL, default_cache())
+    print("| engines | spinning (s) | sleeping (s) | ratio |\n| --- | --- | --- | --- |")
+    for number in (1, arguments.engines):
+        seconds: dict[str, list[float]] = {name: [] for name in WAYS}
+        for _ in range(ROUNDS):
+            for name, variables in WAYS.items():
+                seconds[name].append(measure(number, weights, variables))
+        spinning, sleeping = (statistics.mean(seconds[name]) for name in WAYS)
+        print(f"| {number} | {spinning:.1f} | {sleeping:.1f} | {sleeping / spinning:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

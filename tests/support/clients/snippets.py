@@ -1,0 +1,85 @@
+"""The commands and snippets of the pages, as a reader runs them against a running application."""
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+
+from deployments.local import processes
+from tests.support.clients.documents import Block
+from tests.support.processes.project import ROOT
+from tests.support.processes.servers import free_port
+
+URL = "http://127.0.0.1:8000"
+"""Where the pages have the application."""
+
+PRELUDE = """set -euo pipefail
+export PATH=$PWD:$PATH
+make() { command make --silent --assume-old=.venv/.ready BIN="$PWD" "$@"; }
+"""
+"""`switchyard` is this checkout's, for `make` too, which leaves out the set-up: tests install nothing."""
+
+
+def checkout(directory: Path) -> Path:
+    """Makes `directory` look like the checkout: one in which commands may write files."""
+    for entry in ROOT.iterdir():
+        if entry.name not in (".git", ".run"):
+            (directory / entry.name).symlink_to(entry)
+    command = directory / "switchyard"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m deployments "$@"\n')
+    command.chmod(0o755)
+    return directory
+
+
+def run(block: Block, url: str, run_directory: Path, checkout: Path) -> str:
+    """What the block prints on the application at `url`, which was started from `run_directory`."""
+    if "_per_minute" in block.code:
+        _wait_for_the_middle_of_a_minute()
+    code = block.code.replace(URL, url)
+    if block.language == "bash":
+        printed = _run_bash(re.sub(r"\b9000\b", str(free_port()), code), run_directory, checkout)
+    else:
+        printed = _run_python(code, block.id)
+    return printed.replace(url, URL)
+
+
+def _run_bash(code: str, run_directory: Path, checkout: Path) -> str:
+    """What `code` prints. Everything that it started has ended afterwards."""
+    variables = {**os.environ, processes.RUN_DIRECTORY: str(run_directory), "no_proxy": "127.0.0.1"}
+    shell = subprocess.Popen(
+        ["bash", "-c", PRELUDE + code],
+        cwd=checkout,
+        env=variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, errors = shell.communicate(timeout=240)
+        assert shell.returncode == 0, errors
+        return output
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+        shell.wait()
+
+
+def _run_python(code: str, name: str) -> str:
+    """What `code` prints. SDKs may warn about themselves."""
+    with redirect_stdout(io.StringIO()) as output, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        exec(compile(code, name, "exec"), {"__name__": "__main__"})
+    return output.getvalue()
+
+
+def _wait_for_the_middle_of_a_minute() -> None:
+    """Limits are counted by the clock's minutes: across the end of one, another request may pass."""
+    if (past := time.time() % 60) > 40:
+        time.sleep(61 - past)
