@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        if self._is_complete:  # nobody asked
+        if self._is_complete:  # no request is under way
             self._fail(Malformed, "The server sent more than its response")
             self.close()
             return

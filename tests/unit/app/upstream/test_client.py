@@ -62,15 +62,15 @@ async def test_the_whole_response_comes(upstream: Upstream, stream: bool) -> Non
 
 async def test_the_request_has_the_targets_model_and_key(upstream: Upstream) -> None:
     async def note(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.readuntil(b"}"))
+        requests.append(await reader.readuntil(b"}"))
         writer.write(whole(200, b"{}"))
 
-    asked: list[bytes] = []
+    requests: list[bytes] = []
     async with serving(note) as server:
         context = {"traceparent": "00-a"}
         body = {"model": "green", "a": 1}
         await upstream.unary(target(server.url), "/v1/x", body, request_id="7", timeouts=TIMEOUTS, context=context)
-    lines, _, sent = asked[0].decode().partition("\r\n\r\n")
+    lines, _, sent = requests[0].decode().partition("\r\n\r\n")
     assert sent == '{"model":"m","a":1}'
     assert {
         "POST /v1/x HTTP/1.1",

@@ -19,12 +19,12 @@ class Names:
     """Finds three addresses for a name when `go` is set, or raises `error`."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.lookups: list[str] = []
         self.go = asyncio.Event()
         self.error: OSError | None = None
 
     async def look_up(self, host: str, port: int) -> deque[AddrInfoType]:
-        self.asked.append(host)
+        self.lookups.append(host)
         await self.go.wait()
         if self.error is not None:
             raise self.error
@@ -52,7 +52,7 @@ async def test_all_who_ask_share_a_lookup_and_take_turns(names: Names) -> None:
     turns = [*await asyncio.gather(*asking[1:]), await first(known), await first(known)]
     assert sorted(turns[:3]) == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
     assert turns[3] == turns[0]
-    assert names.asked == ["engine"]
+    assert names.lookups == ["engine"]
 
 
 async def test_a_name_is_looked_up_again_after_a_while(names: Names) -> None:
@@ -60,7 +60,7 @@ async def test_a_name_is_looked_up_again_after_a_while(names: Names) -> None:
     names.go.set()
     for _ in range(2):
         await first(known)
-    assert names.asked == ["engine", "engine"]
+    assert names.lookups == ["engine", "engine"]
 
 
 async def test_a_failure_is_not_kept(names: Names) -> None:
@@ -73,6 +73,6 @@ async def test_a_failure_is_not_kept(names: Names) -> None:
     assert (await first(known)).startswith("10.0.0.")
 
 
-async def test_the_system_is_asked() -> None:
+async def test_the_system_knows_addresses_as_they_are() -> None:
     known = await Addresses().of("127.0.0.1", 80)
     assert [it[4] for it in known] == [("127.0.0.1", 80)]

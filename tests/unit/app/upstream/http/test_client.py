@@ -120,13 +120,13 @@ async def test_a_response_that_is_closed_early_ends_its_connection(client: HttpC
 async def test_a_cancelled_request_ends_its_connection(client: HttpClient) -> None:
     async def hang(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.request(reader)
-        asked.set()
+        arrived.set()
         assert await reader.read() == b"", "until the client closes"
 
-    asked = asyncio.Event()
+    arrived = asyncio.Event()
     async with serving(hang) as server:
         request = asyncio.create_task(post(client, server.url))
-        await asked.wait()
+        await arrived.wait()
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
@@ -259,13 +259,13 @@ async def test_tls_checks_who_the_server_is(
 async def test_a_client_that_is_closed_ends_what_is_under_way(client: HttpClient) -> None:
     async def hang(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await server.request(reader)
-        asked.set()
+        arrived.set()
         await reader.read()
 
-    asked = asyncio.Event()
+    arrived = asyncio.Event()
     async with serving(hang) as server:
         request = asyncio.create_task(post(client, server.url))
-        await asked.wait()
+        await arrived.wait()
         client.close()
         with pytest.raises(Disconnected):
             await request

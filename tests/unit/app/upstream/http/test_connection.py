@@ -21,7 +21,7 @@ WITH_LENGTH = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello"
 
 
 class Transport:
-    """The other side of a protocol: keeps what is written, and pauses the writer when it is told to."""
+    """The other side of a protocol: keeps what is written, and whether reading is paused."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -51,7 +51,7 @@ def opened() -> tuple[Connection, Any]:
     return connection, transport
 
 
-def asked() -> tuple[Connection, Any]:
+def requesting() -> tuple[Connection, Any]:
     connection, transport = opened()
     connection.send(b"POST / HTTP/1.1\r\n\r\n", b"{}")
     return connection, transport
@@ -71,7 +71,7 @@ def cut(data: bytes, points: list[int]) -> list[bytes]:
 
 async def exchanged(parts: list[bytes]) -> tuple[Connection, bytes]:
     """A response that comes in these parts, while its reader waits or not."""
-    connection, _ = asked()
+    connection, _ = requesting()
     reader = asyncio.create_task(whole(connection))
     for number, part in enumerate(parts):
         connection.data_received(part)
@@ -102,7 +102,7 @@ async def test_a_response_that_ends_anywhere_before_its_end_is_an_error(response
     begin = response.index(b"HTTP/1.1 200")
     head = response.index(b"\r\n\r\n", begin) + 4
     for end in range(len(response)):
-        connection, _ = asked()
+        connection, _ = requesting()
         if end:
             connection.data_received(response[:end])
         connection.connection_lost(None)
@@ -111,7 +111,7 @@ async def test_a_response_that_ends_anywhere_before_its_end_is_an_error(response
 
 
 async def test_what_came_before_the_end_is_read_first() -> None:
-    connection, _ = asked()
+    connection, _ = requesting()
     connection.data_received(WITH_LENGTH[:-2])
     connection.connection_lost(ConnectionResetError())
     await connection.head()
@@ -124,7 +124,7 @@ async def test_what_came_before_the_end_is_read_first() -> None:
     "head", [b"HTTP/1.1 200 OK", b"HTTP/1.0 200 OK", b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip"]
 )
 async def test_without_a_length_a_body_ends_with_the_connection(head: bytes) -> None:
-    connection, _ = asked()
+    connection, _ = requesting()
     connection.data_received(head + b"\r\n\r\nsome")
     connection.data_received(b" more")
     connection.connection_lost(None)
@@ -133,7 +133,7 @@ async def test_without_a_length_a_body_ends_with_the_connection(head: bytes) -> 
 
 
 async def test_without_a_length_a_reset_is_no_end() -> None:
-    connection, _ = asked()
+    connection, _ = requesting()
     connection.data_received(b"HTTP/1.1 200 OK\r\n\r\nsome")
     connection.connection_lost(ConnectionResetError())
     with pytest.raises(Malformed):
@@ -168,7 +168,7 @@ async def test_a_connection_is_not_used_again_after(head: bytes) -> None:
 
 
 async def test_a_connection_serves_one_request_after_the_other() -> None:
-    connection, transport = asked()
+    connection, transport = requesting()
     for body in (b"hello", b"later"):
         connection.data_received(WITH_LENGTH.replace(b"hello", body))
         assert await whole(connection) == body
@@ -178,8 +178,8 @@ async def test_a_connection_serves_one_request_after_the_other() -> None:
     assert bytes(transport.written) == b"POST / HTTP/1.1\r\n\r\n{}nextnext"
 
 
-async def test_what_nobody_asked_for_closes_the_connection() -> None:
-    connection, transport = asked()
+async def test_what_comes_without_a_request_closes_the_connection() -> None:
+    connection, transport = requesting()
     connection.data_received(WITH_LENGTH)
     connection.data_received(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
     assert transport.closed
@@ -205,7 +205,7 @@ async def test_what_nobody_asked_for_closes_the_connection() -> None:
     ids=lambda response: repr(response[:40]),
 )
 async def test_what_is_no_response_is_an_error_and_closes_the_connection(response: bytes) -> None:
-    connection, transport = asked()
+    connection, transport = requesting()
     for part in cut(response, list(range(0, len(response), 1000))):
         connection.data_received(part)
     with pytest.raises(Malformed):
@@ -214,7 +214,7 @@ async def test_what_is_no_response_is_an_error_and_closes_the_connection(respons
 
 
 async def test_a_server_waits_for_a_slow_reader() -> None:
-    connection, transport = asked()
+    connection, transport = requesting()
     connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % 10_000_000)
     await connection.head()
     sent = 0
@@ -251,7 +251,7 @@ async def test_a_response_before_the_whole_body_is_sent_is_read_and_ends_the_con
 
 
 async def test_a_reader_that_is_cancelled_leaves_the_connection_as_it_is() -> None:
-    connection, _ = asked()
+    connection, _ = requesting()
     reader = asyncio.create_task(connection.head())
     await asyncio.sleep(0)
     reader.cancel()
@@ -262,7 +262,7 @@ async def test_a_reader_that_is_cancelled_leaves_the_connection_as_it_is() -> No
 
 
 async def test_an_error_is_raised_for_every_reader() -> None:
-    connection, _ = asked()
+    connection, _ = requesting()
     connection.connection_lost(OSError())
     for _ in range(2):
         with pytest.raises(HttpError):
