@@ -1,8 +1,7 @@
 """What ends a request early: the client's disconnect, timeouts, and the deadline."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Self
 
 from app.errors import DeadlinePassed, TimedOut
@@ -18,35 +17,36 @@ class ClientDisconnected(Exception):
     """The client closed the connection before its response was complete."""
 
 
-@asynccontextmanager
-async def while_connected(receive: Receive, is_answered: Callable[[], bool] = lambda: False) -> AsyncIterator[None]:
+class while_connected:
     """Cancels the block and raises ClientDisconnected when the client disconnects before its response is complete.
 
     `is_answered`: whether it is. A server reports a disconnect after that, too, whether the client stays or not, and
     what the block still does (settling limits) must go on.
     """
-    work = asyncio.current_task()
-    assert work is not None
-    disconnected = False
 
-    async def watch() -> None:
-        nonlocal disconnected
-        while (await receive())["type"] != "http.disconnect":
+    __slots__ = ("_disconnected", "_is_answered", "_receive", "_watcher", "_work")
+
+    def __init__(self, receive: Receive, is_answered: Callable[[], bool] = lambda: False) -> None:
+        self._receive, self._is_answered = receive, is_answered
+        self._disconnected = False
+
+    async def __aenter__(self) -> None:
+        work = asyncio.current_task()
+        assert work is not None, "a coroutine of a task"
+        self._work, self._watcher = work, asyncio.create_task(self._watch())
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
+        self._watcher.cancel()
+        if self._disconnected and isinstance(error, asyncio.CancelledError):
+            self._work.uncancel()
+            raise ClientDisconnected from None
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
             pass
-        if not is_answered():
-            disconnected = True
-            work.cancel()
-
-    watcher = asyncio.create_task(watch())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not disconnected:
-            raise
-        work.uncancel()
-        raise ClientDisconnected from None
-    finally:
-        watcher.cancel()
+        if not self._is_answered():
+            self._disconnected = True
+            self._work.cancel()
 
 
 class until(TimeLimit):

@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
-from app.dialects.base import Reply
-from app.errors import InternalError, SwitchyardError
+from app.dialects.base import MALFORMED_ANSWER_ERRORS, Reply
+from app.engine.errors import MALFORMED_RESPONSE
+from app.errors import Broken, InternalError, SwitchyardError
 from app.exchange.deadlines import ClientDisconnected
 from app.exchange.request import CLIENT_CLOSED_REQUEST
 from app.exchange.response import ResponseWriter
+from app.telemetry.access_log import Record
 from app.telemetry.logs import event, where
 
 CLIENT_GONE = "client_gone"
@@ -22,23 +23,57 @@ class StreamAborted(Exception):
     """The stream failed and its format has no error event: the connection must be broken off."""
 
 
-@asynccontextmanager
-async def errors_rendered(writer: ResponseWriter, render: Callable[[SwitchyardError], Reply]) -> AsyncIterator[None]:
+class errors_rendered:
     """Sends what the block raises, as `render` words it, unless the response has started."""
-    record = writer.record
-    try:
-        yield
-    except StreamAborted:
-        pass  # an unfinished response makes the server break the connection
-    except ClientDisconnected:
-        record.status, record.error = CLIENT_CLOSED_REQUEST, CLIENT_GONE
-    except asyncio.CancelledError:  # how Serve reports that the client disconnected
-        record.status, record.error = CLIENT_CLOSED_REQUEST, CLIENT_GONE
-        raise
-    except SwitchyardError as error:
-        await writer.error(error, render(error))
-    except Exception as error:  # noqa: BLE001  last resort: a bug must neither hang nor leak
-        crash = event("request_failed", request_id=record.request_id, traceback=where(error))
-        _log.error("The router failed to serve a request", extra=crash)
-        failure = InternalError("The router failed to serve the request")
-        await writer.error(failure, render(failure))
+
+    __slots__ = ("_render", "_writer")
+
+    def __init__(self, writer: ResponseWriter, render: Callable[[SwitchyardError], Reply]) -> None:
+        self._writer, self._render = writer, render
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        record = self._writer.record
+        match error:
+            case StreamAborted():
+                return True  # an unfinished response makes the server break the connection
+            case ClientDisconnected():
+                record.status, record.error = CLIENT_CLOSED_REQUEST, CLIENT_GONE
+                return True
+            case asyncio.CancelledError():  # how Serve reports that the client disconnected
+                record.status, record.error = CLIENT_CLOSED_REQUEST, CLIENT_GONE
+            case SwitchyardError():
+                await self._writer.error(error, self._render(error))
+                return True
+            case Exception():  # last resort: a bug must neither hang nor leak
+                crash = event("request_failed", request_id=record.request_id, traceback=where(error))
+                _log.error("The router failed to serve a request", extra=crash)
+                failure = InternalError("The router failed to serve the request")
+                await self._writer.error(failure, self._render(failure))
+                return True
+        return False
+
+
+class malformed_answers:
+    """Turns what a dialect raises on a malformed answer into Broken, and logs the place in the code."""
+
+    __slots__ = ("_record",)
+
+    def __init__(self, record: Record) -> None:
+        self._record = record
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, MALFORMED_ANSWER_ERRORS):
+            malformed = event(
+                "malformed_response",
+                request_id=self._record.request_id,
+                deployment=self._record.deployment,
+                traceback=where(error),
+            )
+            _log.warning(MALFORMED_RESPONSE, extra=malformed)
+            raise Broken(MALFORMED_RESPONSE) from error

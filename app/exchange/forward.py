@@ -3,15 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic_core import from_json
 
 from app.dialects.base import (
-    MALFORMED_ANSWER_ERRORS,
     Call,
     EngineRequest,
     Flow,
@@ -22,7 +21,7 @@ from app.dialects.base import (
 from app.dialects.json_body import value_at
 from app.engine.constraints import constrained_field
 from app.engine.context import max_tokens
-from app.engine.errors import ENDED_EARLY, MALFORMED_RESPONSE, error_in_first_chunk, field_named_in
+from app.engine.errors import ENDED_EARLY, error_in_first_chunk, field_named_in
 from app.engine.stream_collector import StreamCollector
 from app.engine.usage import usage_of_answer
 from app.errors import (
@@ -39,16 +38,16 @@ from app.exchange.affinity import Place
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
 from app.exchange.deployment_names import DeploymentNames
 from app.exchange.engine_params import check_engine_params
-from app.exchange.failures import CLIENT_GONE, StreamAborted
+from app.exchange.failures import CLIENT_GONE, StreamAborted, malformed_answers
 from app.exchange.observation import Observation
 from app.exchange.request import unsatisfiable
 from app.exchange.response import ResponseWriter
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.routing.traffic import Assignment
-from app.telemetry.logs import event, where
+from app.telemetry.logs import event
 from app.telemetry.tracing.request import RequestSpan
-from app.upstream.client import OnHead
+from app.upstream.stream import OnHead
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
@@ -246,7 +245,7 @@ class Forwarder:
             if self.observation.original is not None:
                 self.observation.original.looked_up()
             answers = await self._lookup(target, step)
-            with self._malformed_answers():
+            with malformed_answers(self.writer.record):
                 step = _next_step(flow, [from_json(answer) for answer in answers])
         return step
 
@@ -275,7 +274,7 @@ class Forwarder:
         if (span := self._span) is not None:
             span.answered(answer)
         serving = replace(serving, total_s=received_at - record.started, engine_s=received_at - sent_at)
-        with self._malformed_answers():
+        with malformed_answers(self.writer.record):
             reply = self.call.translation.reply(answer, serving)
         await self._send(reply, target)
 
@@ -348,7 +347,7 @@ class Forwarder:
         )
         in_order = False
         try:
-            with self._malformed_answers():
+            with malformed_answers(self.writer.record):
                 async with IdleTimeout(self.snapshot.config.timeouts.idle_s, self.deadline) as idle:
                     async for chunk in chunks:
                         if original is not None:
@@ -389,22 +388,6 @@ class Forwarder:
         if (failure := error_in_first_chunk(begun.partition(b"\n\n")[2])) is not None:
             raise failure
         return _preceded(begun, chunks)
-
-    @contextmanager
-    def _malformed_answers(self) -> Iterator[None]:
-        """Turns what a dialect raises on a malformed answer into Broken, and logs the place in the code."""
-        try:
-            yield
-        except MALFORMED_ANSWER_ERRORS as error:
-            record = self.writer.record
-            malformed = event(
-                "malformed_response",
-                request_id=record.request_id,
-                deployment=record.deployment,
-                traceback=where(error),
-            )
-            _log.warning(MALFORMED_RESPONSE, extra=malformed)
-            raise Broken(MALFORMED_RESPONSE) from error
 
 
 async def _preceded(begun: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -101,10 +101,10 @@ class ResponseWriter:
         self.record.streamed = True
         await self._start(200, media_type, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
 
-    async def send_chunk(self, data: bytes) -> None:
+    def send_chunk(self, data: bytes) -> Awaitable[None]:
         """Some whole events."""
         self._events += data.count(b"\n\n")
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        return self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end_stream(self, data: bytes) -> None:
         """The last events, if any, and the end."""

@@ -10,7 +10,8 @@ from app.config.schema import Config, Timeouts
 from app.engine.model import Model
 from app.ledger.plans import Scope
 from app.routing.rules import Rules
-from app.upstream.client import NO_CONTEXT, OnHead
+from app.upstream.client import NO_CONTEXT
+from app.upstream.stream import OnHead
 from app.upstream.target import Target
 
 

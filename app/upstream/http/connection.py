@@ -1,0 +1,209 @@
+"""One connection to a server, as an asyncio protocol: a request, its response, the next request."""
+
+import asyncio
+from typing import Any
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from app.upstream.http.errors import Disconnected, HttpError, Malformed
+
+_MOST_WAITING = 128 * 1024
+"""Bytes of a body that nobody has taken: with more, the server has to wait."""
+
+_MOST_BESIDE_BODY = 64 * 1024
+"""Bytes in a row that are no part of a body: headers, trailers, the lengths of chunks."""
+
+_SLICE = 256 * 1024
+"""Of a request's body: what is written at once."""
+
+_CLOSED = "The server closed the connection"
+_ENDED = "The response ended before it was complete"
+_NO_BODY = frozenset({101, 204, 304})
+
+
+class Connection(asyncio.Protocol):
+    """Sends one request at a time and keeps what its response brings until it is read.
+
+    `send`, `head`, `read` until it returns b"", and then, if `is_reusable`, again. One task at a time may wait.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._transport: Any = None  # uvloop's is no asyncio.Transport by type
+        self._parser: Any = HttpResponseParser(self)
+        # As aiohttp's client reads: engines and proxies in front of them are no browsers' servers.
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
+        )
+        self._waiter: asyncio.Future[None] | None = None
+        self._failure: tuple[type[HttpError], str] | None = None
+        self._unsent: memoryview | None = None
+        self._may_write = True
+        self._is_paused = False
+        self._begin()
+        self._is_complete = True
+
+    def _begin(self) -> None:
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self._has_head = self._is_complete = self._keeps_alive = self._ends_with_connection = False
+        self._chunks: list[bytes] = []
+        self._waiting = self._beside_body = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether another request can be sent: nothing came since the last response, not even the end."""
+        return self._failure is None and not self._transport.is_closing()
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether the response is complete and leaves the connection for another request."""
+        finished = self._is_complete and self._unsent is None and not self._is_paused
+        return finished and self._keeps_alive and self.is_open
+
+    def send(self, head: bytes, body: bytes) -> None:
+        """Writes a request, the next part of a long body whenever the server has taken the one before.
+
+        Raises Disconnected if the connection is closed by now.
+        """
+        if not self.is_open:
+            raise Disconnected(_CLOSED)
+        self._begin()
+        if len(body) <= _SLICE:
+            self._transport.write(head + body)
+            return
+        self._unsent = memoryview(body)
+        self._transport.write(head)
+        self._write_on()
+
+    async def head(self) -> None:
+        """Returns when `status` and `headers` are there, of the response itself. Raises HttpError."""
+        while not self._has_head:
+            await self._arrival()
+
+    async def read(self) -> bytes:
+        """What has come of the body, as soon as there is some; b"" after its end. Raises HttpError."""
+        while not self._chunks:
+            if self._is_complete:
+                return b""
+            await self._arrival()
+        chunks, self._chunks = self._chunks, []
+        self._waiting = 0
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def close(self) -> None:
+        """At once, with whatever is on its way in both directions."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _arrival(self) -> asyncio.Future[None]:
+        """Done when something has happened. Raises HttpError if nothing will."""
+        if self._failure is not None:
+            failure, message = self._failure
+            raise failure(message)
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, failure: type[HttpError], message: str) -> None:
+        if self._failure is None:
+            self._failure = (failure, message)
+        self._wake()
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_complete:  # no request is under way
+            self._fail(Malformed, "The server sent more than its response")
+            self.close()
+            return
+        self._beside_body += len(data)
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade:
+            self._has_head = self._is_complete = True
+            self._keeps_alive = False
+        except HttpParserError as error:
+            self._keeps_alive = False
+            if not self._is_complete:
+                self._fail(Malformed, f"The server's response cannot be read: {error}")
+                self.close()
+        else:
+            if self._beside_body > _MOST_BESIDE_BODY:
+                self._fail(Malformed, "The server's headers are too long")
+                self.close()
+            elif self._waiting > _MOST_WAITING and not self._is_paused:
+                self._is_paused = True
+                self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._unsent = self._parser = None  # the parser knows its connection: they would wait for the garbage collector
+        self._keeps_alive = False
+        if not self._has_head:
+            self._fail(Disconnected, _CLOSED)
+        elif not self._is_complete and (error is not None or not self._ends_with_connection):
+            self._fail(Malformed, _ENDED)
+        else:
+            self._is_complete = True
+            self._wake()
+
+    def pause_writing(self) -> None:
+        self._may_write = False
+
+    def resume_writing(self) -> None:
+        self._may_write = True
+        self._write_on()
+
+    def _write_on(self) -> None:
+        while self._may_write and self._unsent is not None and not self._transport.is_closing():
+            part, rest = self._unsent[:_SLICE], self._unsent[_SLICE:]
+            self._unsent = rest if len(rest) else None
+            self._transport.write(part)
+
+    # What the parser calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._has_head:  # a trailer, or a second response
+            return
+        key, text = name.decode("latin-1").lower(), value.decode("utf-8", "surrogateescape").rstrip(" \t")
+        self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+
+    def on_headers_complete(self) -> None:
+        if self._has_head:
+            return
+        self.status = status = self._parser.get_status_code()
+        if status < 200 and status != 101:
+            self.headers = {}  # of an interim response; the response itself follows
+            return
+        self._has_head = True
+        self._keeps_alive = self._parser.should_keep_alive()
+        codings = self.headers.get("transfer-encoding")
+        if codings is not None:
+            self._ends_with_connection = codings.rpartition(",")[2].strip().lower() != "chunked"
+        else:
+            self._ends_with_connection = "content-length" not in self.headers and status not in _NO_BODY
+
+    def on_body(self, body: bytes) -> None:
+        if self._is_complete:
+            return
+        self._chunks.append(body)
+        self._waiting += len(body)
+        self._beside_body = 0
+
+    def on_message_begin(self) -> None:
+        if self._is_complete:  # a second response to one request
+            self._keeps_alive = False
+
+    def on_message_complete(self) -> None:
+        if self._has_head:
+            self._is_complete = True

@@ -1,0 +1,50 @@
+"""Servers in this process that speak in raw bytes."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+Serve = Callable[["Server", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Server:
+    """Serves each connection with `serve`. `connections` and `requests` are what it has seen."""
+
+    def __init__(self, serve: Serve) -> None:
+        self._serve = serve
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self.ended = asyncio.Event()
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            await self._serve(self, reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.ended.set()
+            writer.close()
+
+    async def request(self, reader: asyncio.StreamReader) -> bytes:
+        """The body of the next request."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.requests.append(head.partition(b" HTTP/1.1")[0])
+        length = head.partition(b"Content-Length: ")[2].partition(b"\r\n")[0]
+        return await reader.readexactly(int(length or 0))
+
+
+@asynccontextmanager
+async def serving(
+    serve: Serve, *, context: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+) -> AsyncIterator[Server]:
+    server = Server(serve)
+    listener = await asyncio.start_server(server.serve, host, 0, ssl=context)
+    port = listener.sockets[0].getsockname()[1]
+    server.url = f"http{'s' if context else ''}://{f'[{host}]' if ':' in host else host}:{port}"
+    try:
+        yield server
+    finally:
+        listener.close()

@@ -1,0 +1,272 @@
+"""The client against servers that speak in raw bytes."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.upstream.http import pool
+from app.upstream.http.client import HttpClient, Response
+from app.upstream.http.errors import ConnectTimedOut, Disconnected, Malformed, NotConnected
+from tests.support.cluster.tls import certificate_for
+from tests.support.processes.raw_server import Server, serving
+
+WITHIN_S = 20.0
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+LONG = bytes(range(256)) * 80_000
+"""20 MB."""
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[HttpClient]:
+    client = HttpClient()
+    yield client
+    client.close()
+    await asyncio.sleep(0.01)  # the servers see it
+
+
+async def post(client: HttpClient, url: str, body: bytes = b"{}") -> Response:
+    return await client.post(url, {"content-type": "application/json"}, body, WITHIN_S)
+
+
+async def whole(response: Response) -> bytes:
+    parts = []
+    try:
+        while part := await response.read():
+            parts.append(part)
+    finally:
+        response.close()
+    return b"".join(parts)
+
+
+async def answer(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A server as most are."""
+    while True:
+        await server.request(reader)
+        writer.write(OK)
+
+
+async def answer_once(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A server that closes a connection without saying so before."""
+    await server.request(reader)
+    writer.write(OK)
+
+
+async def end_the_second(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A server that closes a connection as the second request on it comes, unanswered."""
+    await server.request(reader)
+    writer.write(OK)
+    await server.request(reader)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_requests_one_after_the_other_share_a_connection(client: HttpClient, host: str) -> None:
+    async with serving(answer, host=host) as server:
+        for number in range(3):
+            response = await post(client, f"{server.url}/{number}")
+            assert (response.status, await whole(response)) == (200, b"{}")
+    assert server.requests == [b"POST /0", b"POST /1", b"POST /2"]
+    assert server.connections == 1
+
+
+async def test_requests_at_once_have_a_connection_each_and_leave_them_to_the_next(client: HttpClient) -> None:
+    async with serving(answer) as server:
+        for _ in range(2):
+            responses = await asyncio.gather(*(post(client, server.url) for _ in range(5)))
+            assert [await whole(it) for it in responses] == [b"{}"] * 5
+        assert server.connections == 5
+
+
+async def test_a_connection_that_the_server_closes_is_not_used_again(client: HttpClient) -> None:
+    async with serving(answer_once) as server:
+        for _ in range(3):
+            assert await whole(await post(client, server.url)) == b"{}"
+            await server.ended.wait()
+            await asyncio.sleep(0.02)
+        assert server.connections == 3
+
+
+async def test_a_post_on_a_connection_that_ends_meanwhile_is_sent_once(client: HttpClient) -> None:
+    async with serving(end_the_second) as server:
+        await whole(await post(client, server.url))
+        with pytest.raises(Disconnected):
+            await post(client, server.url)
+    assert len(server.requests) == 2
+
+
+async def test_a_get_on_a_connection_that_ends_meanwhile_is_sent_again(client: HttpClient) -> None:
+    async with serving(end_the_second) as server:
+        for _ in range(2):
+            assert await whole(await client.get(server.url, {}, WITHIN_S)) == b"{}"
+    assert server.requests == [b"GET /"] * 3
+
+
+async def test_a_response_that_is_closed_early_ends_its_connection(client: HttpClient) -> None:
+    async def stream(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n")
+        assert await reader.read() == b"", "until the client closes"
+
+    async with serving(stream) as server:
+        response = await post(client, server.url)
+        assert await response.read() == b"x"
+        response.close()
+        async with asyncio.timeout(WITHIN_S):
+            await server.ended.wait()
+
+
+async def test_a_cancelled_request_ends_its_connection(client: HttpClient) -> None:
+    async def hang(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.request(reader)
+        arrived.set()
+        assert await reader.read() == b"", "until the client closes"
+
+    arrived = asyncio.Event()
+    async with serving(hang) as server:
+        request = asyncio.create_task(post(client, server.url))
+        await arrived.wait()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        async with asyncio.timeout(WITHIN_S):
+            await server.ended.wait()
+
+
+async def test_a_response_that_breaks_off_is_malformed(client: HttpClient) -> None:
+    async def break_off(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.request(reader)
+        writer.write(OK[:-1])
+
+    async with serving(break_off) as server:
+        response = await post(client, server.url)
+        with pytest.raises(Malformed):
+            await whole(response)
+
+
+async def test_long_bodies_go_both_ways_past_slow_readers(client: HttpClient) -> None:
+    async def echo(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        body = await server.request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body))
+        for start in range(0, len(body), 100_000):
+            writer.write(body[start : start + 100_000])
+            await writer.drain()
+
+    async with serving(echo) as server:
+        response = await post(client, server.url, LONG)
+        parts = [await response.read()]
+        await asyncio.sleep(0.05)
+        while part := await response.read():
+            parts.append(part)
+        response.close()
+        assert b"".join(parts) == LONG
+        assert max(map(len, parts)) < 1_000_000
+
+
+async def test_an_answer_before_the_whole_body_is_sent_is_taken(client: HttpClient) -> None:
+    async def refuse(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK.replace(b"200 OK", b"413 Too Large"))
+        await writer.drain()
+        await over.wait()
+
+    over = asyncio.Event()
+    async with serving(refuse) as server:
+        response = await post(client, server.url, LONG)
+        assert (response.status, await whole(response)) == (413, b"{}")
+        over.set()
+
+
+async def test_a_server_that_cannot_be_reached(client: HttpClient) -> None:
+    async with serving(answer) as server:
+        pass
+    with pytest.raises(NotConnected):
+        await post(client, server.url)
+    with pytest.raises(NotConnected):
+        await post(client, "http://no-such-name.invalid/")
+
+
+async def test_a_connection_that_takes_too_long() -> None:
+    client = HttpClient()
+    with pytest.raises(ConnectTimedOut):
+        await client.post("http://127.0.0.1:1", {}, b"", 0.0)
+    client.close()
+
+
+async def test_redirects_that_keep_the_request_are_followed(client: HttpClient) -> None:
+    async def redirect(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await server.request(reader)
+            path = server.requests[-1].split()[1]
+            where = {b"/": b"308", b"/round": b"307", b"/get": b"303"}.get(path)
+            to = b"/round" if path == b"/round" else b"/there"
+            moved = b"HTTP/1.1 %b Moved\r\nlocation: %b\r\ncontent-length: 0\r\n\r\n" % (where or b"", to)
+            writer.write(moved if where else OK)
+
+    async with serving(redirect) as server:
+        assert await whole(await post(client, server.url)) == b"{}"
+        assert server.requests == [b"POST /", b"POST /there"]
+        assert (await post(client, f"{server.url}/get")).status == 303
+        with pytest.raises(Malformed):
+            await post(client, f"{server.url}/round")
+
+
+async def test_another_server_gets_no_credentials(client: HttpClient) -> None:
+    async def note(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(OK)
+
+    async def send_there(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 308 Moved\r\nlocation: %b\r\ncontent-length: 0\r\n\r\n" % other.url.encode())
+
+    heads: list[bytes] = []
+    async with serving(note) as other, serving(send_there) as server:
+        secrets = {"authorization": "Bearer secret", "x-switchyard-key": "secret", "x": "y"}
+        assert await whole(await client.get(server.url, secrets, WITHIN_S)) == b"{}"
+    assert [head.count(b"secret") for head in heads] == [2, 0]
+    assert b"x: y" in heads[1]
+
+
+@pytest.fixture
+def no_authorities() -> Iterator[None]:
+    pool._tls.cache_clear()
+    yield
+    pool._tls.cache_clear()
+
+
+@pytest.mark.usefixtures("no_authorities")
+async def test_tls_checks_who_the_server_is(
+    client: HttpClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = certificate_for("127.0.0.1", tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    async with serving(answer, context=context) as server:
+        monkeypatch.setenv("SSL_CERT_FILE", "/dev/null")
+        with pytest.raises(NotConnected):
+            await post(client, server.url)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        pool._tls.cache_clear()
+        for _ in range(2):
+            assert await whole(await post(client, server.url, LONG[:600_000])) == b"{}"
+        with pytest.raises(NotConnected):
+            await post(client, server.url.replace("127.0.0.1", "localhost"))
+    assert server.requests == [b"POST /"] * 2
+
+
+async def test_a_client_that_is_closed_ends_what_is_under_way(client: HttpClient) -> None:
+    async def hang(server: Server, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await server.request(reader)
+        arrived.set()
+        await reader.read()
+
+    arrived = asyncio.Event()
+    async with serving(hang) as server:
+        request = asyncio.create_task(post(client, server.url))
+        await arrived.wait()
+        client.close()
+        with pytest.raises(Disconnected):
+            await request
+        await server.ended.wait()
