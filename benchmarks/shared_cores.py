@@ -3,7 +3,7 @@
 Each engine computes with one thread per core. At the end of every step a thread waits for the others. If it spins, it
 keeps a core from the threads that it waits for, as soon as there are more engines than one. The ways take turns.
 
-    python -m benchmarks.shared_cores [--engines N]       prints seconds of the slowest engine, and their ratio
+    python -m benchmarks.shared_cores [--engines N] [--rounds N]    prints seconds of the slowest engine
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 from deployments.weights.cache import default_cache, prepare
 
 MODEL = "SmolLM2-135M-Instruct"
-TOKENS, ROUNDS = 24, 2
+TOKENS = 24
 ENVIRONMENT: Mapping[str, str] = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -31,7 +31,7 @@ WAYS: Mapping[str, Mapping[str, str]] = {"spinning": {}, "sleeping": {"OMP_WAIT_
 
 def measure(engines: int, weights: Path, variables: Mapping[str, str]) -> float:
     """The seconds that the slowest of so many engines takes for one answer, and then for four at once."""
-    command = [sys.executable, "-m", __name__, "--engine", str(weights)]
+    command = [sys.executable, "-m", "benchmarks.shared_cores", "--engine", str(weights)]
     environment = {**os.environ, **ENVIRONMENT, **variables}
     started = [
         subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -56,15 +56,7 @@ def engine(weights: str) -> None:
     """One engine: says that it is ready, waits for a line, and prints its seconds."""
     from vllm import LLM, SamplingParams
 
-    llm = LLM(
-        weights,
-        dtype="bfloat16",
-        max_model_len=512,
-        max_num_seqs=8,
-        enforce_eager=True,
-        disable_log_stats=True,
-        distributed_executor_backend="uni",  # as `deployments.engine` has it where threads are not bound
-    )
+    llm = LLM(weights, dtype="bfloat16", max_model_len=512, max_num_seqs=8, enforce_eager=True, disable_log_stats=True)
     params = SamplingParams(max_tokens=TOKENS, temperature=0, ignore_eos=True)
     llm.generate(["Hello"], params, use_tqdm=False)
     print("ready", flush=True)
@@ -80,6 +72,7 @@ def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shared_cores")
     parser.add_argument("--engines", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.engine is not None:
@@ -89,7 +82,7 @@ def main() -> None:
     print("| engines | spinning (s) | sleeping (s) | ratio |\n| --- | --- | --- | --- |")
     for number in (1, arguments.engines):
         seconds: dict[str, list[float]] = {name: [] for name in WAYS}
-        for _ in range(ROUNDS):
+        for _ in range(arguments.rounds):
             for name, variables in WAYS.items():
                 seconds[name].append(measure(number, weights, variables))
         spinning, sleeping = (statistics.mean(seconds[name]) for name in WAYS)
