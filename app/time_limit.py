@@ -22,7 +22,7 @@ class TimeLimit:
         task = asyncio.current_task(loop)
         assert task is not None, "a coroutine of a task"
         self._task, self._before = task, task.cancelling()
-        self._handle = loop.call_at(self._when, self.pass_now)
+        self._handle = loop.call_at(self._when, self._due)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
@@ -30,6 +30,9 @@ class TimeLimit:
         # A task that was cancelled from outside, too, stays cancelled.
         if self._passed and self._task.uncancel() <= self._before and kind is asyncio.CancelledError:
             raise TimeoutError from error
+
+    def _due(self) -> None:
+        self.pass_now()
 
     def pass_now(self) -> None:
         """The time is over."""

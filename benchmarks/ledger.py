@@ -27,6 +27,8 @@ from app.ledger.controller_client import Answer
 from app.ledger.ledger import AT_ONCE
 from app.server.application import Router
 from app.upstream.client import NO_CONTEXT
+from app.upstream.http.connection import Take
+from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import RuntimeEnvironment, Target
 from benchmarks.relay import TOKEN, USAGE
 
@@ -74,8 +76,7 @@ class Canned:
     async def unary(self, target: Target, path: str, body: Mapping[str, Any], **_: Any) -> bytes:
         raise AssertionError("every request here is streamed")
 
-    @asynccontextmanager
-    async def stream(
+    def stream(
         self,
         target: Target,
         path: str,
@@ -84,18 +85,27 @@ class Canned:
         request_id: str,
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
-        on_head: Callable[[Mapping[str, str]], None] | None = None,
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        if on_head is not None:
-            on_head({})
-        yield _chunks(body["max_tokens"])
+        on_head: OnHead | None = None,
+    ) -> ResponseStream:
+        return _Chunks(body["max_tokens"], on_head)
 
 
-async def _chunks(tokens: int) -> AsyncIterator[bytes]:
-    for _ in range(tokens - 1):
-        yield TOKEN
-    for chunk in _END:
-        yield chunk
+class _Chunks(ResponseStream):
+    def __init__(self, tokens: int, on_head: OnHead | None) -> None:
+        self._tokens, self._on_head = tokens, on_head
+
+    async def begin(self) -> None:
+        if self._on_head is not None:
+            self._on_head({})
+
+    def close(self) -> None:
+        pass
+
+    async def each(self, take: Take) -> bytes:
+        for chunk in [TOKEN] * (self._tokens - 1) + _END[:-1]:
+            if (unfinished := take(chunk)) is not None:
+                await unfinished
+        return _END[-1]
 
 
 def document() -> dict[str, Any]:

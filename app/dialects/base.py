@@ -47,6 +47,10 @@ class Request:
     id: str = ""
     configured_at: int = 0
 
+    def with_body(self, body: bytes) -> "Request":
+        """The same request, after its body has been read."""
+        return Request(self.method, self.path, body, self.params, self.query, self.headers, self.id, self.configured_at)
+
 
 @dataclass(frozen=True, slots=True)
 class ParseContext:

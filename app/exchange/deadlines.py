@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 from app.errors import DeadlinePassed, TimedOut
 from app.time_limit import TimeLimit
@@ -67,30 +67,22 @@ class IdleTimeout(TimeLimit):
     """
 
     def __init__(self, idle_s: float, deadline: float) -> None:
-        super().__init__(deadline)
         self._loop = asyncio.get_running_loop()
-        self._idle_s = idle_s
-        self._idle = False
+        self._idle_s, self._deadline = idle_s, deadline
         self.last = self._loop.time()
-
-    async def __aenter__(self) -> Self:
-        await super().__aenter__()
-        self._timer = self._loop.call_at(self.last + self._idle_s, self._check)
-        return self
+        super().__init__(min(self.last + idle_s, deadline))
 
     async def __aexit__(self, *raised: Any) -> None:
-        self._timer.cancel()
         try:
             await super().__aexit__(*raised)
         except TimeoutError as error:
-            if self._idle:
+            if self.last + self._idle_s < self._deadline:
                 raise TimedOut(STOPPED) from error
             raise DeadlinePassed(_TOO_LONG) from error
 
-    def _check(self) -> None:
-        due = self.last + self._idle_s
-        self._idle = self._loop.time() >= due
-        if self._idle:
-            self.pass_now()
+    def _due(self) -> None:
+        due = min(self.last + self._idle_s, self._deadline)
+        if self._loop.time() < due:
+            self._handle = self._loop.call_at(due, self._due)
         else:
-            self._timer = self._loop.call_at(due, self._check)
+            self.pass_now()

@@ -4,6 +4,7 @@ Works on finished bytes, of every dialect. A pattern cannot match inside a JSON 
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from pydantic_core import from_json
 
@@ -11,17 +12,19 @@ from app.dialects.json_body import dump
 from app.upstream.target import Target
 
 _HEAD, _PIECE = 1024, 1024 * 1024
+_MOST = 4096
 
 
 class DeploymentNames:
     """Rewrites `model` and `system_fingerprint` in the answers of one deployment."""
 
-    def __init__(self, target: Target) -> None:
-        name = dump(target.name)
-        self._target = target
-        self._engine_model, self._model = b'"model":' + dump(target.model), b'"model":' + name
+    def __init__(self, name: str, model: str) -> None:
+        """The deployment's, and what its engine calls the model."""
+        self._names = name, model
+        own = dump(name)
+        self._engine_model, self._model = b'"model":' + dump(model), b'"model":' + own
         self._fingerprint = b'"system_fingerprint":"'
-        self._own_fingerprint = self._fingerprint + name[1:-1] + b"-"
+        self._own_fingerprint = self._fingerprint + own[1:-1] + b"-"
 
     def in_events(self, frames: bytes) -> bytes:
         """Whole frames of an event stream with the deployment's names."""
@@ -30,9 +33,9 @@ class DeploymentNames:
     def in_answer(self, body: bytes) -> bytes:
         """A whole answer with the deployment's names. Members of inner objects, like a tool's input, stay."""
         if not self._names_outside(body) and body.count(self._engine_model) > 1:
-            answer = from_json(body)
-            if answer.get("model") == self._target.model:
-                answer["model"] = self._target.name
+            answer, (name, model) = from_json(body), self._names
+            if answer.get("model") == model:
+                answer["model"] = name
             body = dump(answer)
         else:
             body = body.replace(self._engine_model, self._model, 1)
@@ -58,6 +61,16 @@ class DeploymentNames:
         """Whether the answer's own name stands before anything nested, as nearly always: then it is the first."""
         at = body.find(self._engine_model, 0, _HEAD)
         return at >= 0 and body.count(b"{", 0, at) == 1 and body.find(b"[", 0, at) < 0
+
+
+@lru_cache(_MOST)
+def _names(name: str, model: str) -> DeploymentNames:
+    return DeploymentNames(name, model)
+
+
+def names_of(target: Target) -> DeploymentNames:
+    """For the answers of this deployment."""
+    return _names(target.name, target.model)
 
 
 def _found(body: bytes, what: bytes) -> int:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,18 +16,16 @@ from app.dialects.base import (
     Flow,
     Reply,
     ServingContext,
-    Stream,
 )
 from app.dialects.json_body import value_at
 from app.engine.constraints import constrained_field
 from app.engine.context import max_tokens
-from app.engine.errors import ENDED_EARLY, error_in_first_chunk, field_named_in
+from app.engine.errors import error_in_first_chunk, field_named_in
 from app.engine.stream_collector import StreamCollector
 from app.engine.usage import usage_of_answer
 from app.errors import (
     Broken,
     DeadlinePassed,
-    Incomplete,
     Rejected,
     SwitchyardError,
     TimedOut,
@@ -36,10 +34,11 @@ from app.errors import (
 )
 from app.exchange.affinity import Place
 from app.exchange.deadlines import STOPPED, IdleTimeout, until
-from app.exchange.deployment_names import DeploymentNames
+from app.exchange.deployment_names import names_of
 from app.exchange.engine_params import check_engine_params
-from app.exchange.failures import CLIENT_GONE, StreamAborted, malformed_answers
+from app.exchange.failures import CLIENT_GONE, malformed_answers
 from app.exchange.observation import Observation
+from app.exchange.relay import Relay
 from app.exchange.request import unsatisfiable
 from app.exchange.response import ResponseWriter
 from app.exchange.snapshot import Snapshot
@@ -47,7 +46,8 @@ from app.exchange.state import RouterState
 from app.routing.traffic import Assignment
 from app.telemetry.logs import event
 from app.telemetry.tracing.request import RequestSpan
-from app.upstream.stream import OnHead
+from app.time_limit import within
+from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import Target
 
 RETRY_SAME_AFTER_S = 0.1
@@ -61,6 +61,7 @@ _LONG_BODY = 16 * 1024
 _LONG_ANSWER = 1024 * 1024
 """Copying and searching it on the event loop would delay other streams."""
 _MAX_ROLE_BYTES = 64 * 1024
+_NO_LIMIT = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,32 +197,34 @@ class Forwarder:
             self.observation.exposure.failed(name, error)
 
     async def _serve(self, target: Target) -> None:
-        async with AsyncExitStack() as connection:
-            async with until(self.deadline):
-                serving = await self._serving(target)
-                request = await self._engine_request(target, serving)
-                if isinstance(request, Reply):
-                    self.writer.record.usage = request.usage
-                    await self._send(request, target)
-                    return
-                self._check_params(request)
-                self.writer.record.max_tokens = max_tokens(request.body)
-                if self.observation.exposure is not None:
-                    self.observation.exposure.sent(request.path, request.body)
-                if self.observation.original is not None:
-                    self.observation.original.sent(request.path, request.body)
-                if self.call.translation.stream:
-                    chunks = await connection.enter_async_context(self._open(target, request))
-                    if constrained_field(request.body) is not None:
-                        chunks = await self._past_the_role(chunks)
-                    if (span := self._span) is not None:
-                        chunks = span.watched(chunks)
-            if self.call.translation.stream:
-                stream = self.call.translation.open_stream(serving)
-                await self.writer.start_stream(stream.headers)
-                await self._relay(chunks, stream, DeploymentNames(target))
-            else:
-                await self._unary(target, request, serving)
+        serving = await self._serving(target)
+        request = await self._engine_request(target, serving)
+        if isinstance(request, Reply):
+            self.writer.record.usage = request.usage
+            await self._send(request, target)
+            return
+        self._check_params(request)
+        self.writer.record.max_tokens = max_tokens(request.body)
+        if self.observation.exposure is not None:
+            self.observation.exposure.sent(request.path, request.body)
+        if self.observation.original is not None:
+            self.observation.original.sent(request.path, request.body)
+        if self.call.translation.stream:
+            await self._streamed(target, request, serving)
+        else:
+            await self._unary(target, request, serving)
+
+    async def _streamed(self, target: Target, request: EngineRequest, serving: ServingContext) -> None:
+        with closing(self._open(target, request)) as chunks:
+            async with self._in_time():
+                await chunks.begin()
+            if constrained_field(request.body) is not None:
+                async with until(self.deadline):
+                    await self._see_past_the_role(chunks)
+            stream = self.call.translation.open_stream(serving)
+            await self.writer.start_stream(stream.headers)
+            relay = Relay(stream, names_of(target), self.writer, self.observation)
+            await relay.run(chunks, self.snapshot.config.timeouts.idle_s, self.deadline)
 
     def _check_params(self, request: EngineRequest) -> None:
         """Raises BadRequest for a parameter that the endpoint does not allow, whichever dialect passed it."""
@@ -230,8 +233,9 @@ class Forwarder:
 
     async def _serving(self, target: Target) -> ServingContext:
         settings = self.snapshot.config.deployments[target.name]
-        model = None
-        if self.call.translation.needs_model:
+        if not self.call.translation.needs_model:
+            return ServingContext(target.name, settings)
+        async with until(self.deadline):
             model = await self.state.upstream.model(target, self.snapshot.config.timeouts)
         return ServingContext(target.name, settings, model)
 
@@ -244,7 +248,8 @@ class Forwarder:
         while not isinstance(step, EngineRequest | Reply):
             if self.observation.original is not None:
                 self.observation.original.looked_up()
-            answers = await self._lookup(target, step)
+            async with until(self.deadline):
+                answers = await self._lookup(target, step)
             with malformed_answers(self.writer.record):
                 step = _next_step(flow, [from_json(answer) for answer in answers])
         return step
@@ -263,7 +268,7 @@ class Forwarder:
         if (collector := self.call.translation.collector(request)) is not None:
             answer = await self._collect(target, request.path, collector)
         else:
-            async with until(self.deadline):
+            async with self._in_time():
                 answer = await self._post(target, request, self._on_head)
         received_at = time.perf_counter()
         record.usage = usage_of_answer(answer)
@@ -279,7 +284,7 @@ class Forwarder:
         await self._send(reply, target)
 
     async def _send(self, reply: Reply, target: Target) -> None:
-        names = DeploymentNames(target)
+        names = names_of(target)
         if len(reply.body) > _LONG_ANSWER:
             pieces = await asyncio.to_thread(names.in_long_answer, reply.body)
             async with until(self.deadline):  # a slow client holds a slot of the endpoint
@@ -289,10 +294,9 @@ class Forwarder:
 
     async def _collect(self, target: Target, path: str, collector: StreamCollector) -> bytes:
         """The answer, collected from a stream; at the deadline, the part that the collector returns."""
-        async with AsyncExitStack() as connection:
-            async with until(self.deadline):
-                streamed = EngineRequest(path, collector.request)
-                chunks = await connection.enter_async_context(self._open(target, streamed))
+        with closing(self._open(target, EngineRequest(path, collector.request))) as chunks:
+            async with self._in_time():
+                await chunks.begin()
             try:
                 async with IdleTimeout(self.snapshot.config.timeouts.idle_s, self.deadline) as idle:
                     async for chunk in chunks:
@@ -304,6 +308,11 @@ class Forwarder:
                 self.writer.fail(error)
                 return answer
         return collector.complete()
+
+    def _in_time(self) -> AbstractAsyncContextManager[object]:
+        """The deadline, for a call that has to answer within `first_byte_s`: no timer where that is sooner."""
+        latest = asyncio.get_running_loop().time() + self.snapshot.config.timeouts.first_byte_s
+        return until(self.deadline) if self.deadline <= latest else _NO_LIMIT
 
     async def _post(self, target: Target, request: EngineRequest, on_head: OnHead | None = None) -> bytes:
         return await self.state.upstream.unary(
@@ -328,7 +337,7 @@ class Forwarder:
     def _on_head(self) -> OnHead | None:
         return self.observation.exposure.head if self.observation.exposure is not None else None
 
-    def _open(self, target: Target, request: EngineRequest) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+    def _open(self, target: Target, request: EngineRequest) -> ResponseStream:
         return self.state.upstream.stream(
             target,
             request.path,
@@ -339,46 +348,14 @@ class Forwarder:
             on_head=self._on_head,
         )
 
-    async def _relay(self, chunks: AsyncIterator[bytes], stream: Stream, names: DeploymentNames) -> None:
-        clock, exposure, original = (
-            asyncio.get_running_loop().time,
-            self.observation.exposure,
-            self.observation.original,
-        )
-        in_order = False
-        try:
-            with malformed_answers(self.writer.record):
-                async with IdleTimeout(self.snapshot.config.timeouts.idle_s, self.deadline) as idle:
-                    async for chunk in chunks:
-                        if original is not None:
-                            original.chunk(chunk)
-                        if data := stream.feed(chunk):
-                            await self.writer.send_chunk(names.in_events(data))
-                        idle.last = now = clock()
-                        if exposure is not None:
-                            exposure.chunk(now, chunk)
-                if end := stream.close():
-                    self.writer.fail(Incomplete(ENDED_EARLY))
-                in_order = not end
-        except SwitchyardError as error:
-            end = stream.fail(error)
-            self.writer.fail(error)
-        finally:
-            if exposure is not None:
-                exposure.stream_ended(self.writer.record.deployment, clock(), in_order=in_order)
-        self.writer.record.usage = stream.usage
-        if self.writer.failure is not None and stream.aborts:
-            raise StreamAborted
-        await self.writer.end_stream(names.in_events(end))
-
-    async def _past_the_role(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The same chunks, once the second event is here. Raises the engine's error if that is one.
+    async def _see_past_the_role(self, chunks: ResponseStream) -> None:
+        """Waits for the second event; the chunks are still to come. Raises the engine's error if that is one.
 
         An engine that cannot follow a schema says so after the event with a chat's role, when no status is sent yet.
         """
         begun = b""
         try:
-            async with asyncio.timeout(self.snapshot.config.timeouts.idle_s):
+            async with within(self.snapshot.config.timeouts.idle_s):
                 async for chunk in chunks:
                     begun += chunk
                     if begun.count(b"\n\n") > 1 or len(begun) > _MAX_ROLE_BYTES:
@@ -387,13 +364,7 @@ class Forwarder:
             raise TimedOut(STOPPED) from error
         if (failure := error_in_first_chunk(begun.partition(b"\n\n")[2])) is not None:
             raise failure
-        return _preceded(begun, chunks)
-
-
-async def _preceded(begun: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield begun
-    async for chunk in chunks:
-        yield chunk
+        chunks.unread(begun)
 
 
 _Step = Sequence[EngineRequest] | EngineRequest | Reply

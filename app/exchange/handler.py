@@ -15,7 +15,6 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
@@ -70,7 +69,7 @@ async def handle(
             caller = UNAUTHENTICATED
             if not route.open:  # before the body is read: it costs memory
                 caller = await state.access.caller(headers)
-                request = replace(request, body=await read_body(receive, headers, snapshot.config))
+                request = request.with_body(await read_body(receive, headers, snapshot.config))
                 dialect, route = _claimed(candidates, request, record)
             record.caller = caller.name
             if route.local:
@@ -231,4 +230,4 @@ def _time_allowed(timeouts: Timeouts, call: Call, headers: Mapping[str, str]) ->
 
 
 def _query(raw: bytes) -> dict[str, str]:
-    return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True))
+    return dict(parse_qsl(raw.decode("latin-1"), keep_blank_values=True)) if raw else {}

@@ -106,9 +106,10 @@ class ResponseWriter:
         self._events += data.count(b"\n\n")
         return self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def end_stream(self, data: bytes) -> None:
-        """The last events, if any, and the end."""
-        await self._send({"type": "http.response.body", "body": data})
+    async def end_stream(self, data: bytes = b"", end: bytes = b"") -> None:
+        """The last events, if any, and the end, for which `end` are the router's own."""
+        self._events += data.count(b"\n\n")
+        await self._send({"type": "http.response.body", "body": data + end})
         self.finished = True
 
     async def _start(self, status: int, media_type: str, headers: Mapping[str, str]) -> None:

@@ -1,7 +1,6 @@
 """What a request keeps from its beginning to its end, and the seam to deployments."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -11,7 +10,7 @@ from app.engine.model import Model
 from app.ledger.plans import Scope
 from app.routing.rules import Rules
 from app.upstream.client import NO_CONTEXT
-from app.upstream.stream import OnHead
+from app.upstream.stream import OnHead, ResponseStream
 from app.upstream.target import Target
 
 
@@ -42,7 +41,7 @@ class Calls(Protocol):
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
+    ) -> ResponseStream: ...
 
 
 class Unstopped(NamedTuple):

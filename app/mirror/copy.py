@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -112,7 +113,8 @@ class Copy:
                     timeouts=self.timeouts,
                     context=self.place,
                 )
-                async with opened as chunks:
+                with closing(opened) as chunks:
+                    await chunks.begin()
                     async for chunk in chunks:
                         last = loop.time()
                         kept.add(chunk)

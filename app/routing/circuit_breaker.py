@@ -112,11 +112,14 @@ class Breakers:
 
     def of(self, deployment: str) -> Breaker:
         """The deployment's breaker."""
-        return self._of.setdefault(deployment, Breaker())
+        breaker = self._of.get(deployment)
+        if breaker is None:
+            breaker = self._of[deployment] = Breaker()
+        return breaker
 
     def order(self, candidates: Sequence[str]) -> Sequence[str]:
         """`candidates` with those whose breaker is open put last, otherwise in their order."""
-        return sorted(candidates, key=lambda name: self.of(name).is_open)
+        return candidates if len(candidates) == 1 else sorted(candidates, key=lambda name: self.of(name).is_open)
 
     def open(self) -> Sequence[str]:
         """The deployments whose breaker is open."""

@@ -169,6 +169,8 @@ def _alternatives(
 ) -> list[str]:
     if fallback is not None:
         return [name for name in fallback if name != chosen and name not in without]
+    if len(weights) == 1 and chosen in weights:
+        return []
     by_weight = sorted(weights.items(), key=lambda item: -item[1])
     return [name for name, weight in by_weight if weight > 0 and name != chosen and name not in without]
 

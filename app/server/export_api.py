@@ -62,4 +62,4 @@ class ExportApi:
             context.record.first_byte = None  # it is no model's first token
             async for piece in found.pieces:
                 await writer.send_chunk(piece)
-            await writer.end_stream(b"")
+            await writer.end_stream()

@@ -3,6 +3,7 @@
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import cache
 
 from app.engine.usage import Usage
 from app.telemetry.logs import event
@@ -39,9 +40,20 @@ class Record:
 def log_request(record: Record, elapsed_s: float) -> None:
     """Writes the request's line: the event ``request``."""
     if _log.isEnabledFor(logging.INFO):
-        # As `_log.info` does, without the search for the caller's line, which the stack of a stream makes long.
-        line = event("request", **_fields(record, elapsed_s))
-        _log.handle(_log.makeRecord(_log.name, logging.INFO, __file__, 0, "", (), None, extra=line))
+        _log.handle(_line(event("request", **_fields(record, elapsed_s))))
+
+
+@cache
+def _common() -> dict[str, object]:
+    """What the log records of all requests have in common."""
+    return vars(_log.makeRecord(_log.name, logging.INFO, __file__, 0, "", (), None))
+
+
+def _line(extra: dict[str, object]) -> logging.LogRecord:
+    """As `_log.makeRecord` makes it, which looks up the process, the thread and the file's name for each line."""
+    line, now = logging.LogRecord.__new__(logging.LogRecord), time.time()
+    vars(line).update(_common(), created=now, msecs=now % 1 * 1000, **extra)
+    return line
 
 
 def _fields(record: Record, elapsed_s: float) -> dict[str, object]:

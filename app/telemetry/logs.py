@@ -13,10 +13,18 @@ import logging
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-_encode = json.JSONEncoder(default=str).encode
+from pydantic_core import to_json
+
+
+def _encode(line: Mapping[str, object]) -> str:
+    try:
+        return to_json(line, fallback=str).decode()
+    except ValueError:  # half of a surrogate pair, which UTF-8 cannot hold
+        return json.dumps(line, default=str)
 
 
 def event(name: str, /, **fields: object) -> dict[str, Any]:

@@ -256,7 +256,7 @@ class Telemetry(LedgerMetrics):
 
     def working(self, record: Record) -> AbstractContextManager[None]:
         """Counts the request as one that its deployment works on, while the block runs."""
-        return self.child(self.in_flight, record.endpoint, record.deployment, record.dialect).track_inprogress()
+        return _Working(self.child(self.in_flight, record.endpoint, record.deployment, record.dialect))
 
     def child(self, metric: Labelled, *labels: str) -> Labelled:
         """`metric.labels(*labels)`, kept: prometheus_client takes a lock and checks the labels on every call."""
@@ -286,6 +286,21 @@ class Telemetry(LedgerMetrics):
         shared = CollectorRegistry()
         MultiProcessCollector(shared)
         return shared
+
+
+class _Working:
+    """`gauge.track_inprogress()`, without the checks that the gauge has labels."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, gauge: Gauge) -> None:
+        self._value = gauge._value
+
+    def __enter__(self) -> None:
+        self._value.inc(1)
+
+    def __exit__(self, *_: object) -> None:
+        self._value.inc(-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class RequestSeries:
 
     def count(self, record: Record, elapsed: float) -> None:
         """Counts a request that has ended, after `elapsed` seconds."""
-        self._requests.inc()
+        self._requests._value.inc(1)
         _observe(self._duration, DURATION, elapsed)
         usage = record.usage
         if record.streamed and record.first_byte is not None:

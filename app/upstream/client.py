@@ -5,8 +5,7 @@ by the exchange.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -96,11 +95,8 @@ class Upstream:
         timeouts: Timeouts,
         context: Mapping[str, str] = NO_CONTEXT,
         on_head: OnHead | None = None,
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """The response's chunks as they arrive; entered with the first one. `on_head` as in `unary`.
-
-        The iterator raises UpstreamError. Leaving the block early closes the connection, which stops the engine.
-        """
+    ) -> ResponseStream:
+        """The response's chunks as they arrive: see `ResponseStream`. `on_head` as in `unary`."""
         send = partial(self._post, target, path, body, request_id, timeouts, context)
         return ResponseStream(send, target, timeouts.first_byte_s, on_head)
 

@@ -8,6 +8,7 @@ from app.errors import Incomplete
 from app.time_limit import within
 from app.upstream.failures import failed, failure, translated
 from app.upstream.http.client import Response
+from app.upstream.http.connection import Take
 from app.upstream.http.errors import HttpError
 from app.upstream.target import Target
 
@@ -16,56 +17,68 @@ OnHead = Callable[[Mapping[str, str]], None]
 
 
 class ResponseStream:
-    """An async context manager that is entered with the first chunk, and then the iterator over all of them.
+    """`begin`, then iterate over the chunks, or call `each`; `close` in any case.
 
     A class, no generators: those are registered with the event loop, which costs as much as sending a request.
     """
 
-    __slots__ = ("_first", "_first_byte_s", "_on_head", "_response", "_send", "_target")
+    __slots__ = ("_first_byte_s", "_on_head", "_response", "_send", "_target")
 
     def __init__(
         self, send: Callable[[], Awaitable[Response]], target: Target, first_byte_s: float, on_head: OnHead | None
     ) -> None:
         self._send, self._target, self._first_byte_s, self._on_head = send, target, first_byte_s, on_head
+        self._response: Response | None = None
 
-    async def __aenter__(self) -> Self:
+    async def begin(self) -> None:
+        """Sends the request and waits for the first chunk. Raises Rejected and UpstreamError."""
         with translated(self._target):
             async with within(self._first_byte_s):
-                self._response = await self._send()
-                try:
-                    self._first = await self._begun()
-                except BaseException:
-                    self._response.close()
-                    raise
-        return self
-
-    async def _begun(self) -> bytes:
-        if self._response.status != 200:
-            raise await failed(self._response, self._target)
-        if self._on_head is not None:
-            self._on_head(self._response.headers)
-        first = await self._response.read()
+                self._response = response = await self._send()
+                if response.status != 200:
+                    raise await failed(response, self._target)
+                if self._on_head is not None:
+                    self._on_head(response.headers)
+                first = await response.read()
         if not first:
             raise Incomplete(f"Deployment '{self._target.name}' returned an empty response")
         if (error := error_in_first_chunk(first)) is not None:
             raise error
-        return first
+        response.unread(first)
 
-    async def __aexit__(self, *_: object) -> None:
-        self._response.close()
+    def close(self) -> None:
+        """Before the end it closes the connection, which stops the engine."""
+        if self._response is not None:
+            self._response.close()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:
         """Raises UpstreamError."""
-        if chunk := self._first:
-            self._first = b""
-            return chunk
         try:
-            chunk = await self._response.read()
+            chunk = await self._begun.read()
         except HttpError as error:
             raise failure(error, self._target) from error
         if not chunk:
             raise StopAsyncIteration
         return chunk
+
+    def unread(self, chunks: bytes) -> None:
+        """What has come so far is to come again."""
+        self._begun.unread(chunks)
+
+    async def each(self, take: Take) -> bytes:
+        """Calls `take` with each chunk but the last, where it arrives, and returns the last. See `Connection.each`.
+
+        Raises UpstreamError, and what `take` raises.
+        """
+        try:
+            return await self._begun.each(take)
+        except HttpError as error:
+            raise failure(error, self._target) from error
+
+    @property
+    def _begun(self) -> Response:
+        assert self._response is not None, "begin has returned"
+        return self._response

@@ -147,6 +147,8 @@ def _is_tgi_chat(request: Request) -> bool:
     Most bodies name a model and have no grammar, which a search finds without parsing: inside a JSON string the quotes
     of ``"model"`` would be escaped.
     """
+    if not request.body:  # not read yet
+        return False
     names = [name.decode(errors="replace") for name in _MODEL.findall(request.body)]
     if names and not any(names_no_model(name, request) for name in names) and b'"value"' not in request.body:
         return False

@@ -84,7 +84,7 @@ class EventsApi:
                         await writer.send_chunk(data)
                 except TimeoutError:
                     raise StreamAborted from None
-            await writer.end_stream(b"")
+            await writer.end_stream()
 
     async def _stream(self, listener: Listener, since: str | None, caller: Caller) -> AsyncIterator[bytes]:
         """What is sent: first what came after `since`, then what comes, and a comment when nothing does."""

@@ -6,7 +6,7 @@ What is noted are times, names of the configuration, and one word of the answer.
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from random import getrandbits
 from typing import Final
 
@@ -41,7 +41,20 @@ class RequestSpan:
     requests that no model works on. `finish` is the engine's word for why the answer ended.
     """
 
-    __slots__ = ("calls", "ended", "finish", "method", "parent", "plan", "queued", "record", "route", "task", "trace")
+    __slots__ = (
+        "_last",
+        "calls",
+        "ended",
+        "finish",
+        "method",
+        "parent",
+        "plan",
+        "queued",
+        "record",
+        "route",
+        "task",
+        "trace",
+    )
 
     def __init__(self, trace: "Trace", record: Record, parent: Remote | None) -> None:
         self.trace, self.record, self.parent = trace, record, parent
@@ -50,6 +63,7 @@ class RequestSpan:
         self.queued: float | None = None
         self.ended = record.started
         self.calls: list[Call] = []
+        self._last: deque[bytes] = deque(maxlen=_LAST_CHUNKS)
 
     def calling(self, deployment: str, url: str) -> Call:
         """The deployment is called now."""
@@ -57,15 +71,13 @@ class RequestSpan:
         self.calls.append(call)
         return call
 
-    async def watched(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        """The same chunks of an engine's stream; looks for the finish reason at its end."""
-        last: deque[bytes] = deque(maxlen=_LAST_CHUNKS)
-        try:
-            async for chunk in chunks:
-                last.append(chunk)
-                yield chunk
-        finally:
-            self.finish = find_finish(b"".join(last))
+    def chunk(self, chunk: bytes) -> None:
+        """A part of the engine's stream."""
+        self._last.append(chunk)
+
+    def stream_ended(self) -> None:
+        """Finds the finish reason, at the end of the stream's chunks."""
+        self.finish = find_finish(b"".join(self._last))
 
     def answered(self, answer: bytes) -> None:
         """The engine's whole answer."""

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Mapping
 from urllib.parse import urljoin
 
 from app.internal_api import INTERNAL_KEY_HEADER
-from app.upstream.http.connection import Connection
+from app.upstream.http.connection import Connection, Take
 from app.upstream.http.errors import Disconnected, Malformed
 from app.upstream.http.pool import Pool
 from app.upstream.http.request import Origin, Place, place
@@ -39,6 +39,16 @@ class Response:
         assert self._connection is not None, "closed"
         return self._connection.read()
 
+    def each(self, take: Take) -> Awaitable[bytes]:
+        """Calls `take` with each part of the body but the last, which it returns. See `Connection.each`."""
+        assert self._connection is not None, "closed"
+        return self._connection.each(take)
+
+    def unread(self, part: bytes) -> None:
+        """What was read last is to be read again."""
+        assert self._connection is not None, "closed"
+        self._connection.unread(part)
+
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -55,9 +65,9 @@ class HttpClient:
         """All connections, at once."""
         self._pool.close()
 
-    async def post(self, url: str, headers: Mapping[str, str], body: bytes, connect_s: float) -> Response:
+    def post(self, url: str, headers: Mapping[str, str], body: bytes, connect_s: float) -> Awaitable[Response]:
         """Sends it once: a server may have begun with what it does not answer. Raises HttpError and ValueError."""
-        return await self._followed("POST", url, headers, body, connect_s)
+        return self._followed("POST", url, headers, body, connect_s)
 
     async def get(self, url: str, headers: Mapping[str, str], connect_s: float) -> Response:
         """Sends it again if the connection ends first, as one that was kept may. Raises HttpError and ValueError."""
@@ -87,7 +97,7 @@ class HttpClient:
         connection = self._pool.idle(at.origin) or await self._pool.connected(at.origin, connect_s)
         try:
             connection.send(head, body or b"")
-            await connection.head()
+            await connection.begun()
         except BaseException:
             self._pool.release(at.origin, connection)
             raise

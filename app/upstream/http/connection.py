@@ -1,6 +1,7 @@
 """One connection to a server, as an asyncio protocol: a request, its response, the next request."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -20,11 +21,15 @@ _CLOSED = "The server closed the connection"
 _ENDED = "The response ended before it was complete"
 _NO_BODY = frozenset({101, 204, 304})
 
+Take = Callable[[bytes], Awaitable[None] | None]
+"""Takes a part of a body; returns what still has to be awaited before the next one, None if there is nothing."""
+
 
 class Connection(asyncio.Protocol):
     """Sends one request at a time and keeps what its response brings until it is read.
 
-    `send`, `head`, `read` until it returns b"", and then, if `is_reusable`, again. One task at a time may wait.
+    `send`, `begun`, `read` until it returns b"" or `each`, and then, if `is_reusable`, again. One task at a time may
+    wait.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -35,7 +40,8 @@ class Connection(asyncio.Protocol):
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
-        self._waiter: asyncio.Future[None] | None = None
+        self._waiter: asyncio.Future[Awaitable[None] | None] | None = None
+        self._take: Take | None = None
         self._failure: tuple[type[HttpError], str] | None = None
         self._unsent: memoryview | None = None
         self._may_write = True
@@ -76,9 +82,10 @@ class Connection(asyncio.Protocol):
         self._transport.write(head)
         self._write_on()
 
-    async def head(self) -> None:
-        """Returns when `status` and `headers` are there, of the response itself. Raises HttpError."""
-        while not self._has_head:
+    async def begun(self) -> None:
+        """Returns when `status` and `headers` of the response itself are there, and some of its body, or its end: until
+        then nobody could do anything. Raises HttpError."""
+        while not (self._has_head and (self._chunks or self._is_complete)):
             await self._arrival()
 
     async def read(self) -> bytes:
@@ -87,6 +94,34 @@ class Connection(asyncio.Protocol):
             if self._is_complete:
                 return b""
             await self._arrival()
+        return self._taken()
+
+    async def each(self, take: Take) -> bytes:
+        """Calls `take` with each part of the body but the last, which it returns: the one that the end came with.
+
+        `take` runs where the bytes arrive, not in this task: a task's turn costs as much as passing a part on. Raises
+        HttpError, and what `take` raises.
+        """
+        while True:
+            part = await self.read()
+            if self._is_complete:
+                return part
+            unfinished = take(part)
+            if unfinished is None:
+                self._take = take
+                try:
+                    unfinished = await self._arrival()
+                finally:
+                    self._take = None
+            if unfinished is not None:
+                await unfinished
+
+    def unread(self, part: bytes) -> None:
+        """What was read last is to be read again."""
+        self._chunks.insert(0, part)
+        self._waiting += len(part)
+
+    def _taken(self) -> bytes:
         chunks, self._chunks = self._chunks, []
         self._waiting = 0
         if self._is_paused:
@@ -99,8 +134,8 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _arrival(self) -> asyncio.Future[None]:
-        """Done when something has happened. Raises HttpError if nothing will."""
+    def _arrival(self) -> asyncio.Future[Awaitable[None] | None]:
+        """Done when something has happened that `_take` could not take. Raises HttpError if nothing will."""
         if self._failure is not None:
             failure, message = self._failure
             raise failure(message)
@@ -144,7 +179,23 @@ class Connection(asyncio.Protocol):
             elif self._waiting > _MOST_WAITING and not self._is_paused:
                 self._is_paused = True
                 self._transport.pause_reading()
-        self._wake()
+            elif self._take is not None and self._chunks and not self._is_complete:
+                self._hand_over(self._take)
+                return
+        if self._chunks or self._is_complete or self._failure is not None:
+            self._wake()
+
+    def _hand_over(self, take: Take) -> None:
+        waiter = self._waiter
+        if waiter is None or waiter.done():  # cancelled: its task will not go on
+            return
+        try:
+            unfinished = take(self._taken())
+        except Exception as error:  # noqa: BLE001  it is raised in the task that waits
+            waiter.set_exception(error)
+        else:
+            if unfinished is not None:
+                waiter.set_result(unfinished)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._unsent = self._parser = None  # the parser knows its connection: they would wait for the garbage collector

@@ -59,7 +59,7 @@ def test_it_serves_a_deployment_elsewhere_on_loopback_and_stops_on_sigterm(
     finally:
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
-    assert '"deployment": "far"' in log
+    assert '"deployment":"far"' in log
     assert "theirs" not in log
     assert "every process on this machine may call, other machines may not" in log
 

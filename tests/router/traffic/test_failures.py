@@ -3,12 +3,13 @@
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from app.internal_api import NO_ROUTE_HEADER, NO_SERVER_HEADER
 from tests.router.conftest import Rig
@@ -256,3 +257,28 @@ async def test_nothing_is_in_flight_after_any_failure(rig: Rig) -> None:
         await ask(rig, stream=True)
     await ask(rig, model="gone")
     assert in_flight(rig) == 0
+
+
+async def test_a_client_that_reads_slowly_holds_up_the_engine_and_gets_everything(rig: Rig) -> None:
+    parts, sent = 1_000, 0
+
+    async def text() -> AsyncIterator[str]:
+        nonlocal sent
+        for sent in range(1, parts + 1):
+            yield chunk(f"{sent} " + "x" * 50_000)
+        yield "data: [DONE]\n\n"
+
+    rig.blue.answer = lambda body: StreamingResponse(text(), media_type="text/event-stream")
+    async with httpx.AsyncClient(timeout=60) as client:
+        request = {**CHAT, "stream": True}
+        async with client.stream("POST", f"{rig.url}/v1/chat/completions", json=request) as answer:
+            before = -1
+            while before != sent:
+                before = sent
+                await asyncio.sleep(0.3)
+            assert 0 < sent < parts, "the buffers of two connections are full"
+            events = [line async for line in answer.aiter_lines() if line]
+    said = [json.loads(event.removeprefix("data: "))["choices"][0]["delta"]["content"] for event in events[:-1]]
+    assert [text.split(" ")[0] for text in said] == [str(n) for n in range(1, parts + 1)]
+    assert {len(text.split(" ")[1]) for text in said} == {50_000}
+    assert events[-1] == "data: [DONE]"

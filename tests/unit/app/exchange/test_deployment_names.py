@@ -11,9 +11,8 @@ from app.dialects.json_body import dump
 from app.exchange import deployment_names
 from app.exchange.deployment_names import DeploymentNames
 from app.sse import encode
-from app.upstream.target import Target
 
-NAMES = DeploymentNames(Target("blue", "http://engine", "org/M-1", {}))
+NAMES = DeploymentNames("blue", "org/M-1")
 TEXTS = st.text() | st.just('"model":"org/M-1"') | st.just('"system_fingerprint":"')
 CHUNKS = st.fixed_dictionaries({"delta": TEXTS}, optional={"model": st.just("org/M-1")})
 

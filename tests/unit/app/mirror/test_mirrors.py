@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from app.mirror.mirrors import MOST_WAITING, Mirrors, Served
 from app.mirror.original import Original
 from app.routing.circuit_breaker import FAULTS_IN_A_ROW, OPEN_S
 from app.upstream.client import Upstream
+from app.upstream.stream import ResponseStream
 from app.upstream.target import Target
 
 CHOICES = [{"message": {"content": "hi"}, "finish_reason": "stop"}]
@@ -40,25 +40,35 @@ class FakeUpstream(Upstream):
         self.calls = 0
         self.at_once = self.most_at_once = 0
 
-    @asynccontextmanager
-    async def stream(
-        self, target: Target, path: str, body: Mapping[str, Any] | bytes, **_: Any
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        self.calls += 1
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            await self.go.wait()
-            answer = self.answer()
-            if isinstance(answer, Exception):
-                raise answer
+    def stream(self, target: Target, path: str, body: Mapping[str, Any] | bytes, **_: Any) -> ResponseStream:
+        return FakeStream(self)
 
-            async def chunks() -> AsyncIterator[bytes]:
-                yield answer
 
-            yield chunks()
-        finally:
-            self.at_once -= 1
+class FakeStream(ResponseStream):
+    """One chunk, or what the upstream raises."""
+
+    def __init__(self, upstream: FakeUpstream) -> None:
+        self._upstream = upstream
+        self._chunks: list[bytes] = []
+
+    async def begin(self) -> None:
+        upstream = self._upstream
+        upstream.calls += 1
+        upstream.at_once += 1
+        upstream.most_at_once = max(upstream.most_at_once, upstream.at_once)
+        await upstream.go.wait()
+        answer = upstream.answer()
+        if isinstance(answer, Exception):
+            raise answer
+        self._chunks = [answer]
+
+    async def __anext__(self) -> bytes:
+        if not self._chunks:
+            raise StopAsyncIteration
+        return self._chunks.pop()
+
+    def close(self) -> None:
+        self._upstream.at_once -= 1
 
 
 class Counted:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import closing
 
 import pytest
 
@@ -39,7 +40,8 @@ async def called(upstream: Upstream, url: str, *, stream: bool = False, timeouts
     if not stream:
         return await upstream.unary(target(url), "/v1/x", {"a": 1}, request_id="1", timeouts=timeouts)
     opened = upstream.stream(target(url), "/v1/x", {"a": 1}, request_id="1", timeouts=timeouts)
-    async with opened as chunks:
+    with closing(opened) as chunks:
+        await chunks.begin()
         return b"".join([chunk async for chunk in chunks])
 
 
@@ -158,6 +160,7 @@ async def test_a_stream_that_is_left_early_ends_the_engines_work(upstream: Upstr
 
     async with serving(stream) as server:
         opened = upstream.stream(target(server.url), "/v1/x", {}, request_id="1", timeouts=TIMEOUTS)
-        async with opened as chunks:
+        with closing(opened) as chunks:
+            await chunks.begin()
             assert await anext(chunks) == EVENT
         await server.ended.wait()

@@ -1,6 +1,7 @@
 """One connection: what it makes of the bytes that come, whatever their pieces."""
 
 import asyncio
+from collections.abc import Awaitable
 from itertools import pairwise
 from typing import Any
 
@@ -58,7 +59,7 @@ def requesting() -> tuple[Connection, Any]:
 
 
 async def whole(connection: Connection) -> bytes:
-    await connection.head()
+    await connection.begun()
     parts = []
     while part := await connection.read():
         parts.append(part)
@@ -114,7 +115,7 @@ async def test_what_came_before_the_end_is_read_first() -> None:
     connection, _ = requesting()
     connection.data_received(WITH_LENGTH[:-2])
     connection.connection_lost(ConnectionResetError())
-    await connection.head()
+    await connection.begun()
     assert await connection.read() == b"hel"
     with pytest.raises(Malformed):
         await connection.read()
@@ -216,11 +217,11 @@ async def test_what_is_no_response_is_an_error_and_closes_the_connection(respons
 async def test_a_server_waits_for_a_slow_reader() -> None:
     connection, transport = requesting()
     connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % 10_000_000)
-    await connection.head()
     sent = 0
     while not transport.paused:
         connection.data_received(b"x" * 50_000)
         sent += 50_000
+    await connection.begun()
     assert 100_000 <= sent <= 200_000
     assert len(await connection.read()) == sent
     assert not transport.paused
@@ -252,7 +253,7 @@ async def test_a_response_before_the_whole_body_is_sent_is_read_and_ends_the_con
 
 async def test_a_reader_that_is_cancelled_leaves_the_connection_as_it_is() -> None:
     connection, _ = requesting()
-    reader = asyncio.create_task(connection.head())
+    reader = asyncio.create_task(connection.begun())
     await asyncio.sleep(0)
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -266,4 +267,127 @@ async def test_an_error_is_raised_for_every_reader() -> None:
     connection.connection_lost(OSError())
     for _ in range(2):
         with pytest.raises(HttpError):
-            await connection.head()
+            await connection.begun()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+END = b"0\r\n\r\n"
+
+
+def chunked(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+class Taker:
+    """Takes parts at once, or, from the next one on, as slowly as `slowly` says."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.slowly: asyncio.Event | None = None
+        self.fails: Exception | None = None
+
+    def __call__(self, part: bytes) -> Awaitable[None] | None:
+        if self.fails is not None:
+            raise self.fails
+        if self.slowly is None:
+            self.parts.append(part)
+            return None
+        return self._later(part, self.slowly)
+
+    async def _later(self, part: bytes, go: asyncio.Event) -> None:
+        await go.wait()
+        self.parts.append(part)
+
+
+async def handed() -> tuple[Connection, Any, Taker, asyncio.Task[bytes]]:
+    """A connection whose parts are handed over, after the first."""
+    connection, transport = requesting()
+    connection.data_received(HEAD + chunked(b"a"))
+    taker = Taker()
+    task = asyncio.create_task(connection.each(taker))
+    await asyncio.sleep(0)
+    assert taker.parts == [b"a"]
+    return connection, transport, taker, task
+
+
+@given(st.lists(st.integers(0, len(CHUNKED)), max_size=12))
+def test_any_pieces_are_handed_over_in_order(points: list[int]) -> None:
+    async def handed_over() -> bytes:
+        connection, _ = requesting()
+        taker = Taker()
+        task = asyncio.create_task(connection.each(taker))
+        for number, part in enumerate(cut(CHUNKED, points)):
+            connection.data_received(part)
+            if number % 2:
+                await asyncio.sleep(0)
+        return b"".join([*taker.parts, await task])
+
+    assert asyncio.run(handed_over()) == BODY
+
+
+async def test_a_part_is_taken_where_it_arrives_and_the_last_is_returned() -> None:
+    connection, _, taker, task = await handed()
+    connection.data_received(chunked(b"b"))
+    assert taker.parts == [b"a", b"b"], "before any task had a turn"
+    connection.data_received(chunked(b"c") + END)
+    assert await task == b"c"
+    assert taker.parts == [b"a", b"b"]
+    assert connection.is_reusable
+
+
+async def test_an_end_that_comes_alone_returns_nothing() -> None:
+    connection, _, taker, task = await handed()
+    connection.data_received(END)
+    assert (await task, taker.parts) == (b"", [b"a"])
+
+
+async def test_parts_wait_while_one_is_taken_slowly_and_then_the_server_does() -> None:
+    connection, transport, taker, task = await handed()
+    taker.slowly = asyncio.Event()
+    connection.data_received(chunked(b"b"))
+    for _ in range(4):
+        connection.data_received(chunked(b"x" * 50_000))
+        await asyncio.sleep(0)
+    assert taker.parts == [b"a"]
+    assert transport.paused
+    taker.slowly.set()
+    connection.data_received(chunked(b"c") + END)
+    assert await task == b"x" * 200_000 + b"c"
+    assert taker.parts == [b"a", b"b"]
+    assert not transport.paused
+
+
+async def test_what_taking_a_part_raises_is_raised_where_the_end_is_awaited() -> None:
+    connection, _, taker, task = await handed()
+    taker.fails = ValueError("unreadable")
+    connection.data_received(chunked(b"b"))
+    with pytest.raises(ValueError, match="unreadable"):
+        await task
+    assert not connection.is_reusable
+
+
+async def test_a_connection_that_breaks_raises_after_its_parts() -> None:
+    connection, _, taker, task = await handed()
+    connection.data_received(chunked(b"b"))
+    connection.connection_lost(None)
+    with pytest.raises(Malformed):
+        await task
+    assert taker.parts == [b"a", b"b"]
+
+
+async def test_nothing_is_handed_over_after_a_cancellation() -> None:
+    connection, _, taker, task = await handed()
+    task.cancel()
+    connection.data_received(chunked(b"b"))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    connection.data_received(chunked(b"c"))
+    assert taker.parts == [b"a"]
+
+
+async def test_what_is_unread_comes_again() -> None:
+    connection, _ = requesting()
+    connection.data_received(HEAD + chunked(b"a"))
+    connection.unread(await connection.read())
+    connection.data_received(chunked(b"b") + END)
+    assert await connection.each(Taker()) == b"ab"

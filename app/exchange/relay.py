@@ -1,0 +1,102 @@
+"""A deployment's stream on its way to the client.
+
+Each chunk is passed on where it arrives: the task of the request only waits for the end, or for a client that reads
+slowly.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Generator
+from typing import Any
+
+from app.dialects.base import Stream
+from app.engine.errors import ENDED_EARLY
+from app.errors import Incomplete, SwitchyardError
+from app.exchange.deadlines import IdleTimeout
+from app.exchange.deployment_names import DeploymentNames
+from app.exchange.failures import StreamAborted, malformed_answers
+from app.exchange.observation import Observation
+from app.exchange.response import ResponseWriter
+from app.upstream.stream import ResponseStream
+
+
+class Relay:
+    """Of one stream."""
+
+    def __init__(
+        self, stream: Stream, names: DeploymentNames, writer: ResponseWriter, observation: Observation
+    ) -> None:
+        self._stream, self._names, self._writer = stream, names, writer
+        self._exposure, self._original = observation.exposure, observation.original
+        self._span = observation.trace.span if observation.trace is not None else None
+        self._clock = asyncio.get_running_loop().time
+
+    async def run(self, chunks: ResponseStream, idle_s: float, deadline: float) -> None:
+        """Writes the whole stream and its end. Raises StreamAborted where a failure must break the connection."""
+        rest, end, in_order = b"", b"", False
+        try:
+            with malformed_answers(self._writer.record):
+                async with IdleTimeout(idle_s, deadline) as self._idle:
+                    rest = self._translated(await chunks.each(self._pass_on))
+                if end := self._stream.close():
+                    self._writer.fail(Incomplete(ENDED_EARLY))
+                in_order = not end
+        except SwitchyardError as error:
+            end = self._stream.fail(error)
+            self._writer.fail(error)
+        finally:
+            if self._span is not None:
+                self._span.stream_ended()
+            if self._exposure is not None:
+                self._exposure.stream_ended(self._writer.record.deployment, self._clock(), in_order=in_order)
+        self._writer.record.usage = self._stream.usage
+        if self._writer.failure is not None and self._stream.aborts:
+            if rest:
+                await self._writer.send_chunk(rest)
+            raise StreamAborted
+        await self._writer.end_stream(rest, self._names.in_events(end))
+
+    def _pass_on(self, chunk: bytes) -> Awaitable[None] | None:
+        data = self._translated(chunk)
+        return begun(self._writer.send_chunk(data)) if data else None
+
+    def _translated(self, chunk: bytes) -> bytes:
+        """What the client gets for a chunk, which is noted by all who watch the request."""
+        if self._span is not None:
+            self._span.chunk(chunk)
+        if self._original is not None:
+            self._original.chunk(chunk)
+        data = self._stream.feed(chunk)
+        self._idle.last = now = self._clock()
+        if self._exposure is not None:
+            self._exposure.chunk(now, chunk)
+        return self._names.in_events(data) if data else b""
+
+
+def begun(awaitable: Awaitable[None]) -> Awaitable[None] | None:
+    """Runs it in no task, up to where it has to wait: the rest, for a task to await; None if it is done."""
+    steps: Any = awaitable.__await__()
+    try:
+        waits_for = next(steps)
+    except StopIteration:
+        return None
+    return _Rest(steps, waits_for)
+
+
+class _Rest:
+    """What is left of an awaitable that has begun: waits for what it waits for, and drives it to its end."""
+
+    def __init__(self, steps: Any, waits_for: Any) -> None:
+        self._steps, self._waits_for = steps, waits_for
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        steps, waits_for = self._steps, self._waits_for
+        while True:
+            try:
+                try:
+                    result = yield waits_for
+                except BaseException as error:  # noqa: BLE001  a task throws what it likes into what it awaits
+                    waits_for = steps.throw(error)
+                else:
+                    waits_for = steps.send(result)
+            except StopIteration:
+                return

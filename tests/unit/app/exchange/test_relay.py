@@ -1,0 +1,86 @@
+"""An awaitable that is begun in no task: how a chunk is sent to a client."""
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from app.exchange.relay import begun
+
+
+async def test_what_does_not_wait_is_done_at_once() -> None:
+    done = []
+
+    async def at_once() -> None:
+        done.append(1)
+
+    assert begun(at_once()) is None
+    assert done == [1]
+
+
+async def test_the_rest_goes_on_where_it_waited() -> None:
+    go, seen = asyncio.Event(), []
+
+    async def in_steps() -> None:
+        seen.append("begun")
+        await go.wait()
+        seen.append("woken")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+        seen.append("done")
+
+    rest = begun(in_steps())
+    assert rest is not None
+    assert seen == ["begun"]
+    asyncio.get_running_loop().call_soon(go.set)
+    await rest
+    assert seen == ["begun", "woken", "done"]
+
+
+async def test_what_it_waited_for_may_have_happened_before_the_rest_is_awaited() -> None:
+    go = asyncio.Event()
+    rest = begun(_waiting(go))
+    go.set()
+    assert rest is not None
+    await asyncio.wait_for(_all_of(rest), 1)
+
+
+async def test_errors_come_out_of_both_parts() -> None:
+    async def fails(first: bool) -> None:
+        if not first:
+            await asyncio.sleep(0)
+        raise ConnectionError("gone")
+
+    with pytest.raises(ConnectionError):
+        begun(fails(True))
+    rest = begun(fails(False))
+    assert rest is not None
+    with pytest.raises(ConnectionError):
+        await rest
+
+
+async def test_a_cancellation_reaches_what_waits() -> None:
+    ended = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(1)
+
+    rest = begun(waits())
+    assert rest is not None
+    task = asyncio.create_task(_all_of(rest))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [1]
+
+
+async def _waiting(go: asyncio.Event) -> None:
+    await go.wait()
+
+
+async def _all_of(rest: Awaitable[None]) -> None:
+    await rest
