@@ -18,13 +18,24 @@ _FINGERPRINT = "3.3.6-native"  # if the engine has none: clients need a string
 # What nearly every chunk is, a piece of text of one choice, is completed without parsing it. Keys cannot be mistaken
 # for text: inside a JSON string their quotes would be escaped.
 _TEXT, _TGI_TEXT = b'"delta":{"content":"', b'"delta":{"role":"assistant","tool_calls":null,"content":"'
-_NOT_IN_TEXT = (b'"role":', b'"tool_calls":', b'"system_fingerprint":', b'"usage":', b'"error":')
-_TGI_END = b',"system_fingerprint":"%b"}' % _FINGERPRINT.encode()
+_TGI_END = b',"system_fingerprint":"%b"}\n\n' % _FINGERPRINT.encode()
 
 
-def _is_text(data: bytes) -> bool:
-    is_one = data.count(b'"delta":') == 1 and _TEXT in data and data.endswith(b"}")
-    return is_one and not any(key in data for key in _NOT_IN_TEXT)
+def _is_text(frame: bytes) -> bool:
+    """Whether frames are one, with nothing but a piece of text."""
+    is_one = frame.count(b"\n") == 2 and frame.count(b'"delta":') == 1 and _TEXT in frame
+    has_more = (  # no loop: this is asked of every token
+        b'"role":' in frame
+        or b'"tool_calls":' in frame
+        or b'"system_fingerprint":' in frame
+        or b'"usage":' in frame
+        or b'"error":' in frame
+    )
+    return is_one and not has_more and frame.startswith(b"data: ") and frame.endswith(b"}\n\n")
+
+
+def _completed(frame: bytes) -> bytes:
+    return frame.replace(_TEXT, _TGI_TEXT)[:-3] + _TGI_END
 
 
 def completion_reply(answer: dict[str, Any]) -> Reply:
@@ -49,7 +60,10 @@ class ChatEvents(TerminatingStream):
         self.usage: Usage | None = None
 
     def feed(self, chunk: bytes) -> bytes:
-        return b"".join(map(self._frame, datas(self._framer.feed(chunk))))
+        frames = self._framer.feed(chunk)
+        if not self._ended and _is_text(frames):
+            return _completed(frames)
+        return b"".join(map(self._frame, datas(frames)))
 
     def _frame(self, data: bytes) -> bytes:
         if self._ended:
@@ -57,8 +71,8 @@ class ChatEvents(TerminatingStream):
         if data == b"[DONE]":
             self._ended = True
             return DONE
-        if _is_text(data):
-            return encode(data.replace(_TEXT, _TGI_TEXT)[:-1] + _TGI_END)
+        if _is_text(frame := encode(data)):
+            return _completed(frame)
         chunk = from_json(data)
         if "error" in chunk:
             return self.fail(engine_error(data, status=500))
