@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
@@ -18,6 +19,7 @@ from app.config.schema import parse
 from app.experiments.report import Report
 from app.experiments.summary import Acting, Summary
 from app.ledger.controller_client import Answer
+from app.ledger.open_batch import Arm
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.support.engine.fake_engine import Answer as Engine
@@ -157,6 +159,11 @@ class ActingRig:
     def shares(self) -> list[int]:
         """Green's share on each router, stops included."""
         return [_share(router) for router in self.routers]
+
+    def rows_lost(self) -> list[int]:
+        """Of blue and of green, by all routers."""
+        lost = sum((router.state.ledger.backlog.lost for router in self.routers), Counter[Arm]())
+        return [sum(rows for arm, rows in lost.items() if name in arm) for name in ("blue", "green")]
 
     def plans(self) -> list[str]:
         """The plan that each router serves."""
