@@ -63,8 +63,7 @@ class DeploymentHealth:
     def succeeded(self, name: str) -> None:
         """The deployment answered a client, if only to reject the request."""
         self._breakers.of(name).succeeded()
-        for other in self._breakers.beside(name):
-            self._breakers.of(other).reached()
+        self._breakers.reached(name)
 
     def failed(self, name: str, error: UpstreamError, snapshot: Snapshot) -> None:
         """An attempt ended with `error`."""
@@ -76,12 +75,9 @@ class DeploymentHealth:
         self._breakers.of(name).failed(fault, now)
         self._report(name, was_open, error.kind)
         self._check_if_due(name, snapshot)
-        if fault is not Fault.CONNECTION:
-            return
-        for other in self._breakers.beside(name):
-            was_open = self._breakers.of(other).is_open
-            self._breakers.of(other).not_reached(now)
-            self._report(other, was_open, error.kind)
+        if fault is Fault.CONNECTION:
+            for other in self._breakers.not_reached(name):
+                self._report(other, False, error.kind)
 
     async def is_healthy(self, name: str, snapshot: Snapshot) -> bool:
         """Whether the deployment serves the smallest request that it can be sent."""

@@ -91,24 +91,51 @@ class Breaker:
 
 
 @dataclass(slots=True)
+class _Engine:
+    """One that has several names. `is_doubted`: connections to it have failed since it last answered."""
+
+    deployments: Sequence[str]
+    is_doubted: bool
+
+
+@dataclass(slots=True)
 class Breakers:
     """Every deployment's breaker, kept over changes of the configuration."""
 
     clock: Callable[[], float]
     _of: dict[str, Breaker] = field(default_factory=dict)
-    _beside: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    _shared: Mapping[str, _Engine] = field(default_factory=dict)
 
     def configure(self, engines: Mapping[str, str]) -> None:
         """`engines`: each deployment's engine, by its URL."""
         named: dict[str, list[str]] = {}
         for deployment, engine in engines.items():
             named.setdefault(engine, []).append(deployment)
-        shared = [names for names in named.values() if len(names) > 1]
-        self._beside = {name: [it for it in names if it != name] for names in shared for name in names}
+        shared = [_Engine(names, any(self.of(it).unreached for it in names)) for names in named.values() if names[1:]]
+        self._shared = {name: engine for engine in shared for name in engine.deployments}
 
-    def beside(self, deployment: str) -> Sequence[str]:
-        """The other deployments of its engine."""
-        return self._beside.get(deployment, ())
+    def reached(self, deployment: str) -> None:
+        """Its engine answered: connections that failed under other names count for none of them any more."""
+        engine = self._shared.get(deployment)
+        if engine is not None and engine.is_doubted:  # most never are, and may have hundreds of names
+            engine.is_doubted = False
+            for name in engine.deployments:
+                self.of(name).reached()
+
+    def not_reached(self, deployment: str) -> Sequence[str]:
+        """A connection to its engine failed. Returns the engine's other names whose breaker that opened."""
+        engine = self._shared.get(deployment)
+        if engine is None:
+            return []
+        engine.is_doubted = True
+        opened = []
+        for other in (name for name in engine.deployments if name != deployment):
+            breaker = self.of(other)
+            was_open = breaker.is_open
+            breaker.not_reached(self.clock())
+            if breaker.is_open and not was_open:
+                opened.append(other)
+        return opened
 
     def of(self, deployment: str) -> Breaker:
         """The deployment's breaker."""

@@ -1,5 +1,6 @@
 """Breakers open on failed connections and failed checks, never on requests alone, and spare the last deployment."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,12 +109,31 @@ def test_an_answer_under_another_name_clears_what_failed_under_others_and_nothin
     assert not breaker.is_open
 
 
-def test_deployments_share_what_has_one_url() -> None:
+ENGINES = {"base": "http://a", "french": "http://a", "german": "http://a", "alone": "http://b"}
+
+
+def test_an_engine_that_is_not_reached_is_so_under_all_of_its_names() -> None:
     breakers = Breakers(lambda: 0.0)
-    breakers.configure({"base": "http://a", "french": "http://a", "alone": "http://b"})
-    assert [list(breakers.beside(it)) for it in ("base", "french", "alone", "gone")] == [["french"], ["base"], [], []]
+    breakers.configure(ENGINES)
+    opened = [list(breakers.not_reached("base")) for _ in range(FAULTS_IN_A_ROW + 1)]
+    assert opened == [*[[]] * (FAULTS_IN_A_ROW - 1), ["french", "german"], []]
+    assert breakers.open() == ["french", "german"]
+    assert [breakers.not_reached(name) for name in ("alone", "gone")] == [[], []]
+
+
+@pytest.mark.parametrize("configured_anew", [False, True])
+def test_an_answer_clears_what_failed_under_the_engines_other_names(configured_anew: bool) -> None:
+    breakers = Breakers(lambda: 0.0)
+    breakers.configure(ENGINES)
+    for _ in range(3 * FAULTS_IN_A_ROW):
+        breakers.not_reached("base")
+        if configured_anew:
+            breakers.configure(ENGINES)
+        breakers.reached("french")
+        breakers.reached("german")
+    assert breakers.open() == []
     breakers.configure({"base": "http://a"})
-    assert breakers.beside("base") == ()
+    assert breakers.not_reached("base") == []
 
 
 @given(st.lists(st.sampled_from(["succeeded", "failed", "checked"]), max_size=60))
