@@ -60,6 +60,6 @@ class Messages(CountTokens):
 NOT_SENT = frozenset({"service_tier", "thinking"})
 """Anthropic's fields that vLLM does not have, and that change nothing."""
 
-# `tests/engine/test_vllm_field_names.py` compares these with the installed vLLM.
+# `tests/engine/test_field_names.py` compares these with the installed vLLM.
 ENGINE = Messages.model_fields.keys() - NOT_SENT
 ENGINE_COUNT = CountTokens.model_fields.keys() - NOT_SENT

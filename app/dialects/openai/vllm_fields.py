@@ -1,6 +1,6 @@
 """The names of vLLM's own fields, which the router does not import.
 
-`tests/engine/test_vllm_field_names.py` compares them.
+`tests/engine/test_field_names.py` compares them.
 """
 
 _ENGINE = frozenset(
