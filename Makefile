@@ -24,8 +24,8 @@ COMPILE := $(BIN)/uv pip compile --quiet --no-header --no-emit-find-links --no-e
 # Python keeps what it has compiled, whatever the environment says: a run starts a hundred processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Importing takes long in some tests: those with SDKs share one process, so do the hostile ones, and those with vLLM,
-# beside the application. With it run the long ones of the router: whole experiments, ramps, the console in a browser.
+# Importing takes long in some tests: those with SDKs share one process, and so do those with vLLM, beside the
+# application. With it run the long ones of the router: whole experiments, ramps, the console in a browser.
 CPUS := $(shell nproc)
 ENGINE_TESTS := tests/unit/deployments/engine tests/engine
 LONG_TESTS := tests/router/acting tests/router/console tests/router/experiments
@@ -35,7 +35,14 @@ SDK_TESTS = tests/router/clients $(filter-out $(addsuffix /%,tests/router/client
 	$(shell grep -rlE --include '*.py' '^(from|import) ($(SDKS))\b' tests/unit tests/router))
 LAYER = $(BIN)/python -m pytest -n $(shell echo $$(($(CPUS) < 8 ? $(CPUS) + 1 : 8))) --dist worksteal \
 	tests/unit tests/router --ignore tests/unit/deployments/engine
-FAST = $(LAYER) $(addprefix --ignore ,$(SDK_TESTS) $(HOSTILE_TESTS) $(LONG_TESTS))
+
+# The rest of the fast layer in parts of like length. A process for each imports less than workers that share all tests.
+EXPERIMENT_TESTS := tests/unit/app/experiments tests/unit/app/ledger tests/unit/app/mirror
+SERVER_TESTS := tests/router/ledger tests/router/operations
+but = $(addprefix --ignore ,$(SDK_TESTS) $(1))
+FAST = "$(SDK_TESTS)" "$(HOSTILE_TESTS)" "$(SERVER_TESTS) $(call but)" \
+	"tests/router $(call but,$(HOSTILE_TESTS) $(LONG_TESTS) $(SERVER_TESTS))" "$(EXPERIMENT_TESTS) $(call but)" \
+	"tests/unit $(call but,tests/unit/app tests/unit/deployments/engine)" "tests/unit/app $(call but,$(EXPERIMENT_TESTS))"
 
 # Ctrl-C does not reach what runs in the background.
 END_ALL := trap 'kill $$(jobs -p) 2>/dev/null' EXIT;
@@ -70,8 +77,7 @@ schema: $(VENV)/.ready  ## the configuration's JSON Schema, for editors, and its
 test: test-fast test-application  ## set up and run the whole suite
 
 test-fast: $(TESTING)  ## unit and router tests, in parallel: no Ray, no engine
-	@$(END_ALL) $(BIN)/python -m pytest $(SDK_TESTS) & sdks=$$!; $(BIN)/python -m pytest $(HOSTILE_TESTS) & hostile=$$!; \
-		$(FAST); status=$$?; wait $$sdks || status=1; wait $$hostile || status=1; exit $$status
+	@printf '%s\n' $(FAST) | xargs -P $$(($(CPUS) + 2)) -I{} sh -c 'exec $(BIN)/python -m pytest {}'
 
 # Below the priority of Ray's workers (15): the engine tests must not keep the application from starting.
 test-application: $(TESTING)  ## the real application: Ray Serve, vLLM, real weights

@@ -16,8 +16,8 @@ from app.experiments.statistics.events import (
     two_sided,
 )
 
-ENDS = np.array(list(itertools.product([False, True], repeat=12)))
-"""Every sequence of 12 trials."""
+ENDS = np.array(list(itertools.product([False, True], repeat=10)))
+"""Every sequence of 10 trials."""
 
 
 def evidence(hits: list[bool], p0: np.ndarray | list[float]) -> np.ndarray:
@@ -50,17 +50,17 @@ def test_likelihoods_are_those_of_the_weights_and_the_rate() -> None:
 
 @pytest.mark.parametrize("r0", [1.0, 1.5])
 @pytest.mark.parametrize("weights", ["constant", "of the number", "of the past"])
-def test_it_is_a_supermartingale_over_all_sequences_of_twelve_events(r0: float, weights: str) -> None:
+def test_it_is_a_supermartingale_over_all_sequences_of_ten_events(r0: float, weights: str) -> None:
     """The mean of E under a true ratio of at most r0 is at most 1, also if the weights answer to what happened."""
     taken = np.cumsum(ENDS, axis=1) - ENDS  # the treatment's events before each
     w_t = {
         "constant": np.full(ENDS.shape, 0.05),
-        "of the number": np.broadcast_to(np.linspace(0.01, 0.9, 12), ENDS.shape),
+        "of the number": np.broadcast_to(np.linspace(0.01, 0.9, 10), ENDS.shape),
         "of the past": np.where(taken >= 2, 0.01, np.where(taken == 1, 0.5, 0.2)),
     }[weights]
     paths = [evidence(ends, p0) for ends, p0 in zip(ENDS.tolist(), chance(w_t, 1 - w_t, r0), strict=True)]
-    # Each prefix of n events stands for 2^(12 - n) sequences.
-    e = np.exp(np.array(paths)) / 2.0 ** np.arange(11, -1, -1)
+    # Each prefix of n events stands for 2^(10 - n) sequences.
+    e = np.exp(np.array(paths)) / 2.0 ** np.arange(9, -1, -1)
 
     def mean(ratio: float) -> np.ndarray:
         """Of E after each event, under a true ratio."""
@@ -68,12 +68,12 @@ def test_it_is_a_supermartingale_over_all_sequences_of_twelve_events(r0: float, 
         return np.asarray((np.cumprod(np.where(ENDS, p, 1 - p), axis=1) * e).sum(axis=0))
 
     at_the_limit, below_it = mean(r0), mean(r0 / 2)
-    assert at_the_limit == pytest.approx(np.ones(12), abs=1e-9)
+    assert at_the_limit == pytest.approx(np.ones(10), abs=1e-9)
     assert (below_it <= 1 + 1e-9).all()
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.02])
-def test_it_is_a_supermartingale_over_all_sequences_of_twelve_exposures(rate: float) -> None:
+def test_it_is_a_supermartingale_over_all_sequences_of_ten_exposures(rate: float) -> None:
     total = 0.0
     for ends in ENDS:
         probability = float(np.prod(np.where(ends, rate, 1 - rate)))
@@ -87,7 +87,7 @@ def test_the_detectors_mean_is_the_number_of_trials() -> None:
     total = 0.0
     for ends in ENDS:
         total += float(np.prod(np.where(ends, p0, 1 - p0))) * math.exp(Detector().add(ends, p0)[-1])
-    assert total == pytest.approx(12, abs=1e-9)
+    assert total == pytest.approx(10, abs=1e-9)
 
 
 def slow_detector(hits: list[bool], p0: list[float]) -> list[float]:
