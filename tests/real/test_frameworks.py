@@ -1,4 +1,4 @@
-"""LangChain's Azure classes, both generations, against the real application."""
+"""The Azure classes of LangChain, both generations, and of LlamaIndex, against the real application."""
 
 import gc
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pytest
 from tests.real.conftest import Application
 from tests.support.clients.conversations import QUESTION, answers
 
-# The older classes announce their own retirement; pydantic and asyncio have their say about LangChain too.
+# The older classes announce their own retirement; pydantic and asyncio have their say about both frameworks too.
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore")]
 
 
@@ -50,3 +50,12 @@ def test_the_newer_class_on_openais_sdk(application: Application) -> None:
         endpoint=f"{application.url}/openai/v1", credential="unused", model="chat", temperature=0
     )
     assert answers(model.invoke(QUESTION).text)
+
+
+def test_llamaindexes_embeddings_take_their_name_from_the_server(application: Application) -> None:
+    """It asks `/info` for the model's name, which is the first endpoint's, a chat, and sends that with its texts."""
+    from llama_index.embeddings.azure_inference import AzureAIEmbeddingsModel
+
+    model: Any = AzureAIEmbeddingsModel(endpoint=application.url, credential="unused")
+    assert model.model_name == "chat"
+    assert [len(it) for it in model.get_text_embedding_batch(["hello", "world"])] == [384, 384]
