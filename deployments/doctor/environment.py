@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from app.internal_api import INTERNAL_KEY_VARIABLE
 from deployments import draining, haproxy
 from deployments.doctor.finding import Finding, ok, problem, warning
-from deployments.doctor.installation import Installation
+from deployments.doctor.installation import DEFAULT_FILE, DEPLOYED, Installation
 from deployments.kubernetes.environment import DRAIN, WORKER_DRAIN_S
 
 _REQUIRED: Mapping[str, str] = {
@@ -18,11 +18,17 @@ _ADVISED: Mapping[str, str] = {**haproxy.SETTINGS, **draining.SETTINGS}
 
 
 def configuration(it: Installation) -> Iterator[Finding]:
-    """The file is valid."""
+    """It is valid: the file's, else that of the running application."""
+    if not it.source:
+        message = f"{DEFAULT_FILE} is missing and no running Serve answers: keys, limits, weights, memory are unchecked"
+        yield problem("configuration", message, "name the file: switchyard doctor FILE")
+        return
+    deployed = it.source == DEPLOYED
+    fix = "correct and deploy it again" if deployed else f"correct it; `switchyard check {it.source}` checks it"
     for line in it.problems:
-        yield problem("configuration", f"{it.file}: {line}", f"correct it; `switchyard check {it.file}` checks it")
+        yield problem("configuration", f"{it.source}: {line}", fix)
     if not it.problems:
-        yield ok("configuration", f"{it.file} is valid")
+        yield ok("configuration", f"{it.source} is valid")
 
 
 def switches(it: Installation) -> Iterator[Finding]:

@@ -24,6 +24,10 @@ def keys(it: Installation) -> Iterator[Finding]:
     file = it.config.access.keys_file if it.config is not None else None
     if file is None:
         return
+    if it.on_cluster and not file.parent.exists():
+        fix = "run the command in a router's pod, too"
+        yield warning("keys", f"{file.parent} is not mounted on this node: the keys are not checked", fix)
+        return
     try:
         ring = KeyFile(file).ring
     except ConfigError as error:
@@ -56,7 +60,11 @@ def limits_store(it: Installation) -> Iterator[Finding]:
     try:
         url = settings.read()
     except (KeyError, OSError):
-        yield problem("limits store", f"its URL is not to be had from {_place(settings)}", "set it there")
+        if it.on_cluster:
+            fix = "set it for the routers' pods, and run the command in one of them"
+            yield warning("limits store", f"this node cannot read its URL from {_place(settings)}", fix)
+        else:
+            yield problem("limits store", f"its URL cannot be read from {_place(settings)}", "set it there")
         return
     try:
         asyncio.run(_answers(url))

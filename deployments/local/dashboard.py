@@ -54,6 +54,16 @@ def read(run: Run) -> Instance:
     return Instance(found, _router_config(answer))
 
 
+def deployed(run: Run) -> dict[str, Any]:
+    """The configuration that Serve has deployed, as `deploy` takes it. Raises as `read`."""
+    answer = _call(run, "GET")
+    configs = [it.get("deployed_app_config") for it in (answer.get("applications") or {}).values()]
+    return {
+        "http_options": answer.get("http_options") or {},
+        "applications": [config for config in configs if isinstance(config, dict)],
+    }
+
+
 def deploy(run: Run, document: Mapping[str, Any], *, wait_s: float = 0.0) -> None:
     """Applies a Serve configuration, and starts Serve if it does not run.
 

@@ -1,5 +1,6 @@
 """The images: what they are made of, and the steps of `cpu`, run in a directory in place of a container."""
 
+import json
 import os
 import re
 import shlex
@@ -146,6 +147,9 @@ def test_the_steps_of_the_cpu_image_make_what_the_manifests_start(tmp_path: Path
     script = Path(directory.environment["RAY_SERVE_HAPROXY_BINARY_PATH"])
     assert os.access(script, os.X_OK)
     assert "HAProxy version" in directory.run(f"{script} -v")
+    found = {it["area"]: it for it in json.loads(directory.run("switchyard doctor --json || true"))}
+    assert found["packages"]["level"] == "ok", found["packages"]
+    assert "serve_config.yaml is missing and no running Serve answers" in found["configuration"]["message"]
     where = directory.run("python -c 'import deployments.cli.main as it; print(it.__file__)'")
     assert Path(where.strip()).is_relative_to(tmp_path / "app")
     assert sorted(path.name for path in (tmp_path / "app/bin").iterdir()) == [

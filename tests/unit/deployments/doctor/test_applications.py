@@ -1,18 +1,20 @@
 """Applications that do not run, and the errors in their logs."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from deployments.cli.doctor_command import summary
 from deployments.cli.main import main
 from deployments.doctor import examination
 from deployments.doctor.applications import applications, errors_by_application, last_errors, states
 from deployments.doctor.examination import examine
-from deployments.doctor.finding import Level
+from deployments.doctor.finding import Level, ok, problem, warning
 from deployments.local.dashboard import Application
 from deployments.local.processes import Run
-from tests.support.processes.installations import installation, levels, the_problem, the_warning
+from tests.support.processes.installations import installation, levels, the_problem
 from tests.support.processes.servers import free_port
 
 RUNNING = Application("router", "RUNNING", (), 1, 1)
@@ -93,7 +95,20 @@ def test_the_command_says_what_to_do(
     out = capsys.readouterr().out
     assert "PROBLEM configuration: serve_config.yaml: applications: no application is named 'router'" in out
     assert "-> correct it; `switchyard check serve_config.yaml` checks it" in out
+    assert re.search(r"^\d+ problems?, \d+ warnings?, \d+ passed\.$", out, re.MULTILINE)
     assert main(["doctor", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert {it["level"] for it in found} >= {"ok", "problem"}
-    assert the_warning(states([Application("a", "DEPLOYING", (), 0, 1)]))
+
+
+@pytest.mark.parametrize(
+    ("problems", "warnings", "line"),
+    [
+        (0, 0, "All 2 checks passed."),
+        (1, 0, "1 problem, 0 warnings, 2 passed."),
+        (2, 1, "2 problems, 1 warning, 2 passed."),
+    ],
+)
+def test_the_summary_counts_in_english(problems: int, warnings: int, line: str) -> None:
+    found = [problem("a", "b", "c")] * problems + [warning("a", "b", "c")] * warnings + [ok("a", "b")] * 2
+    assert summary(found) == line
