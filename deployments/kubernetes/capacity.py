@@ -1,6 +1,6 @@
-"""What cannot work: deployments that no group of nodes can hold, as far as manifests show it.
+"""What cannot work, as far as manifests show it: above all deployments that no group of nodes can hold.
 
-Ray says nothing of these: a replica stays STARTING, and the autoscaler adds nothing.
+Ray reports no error for these: a replica stays STARTING, and the autoscaler adds nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +16,7 @@ from deployments.haproxy import cluster_settings
 from deployments.kubernetes.demands import Bundle, Demand, demands
 from deployments.kubernetes.generated import group_of
 from deployments.kubernetes.groups import Group, groups, most_nodes
+from deployments.kubernetes.sources import hub_problems
 
 MANY_NODES = 50
 """Up to here HAProxy's settings for a cluster are Ray's own, or nearly (`deployments.haproxy.cluster_settings`)."""
@@ -37,7 +38,11 @@ def problems(service: Mapping[str, Any]) -> list[str]:
     if is_loopback(host_of(document)):
         fix = "set http_options.host to 0.0.0.0"
         return [f"serveConfigV2: Serve listens on {host_of(document)}, which nobody outside the pod reaches; {fix}"]
-    return [*_misfits(demands(document), offered, _head_cpus(cluster)), *_small_settings(cluster)]
+    return [
+        *_misfits(demands(document), offered, _head_cpus(cluster)),
+        *hub_problems(document, cluster),
+        *_small_settings(cluster),
+    ]
 
 
 def _head_cpus(cluster: Mapping[str, Any]) -> str:

@@ -122,6 +122,41 @@ def test_an_invalid_configuration_is_a_problem(served: str, said: str) -> None:
     assert said in problem
 
 
+def offline(cluster: Any) -> None:
+    """As the overlays' groups are."""
+    for group in cluster["workerGroupSpecs"]:
+        group["template"]["spec"]["containers"][0]["env"] = [{"name": "HF_HUB_OFFLINE", "value": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("was", "planted", "said"),
+    [
+        ("/models/llama}", "org/llama}", "llama: org/llama comes from a model hub"),
+        ("model_id: llama, model_source: /models/llama", "model_id: org/llama", "set model_source: /models/org/llama,"),
+        (
+            "tensor_parallel_size: 2",
+            "tensor_parallel_size: 2, lora_modules: [{name: french, path: org/french}]",
+            "llama: the adapter french: org/french comes from a model hub, and its pods have HF_HUB_OFFLINE=1; "
+            "set its path to /models/org/french,",
+        ),
+    ],
+)
+def test_weights_of_a_hub_that_the_pods_never_ask_are_found(was: str, planted: str, said: str) -> None:
+    assert problems(service(offline)) == []
+    served = SERVED.replace(was, planted)
+    if "model_id: org/llama" in planted:
+        served = served.replace("model: llama}", "model: org/llama}")
+    (problem,) = problems(service(offline, served))
+    assert said in problem
+    assert problems(service(served=served)) == []
+
+
+def test_other_sources_need_no_hub() -> None:
+    for source in ("package:SmolLM2-135M-Instruct", "s3://bucket/llama", "./llama"):
+        served = SERVED.replace("model_source: /models/llama", f'model_source: "{source}"')
+        assert problems(service(offline, served)) == []
+
+
 def test_a_large_cluster_needs_settings_of_its_own() -> None:
     found = problems(service(lambda it: gpu(it).update(maxReplicas=60)))
     fix = "run `make k8s`, or add what `python -m deployments.haproxy --nodes 63` prints"
