@@ -227,6 +227,61 @@ def open_ways_in(manifests: list[Manifest]) -> Iterator[str]:
             yield "Ingress: cuts streams"
 
 
+def open_gateways(manifests: list[Manifest]) -> Iterator[str]:
+    """A Gateway terminates TLS for every route's host; routes lead to the routers and let a stream take an hour."""
+    service = f"{ray_service(manifests)['metadata']['name']}-serve-svc"
+    encrypted: set[tuple[str, str]] = set()
+    for gateway in (it for it in manifests if it["kind"] == "Gateway"):
+        for listener in gateway["spec"]["listeners"]:
+            tls = listener.get("tls", {})
+            if listener["protocol"] != "HTTPS" or tls.get("mode") != "Terminate" or not tls.get("certificateRefs"):
+                yield f"Gateway: the listener {listener['name']} has no TLS"
+            else:
+                encrypted.add((gateway["metadata"]["name"], listener["hostname"]))
+    for route in (it for it in manifests if it["kind"] == "HTTPRoute"):
+        for host in {(parent["name"], host) for parent in route["spec"]["parentRefs"] for host in _hosts(route)}:
+            if host not in encrypted:
+                yield f"HTTPRoute: the host {host[1]} has no TLS"
+        for rule in route["spec"]["rules"]:
+            if {it["name"] for it in rule["backendRefs"]} != {service}:
+                yield "HTTPRoute: not the routers' Service"
+            timeouts = rule.get("timeouts", {})
+            if any(_cuts_streams(timeouts.get(name)) for name in ("request", "backendRequest")):
+                yield "HTTPRoute: cuts streams"
+
+
+def _hosts(route: Manifest) -> list[str]:
+    hosts: list[str] = route["spec"].get("hostnames", [""])
+    return hosts
+
+
+def _cuts_streams(timeout: str | None) -> bool:
+    """`0s` is no timeout; without the field the implementation's own applies."""
+    found = re.fullmatch(r"(\d+)(s|m|h)", timeout or "")
+    if found is None:
+        return True
+    seconds = int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+    return 0 < seconds < environment.WORKER_DRAIN_S
+
+
+def spread_routers(manifests: list[Manifest]) -> Iterator[str]:
+    """Groups of several permanent pods are spread over zones and hosts, counted in their own cluster."""
+    for pod in ray_pods(manifests):
+        if pod.group is None or pod.group.get("minReplicas", 0) < 2:
+            continue
+        constraints = {it["topologyKey"]: it for it in pod.spec.get("topologySpreadConstraints", [])}
+        for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname"):
+            found = constraints.get(key)
+            if found is None:
+                yield f"{pod.where}: not spread by {key}"
+                continue
+            selector = found.get("labelSelector", {}).get("matchLabels", {})
+            if not selector or not selector.items() <= pod.labels.items():
+                yield f"{pod.where}: spread by {key} among other pods"
+            if found.get("matchLabelKeys") != ["ray.io/cluster"]:
+                yield f"{pod.where}: spread by {key} together with another cluster's pods"
+
+
 def weights_for_all(manifests: list[Manifest]) -> Iterator[str]:
     """Engines read the weights and never write them; a Job fetches them, with the hub's token if there is one."""
     for pod in ray_pods(manifests):
@@ -286,6 +341,8 @@ POLICIES: tuple[Policy, ...] = (
     expanded_variables,
     ports_to_scrape,
     open_ways_in,
+    open_gateways,
+    spread_routers,
     weights_for_all,
     tolerated_gpus,
 )
