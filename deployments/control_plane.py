@@ -159,12 +159,12 @@ def _count_function() -> Count:
     return count
 
 
-def _report_function() -> Report:
-    """As `_controller_functions`: notes a router's queue. Serve forgets it when the router's actor is gone, or after
-    10 s without a report (RAY_SERVE_MIN_HANDLE_METRICS_TIMEOUT_S)."""
+def _report_function(clock: Callable[[], float] = time.time) -> Report:
+    """As `_controller_functions`: records a router's queue. Serve drops it when the router's actor is gone, or after
+    10 s without a report (RAY_SERVE_MIN_HANDLE_METRICS_TIMEOUT_S). `clock`: seconds since the epoch."""
 
     def report(controller: Any, requests: dict[str, int], actor: str) -> None:
-        now = time.time()
+        now = clock()
         for application, count in requests.items():
             name = controller.application_state_manager.get_ingress_deployment_name(application)
             if name is None:

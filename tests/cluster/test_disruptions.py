@@ -101,12 +101,15 @@ def test_nodes_that_fall_silent_take_only_the_streams_that_they_had_begun(
         back = wide.until(
             lambda: len(wide.replicas(BLUE)) == 2 and len(wide.routers()) == 2, wide.serve.messages, within_s=480
         )
-    failed = [it for it in outcomes if '"error"' in it.text]
+    failed = [it for it in outcomes if it.stream_error is not None]
     cut = [it for it in outcomes if it.error is not None]
     whole = [it for it in outcomes if it not in failed and it not in cut]
     assert failed
     assert cut
     assert whole
+    for error in (it.stream_error or {} for it in failed):
+        assert error.keys() == {"message", "type", "param", "code"}
+        assert (error["type"], bool(error["message"])) == ("server_error", True)
     assert lost(whole) == []
     assert carried_by(engine, whole) == []
     assert carried_by(engine, failed) == failed

@@ -64,6 +64,19 @@ class Outcome:
         found = re.search(r'"content": ?"([^" ]+)', self.text)
         return found[1] if found else ""
 
+    @property
+    def stream_error(self) -> dict[str, object] | None:
+        """OpenAI's error object, from the event that ends a failed stream; None without one."""
+        for line in self.text.split("\n"):
+            try:
+                event = json.loads(line.removeprefix("data: "))
+            except ValueError:
+                continue
+            if isinstance(event, dict) and isinstance(event.get("error"), dict):
+                error: dict[str, object] = event["error"]
+                return error
+        return None
+
     def __str__(self) -> str:
         lasted = (self.ended or time.monotonic()) - self.begun
         tail = self.text[-200:]

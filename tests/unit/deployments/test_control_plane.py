@@ -26,7 +26,8 @@ class States:
         self.state.record_request_metrics_for_handle(report)
 
 
-def test_what_routers_report_is_queued_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_routers_report_is_queued_to_serve() -> None:
+    """Serve weighs reports by the time between them."""
     from ray import cloudpickle
 
     from deployments.control_plane import _report_function
@@ -37,15 +38,18 @@ def test_what_routers_report_is_queued_to_serve(monkeypatch: pytest.MonkeyPatch)
         autoscaling_state_manager=states,
         application_state_manager=SimpleNamespace(get_ingress_deployment_name=names.get),
     )
-    monkeypatch.setattr(time, "time", lambda: 1000.0)  # Serve weighs reports by the time between them
-    pickled = cloudpickle.dumps(_report_function())
-    report = cloudpickle.loads(pickled)
+    start = time.time()
+
+    def report_at(moment: float) -> Any:
+        """As it comes to the controller: pickled by value."""
+        return cloudpickle.loads(cloudpickle.dumps(_report_function(lambda: moment)))
+
+    report = report_at(start)
     report(controller, {"llama": 28, "unknown": 5}, "actor-1")
     report(controller, {"llama": 4}, "actor-2")
     assert states.state._get_queued_requests() == pytest.approx(32)
     assert states.state.get_total_num_requests() == pytest.approx(32)
-    monkeypatch.setattr(time, "time", lambda: 1001.0)
-    report(controller, {"llama": 0}, "actor-1")
+    report_at(start + 1)(controller, {"llama": 0}, "actor-1")
     assert states.state._get_queued_requests() == pytest.approx(4)
 
 
