@@ -1,4 +1,4 @@
-"""The configuration file, and the switches that Ray, Serve and HAProxy read when they start."""
+"""Checks the configuration, and the environment variables that Ray, Serve and HAProxy read when they start."""
 
 from collections.abc import Iterator, Mapping
 
@@ -12,7 +12,7 @@ _REQUIRED: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
 }
-"""Without these Serve's Python proxy serves, and replicas cannot be reached directly."""
+"""Without these, requests pass through Serve's Python proxy, and replicas cannot be reached directly."""
 
 _ADVISED: Mapping[str, str] = {**haproxy.SETTINGS, **draining.SETTINGS}
 
@@ -32,7 +32,7 @@ def configuration(it: Installation) -> Iterator[Finding]:
 
 
 def switches(it: Installation) -> Iterator[Finding]:
-    """On a node of a cluster they must be set; elsewhere `serve` sets them, unless the shell has others."""
+    """On a node of a cluster they must be set; elsewhere `serve` sets those that the shell does not override."""
     wrong = 0
     for name, wanted in (*_REQUIRED.items(), *_ADVISED.items()):
         found = it.environment.get(name)
@@ -51,4 +51,4 @@ def switches(it: Installation) -> Iterator[Finding]:
         fix = "set it on every node from one Secret: model applications answer only requests with it"
         yield problem("environment", f"{INTERNAL_KEY_VARIABLE} is not set", fix)
     if not wrong:
-        yield ok("environment", "the switches of Ray, Serve and HAProxy are as they should be")
+        yield ok("environment", "the settings of Ray, Serve and HAProxy are correct")

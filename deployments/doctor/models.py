@@ -1,4 +1,4 @@
-"""The weights that the configuration names."""
+"""Checks the weights that the configuration names."""
 
 import json
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ MAX_LORA_RANK = 16
 """vLLM's default of `max_lora_rank`."""
 
 MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What it may be."""
+"""The values that vLLM accepts for it."""
 
 
 def weights(it: Installation) -> Iterator[Finding]:
-    """Each is there, or can be prepared. On a cluster only the engines' pods mount the volume with the weights."""
+    """Each model is there, or can be prepared. On a cluster only the engines' pods mount the weights."""
     cache = Path(it.environment.get(MODELS_VARIABLE) or models_directory())
     sources = list(dict.fromkeys(model_sources(it.applications)))
     if it.on_cluster and not cache.exists() and any(_on_volume(source, cache) for source in sources):
@@ -86,10 +86,10 @@ def _packaged(name: str, cache: Path, it: Installation) -> Finding:
 def _local(path: Path) -> Finding:
     if not (path / "config.json").is_file():
         fix = "mount the volume with the weights, or correct `model_source`"
-        return problem("weights", f"{path} has no config.json: it is no model", fix)
+        return problem("weights", f"{path} has no config.json: it is not a model", fix)
     if not any(path.glob("*.safetensors")) and not any(path.glob("*.bin")):
         return problem("weights", f"{path} has no weights (*.safetensors)", "download the model again")
-    return ok("weights", f"{path} is there")
+    return ok("weights", f"{path} exists")
 
 
 def _adapter(name: str, path: Path, largest: int) -> Finding:
@@ -98,11 +98,11 @@ def _adapter(name: str, path: Path, largest: int) -> Finding:
         rank = json.loads((path / "adapter_config.json").read_text())["r"]
     except (OSError, ValueError, KeyError, TypeError):
         fix = "mount the volume with the adapters, or correct `lora_modules`"
-        return problem("weights", f"{about} has no adapter_config.json that says its rank", fix)
+        return problem("weights", f"{about} has no adapter_config.json with a rank", fix)
     if not any((path / f"adapter_model.{kind}").is_file() for kind in ("safetensors", "bin")):
         return problem("weights", f"{about} has no adapter_model.safetensors", "download the adapter again")
     if isinstance(rank, int) and rank > largest:
         enough = next((it for it in MAX_LORA_RANKS if it >= rank), MAX_LORA_RANKS[-1])
         fix = f"set `max_lora_rank: {enough}` in engine_kwargs"
-        return problem("weights", f"{about} has rank {rank}, and the engine takes {largest}", fix)
-    return ok("weights", f"{about} is there")
+        return problem("weights", f"{about} has rank {rank}; the engine accepts up to {largest}", fix)
+    return ok("weights", f"{about} exists")

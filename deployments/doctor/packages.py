@@ -1,4 +1,4 @@
-"""Installed packages against the lock: Ray and vLLM are only tried together as it has them."""
+"""Compares installed packages with the lock: only its versions of Ray and vLLM are tested together."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

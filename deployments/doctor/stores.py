@@ -1,4 +1,4 @@
-"""What access needs: the keys file, the issuer, the store of limits."""
+"""Checks what access control needs: the keys file, the issuer, the limits store."""
 
 import asyncio
 import time
@@ -37,7 +37,7 @@ def keys(it: Installation) -> Iterator[Finding]:
     if not len(ring):
         yield warning("keys", f"{file} has no keys", "switchyard keys create --name NAME --file " + str(file))
     else:
-        yield ok("keys", f"{file} has {len(ring)}")
+        yield ok("keys", f"{file} has {len(ring)} keys")
 
 
 def issuer(it: Installation) -> Iterator[Finding]:
@@ -53,7 +53,7 @@ def issuer(it: Installation) -> Iterator[Finding]:
 
 
 def limits_store(it: Installation) -> Iterator[Finding]:
-    """The store of limits answers."""
+    """The limits store answers."""
     settings = it.config.access.limits.store if it.config is not None else None
     if settings is None:
         return
@@ -69,7 +69,7 @@ def limits_store(it: Installation) -> Iterator[Finding]:
     try:
         asyncio.run(_answers(url))
     except ValueError:
-        yield problem("limits store", f"what {_place(settings)} has is no redis:// URL", "correct it")
+        yield problem("limits store", f"the value of {_place(settings)} is not a redis:// URL", "correct it")
     except StoreFailed as error:
         fix = "start it, or correct its URL, password or network policy; `on_store_failure` decides meanwhile"
         yield problem("limits store", f"it does not answer: {error}", fix)
@@ -83,7 +83,7 @@ async def _has_keys(oidc: Oidc) -> bool:
             await Issuer(oidc, partial(fetch, session), time.monotonic).key("switchyard-doctor")
         except Unavailable:
             return False
-        except Unauthorized:  # there are keys; this is none of them
+        except Unauthorized:  # there are keys, and this is not one of them
             return True
     return True
 

@@ -46,7 +46,7 @@ def test_replicas_that_are_pending_are_found_and_why() -> None:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """As Ray writes them."""
+    """Logs as Ray writes them."""
     (tmp_path / "serve").mkdir()
     line = json.dumps({"ts": "t", "level": "error", "event": "config_rejected", "error": "endpoints.chat: unknown"})
     info = json.dumps({"ts": "t", "level": "info", "event": "request", "error": "bad_request"})
@@ -71,18 +71,18 @@ def test_the_last_errors_of_each_application_are_found(logs: Path) -> None:
     assert found[0].message.startswith("llama: torch.OutOfMemoryError")
 
 
-def test_logs_without_errors_are_well(tmp_path: Path) -> None:
+def test_logs_without_errors_pass(tmp_path: Path) -> None:
     assert levels(last_errors(installation(logs=tmp_path))) == [Level.OK]
 
 
-def test_a_check_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_raises_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(it: object) -> object:
         raise OSError("no such device")
 
     monkeypatch.setattr(examination, "CHECKS", (broken, applications))
     found = list(examine(installation()))
     assert levels(found) == [Level.PROBLEM, Level.OK]
-    assert found[0].message == "could not be examined: OSError: no such device"
+    assert found[0].message == "the check failed: OSError: no such device"
 
 
 def test_the_command_says_what_to_do(

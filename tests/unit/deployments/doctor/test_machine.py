@@ -23,7 +23,7 @@ MINILM, KV = "all-MiniLM-L6-v2", "VLLM_CPU_KVCACHE_SPACE"
 
 
 def serving(source: str, **engine_kwargs: Any) -> dict[str, Any]:
-    """One application with these weights."""
+    """The default installation with one application only, which has these weights."""
     document = default()
     config = engine(document)
     config["model_loading_config"]["model_source"] = source
@@ -74,7 +74,7 @@ def test_weights_that_are_not_prepared_or_damaged_are_warnings(tmp_path: Path) -
 
 def test_weights_that_are_nowhere_are_found(tmp_path: Path) -> None:
     assert "known models" in the_problem(weights(installation(serving("package:nothing"))))
-    assert "is no model" in the_problem(weights(installation(serving(str(tmp_path)))))
+    assert "is not a model" in the_problem(weights(installation(serving(str(tmp_path)))))
     (tmp_path / "config.json").write_text("{}")
     assert "has no weights" in the_problem(weights(installation(serving(str(tmp_path)))))
     (tmp_path / "model.safetensors").write_bytes(b"")
@@ -90,7 +90,7 @@ def test_weights_on_a_volume_that_this_node_does_not_mount_are_a_warning(tmp_pat
         assert the_warning(weights(installation(serving(source), **in_a_pod))).startswith(f"{cache} is not mounted")
     cache.mkdir()
     assert the_problem(weights(installation(serving(f"package:{MINILM}"), **in_a_pod))).endswith(str(cache))
-    assert "is no model" in the_problem(weights(installation(serving(f"{cache}/org/model"), **in_a_pod)))
+    assert "is not a model" in the_problem(weights(installation(serving(f"{cache}/org/model"), **in_a_pod)))
 
 
 def test_too_little_memory_is_found(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_full_disk_and_a_small_shared_memory_are_found(monkeypatch: pytest.Mon
 
 
 def on_gpus(tmp_path: Path, answer: str | None = None, **engine_kwargs: Any) -> Installation:
-    """A model on GPUs, and an nvidia-smi that says this."""
+    """A model on GPUs, and an nvidia-smi that prints `answer`."""
     document = serving("org/model", **engine_kwargs)
     engine(document)["accelerator_config"] = {"kind": "gpu"}
     if answer is not None:
@@ -132,7 +132,7 @@ def test_gpus_that_are_missing_few_or_without_a_driver_are_found(tmp_path: Path)
     assert "could not communicate" in the_problem(gpus(on_gpus(tmp_path, broken)))
     assert levels(gpus(on_gpus(tmp_path, one))) == [Level.OK]
     few = gpus(on_gpus(tmp_path, one, tensor_parallel_size=4))
-    assert the_problem(few) == "1 GPUs are here, and an application wants 4"
+    assert the_problem(few) == "this machine has 1 of the 4 GPUs that an application needs"
     used = gpus(on_gpus(tmp_path, "echo 'NVIDIA L4, 570.1, 23034, 20000'"))
     assert "in use already" in the_warning(used)
 
@@ -140,7 +140,7 @@ def test_gpus_that_are_missing_few_or_without_a_driver_are_found(tmp_path: Path)
 def test_gpus_are_counted_as_ray_does(tmp_path: Path) -> None:
     one = "echo 'NVIDIA L4, 570.1, 23034, 10'"
     staged = on_gpus(tmp_path, one, tensor_parallel_size=2, pipeline_parallel_size=2)
-    assert the_problem(gpus(staged)) == "1 GPUs are here, and an application wants 4"
+    assert the_problem(gpus(staged)) == "this machine has 1 of the 4 GPUs that an application needs"
     assert levels(gpus(replace(staged, on_cluster=True))) == [Level.OK]  # each of the four on a node of its own
     placed = on_gpus(tmp_path, one)
     engine(dict(placed.document))["placement_group_config"] = {"bundle_per_worker": {"CPU": 1}}
@@ -168,4 +168,4 @@ def test_a_malformed_application_is_for_the_check_of_the_configuration(malformed
     assert Level.PROBLEM not in levels(memory(alone, meminfo))
     beside = on_gpus(tmp_path, "echo 'NVIDIA L4, 570.1, 23034, 10'", tensor_parallel_size=4)
     beside.document["applications"].append(malformed)
-    assert the_problem(gpus(beside)) == "1 GPUs are here, and an application wants 4"
+    assert the_problem(gpus(beside)) == "this machine has 1 of the 4 GPUs that an application needs"
