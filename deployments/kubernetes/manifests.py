@@ -1,4 +1,4 @@
-"""Rendered manifests: where they come from, and the RayService in them."""
+"""Reads and renders manifests, and finds the RayService in them."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from app.config.files import read_yaml
 KUSTOMIZATION = "kustomization.yaml"
 
 Manifest = dict[str, Any]
-"""One object as Kubernetes gets it."""
+"""One Kubernetes object."""
 
 
 def is_cluster(path: Path) -> bool:
@@ -30,7 +30,7 @@ def is_cluster(path: Path) -> bool:
 def read(path: Path) -> list[Manifest]:
     """The objects of a kustomize directory, as `kubectl kustomize` renders it, or of a rendered file.
 
-    Raises ConfigError if they cannot be had.
+    Raises ConfigError if they cannot be read.
     """
     text = render(path) if path.is_dir() else path.read_text()
     try:

@@ -25,7 +25,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Application:
-    """One Serve application: `status` is Serve's word, `messages` are its own and its deployments'."""
+    """One Serve application: `status` as Serve reports it, `messages` are its own and its deployments'."""
 
     name: str
     status: str

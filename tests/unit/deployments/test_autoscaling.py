@@ -12,7 +12,7 @@ from deployments.autoscaling import (
     DRAIN_S,
     LATE_S,
     REMEMBERED_S,
-    Learned,
+    LearnedLimit,
     Load,
     ReplicaLoad,
     capacity,
@@ -131,7 +131,7 @@ def test_what_waits_without_a_replica_counts_in_full() -> None:
 def test_a_replica_that_was_late_below_the_target_is_full_there() -> None:
     late = [ReplicaLoad(running=6, waiting=6, queue_s=LATE_S + 1)]
     learned = learn(None, late, TARGET, now=100.0)
-    assert learned == Learned(6, 100.0 + REMEMBERED_S)
+    assert learned == LearnedLimit(6, 100.0 + REMEMBERED_S)
     assert needed(Load(late), TARGET) == 1
     assert needed(Load(late), TARGET, learned) == 2
 
@@ -150,15 +150,19 @@ def test_nothing_is_learned_from(late: ReplicaLoad) -> None:
 
 
 def test_one_long_prompt_teaches_little() -> None:
-    assert learn(None, [ReplicaLoad(running=1, waiting=9, queue_s=30.0)], TARGET, now=0.0) == Learned(3, REMEMBERED_S)
+    assert learn(None, [ReplicaLoad(running=1, waiting=9, queue_s=30.0)], TARGET, now=0.0) == LearnedLimit(
+        3, REMEMBERED_S
+    )
 
 
 def test_what_was_learned_is_forgotten() -> None:
-    known = Learned(6, until=100.0)
+    known = LearnedLimit(6, until=100.0)
     assert learn(known, [ReplicaLoad(running=6)], TARGET, now=99.0) == known
     assert learn(known, [ReplicaLoad(running=6)], TARGET, now=100.0) is None
     assert learn(known, [ReplicaLoad(running=7)], TARGET, now=99.0) is None
-    assert learn(known, [ReplicaLoad(running=9, queue_s=LATE_S + 1)], TARGET, now=99.0) == Learned(6, 99 + REMEMBERED_S)
+    assert learn(known, [ReplicaLoad(running=9, queue_s=LATE_S + 1)], TARGET, now=99.0) == LearnedLimit(
+        6, 99 + REMEMBERED_S
+    )
 
 
 SLOTS, SERVICE_S = 16, 6.0

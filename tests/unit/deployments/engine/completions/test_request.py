@@ -20,8 +20,8 @@ from vllm.logprobs import FlatLogprobs
 from vllm.sampling_params import RequestOutputKind
 
 from app.internal_api import to_int64_seed
-from deployments.engine.completions.beams import MAX_FULL_VOCABULARY, BeamSearching
-from deployments.engine.completions.engines import Seeded, WithEmbeddings
+from deployments.engine.completions.beams import MAX_FULL_VOCABULARY, BeamSearchEngine
+from deployments.engine.completions.engines import EmbeddingsEngine, SeededEngine
 from deployments.engine.completions.request import BeamSearch, ExtendedCompletionRequest
 from deployments.engine.completions.route import add_completions
 from deployments.engine.model_info import eos_token_ids
@@ -112,7 +112,7 @@ def sampled(kind: RequestOutputKind, **params: Any) -> SamplingParams:
 
 async def test_each_seed_has_a_request_of_its_own_and_the_streams_are_one() -> None:
     engine = FakeEngine()
-    seeded = Seeded(engine, [100, 200])
+    seeded = SeededEngine(engine, [100, 200])
     outputs = [out async for out in seeded.generate(PROMPT, sampled(RequestOutputKind.DELTA), "id", priority=3)]
     said: dict[int, list[int]] = {0: [], 1: []}
     for output in outputs:
@@ -128,14 +128,14 @@ async def test_each_seed_has_a_request_of_its_own_and_the_streams_are_one() -> N
 
 @pytest.mark.parametrize("count", [1, 3])
 async def test_an_answer_at_once_holds_all_choices(count: int) -> None:
-    seeded = Seeded(FakeEngine(), [10 * i for i in range(count)])
+    seeded = SeededEngine(FakeEngine(), [10 * i for i in range(count)])
     (output,) = [out async for out in seeded.generate(PROMPT, sampled(RequestOutputKind.FINAL_ONLY), "id")]
     assert [(choice.index, choice.token_ids[0]) for choice in output.outputs] == [(i, 10 * i) for i in range(count)]
 
 
 async def test_closing_the_generator_ends_all_choices() -> None:
     engine = FakeEngine(tokens=1000)
-    outputs = Seeded(engine, [1, 2, 3]).generate(PROMPT, sampled(RequestOutputKind.DELTA), "id")
+    outputs = SeededEngine(engine, [1, 2, 3]).generate(PROMPT, sampled(RequestOutputKind.DELTA), "id")
     await anext(outputs)
     assert engine.running == 3
     await outputs.aclose()
@@ -152,7 +152,7 @@ def test_every_seed_is_one_that_vllm_takes(seed: int) -> None:
 
 async def test_embeddings_take_the_places_of_tokens() -> None:
     engine = FakeEngine()
-    replaced = WithEmbeddings(engine, [2, 0], [1, 2, 3, 4, 5, 6])
+    replaced = EmbeddingsEngine(engine, [2, 0], [1, 2, 3, 4, 5, 6])
     async for _ in replaced.generate(PROMPT, sampled(RequestOutputKind.FINAL_ONLY), "id"):
         pass
     ((prompt, *_),) = engine.calls
@@ -176,15 +176,15 @@ def test_embeddings_of_the_wrong_shape_are_rejected_at_once(
 ) -> None:
     engine = FakeEngine(model_config=ModelConfig(enable_prompt_embeds=enabled))
     with pytest.raises(VLLMValidationError) as refusal:
-        WithEmbeddings(engine, indices, values).generate(PROMPT, sampled(RequestOutputKind.DELTA), "id")
+        EmbeddingsEngine(engine, indices, values).generate(PROMPT, sampled(RequestOutputKind.DELTA), "id")
     assert refusal.value.parameter == field
 
 
-def beams(engine: FakeEngine, n: int = 1, **fields: Any) -> BeamSearching:
-    return BeamSearching(engine, BeamSearch.model_validate({"width": 3, **fields}), n)
+def beams(engine: FakeEngine, n: int = 1, **fields: Any) -> BeamSearchEngine:
+    return BeamSearchEngine(engine, BeamSearch.model_validate({"width": 3, **fields}), n)
 
 
-async def first(searching: BeamSearching, **params: Any) -> RequestOutput:
+async def first(searching: BeamSearchEngine, **params: Any) -> RequestOutput:
     calls = SamplingParams(**{"max_tokens": 4, **params})
     return await anext(searching.generate(PROMPT, calls, "id", priority=3))
 
