@@ -1,4 +1,4 @@
-"""Pods end, die and fall silent under traffic."""
+"""Pods stop, die and fall silent under traffic."""
 
 import time
 
@@ -42,7 +42,7 @@ def router_addresses(cluster: Cluster) -> set[str]:
 
 
 def left(cluster: Cluster, pods: list[Pod]) -> list[Pod]:
-    """Those of the pods that have not ended."""
+    """The pods that have not ended."""
     return [pod for pod in pods if pod in cluster.kuberay.pods]
 
 
@@ -56,7 +56,7 @@ def test_a_pod_of_engines_and_one_of_routers_finish_their_streams(wide: Cluster,
     asks = [Ask(chunks=75, every_s=1.0, within_s=240) for _ in range(16)]
     with wide.client.dripping() as drip:
         with wide.client.asking(asks) as streams:
-            wide.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes])
+            wide.until(streams.have_started, lambda: [str(it) for it in streams.outcomes])
             begun = time.monotonic()
             engine.delete()
             router.delete()
@@ -77,11 +77,9 @@ def test_a_pod_of_engines_and_one_of_routers_finish_their_streams(wide: Cluster,
     )
 
 
-def test_nodes_that_fall_silent_take_only_the_streams_that_they_had_begun(
-    wide: Cluster, the_lab: Lab, figures: Figures
-) -> None:
-    """One of engines and one of routers at once. Clients come in through the others: a silent node tells nobody, so
-    that what its clients do is theirs (docs/deploying.md)."""
+def test_silent_nodes_lose_only_the_streams_that_had_begun_there(wide: Cluster, the_lab: Lab, figures: Figures) -> None:
+    """One of engines and one of routers at once. Clients come in through the others: those of a silent node get no
+    answer (docs/deploying.md)."""
     engine = at_work(wide)[0]
     router = next(pod for pod in wide.kuberay.of(ROUTERS) if pod.address in router_addresses(wide))
     silent = {engine.address, router.address}
@@ -89,7 +87,7 @@ def test_nodes_that_fall_silent_take_only_the_streams_that_they_had_begun(
     asks = [Ask(chunks=60, every_s=1.0, within_s=240) for _ in range(32)]  # enough for each way to have some
     with wide.client.dripping() as drip:
         with beside.asking(asks) as streams:
-            wide.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes])
+            wide.until(streams.have_started, lambda: [str(it) for it in streams.outcomes])
             wide.kuberay.lose(engine)
             wide.kuberay.lose(router)
             moment = time.monotonic()
@@ -126,11 +124,11 @@ def test_nodes_that_fall_silent_take_only_the_streams_that_they_had_begun(
     )
 
 
-def test_the_head_may_be_away_for_30_s(wide: Cluster, figures: Figures) -> None:
+def test_nothing_is_lost_while_the_head_is_down_for_30_s(wide: Cluster, figures: Figures) -> None:
     before = {id: it.pid for id, it in {**wide.replicas(BLUE), **wide.routers()}.items()}
     asks = [Ask(chunks=60, every_s=1.0, within_s=240) for _ in range(8)]
     with wide.client.dripping() as drip, wide.client.asking(asks) as streams:
-        wide.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes])
+        wide.until(streams.have_started, lambda: [str(it) for it in streams.outcomes])
         moment = time.monotonic()
         wide.kuberay.crash_head()
         assert wide.serve.statuses() == {}

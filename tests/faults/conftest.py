@@ -71,7 +71,7 @@ class Cluster:
             return False
 
     def metrics(self) -> dict[str, float]:
-        """One of the routers'."""
+        """The metrics of one router."""
         lines = httpx.get(f"{self.url}/metrics", timeout=30).text.splitlines()
         samples = (line.rpartition(" ") for line in lines if line.startswith("switchyard_"))
         return {name: float(value) for name, _, value in samples}

@@ -12,7 +12,7 @@ from tests.support.processes.load import Traffic, lanes, unexplained
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 
 
-def test_a_sigterm_finishes_what_is_under_way(cluster: Cluster) -> None:
+def test_sigterm_finishes_requests_in_progress(cluster: Cluster) -> None:
     streams = [lane for lane in lanes(tokens=400) if lane.streamed]
     with Traffic(cluster.url, streams).running() as traffic:
         moment = traffic.all_at_once()

@@ -1,4 +1,4 @@
-"""What the KubeRay operator and the kubelet do for one RayCluster, with the real autoscaler beside the head.
+"""Does what the KubeRay operator and the kubelet do for one RayCluster, with the real autoscaler beside the head.
 
 As in KubeRay 1.7 (`raycluster_controller.go`): a pod that is being deleted still counts as one of its group, until it
 is gone, unless the autoscaler named it.
@@ -21,7 +21,7 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class KubeRay:
-    """One RayCluster that runs. `redis`: HOST:PORT of the store of its head, if the manifest asks for one."""
+    """One running RayCluster. `redis`: HOST:PORT of the store of its head, if the manifest asks for one."""
 
     def __init__(self, store: RayClusterStore, image: Image, certificate: Path, *, token: str | None) -> None:
         self.name: str = store.cluster["metadata"]["name"]

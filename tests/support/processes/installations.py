@@ -1,4 +1,4 @@
-"""Installations that tests break, and what is found."""
+"""Installations for tests of the doctor, and helpers for its findings."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""Who may use something that several processes share: many at once, or one alone, in the order in which they ask."""
+"""Access to something that several processes share: many at once, or one alone, in the order of their requests."""
 
 import fcntl
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What runs inside Serve's controller, on parts of it: the rest needs a running Serve."""
+"""The functions that run inside Serve's controller, on parts of it: the rest needs a running Serve."""
 
 import time
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 class States:
-    """The controller's autoscaling, of one application: Serve's own."""
+    """The controller's autoscaling state of one application: Serve's own class."""
 
     def __init__(self) -> None:
         from ray.serve._private.autoscaling_state import DeploymentAutoscalingState
@@ -41,7 +41,7 @@ def test_what_routers_report_is_queued_to_serve() -> None:
     start = time.time()
 
     def report_at(moment: float) -> Any:
-        """As it comes to the controller: pickled by value."""
+        """The function as the controller gets it: pickled by value."""
         return cloudpickle.loads(cloudpickle.dumps(_report_function(lambda: moment)))
 
     report = report_at(start)

@@ -1,4 +1,4 @@
-"""What the overlays serve, and on what."""
+"""The overlays' configurations, and the nodes they run on."""
 
 import re
 from typing import Any
@@ -19,7 +19,7 @@ def test_what_an_overlay_serves_is_valid_and_fits_its_nodes(overlay: str) -> Non
     assert capacity.problems(ray_service(rendered(overlay))) == []
 
 
-def test_a_hubs_id_in_an_overlay_is_found() -> None:
+def test_a_hub_id_in_an_overlay_is_found() -> None:
     def plant(service: Any) -> None:
         served = service["spec"]["serveConfigV2"]
         service["spec"]["serveConfigV2"] = served.replace("/models/BAAI/", "BAAI/")
@@ -30,7 +30,7 @@ def test_a_hubs_id_in_an_overlay_is_found() -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_ray_is_the_locks(overlay: str) -> None:
+def test_the_ray_version_is_the_locks(overlay: str) -> None:
     locks = "".join((ROOT / "requirements" / name).read_text() for name in ("cpu.lock", "gpu.lock"))
     versions = set(re.findall(r"^ray==(\S+)", locks, re.MULTILINE)) | set(
         re.findall(r"^ray\[[^]]*\]==(\S+)", locks, re.M)

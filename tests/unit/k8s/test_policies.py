@@ -1,4 +1,4 @@
-"""The overlays keep what streams, secrets and strangers need, and the check of that finds what is planted."""
+"""The overlays follow our policies on streams, secrets and access, and each policy finds planted mistakes."""
 
 from typing import Any
 
@@ -128,7 +128,7 @@ def test_a_policy_that_is_broken_is_found(policy: policies.Policy, change: Chang
 
 
 def test_every_policy_has_been_seen_to_find_something() -> None:
-    assert {policy for policy, _, _ in PLANTED} | {policies.open_ways_in, policies.open_gateways} == set(
+    assert {policy for policy, _, _ in PLANTED} | {policies.open_ingresses, policies.open_gateways} == set(
         policies.POLICIES
     )
 
@@ -145,8 +145,8 @@ def test_every_policy_has_been_seen_to_find_something() -> None:
         ),
     ],
 )
-def test_a_way_in_that_cannot_work_is_found(kind: str, change: Change, said: str) -> None:
-    (found,) = policies.open_ways_in(planted("gpu", kind, change))
+def test_an_ingress_that_cannot_work_is_found(kind: str, change: Change, said: str) -> None:
+    (found,) = policies.open_ingresses(planted("gpu", kind, change))
     assert said in found
 
 

@@ -1,4 +1,4 @@
-"""The engines in front of vLLM's, and what the body of a request may hold; vLLM's own part is in tests/real."""
+"""The wrappers of vLLM's engine, and the request body; vLLM's own part is tested in tests/real."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -56,7 +56,7 @@ def tokenizer() -> Any:
 
 @dataclass
 class FakeEngine:
-    """Tells who asks what; says `tokens`, one after the other, or what a made-up model says of the next token."""
+    """Records the requests; generates `tokens`, one after the other, or what a made-up model predicts."""
 
     tokens: int = 3
     model_config: ModelConfig = field(default_factory=ModelConfig)
@@ -127,7 +127,7 @@ async def test_each_seed_has_a_request_of_its_own_and_the_streams_are_one() -> N
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_an_answer_at_once_holds_all_choices(count: int) -> None:
+async def test_an_unstreamed_answer_holds_all_choices(count: int) -> None:
     seeded = SeededEngine(FakeEngine(), [10 * i for i in range(count)])
     (output,) = [out async for out in seeded.generate(PROMPT, sampled(RequestOutputKind.FINAL_ONLY), "id")]
     assert [(choice.index, choice.token_ids[0]) for choice in output.outputs] == [(i, 10 * i) for i in range(count)]
@@ -221,7 +221,9 @@ async def test_the_answers_are_the_best_beams_with_their_scores() -> None:
         pytest.param({"eos_token_ids": [], "max_tokens": 2}, 0, False, id="the length"),
     ],
 )
-async def test_the_text_leaves_out_what_ended_it(fields: dict[str, Any], closing: int, has_reason: bool) -> None:
+async def test_the_text_leaves_out_the_tokens_that_ended_it(
+    fields: dict[str, Any], closing: int, has_reason: bool
+) -> None:
     length = fields.pop("max_tokens", 9)
     (choice,) = (await first(beams(FakeEngine(), **fields), max_tokens=length, skip_special_tokens=False)).outputs
     shown = choice.token_ids[: len(choice.token_ids) - closing]
@@ -257,7 +259,7 @@ async def test_the_same_seed_finds_the_same_beams() -> None:
     assert one == same != other
 
 
-async def test_a_cancelled_search_leaves_nothing_behind() -> None:
+async def test_a_cancelled_search_ends_its_engine_requests() -> None:
     engine = FakeEngine()
     task = asyncio.create_task(first(beams(engine), max_tokens=10_000))
     while len(engine.calls) < 20 or not engine.running:  # noqa: ASYNC110  a matter of turns, not of time
@@ -356,7 +358,7 @@ def test_contradictory_fields_are_rejected(fields: dict[str, Any], field: str) -
         {"prompt": [1, 2], "replace_embeddings": {"indices": [1, 0], "values": [1, 2.5]}, "beam": BEAM},
     ],
 )
-def test_what_goes_together_is_accepted(fields: dict[str, Any]) -> None:
+def test_compatible_fields_are_accepted(fields: dict[str, Any]) -> None:
     assert parsed(**fields)
 
 
