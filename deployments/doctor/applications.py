@@ -28,11 +28,9 @@ def applications(it: Installation) -> Iterator[Finding]:
     try:
         instance = dashboard.read(it.run)
     except LaunchError as error:
-        yield problem(
-            "applications",
-            str(error),
-            "run: switchyard stop, then switchyard serve; on a cluster: check the head's pod",
-        )
+        message, _, _ = str(error).partition(". Clean up")
+        fix = "check the head's pod" if it.on_cluster else "run: switchyard stop, then switchyard serve"
+        yield problem("applications", message, fix)
         return
     yield from states(list(instance.applications.values()))
 

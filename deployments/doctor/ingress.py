@@ -67,7 +67,10 @@ def _binary(path: Path, *, is_script: bool) -> Iterator[Finding]:
 def port(it: Installation) -> Iterator[Finding]:
     """It is free, or used by the run of this directory."""
     if is_free(it.port):
-        if it.run is not None:
+        if it.on_cluster:
+            fix = "a node without replicas has no ingress; if this one has some, read Serve's logs"
+            yield warning("port", f"nothing listens on {it.port} on this node", fix)
+        elif it.run is not None:
             yield problem("port", f"nothing listens on {it.port}, though a run is recorded", "run: switchyard stop")
         else:
             yield ok("port", f"{it.port} is free")

@@ -47,7 +47,8 @@ def test_refused_requests_start_replicas(cluster: Cluster, the_lab: Lab, figures
 
 
 class Cost(NamedTuple):
-    """The cost of a run. `gpu_s`: seconds of replicas, from start to end. `late`: first chunks after `LATE_S` or never."""
+    """The cost of a run. `gpu_s`: seconds of replicas, from their start to their end. `late`: first chunks that came
+    after `LATE_S`, or never."""
 
     gpu_s: float
     late: int

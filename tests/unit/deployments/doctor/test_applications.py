@@ -22,7 +22,10 @@ RUNNING = Application("router", "RUNNING", (), 1, 1)
 
 def test_a_head_that_does_not_answer_is_found() -> None:
     run = Run(pid=1, run_id="x", port=8000, dashboard=f"http://127.0.0.1:{free_port()}", directory="/nowhere")
-    assert "does not answer" in the_problem(applications(installation(run=run)))
+    (local,), (pod,) = (list(applications(installation(run=run, on_cluster=it))) for it in (False, True))
+    assert "does not answer" in the_problem([local])
+    assert "switchyard stop" in local.fix
+    assert "switchyard stop" not in pod.message + pod.fix
     assert levels(applications(installation())) == [Level.OK]
 
 

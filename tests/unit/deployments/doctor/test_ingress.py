@@ -61,5 +61,7 @@ def test_a_taken_port_is_found() -> None:
 def test_a_recorded_run_that_does_not_listen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     free = free_port()
     assert levels(port(installation({**default(), "http_options": {"port": free}}))) == [Level.OK]
+    node = installation({**default(), "http_options": {"port": free}}, on_cluster=True)
+    assert the_warning(port(node)) == f"nothing listens on {free} on this node"
     dead = Run(pid=os.getpid(), run_id="x", port=free, dashboard="", directory="")
     assert the_problem(port(installation(run=dead))) == f"nothing listens on {free}, though a run is recorded"
