@@ -52,8 +52,8 @@ def states(found: Sequence[dashboard.Application]) -> Iterator[Finding]:
 
 def _advice(why: str) -> str:
     if "scheduled" in why or "resources" in why.lower():
-        wants = "no node has what it asks for (GPU, accelerator_type, CPUs)"
-        return f"{wants}: look at pending pods and the groups' maxReplicas"
+        lacking = "no node has the resources that it requests (GPU, accelerator_type, CPUs)"
+        return f"{lacking}: look at pending pods and the groups' maxReplicas"
     return "it is starting: loading weights takes minutes; if it takes longer, its log is below"
 
 

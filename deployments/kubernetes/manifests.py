@@ -42,7 +42,7 @@ def read(path: Path) -> list[Manifest]:
 def render(directory: Path, path: str | None = None) -> str:
     """What `kubectl kustomize` makes of `directory`. Raises ConfigError with its own message.
 
-    `path`: where kubectl may be, as PATH has it. Default: there, and beside the Python that runs.
+    `path`: where to look for kubectl, in PATH's form. Default: PATH, and the directory of the running Python.
     """
     places = path or os.pathsep.join([os.environ.get("PATH", ""), sysconfig.get_path("scripts")])
     kubectl = shutil.which("kubectl", path=places)

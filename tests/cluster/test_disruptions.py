@@ -16,7 +16,7 @@ GOES_ON_S = 45.0
 """A stream of the test goes on for longer, and Ray takes longer to notice a silent node."""
 
 LINGERS_S = 20.0
-"""Ray keeps a drained node whose object store has an object that somebody still refers to, until the drain's end."""
+"""Ray keeps a drained node whose object store has an object that is still referenced, until the drain's end."""
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_silent_nodes_lose_only_the_streams_that_had_begun_there(wide: Cluster, 
             outcomes = streams.wait()
         wide.until(lambda: not silent & (addresses(wide) | router_addresses(wide)), wide.serve.messages)
         noticed = time.monotonic() - moment
-        wide.kuberay.remove_node(engine)  # until then its pod, whose end nobody can report, counts as one of its group
+        wide.kuberay.remove_node(engine)  # until then its pod, whose end cannot be reported, counts as one of its group
         wide.kuberay.remove_node(router)
         back = wide.until(
             lambda: len(wide.replicas(BLUE)) == 2 and len(wide.routers()) == 2, wide.serve.messages, within_s=480

@@ -47,7 +47,7 @@ class KubeRay:
         return next(pod for pod in self.pods if pod.is_head)
 
     def of(self, group: str) -> list[Pod]:
-        """The pods of a group that nobody has deleted."""
+        """The pods of a group that have not been deleted."""
         return [pod for pod in self.pods if pod.group == group and pod.deleted_at is None and pod.lost_at is None]
 
     def endpoints(self) -> list[str]:
@@ -60,9 +60,9 @@ class KubeRay:
         self._thread.start()
 
     def lose(self, pod: Pod) -> None:
-        """The pod's machine loses its power: its packets stop without a word, and its processes with them.
+        """The pod's machine loses its power: its packets stop without notice, and its processes with them.
 
-        The API goes on listing the pod: nobody can report its end.
+        The API still lists the pod, since its end cannot be reported.
         """
         self._image.network.cut(pod.address)
         pod.lost_at = time.monotonic()
