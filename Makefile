@@ -92,7 +92,7 @@ test-nightly: $(TESTING)  ## the fast layer with cases that are new in every run
 	@SWITCHYARD_NIGHTLY=1 $(BIN)/python -m pytest $(ENGINE_TESTS) --timeout 3600
 	@SWITCHYARD_NIGHTLY=1 $(LAYER) --timeout 3600
 
-test-simulation: $(VENV)/.ready  ## the statistics on simulated traffic: 10 minutes
+test-simulation: $(VENV)/.ready  ## the statistics on simulated traffic: at most 10 minutes
 	@$(BIN)/python -m pytest tests/simulation --timeout 1800
 
 simulate: $(VENV)/.ready  ## the full tables of the simulations, in docs/; RUNS=2000 for more runs

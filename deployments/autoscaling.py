@@ -1,18 +1,18 @@
-"""How many replicas a model needs: an autoscaling policy of Ray Serve's for vLLM.
+"""How many replicas a model needs: an autoscaling policy for vLLM on Ray Serve.
 
     autoscaling_config:
       policy: {policy_function: "deployments.autoscaling:replicas_needed"}
 
-Serve's own policy divides the requests at the replicas by `target_ongoing_requests`. That is blind where it matters
+Serve's own policy divides the requests at the replicas by `target_ongoing_requests`. That misses what matters
 for LLMs: long prompts fill the KV cache long before the target is reached, and the mean over the look-back period
-comes late. This one counts what waits, wherever it waits, and what a replica holds is the least of three bounds: the
-target, the KV cache, and the number of requests at which others began to wait. It returns the number that is needed,
-not one more. Serve applies `upscale_delay_s`, `downscale_delay_s` and the bounds to it.
+comes late. This one counts waiting requests, wherever they wait, and a replica's capacity is the lowest of three
+bounds: the target, the KV cache, and the number of requests at which others began to wait. It returns the number that
+is needed, not one more. Serve applies `upscale_delay_s`, `downscale_delay_s` and the bounds to it.
 
 The function runs in Serve's controller, ten times a second for each application. So this module imports neither vLLM
 nor torch nor Ray, and does a handful of divisions. Contract: `ray.serve.config.AutoscalingContext` (Ray 2.60), and the
-metrics of `deployments.engine.load`. With no running replica Serve asks no policy: the first request starts one
-replica, and what more it takes is decided once that one runs.
+metrics of `deployments.engine.load`. Without a running replica Serve does not call the policy: the first
+request starts one, and the policy decides from then on.
 """
 
 import math
@@ -23,15 +23,15 @@ KV_FULL = 0.9
 """The share of its KV cache that a replica should use at most: above it vLLM begins to recompute what it evicted."""
 
 LATE_S = 1.0
-"""Requests that begin have waited longer than this in vLLM: the replica is full, whatever it runs. A healthy engine
-lets them wait for one step, which takes some tens of milliseconds."""
+"""If requests wait longer than this in vLLM before they begin, the replica is full, whatever it runs. In a healthy
+engine they wait for one step, some tens of milliseconds."""
 
 DRAIN_S = 60.0
-"""What waits in vLLM may take this long to be worked off: about as long as a new replica takes to start. Requests that
-take 6 s, of which 60 wait, then need room for 6: the others follow in the same slots."""
+"""Waiting requests in vLLM may take this long to be worked off: about as long as a new replica takes to start. If 60
+wait that take 6 s each, they need room for 6: the others follow in the same slots."""
 
 YOUNG_S = 60.0
-"""A replica's first steps take seconds (kernels are compiled, caches are empty): what waits then says nothing."""
+"""A replica's first steps take seconds (kernels are compiled, caches are empty): waiting then proves nothing."""
 
 REMEMBERED_S = 1800.0
 """How long the policy believes what it has learned from late requests. It forgets sooner if a replica runs more."""
@@ -41,7 +41,7 @@ LEAST_OF_TARGET = 0.25
 
 
 class ReplicaLoad(NamedTuple):
-    """One replica, as it reports itself. `running` and `waiting` are vLLM's, `held` wait in Serve before it.
+    """One replica's load, as it reports it. `running` and `waiting` are vLLM's, `held` wait in Serve before it.
 
     `kv`: the share of the KV cache in use, 0 to 1. `queue_s`: how long requests that began lately had waited in vLLM,
     the mean over the look-back period. `service_s`: how long requests run, without their wait; 0: not known. `age_s`:
@@ -58,9 +58,9 @@ class ReplicaLoad(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What a deployment has to do.
+    """A deployment's load.
 
-    `replicas`: those that run and report; one that starts or drains is none of them. `ongoing`: requests that Serve
+    `replicas`: those that run and report, without those that start or drain. `ongoing`: requests that Serve
     counts at running replicas. `queued`: requests without a replica: they wait at a router or proxy, or were refused.
     """
 
@@ -69,7 +69,7 @@ class Load(NamedTuple):
     queued: float = 0.0
 
 
-class Learned(NamedTuple):
+class LearnedLimit(NamedTuple):
     """Requests were late while a replica ran `full_at` of them. True until `until`, in Unix seconds."""
 
     full_at: float
@@ -77,7 +77,7 @@ class Learned(NamedTuple):
 
 
 class Context(Protocol):
-    """What is read of `ray.serve.config.AutoscalingContext`. Metrics: by name and replica."""
+    """The part of `ray.serve.config.AutoscalingContext` that the policy reads. Metrics: by name and replica."""
 
     current_time: float | None
     config: Any
@@ -96,25 +96,25 @@ def replicas_needed(ctx: Context) -> tuple[int, dict[str, Any]]:
     now = ctx.current_time or 0.0
     load, target = load_of(ctx), float(ctx.config.get_target_ongoing_requests())
     known = ctx.policy_state.get("learned")
-    learned = learn(Learned(*known) if known is not None else None, load.replicas, target, now)
+    learned = learn(LearnedLimit(*known) if known is not None else None, load.replicas, target, now)
     state = {"learned": tuple(learned)} if learned is not None else {}
     return needed(load, target, learned), state
 
 
-def needed(load: Load, target: float, learned: Learned | None = None) -> int:
+def needed(load: Load, target: float, learned: LearnedLimit | None = None) -> int:
     """The number of replicas for `load`, at `target` requests each at most; without bounds."""
     running = sum(it.running for it in load.replicas)
     waiting = sum(it.waiting for it in load.replicas)
-    # Serve's count knows of requests that the engine has not seen yet, the engine's is younger: nothing is left out.
+    # Serve's count includes requests that the engine has not seen yet; the engine's is more recent. Take the larger.
     waiting = max(waiting, load.ongoing - running) + sum(it.held for it in load.replicas)
     demand = running + waiting * room_of_one(load.replicas) + load.queued
     return math.ceil(round(demand / capacity(load.replicas, target, learned), 6))
 
 
-def capacity(replicas: Sequence[ReplicaLoad], target: float, learned: Learned | None = None) -> float:
-    """How many requests one replica should hold, at least 1. Those that wait are taken to be as long as those that run.
+def capacity(replicas: Sequence[ReplicaLoad], target: float, learned: LearnedLimit | None = None) -> float:
+    """How many requests one replica should hold, at least 1. Waiting ones are assumed to be as long as running ones.
 
-    A replica that runs nothing yet changes nothing.
+    A replica that runs nothing yet does not count.
     """
     found = target if learned is None else min(target, learned.full_at)
     running, kv = sum(it.running for it in replicas), sum(it.kv for it in replicas)
@@ -124,13 +124,15 @@ def capacity(replicas: Sequence[ReplicaLoad], target: float, learned: Learned | 
 
 
 def room_of_one(replicas: Sequence[ReplicaLoad]) -> float:
-    """What room a request that waits at a replica needs, as a share of one that runs: it has `DRAIN_S` to begin."""
+    """The room that a waiting request needs, as a share of a running one's: it may wait `DRAIN_S` before it begins."""
     known = [it.service_s for it in replicas if it.service_s > 0]
     return min(1.0, sum(known) / len(known) / DRAIN_S) if known else 1.0
 
 
-def learn(known: Learned | None, replicas: Sequence[ReplicaLoad], target: float, now: float) -> Learned | None:
-    """What is known after `replicas` have been seen: fewer are full if requests were late with fewer."""
+def learn(
+    known: LearnedLimit | None, replicas: Sequence[ReplicaLoad], target: float, now: float
+) -> LearnedLimit | None:
+    """Updates what is known: if requests were late while replicas ran fewer than the target, that number is full."""
     if known is not None and (known.until <= now or _disproved(known, replicas)):
         known = None
     late = [it.running for it in replicas if it.queue_s > LATE_S and it.age_s >= YOUNG_S]
@@ -139,10 +141,10 @@ def learn(known: Learned | None, replicas: Sequence[ReplicaLoad], target: float,
     seen = max(sum(late) / len(late), LEAST_OF_TARGET * target)
     if seen >= target:
         return known
-    return Learned(min(seen, known.full_at) if known is not None else seen, now + REMEMBERED_S)
+    return LearnedLimit(min(seen, known.full_at) if known is not None else seen, now + REMEMBERED_S)
 
 
-def _disproved(known: Learned, replicas: Sequence[ReplicaLoad]) -> bool:
+def _disproved(known: LearnedLimit, replicas: Sequence[ReplicaLoad]) -> bool:
     return any(it.running >= known.full_at + 1 and it.queue_s <= LATE_S for it in replicas)
 
 

@@ -60,7 +60,7 @@ class ServeControl:
             raise Conflict(CHANGED_MEANWHILE if outcome == "changed" else BEING_DELIVERED)
 
     async def replicas(self) -> Replicas:
-        """Serve's replicas, in the words of its states: RUNNING, STARTING … Raises Unavailable."""
+        """Serve's replicas by Serve's own state names: RUNNING, STARTING … Raises Unavailable."""
         try:
             found, asleep = await self.call(_count_function())
         except TimeoutError as error:
@@ -68,7 +68,7 @@ class ServeControl:
         return Replicas(found, found.get(self._application, {}), asleep)
 
     async def report_unserved(self, requests: Mapping[str, int]) -> None:
-        """As requests that are queued at a handle: that is what they are to Serve. Raises Unavailable."""
+        """Reports them as requests that are queued at a handle, which is how Serve counts them. Raises Unavailable."""
         try:
             await self.call(_report_function(), dict(requests), ray.get_runtime_context().get_actor_id())
         except TimeoutError as error:
@@ -159,12 +159,12 @@ def _count_function() -> Count:
     return count
 
 
-def _report_function() -> Report:
-    """As `_controller_functions`: notes a router's queue. Serve forgets it when the router's actor is gone, or after
-    10 s without a report (RAY_SERVE_MIN_HANDLE_METRICS_TIMEOUT_S)."""
+def _report_function(clock: Callable[[], float] = time.time) -> Report:
+    """As `_controller_functions`: records a router's queue. Serve drops it when the router's actor is gone, or after
+    10 s without a report (RAY_SERVE_MIN_HANDLE_METRICS_TIMEOUT_S). `clock`: seconds since the epoch."""
 
     def report(controller: Any, requests: dict[str, int], actor: str) -> None:
-        now = time.time()
+        now = clock()
         for application, count in requests.items():
             name = controller.application_state_manager.get_ingress_deployment_name(application)
             if name is None:

@@ -1,8 +1,8 @@
 """The controller of experiments as a Serve application: keeps what routers record, and judges it.
 
 One replica. It reads the routers' configuration from the control plane, as they serve it, moves traffic there as
-experiments say, ends temporary plans whose time is over, and answers routers at
-/deployments/experiments, behind the internal key. While a replica is replaced there may be two for a moment: batches
+experiments say, ends expired temporary plans, and serves routers at /deployments/experiments, behind the internal
+key. While a replica is replaced there may be two for a moment: batches
 are taken once all the same. Routers keep what is not durable, so that nothing is lost with a replica.
 """
 
@@ -28,7 +28,7 @@ CPUS = 0.2
 """Logical. 20,000 requests a second take a sixth of a core."""
 
 GRACE_S = 60.0
-"""What waits is written within the first seconds."""
+"""Pending rows are written within the first seconds."""
 
 
 class ExperimentsArgs(BaseModel):

@@ -1,8 +1,8 @@
 """Ray Serve's replicas and proxies, and their metrics: a `FleetSource`.
 
-Replicas are asked over Ray, as their actors are. Their ports for requests would do only sometimes: a replica whose
-queue is full answers a scrape with 503 as it does any other request, and one that is stopped closes its port
-after some seconds and finishes its streams for up to an hour. Both were tried: the actor answers all the same.
+Replicas are asked over Ray, through their actors. Their ports for requests are not reliable: a replica whose queue is
+full answers a scrape with 503, as any other request, and one that is stopped closes its port after some seconds but
+finishes its streams for up to an hour. Both were tested: the actor answers in both cases.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ CallController = Callable[..., Awaitable[Any]]
 """Runs a function, which gets the Serve controller, in it: `ServeControl.call`."""
 
 SCOPES = "scope=global&scope=frontend&scope=backend"
-"""Of HAProxy: no series for each replica, whose names come and go. `haproxy_backend_active_servers` counts them."""
+"""HAProxy's scopes: without series of single replicas, which `haproxy_backend_active_servers` counts."""
 
 _TIMEOUT = aiohttp.ClientTimeout(total=4.0)
 
@@ -31,7 +31,7 @@ class ServeFleet:
     def __init__(self, call: CallController, proxy_port: int | None) -> None:
         self._call, self._proxy_port = call, proxy_port
         self._actors: dict[str, Any] = {}
-        """Of the listed replicas, None until it is asked: to read five hundred handles at once would take a while."""
+        """Handles of the listed replicas, None until first used: reading five hundred at once would take a while."""
 
     async def fleet(self) -> Fleet:
         """Raises Unavailable."""
@@ -98,7 +98,7 @@ def _list_function() -> Callable[[Any], tuple[Any, ...]]:
             for it in deployment._replicas.get():
                 details, state = it.actor_details, it.actor_details.state.value
                 counted[state] = counted.get(state, 0) + 1
-                # One that starts would answer only once it runs.
+                # A starting replica would answer only once it runs.
                 if it._actor._actor_handle is not None and details.node_ip and state not in ("STARTING", "STOPPED"):
                     replicas.append((details.replica_id, id.app_name, details.node_ip, state == "STOPPING"))
         proxies = controller.proxy_state_manager.get_proxy_details() if controller.proxy_state_manager else {}
@@ -122,7 +122,7 @@ def _find_function() -> Callable[[Any, str], Any]:
 
 
 def _read_function() -> Callable[[Any, list[str] | None], bytes | None]:
-    """As `_list_function`, for a replica of any application. The answer None says: ask again."""
+    """As `_list_function`, for a replica of any application. None: the metrics are being prepared, ask again."""
 
     def read(replica: Any, endpoints: list[str] | None) -> bytes | None:
         from ray import serve
@@ -131,7 +131,7 @@ def _read_function() -> Callable[[Any, list[str] | None], bytes | None]:
         if hasattr(served, "metrics_of"):  # the router
             own: bytes | None = served.metrics_of(endpoints)
             return own
-        # An engine's are vLLM's, the registry of which is the process's.
+        # An engine's metrics are vLLM's, in the registry of the process.
         from prometheus_client import generate_latest
 
         return generate_latest()

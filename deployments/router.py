@@ -87,7 +87,7 @@ class RouterDeployment:
             )
 
     def metrics_of(self, endpoints: list[str] | None) -> bytes | None:
-        """This replica's own metrics, None while they are made: `deployments.fleet` calls it from other replicas."""
+        """This replica's metrics, for `deployments.fleet` in other replicas. None while they are being prepared."""
         return self._prepared.look(endpoints)
 
     async def __serve_build_asgi_app__(self) -> ASGIApp:

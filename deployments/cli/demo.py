@@ -1,4 +1,4 @@
-"""`switchyard demo`: something to look at, before there are users."""
+"""`switchyard demo`: simulated traffic, for a server without users."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ import typer
 
 from deployments.cli.options import Key, Url, router_client
 
-app = typer.Typer(help="Traffic to try things with.", rich_markup_mode=None)
+app = typer.Typer(help="Simulated traffic.", rich_markup_mode=None)
 
 
 @app.callback()
@@ -19,7 +19,7 @@ def traffic(
     endpoint: Annotated[str, typer.Argument(metavar="ENDPOINT", help="An endpoint for chat.")],
     minutes: Annotated[float, typer.Option(min=0.01, help="How long.")] = 10.0,
     rate: Annotated[float, typer.Option(min=0.01, help="Requests per second, on average.")] = 3.0,
-    users: Annotated[int, typer.Option(min=1, help="Made-up users; some ask far more often than others.")] = 200,
+    users: Annotated[int, typer.Option(min=1, help="Simulated users; some ask far more often than others.")] = 200,
     max_tokens: Annotated[int, typer.Option(min=1, help="The longest answer.")] = 16,
     feedback: Annotated[
         str | None, typer.Option(metavar="METRIC", help="Also score answers, as a boolean feedback metric.")
@@ -28,7 +28,7 @@ def traffic(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Send chat requests of made-up users to an endpoint.
+    """Send chat requests of simulated users to an endpoint.
 
     Each user has a session of its own (the header x-session-id), so that `sticky: {by: conversation}` keeps it on one
     deployment. Ctrl-C ends it early. Prints what came back, by deployment.

@@ -1,7 +1,7 @@
-"""Made-up users that ask an endpoint questions: who asks what and when, and what came back.
+"""Simulated users that ask an endpoint questions, and a table of the answers.
 
-Arrivals are a Poisson process, so that answers that take long do not slow the questions down; users differ in how often
-they ask, and prompts in length, as those of real ones do.
+Arrivals are a Poisson process, so that slow answers do not delay later questions. As with real users, some ask far more
+often than others, and prompts differ in length.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from deployments.cli.errors import CommandError, ExitCode
 from deployments.cli.table import table
 
 MAX_IN_FLIGHT = 32
-"""Further questions are left out while so many wait for an answer: the server is slower than the rate."""
+"""Questions are skipped while this many wait for an answer: the server is slower than the rate."""
 
 _TIMEOUT_S = 120.0
 _SUBJECTS = "rivers, bread, chess, violins, bridges, whales, glass, trains, maps, bees, tea, comets".split(", ")
@@ -37,7 +37,7 @@ _CONTEXT = "Earlier somebody said that {subject} are the most interesting thing 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is sent: `rate` in requests per second, over `seconds`."""
+    """The traffic to send: `rate` in requests per second, over `seconds`."""
 
     endpoint: str
     users: int
@@ -49,7 +49,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Question:
-    """`after_s`: since the question before."""
+    """One question. `after_s`: seconds since the previous one."""
 
     after_s: float
     session: str
@@ -76,8 +76,8 @@ def questions(plan: Plan) -> Iterator[Question]:
 
 
 @dataclass
-class Seen:
-    """What one deployment answered; times in seconds."""
+class Answers:
+    """One deployment's answers; times in seconds."""
 
     first_token_s: list[float] = field(default_factory=list)
     events: int = 0
@@ -91,7 +91,7 @@ class Sender:
         self._url, self._plan, self._feedback = url, plan, feedback
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._random = Random(plan.seed + 1)
-        self._seen: defaultdict[str, Seen] = defaultdict(Seen)
+        self._seen: defaultdict[str, Answers] = defaultdict(Answers)
         self._left_out = 0
         self._error = ""
 
@@ -134,7 +134,7 @@ class Sender:
         except (aiohttp.ClientError, TimeoutError) as error:
             self._failed(name, str(error) or "no answer in time")
 
-    async def _read(self, answer: aiohttp.ClientResponse, seen: Seen, started: float) -> None:
+    async def _read(self, answer: aiohttp.ClientResponse, seen: Answers, started: float) -> None:
         first = True
         async for line in answer.content:
             if line.startswith(b"data: {") and first:
@@ -153,7 +153,7 @@ class Sender:
         self._error = message
 
     def table(self) -> str:
-        """What came back, by deployment."""
+        """The answers by deployment."""
         rows = [
             [
                 name,
@@ -165,7 +165,7 @@ class Sender:
         ]
         lines = [table(["DEPLOYMENT", "ANSWERED", "FAILED", "FIRST TOKEN (MEDIAN)"], rows)]
         if self._left_out:
-            lines.append(f"{self._left_out} questions left out: {MAX_IN_FLIGHT} were waiting. Try a lower --rate.")
+            lines.append(f"{self._left_out} questions skipped: {MAX_IN_FLIGHT} were waiting. Try a lower --rate.")
         if self._error:
             lines.append(f"The last error: {self._error}")
         return "\n".join(lines)

@@ -15,17 +15,22 @@ _MARKS = {"ok": "ok      ", "warning": "warning ", "problem": "PROBLEM "}
 
 
 def doctor(
-    config: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.", show_default=True)] = Path(
-        "serve_config.yaml"
-    ),
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help="The configuration. Default: serve_config.yaml, or what Serve has deployed if there is no such file.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print what is well, too.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also print the checks that passed.")] = False,
 ) -> None:
-    """Say what is wrong with this installation, and what to do.
+    """Say what is wrong with this installation, and how to fix it.
 
-    Looks at the configuration, the environment, packages, HAProxy, ports, keys, the issuer, the store of limits,
-    weights, memory, GPUs, and at what runs: applications, missing replicas, the last errors of their logs. On a
-    cluster, run it in the head's pod. It changes nothing. The exit code is 1 if there is a problem.
+    Checks the configuration, the environment, packages, HAProxy, ports, keys, the issuer, the limits store, weights,
+    memory, GPUs, and what runs: applications, missing replicas, the last errors in their logs. On a cluster, run it
+    in the head's pod. It changes nothing. The exit code is 1 if there is a problem.
 
     \\b
     Examples:
@@ -44,7 +49,7 @@ def doctor(
         for finding in findings:
             if verbose or finding.level is not Level.OK:
                 _print(finding)
-        typer.echo(_summary(findings))
+        typer.echo(summary(findings))
     if any(it.level is Level.PROBLEM for it in findings):
         raise typer.Exit(ExitCode.WRONG)
 
@@ -55,8 +60,13 @@ def _print(finding: "Finding") -> None:
         typer.echo(f"        -> {finding.fix}")
 
 
-def _summary(findings: "list[Finding]") -> str:
-    counts = {level: sum(it.level == level for it in findings) for level in _MARKS}
-    if not counts["problem"] and not counts["warning"]:
-        return f"All {counts['ok']} checks are well."
-    return f"{counts['problem']} problems, {counts['warning']} warnings, {counts['ok']} well."
+def summary(findings: "list[Finding]") -> str:
+    """The last line of the report."""
+    problems, warnings, passed = (sum(it.level == level for it in findings) for level in ("problem", "warning", "ok"))
+    if not problems and not warnings:
+        return f"All {passed} checks passed."
+    return f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}, {passed} passed."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -41,7 +41,7 @@ def render(
             if is_current(overlay):
                 continue
             if check:
-                raise CommandError(f"{file} is not what {SERVED} beside it makes; run: switchyard k8s render {overlay}")
+                raise CommandError(f"{file} is out of date with {SERVED}; run: switchyard k8s render {overlay}")
             file.write_text(generate(overlay))
         except ConfigError as error:
             raise CommandError("\n".join([f"{overlay / SERVED} is invalid:", *error.problems])) from None

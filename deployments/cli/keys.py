@@ -13,7 +13,7 @@ from deployments.cli.errors import CommandError, ExitCode
 
 
 @dataclass(frozen=True)
-class Created:
+class NewKey:
     """`key` is shown once; `line` is its record for a keys file, without the key."""
 
     key: str
@@ -29,7 +29,7 @@ def create_key(
     endpoints: list[str],
     expires: datetime | None,
     limits: dict[str, int],
-) -> Created:
+) -> NewKey:
     """Creates a key and appends its record to `file`, which running routers reread. Raises CommandError."""
     try:
         key, record = create(
@@ -41,7 +41,7 @@ def create_key(
         raise CommandError("\n".join(error.problems)) from None
     except OSError as error:
         raise CommandError(f"{file}: {error.strerror}") from None
-    return Created(key, record.line, record.id)
+    return NewKey(key, record.line, record.id)
 
 
 def expiry(text: str, now: datetime) -> datetime:

@@ -30,10 +30,10 @@ Examples:
 \b
 Exit codes:
   0  done
-  1  what was named is wrong or failed: a file, an endpoint, a change; `status`: something is not ready
+  1  a file, an endpoint or a change is wrong or failed; `status`: something is not ready
   2  the command line is wrong
   3  nothing is running, or the server cannot be reached
-  4  the server asks for credentials, or for others
+  4  authentication failed or is required
 """
 
 app = typer.Typer(
@@ -96,7 +96,7 @@ def switchyard(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """What holds for every command."""
+    """Handles the options that come before a command."""
 
 
 @app.command()
@@ -119,8 +119,8 @@ def serve(config: ConfigFile = DEFAULT_CONFIG, port: Port = 8000) -> None:
 def deploy(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Apply a changed configuration, live.
 
-    Traffic moves without a restart. An invalid file changes nothing. The file's split wins over the one that a ramp has
-    reached, and pauses it; a warning says so before.
+    Traffic moves without a restart. An invalid file changes nothing. The file's split replaces the one that a ramp has
+    reached, and pauses the ramp; a warning says so before.
 
     \b
     Examples:
@@ -139,7 +139,7 @@ def deploy(config: ConfigFile = DEFAULT_CONFIG) -> None:
 def stop() -> None:
     """Stop the application.
 
-    The one that was started from this directory, or what is left of it after a crash.
+    Stops the one that was started from this directory, or cleans up after a crash.
 
     \b
     Example:
@@ -154,11 +154,11 @@ def stop() -> None:
 def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Validate a configuration without starting anything.
 
-    Prints one line for each problem, with the fix. Warnings do not change the exit code. They also say what the file
-    would undo of the ramps that run from this directory.
+    Prints one line for each problem, with the fix. Warnings do not change the exit code; some are about running ramps
+    that the file would undo.
 
-    FILE may also be a kustomize directory, or a file with a RayService: then it says which deployments the cluster's
-    groups of nodes cannot hold.
+    FILE may also be a kustomize directory, or a file with a RayService: then it also finds deployments that do not fit
+    the cluster's groups of nodes, and weights that its pods cannot load.
 
     \b
     Examples:

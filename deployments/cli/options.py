@@ -1,4 +1,4 @@
-"""Options that several commands take, and the router that they mean."""
+"""Options that several commands share, and the router that they name."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +15,7 @@ Url = Annotated[
 ]
 Key = Annotated[
     str | None,
-    typer.Option(envvar="SWITCHYARD_API_KEY", metavar="KEY", help="An API key, if the server asks for one."),
+    typer.Option(envvar="SWITCHYARD_API_KEY", metavar="KEY", help="An API key, if the server requires one."),
 ]
 
 

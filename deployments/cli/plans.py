@@ -1,4 +1,4 @@
-"""Plans of an endpoint's traffic for the command line: temporary changes, dry runs, the history, the way back."""
+"""Plans of an endpoint's traffic for the command line: temporary changes, dry runs, history, rollback."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from deployments.cli.traffic import Change
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 Plan = Mapping[str, Any]
-"""As `GET /api/endpoints/{endpoint}/traffic` tells it."""
+"""As `GET /api/endpoints/{endpoint}/traffic` returns it."""
 
 
 def seconds(text: str) -> int:
@@ -36,7 +36,7 @@ def put(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> Plan:
 
 
 def moves_of(client: RouterClient, plan: Plan, wanted: Mapping[str, Any]) -> str | None:
-    """Which keys `wanted` would move, one line for each kind of keys; None if no key decides who answers."""
+    """Which keys `wanted` would move, one line for each kind of key; None if the endpoint is not sticky."""
     if plan["sticky"] is None:
         return None
     moves = client.traffic("PUT", plan["endpoint"], "?dry_run=true", body=wanted, tag=plan["plan"])["moves"]
@@ -50,7 +50,7 @@ def _moved(keys: str, moves: Mapping[str, Any]) -> str:
 
 
 def described(plan: Plan) -> str | None:
-    """What there is to tell of a plan beside its split, in one line; None if it came with a file."""
+    """A plan's generation, author, end and reason in one line; None if it came with a file."""
     if plan["generation"] == 0:
         return None
     ends = f", until {moment(plan['expires']['at'])}" if plan["expires"] is not None else ""

@@ -26,7 +26,7 @@ class RouterClient:
     def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CommandError(f"--url '{url}' is no URL, expected http://HOST:PORT", ExitCode.USAGE)
+            raise CommandError(f"--url '{url}' is not a URL, expected http://HOST:PORT", ExitCode.USAGE)
         self.url = url.rstrip("/").removesuffix("/v1")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._opener = build_opener(ProxyHandler({})) if is_loopback(parts.hostname) else build_opener()
@@ -52,7 +52,7 @@ class RouterClient:
     def traffic(
         self, method: str, endpoint: str, suffix: str = "", *, body: object = None, tag: str | None = None
     ) -> Mapping[str, Any]:
-        """What the traffic API answers of the endpoint. `tag`: the plan that the change was made for."""
+        """Calls the traffic API of the endpoint and returns its answer. `tag`: the plan that the change is based on."""
         headers = {"If-Match": f'"{tag}"'} if tag is not None else {}
         path = f"/api/endpoints/{quote(endpoint, safe='')}/traffic{suffix}"
         return self._call(method, path, body, headers=headers)
@@ -66,7 +66,7 @@ class RouterClient:
         *,
         tag: str | None = None,
     ) -> bytes:
-        """What the API of experiments answers below ``/api``; `body` is sent as JSON. `tag`: the state seen, or `*`."""
+        """Calls the experiments API below ``/api`` and returns the answer. `tag`: the state that was seen, or `*`."""
         headers = {"If-Match": tag if tag == "*" else f'"{tag}"'} if tag is not None else {}
         status, text = self._exchange(method, f"/api{path}?{urlencode(query or {})}".rstrip("?"), body, headers)
         if not 200 <= status < 300:
@@ -74,12 +74,12 @@ class RouterClient:
         return text
 
     def lines(self, path: str, last_event: str | None) -> Iterator[str]:
-        """The lines of a stream of events after the `last_event`, as they come, until it ends. Raises CommandError."""
+        """Yields the lines of an event stream after `last_event` as they arrive, until it ends. Raises CommandError."""
         for line in self._read(path, {"Last-Event-ID": last_event} if last_event is not None else {}, iter):
             yield line.decode().rstrip("\n")
 
     def pieces(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
-        """A file as it comes. Raises CommandError, also if it ends early."""
+        """Yields a file in pieces as they arrive. Raises CommandError, also if it ends early."""
         yield from self._read(f"{path}?{urlencode(query)}", {}, lambda answer: iter(lambda: answer.read1(_PIECE), b""))
 
     def _read(
@@ -117,7 +117,7 @@ class RouterClient:
     def _exchange(
         self, method: str, path: str, body: object, more_headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        """The status and the answer, whatever they are."""
+        """Sends a request; returns the status and the body, also of an error."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", **self._headers, **(more_headers or {})}
         try:

@@ -1,4 +1,4 @@
-"""What runs: endpoints, their split, deployments, replicas and health."""
+"""`switchyard status`: endpoints, their split, deployments, replicas and health."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -54,7 +54,7 @@ class Status:
         return asdict(self)
 
     def table(self) -> str:
-        """For a terminal: one line for each deployment of each endpoint, then what Serve says of those that fail."""
+        """For a terminal: a line for each endpoint's deployments, then Serve's messages about failing applications."""
         rows = [row for name in self.endpoints for row in self._rows(name)]
         unused = [name for name in self.deployments if all(name not in it.traffic for it in self.endpoints.values())]
         rows += [["-", "", name, "-", *self._state(name)] for name in unused]
@@ -79,7 +79,7 @@ class Status:
         return rows
 
     def _state(self, name: str) -> list[str]:
-        """Health, replicas and model of a deployment. Replicas that several have in common name their application."""
+        """Health, replicas and model of a deployment. Where several share replicas, the application is named."""
         deployment = self.deployments[name]
         application = (self.applications or {}).get(deployment.application or "")
         health = "healthy" if deployment.healthy else "UNHEALTHY"
@@ -95,7 +95,7 @@ class Status:
 
 
 def of_local_run(client: RouterClient, instance: Instance) -> Status:
-    """The application that runs from this directory: Serve has its configuration, the router knows who is healthy."""
+    """The application that runs from this directory: configuration from Serve, health from the router."""
     config = instance.router_config or {}
     readiness = client.readiness()
     healthy, ready = readiness.get("deployments") or {}, readiness.get("endpoints") or {}
@@ -118,7 +118,7 @@ def of_local_run(client: RouterClient, instance: Instance) -> Status:
 
 
 def of_server(client: RouterClient) -> Status:
-    """A router elsewhere, through the management API: what the caller's key may see."""
+    """A router elsewhere, through the management API: limited to what the caller's key may see."""
     endpoints: dict[str, Endpoint] = {}
     deployments: dict[str, Deployment] = {}
     for name in client.endpoints():

@@ -1,4 +1,4 @@
-"""What a change of the traffic would undo: a file's, of what runs from this directory, or one by hand."""
+"""Running ramps that a change of the traffic would undo, be it by a delivered file or by hand."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from deployments.local.errors import LaunchError
 
 
 def superseding_warnings(file: Path) -> list[str]:
-    """What delivering the file does to running ramps. Nothing if it is invalid, nothing runs, or that is not known."""
+    """Warnings about running ramps that delivering the file would undo. Empty if it is invalid, or if nothing runs."""
     try:
         wanted = load(file)
         applied = dashboard.read(launcher.running()).router_config
@@ -24,9 +24,9 @@ def superseding_warnings(file: Path) -> list[str]:
 
 
 def ramps_of(client: RouterClient, endpoint: str) -> list[str]:
-    """The experiments whose ramp moves the endpoint's traffic now, and pauses if somebody else does.
+    """The experiments whose ramp moves the endpoint's traffic now, and pauses after a change by somebody else.
 
-    Empty if that is not known: traffic is to be moved also while the controller is away.
+    Empty if the controller does not answer: traffic can be moved without it.
     """
     try:
         found = json.loads(client.ask("GET", "/experiments"))["experiments"]

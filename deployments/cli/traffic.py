@@ -105,7 +105,7 @@ def delivered(client: RouterClient, change: Change) -> Change:
         if state == "UPDATE_FAILED":
             raise CommandError("The routers rejected the change and keep the old split; their logs say why")
         if time.monotonic() > deadline:
-            message = f"Not every router has the change after {SETTLE_S:.0f} s. Look again with: switchyard status"
+            message = f"Not every router has the change after {SETTLE_S:.0f} s. Check with: switchyard status"
             raise CommandError(message, ExitCode.UNREACHABLE)
         time.sleep(POLL_S)
     return plan(change.endpoint, change.before, current(client, change.endpoint))

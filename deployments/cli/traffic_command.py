@@ -1,6 +1,7 @@
 """`switchyard traffic`: arguments and printing. Imports are inside, so that `--help` is instant."""
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,7 +10,9 @@ from deployments.cli.options import Key, Url, router_client
 
 if TYPE_CHECKING:
     from deployments.cli.router_client import RouterClient
-    from deployments.cli.traffic import Change
+    from deployments.cli.traffic import Change, Shares
+
+_USAGE = "Name shares (with --dry-run, --ttl, --reason), --history, or --rollback (with --reason); one at a time"
 
 
 def traffic(
@@ -20,7 +23,7 @@ def traffic(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change, change nothing.")] = False,
     ttl: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Restore the split before after so long: 90s, 30m, 1h, 2d.")
+        str | None, typer.Option(metavar="TIME", help="Restore the previous split after this time: 90s, 30m, 1h, 2d.")
     ] = None,
     reason: Annotated[str | None, typer.Option(help="Why, for the history.")] = None,
     history: Annotated[bool, typer.Option("--history", help="Print every plan that the endpoint has had.")] = False,
@@ -48,10 +51,7 @@ def traffic(
 
     actions = [bool(shares), history, rollback is not None]
     if sum(actions) > 1 or (not shares and (dry_run or ttl)) or (reason and not shares and rollback is None):
-        message = (
-            "Name shares (with --dry-run, --ttl, --reason), --history, or --rollback (with --reason); one at a time"
-        )
-        raise CommandError(message, ExitCode.USAGE)
+        raise CommandError(_USAGE, ExitCode.USAGE)
     wanted = splits.parse_shares(shares) if shares else None
     ttl_s = plans.seconds(ttl) if ttl is not None else None
     client = router_client(url, key)
@@ -62,35 +62,72 @@ def traffic(
     plan = client.traffic("GET", endpoint)
     _warn_of_ramps(client, endpoint, is_change=wanted is not None or rollback is not None)
     if rollback is not None:
-        body = {"generation": rollback, "reason": reason}
-        made = client.traffic("POST", endpoint, "/rollback", body=body, tag=plan["plan"])
-        change = splits.delivered(client, splits.plan(endpoint, before, made["weights"]))
+        change = _rolled_back(client, plan, before, rollback, reason)
     elif wanted is None:
-        typer.echo(splits.split_table(endpoint, before))
-        if (described := plans.described(plan)) is not None:
-            typer.echo(described, err=True)
+        _show(endpoint, before, plan)
         return
     else:
         change = splits.plan(endpoint, before, wanted)
-        document = plans.document(plan, change, ttl_s, reason)
         if dry_run:
             _check_change(client, change, local=url is None)
-            moves = plans.moves_of(client, plan, document)
-            typer.echo(change.table())
-            if moves is not None:
-                typer.echo(moves)
-            typer.echo("Dry run: nothing is changed.", err=True)
+            _show_dry_run(client, plan, change, plans.document(plan, change, ttl_s, reason))
             return
-        if ttl_s is None and reason is None:
-            change = splits.apply(client, change)
-        else:
-            plans.put(client, plan, document)
-            change = splits.delivered(client, change)
+        change = _made(client, plan, change, ttl_s, reason)
     typer.echo(change.table())
-    then = "The next deploy restores the split of the configuration file."
+    typer.echo(f"Every router has it. {_restored(ttl)}", err=True)
+
+
+def _restored(ttl: str | None) -> str:
     if ttl is not None:
-        then = f"After {ttl}, the split before is restored."
-    typer.echo(f"Every router has it. {then}", err=True)
+        return f"After {ttl}, the previous split is restored."
+    return "The next deploy restores the split of the configuration file."
+
+
+def _show(endpoint: str, shares: "Shares", plan: Mapping[str, Any]) -> None:
+    from deployments.cli import plans
+    from deployments.cli import traffic as splits
+
+    typer.echo(splits.split_table(endpoint, shares))
+    if (described := plans.described(plan)) is not None:
+        typer.echo(described, err=True)
+
+
+def _show_dry_run(
+    client: "RouterClient", plan: Mapping[str, Any], change: "Change", document: Mapping[str, Any]
+) -> None:
+    from deployments.cli import plans
+
+    moves = plans.moves_of(client, plan, document)
+    typer.echo(change.table())
+    if moves is not None:
+        typer.echo(moves)
+    typer.echo("Dry run: nothing is changed.", err=True)
+
+
+def _rolled_back(
+    client: "RouterClient", plan: Mapping[str, Any], before: "Shares", generation: int, reason: str | None
+) -> "Change":
+    """Restores the split of an earlier plan; returns the change as it is in force."""
+    from deployments.cli import traffic as splits
+
+    body = {"generation": generation, "reason": reason}
+    endpoint = plan["endpoint"]
+    made = client.traffic("POST", endpoint, "/rollback", body=body, tag=plan["plan"])
+    return splits.delivered(client, splits.plan(endpoint, before, made["weights"]))
+
+
+def _made(
+    client: "RouterClient", plan: Mapping[str, Any], change: "Change", ttl_s: int | None, reason: str | None
+) -> "Change":
+    """Makes the change; returns it as it is in force."""
+    from deployments.cli import plans
+    from deployments.cli import traffic as splits
+
+    document = plans.document(plan, change, ttl_s, reason)
+    if ttl_s is None and reason is None:
+        return splits.apply(client, change)
+    plans.put(client, plan, document)
+    return splits.delivered(client, change)
 
 
 def _warn_of_ramps(client: "RouterClient", endpoint: str, *, is_change: bool) -> None:

@@ -1,1 +1,1 @@
-"""What is wrong with an installation, and what to do: `switchyard doctor`."""
+"""Diagnoses an installation and suggests fixes: `switchyard doctor`."""

@@ -1,4 +1,4 @@
-"""What runs: applications, replicas that are missing and why, and the last errors of each application's log."""
+"""Checks what runs: applications, missing replicas and the reason, the last errors in each application's log."""
 
 import json
 import re
@@ -21,20 +21,22 @@ _LONGEST = 300
 
 
 def applications(it: Installation) -> Iterator[Finding]:
-    """All of the run's are RUNNING, and have the replicas that they want."""
+    """Every application of the run is RUNNING, with all its replicas."""
     if it.run is None:
         yield ok("applications", "nothing runs from this directory")
         return
     try:
         instance = dashboard.read(it.run)
     except LaunchError as error:
-        yield problem("applications", str(error), "run: switchyard stop, then switchyard serve; on a cluster: the head")
+        message, _, _ = str(error).partition(". Clean up")
+        fix = "check the head's pod" if it.on_cluster else "run: switchyard stop, then switchyard serve"
+        yield problem("applications", message, fix)
         return
     yield from states(list(instance.applications.values()))
 
 
 def states(found: Sequence[dashboard.Application]) -> Iterator[Finding]:
-    """Of applications as Serve reports them."""
+    """Findings for applications as Serve reports them."""
     for application in found:
         why = "; ".join(line.strip() for line in application.messages if line.strip())
         missing = application.wanted - application.running
@@ -50,9 +52,9 @@ def states(found: Sequence[dashboard.Application]) -> Iterator[Finding]:
 
 def _advice(why: str) -> str:
     if "scheduled" in why or "resources" in why.lower():
-        wants = "no node has what it asks for (GPU, accelerator_type, CPUs)"
-        return f"{wants}: look at pending pods and the groups' maxReplicas"
-    return "it is starting: loading weights takes minutes; if it goes on, its log is below"
+        lacking = "no node has the resources that it requests (GPU, accelerator_type, CPUs)"
+        return f"{lacking}: look at pending pods and the groups' maxReplicas"
+    return "it is starting: loading weights takes minutes; if it takes longer, its log is below"
 
 
 def last_errors(it: Installation) -> Iterator[Finding]:
@@ -68,7 +70,7 @@ def last_errors(it: Installation) -> Iterator[Finding]:
 
 
 def errors_by_application(logs: Path) -> Mapping[str, list[str]]:
-    """Application to its errors, in the order of their files; the same error once."""
+    """Maps each application to its errors, in the order of the log files, without repetitions."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for file in sorted(logs.glob("worker-*.err"), key=lambda path: path.stat().st_mtime):
         text = _tail(file)
@@ -81,7 +83,7 @@ def errors_by_application(logs: Path) -> Mapping[str, list[str]]:
 
 
 def errors_in(text: str) -> Iterator[str]:
-    """JSON lines of the level error or above, lines that say so, and the exceptions that tracebacks end with."""
+    """Yields the errors of a log: JSON lines of level error or above, lines with ERROR, and the ends of tracebacks."""
     for line in text.splitlines():
         if line.startswith("{") and (error := _json_error(line)):
             yield error[:_LONGEST]

@@ -1,32 +1,38 @@
-"""The configuration file, and the switches that Ray, Serve and HAProxy read when they start."""
+"""Checks the configuration, and the environment variables that Ray, Serve and HAProxy read when they start."""
 
 from collections.abc import Iterator, Mapping
 
 from app.internal_api import INTERNAL_KEY_VARIABLE
 from deployments import draining, haproxy
 from deployments.doctor.finding import Finding, ok, problem, warning
-from deployments.doctor.installation import Installation
+from deployments.doctor.installation import DEFAULT_FILE, DEPLOYED, Installation
 from deployments.kubernetes.environment import DRAIN, WORKER_DRAIN_S
 
 _REQUIRED: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
 }
-"""Without these Serve's Python proxy serves, and replicas cannot be reached directly."""
+"""Without these, requests pass through Serve's Python proxy, and replicas cannot be reached directly."""
 
 _ADVISED: Mapping[str, str] = {**haproxy.SETTINGS, **draining.SETTINGS}
 
 
 def configuration(it: Installation) -> Iterator[Finding]:
-    """The file is valid."""
+    """It is valid: the file's, else that of the running application."""
+    if not it.source:
+        message = f"{DEFAULT_FILE} is missing and no running Serve answers: keys, limits, weights, memory are unchecked"
+        yield problem("configuration", message, "name the file: switchyard doctor FILE")
+        return
+    deployed = it.source == DEPLOYED
+    fix = "correct and deploy it again" if deployed else f"correct it; `switchyard check {it.source}` checks it"
     for line in it.problems:
-        yield problem("configuration", f"{it.file}: {line}", f"correct it; `switchyard check {it.file}` checks it")
+        yield problem("configuration", f"{it.source}: {line}", fix)
     if not it.problems:
-        yield ok("configuration", f"{it.file} is valid")
+        yield ok("configuration", f"{it.source} is valid")
 
 
 def switches(it: Installation) -> Iterator[Finding]:
-    """On a node of a cluster they must be set; elsewhere `serve` sets them, unless the shell has others."""
+    """On a node of a cluster they must be set; elsewhere `serve` sets those that the shell does not override."""
     wrong = 0
     for name, wanted in (*_REQUIRED.items(), *_ADVISED.items()):
         found = it.environment.get(name)
@@ -45,4 +51,4 @@ def switches(it: Installation) -> Iterator[Finding]:
         fix = "set it on every node from one Secret: model applications answer only requests with it"
         yield problem("environment", f"{INTERNAL_KEY_VARIABLE} is not set", fix)
     if not wrong:
-        yield ok("environment", "the switches of Ray, Serve and HAProxy are as they should be")
+        yield ok("environment", "the settings of Ray, Serve and HAProxy are correct")

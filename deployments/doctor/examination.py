@@ -1,4 +1,4 @@
-"""All that is examined, in the order in which a person would look."""
+"""All checks, in the order in which a person would look."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -26,10 +26,10 @@ CHECKS: Sequence[Callable[[Installation], Iterator[Finding]]] = (
 
 
 def examine(it: Installation) -> Iterator[Finding]:
-    """What each check finds. One that fails is a finding, too: on a broken installation anything may."""
+    """Yields the findings of every check. One that raises is a finding, too: on a broken installation any may."""
     for check in CHECKS:
         try:
             yield from check(it)
-        except Exception as error:  # noqa: BLE001  the other checks must be made all the same
+        except Exception as error:  # noqa: BLE001  the other checks must still run
             name = check.__name__.replace("_", " ")
-            yield problem(name, f"could not be examined: {type(error).__name__}: {error}", "report this")
+            yield problem(name, f"the check failed: {type(error).__name__}: {error}", "report this as a bug")

@@ -1,4 +1,4 @@
-"""What an examination finds."""
+"""The result of a check."""
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Level(StrEnum):
-    """`PROBLEM`: something does not work, or will not. `WARNING`: it works, but not well. `OK`: looked at, and fine."""
+    """`PROBLEM`: something fails, or will. `WARNING`: it works, but badly. `OK`: checked, nothing to do."""
 
     OK = "ok"
     WARNING = "warning"
@@ -15,7 +15,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """`area` is what was looked at; `fix` what to do, empty for `OK`."""
+    """`area`: what was checked. `fix`: what to do; empty for `OK`."""
 
     level: Level
     area: str
@@ -28,15 +28,15 @@ class Finding:
 
 
 def ok(area: str, message: str) -> Finding:
-    """Nothing to do."""
+    """A check that passed."""
     return Finding(Level.OK, area, message)
 
 
 def warning(area: str, message: str, fix: str) -> Finding:
-    """It works, but not well."""
+    """Something works, but badly."""
     return Finding(Level.WARNING, area, message, fix)
 
 
 def problem(area: str, message: str, fix: str) -> Finding:
-    """It does not work, or will not."""
+    """Something fails, or will."""
     return Finding(Level.PROBLEM, area, message, fix)

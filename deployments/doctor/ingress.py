@@ -1,4 +1,4 @@
-"""HAProxy and the public port."""
+"""Checks HAProxy and the public port."""
 
 import os
 import subprocess
@@ -20,9 +20,11 @@ def haproxy(it: Installation) -> Iterator[Finding]:
     named = it.environment.get(_VARIABLE)
     if named is None:
         if it.on_cluster:
-            fix = "write the script with `python -m deployments.haproxy DIR`, and name it there"
+            fix = "write the script with `python -m deployments.haproxy DIR`, and set the variable to its path"
             yield problem(
-                "haproxy", f"{_VARIABLE} is not set: without the script HAProxy does not notice clients that leave", fix
+                "haproxy",
+                f"{_VARIABLE} is not set: without the script HAProxy does not notice clients that disconnect",
+                fix,
             )
             return
         try:
@@ -36,36 +38,39 @@ def haproxy(it: Installation) -> Iterator[Finding]:
 
 def _binary(path: Path, *, is_script: bool) -> Iterator[Finding]:
     if not path.is_file() or not os.access(path, os.X_OK):
-        fix = "write it anew with `python -m deployments.haproxy DIR`" if is_script else "run: make setup"
-        yield problem("haproxy", f"{path} is no executable file", fix)
+        fix = "write it again with `python -m deployments.haproxy DIR`" if is_script else "run: make setup"
+        yield problem("haproxy", f"{path} is not an executable file", fix)
         return
     try:
         done = subprocess.run([path, "-v"], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield problem("haproxy", f"{path} does not start: {error}", "install the image's packages anew")
+        yield problem("haproxy", f"{path} does not start: {error}", "rebuild the image")
         return
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
         yield problem(
             "haproxy",
-            f"{path} ends with {done.returncode}: {said[-1] if said else 'no output'}",
-            "write the script anew with `python -m deployments.haproxy DIR`",
+            f"{path} exits with {done.returncode}: {said[-1] if said else 'no output'}",
+            "write the script again with `python -m deployments.haproxy DIR`",
         )
         return
     if is_script and _NO_SPLICE not in path.read_text(errors="replace"):
         yield warning(
             "haproxy",
             f"{path} is not the script that `python -m deployments.haproxy` writes",
-            f"write it, and name it in {_VARIABLE}",
+            f"write it, and set {_VARIABLE} to its path",
         )
         return
     yield ok("haproxy", done.stdout.splitlines()[0] if done.stdout else str(path))
 
 
 def port(it: Installation) -> Iterator[Finding]:
-    """It is free, or taken by the run of this directory."""
+    """It is free, or used by the run of this directory."""
     if is_free(it.port):
-        if it.run is not None:
+        if it.on_cluster:
+            fix = "a node without replicas has no ingress; if this one has some, read Serve's logs"
+            yield warning("port", f"nothing listens on {it.port} on this node", fix)
+        elif it.run is not None:
             yield problem("port", f"nothing listens on {it.port}, though a run is recorded", "run: switchyard stop")
         else:
             yield ok("port", f"{it.port} is free")
@@ -73,13 +78,13 @@ def port(it: Installation) -> Iterator[Finding]:
         yield problem(
             "port",
             f"{it.port} is taken by another program",
-            f"end that, or choose another port: switchyard serve --port {it.port + 1}",
+            f"stop it, or choose another port: switchyard serve --port {it.port + 1}",
         )
     elif it.run.run_id and not processes_of(it.run.run_id):
         yield problem(
             "port",
-            f"{it.port} is taken by another program than the recorded run, of which nothing is left",
+            f"{it.port} is taken by another program; no process of the recorded run is left",
             "run: switchyard stop",
         )
     else:
-        yield ok("port", f"{it.port} is this run's")
+        yield ok("port", f"{it.port} is used by this run")

@@ -1,4 +1,4 @@
-"""What is examined: the configuration, the environment, and the run there is."""
+"""An installation as the checks see it: its configuration, its environment, and what runs."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,23 +10,29 @@ import yaml
 
 from app.config.base import ConfigError
 from app.config.schema import Config
-from app.config.serve_file import load
+from app.config.serve_file import load, load_document
 from deployments.kubernetes.demands import Demand, demands
-from deployments.local import processes
+from deployments.local import dashboard, processes
+from deployments.local.errors import LaunchError
 
 CLUSTER_LOGS = Path("/tmp/ray/session_latest/logs")
 """Where Ray keeps the logs of a node that `ray start` began."""
 
-DASHBOARD = "http://127.0.0.1:8265"
-"""Ray's dashboard, seen from the head."""
+DASHBOARD_PORT = 8265
+
+DEFAULT_FILE = Path("serve_config.yaml")
+
+DEPLOYED = "the deployed configuration"
+"""The source of a configuration that Serve returned."""
 
 
 @dataclass(frozen=True)
 class Installation:
-    """`document` is the configuration as it is written, `config` the router's part if that is valid. `run`: what runs
-    here, None if nothing does. `on_cluster`: this is a node of a cluster, which Ray was started on before."""
+    """One installation. `source`: the configuration's file, or `DEPLOYED`; empty if there is no configuration.
+    `document`: its content. `config`: the router's part, if it is valid. `run`: the running application, if there is
+    one. `on_cluster`: this is a pod of a Kubernetes cluster."""
 
-    file: Path
+    source: str
     document: Mapping[str, Any]
     problems: Sequence[str] = ()
     config: Config | None = None
@@ -48,7 +54,7 @@ class Installation:
 
     @staticmethod
     def demands_of(application: Mapping[str, Any]) -> list[Demand]:
-        """What Ray must find for one; nothing where it is malformed, which `problems` says."""
+        """The demands of one application; empty if it is malformed, which is one of `problems`."""
         try:
             return demands({"applications": [application]})
         except (AttributeError, KeyError, TypeError, ValueError):
@@ -62,20 +68,34 @@ class Installation:
         return int((self.document.get("http_options") or {}).get("port") or 8000)
 
 
-def installation(file: Path, environment: Mapping[str, str] = os.environ) -> Installation:
-    """The one of this directory or, in a pod, of this node."""
+def installation(file: Path | None = None, environment: Mapping[str, str] = os.environ) -> Installation:
+    """The installation of this directory or, in a pod, of this node.
+
+    The configuration is that of `file`, by default serve_config.yaml. An image has no such file: then it is the one
+    that Serve has deployed.
+    """
     on_cluster = "KUBERNETES_SERVICE_HOST" in environment
     run = processes.record(processes.run_directory())
     logs = Path(run.directory) / "ray/session_latest/logs" if run is not None else None
     if run is None and on_cluster and CLUSTER_LOGS.exists():
-        run = processes.Run(pid=0, run_id="", port=8000, dashboard=DASHBOARD, directory="")
+        run = processes.Run(pid=0, run_id="", port=8000, dashboard=_dashboard(environment), directory="")
         logs = CLUSTER_LOGS
+    file = file or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
+    document = _document(file) if file is not None else _deployed(run)
+    source = str(file) if file is not None else DEPLOYED if document else ""
     config, problems = None, list[str]()
     try:
-        config = load(file)
+        if source:
+            config = load(file) if file is not None else load_document(document)
     except ConfigError as error:
         problems = error.problems
-    return Installation(file, _document(file), problems, config, environment, on_cluster, run, logs)
+    return Installation(source, document, problems, config, environment, on_cluster, run, logs)
+
+
+def _dashboard(environment: Mapping[str, str]) -> str:
+    """Ray's dashboard on the head, whose address KubeRay gives to every pod."""
+    host = environment.get("RAY_ADDRESS", "").rpartition(":")[0]
+    return f"http://{host or '127.0.0.1'}:{DASHBOARD_PORT}"
 
 
 def _document(file: Path) -> Mapping[str, Any]:
@@ -84,3 +104,11 @@ def _document(file: Path) -> Mapping[str, Any]:
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _deployed(run: processes.Run | None) -> Mapping[str, Any]:
+    """What Serve has deployed; empty if nothing runs, or if Serve does not answer, which is a finding of its own."""
+    try:
+        return dashboard.deployed(run) if run is not None else {}
+    except LaunchError:
+        return {}

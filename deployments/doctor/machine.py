@@ -1,4 +1,4 @@
-"""Memory, disk, and GPUs where the configuration wants some."""
+"""Checks memory, disk, and GPUs if the configuration needs some."""
 
 import math
 import shutil
@@ -22,7 +22,7 @@ _KV_VARIABLE, _KV_GIB = "VLLM_CPU_KVCACHE_SPACE", 4
 
 
 def memory(it: Installation, meminfo: Path = Path("/proc/meminfo")) -> Iterator[Finding]:
-    """Enough for the engines on this machine's CPU. Those that run already are not asked about."""
+    """There is enough for the engines on this machine's CPUs. Not checked while the application runs."""
     engines = [app for app in it.applications if _llm_config(app) and not any(map(_gpus, it.demands_of(app)))]
     if not engines or it.run is not None:
         return
@@ -30,23 +30,23 @@ def memory(it: Installation, meminfo: Path = Path("/proc/meminfo")) -> Iterator[
     free = _available(meminfo)
     text = f"{free / GIB:.1f} GiB are free; {len(engines)} engines on the CPU need about {need / GIB:.0f}"
     if free < need:
-        fix = f"end other programs, remove an application, or lower {_KV_VARIABLE}"
+        fix = f"stop other programs, remove an application, or lower {_KV_VARIABLE}"
         yield problem("memory", text, fix)
     else:
         yield ok("memory", text)
 
 
 def disk(it: Installation, path: Path = Path("/tmp")) -> Iterator[Finding]:
-    """Ray stops scheduling on a full disk, and keeps its logs there."""
+    """There is room: Ray stops scheduling on a full disk, and keeps its logs there."""
     free = shutil.disk_usage(path).free
     if free < _DISK_BYTES:
-        yield problem("disk", f"{free / GIB:.1f} GiB are free in {path}", "free some: Ray keeps its logs there")
+        yield problem("disk", f"{free / GIB:.1f} GiB are free in {path}", "free some space: Ray keeps its logs there")
     else:
         yield ok("disk", f"{free / GIB:.0f} GiB are free in {path}")
 
 
 def shared_memory(it: Installation, path: Path = Path("/dev/shm")) -> Iterator[Finding]:
-    """Tensor parallelism passes tensors there; a container has 64 MiB unless it says otherwise."""
+    """Tensor parallelism passes tensors there; a container has 64 MiB by default."""
     parallel = max((len(demand.bundles) for demand in it.demands), default=1)
     if parallel == 1 or not path.exists():
         return
@@ -60,7 +60,7 @@ def shared_memory(it: Installation, path: Path = Path("/dev/shm")) -> Iterator[F
 
 
 def gpus(it: Installation) -> Iterator[Finding]:
-    """There are as many as the largest application wants, and the driver answers.
+    """There are as many as the largest application needs, and the driver answers.
 
     On a cluster a replica may be spread over nodes: each has at least one of its parts.
     """
@@ -73,7 +73,7 @@ def gpus(it: Installation) -> Iterator[Finding]:
             yield warning("gpu", "this node has no nvidia-smi", "run the command in a pod of a GPU group, too")
         else:
             fix = "install the driver, or use `accelerator_config: {kind: cpu}`"
-            yield problem("gpu", "nvidia-smi is not installed, and applications want GPUs", fix)
+            yield problem("gpu", "nvidia-smi is not installed, and applications need GPUs", fix)
         return
     query = [command, "--query-gpu=name,driver_version,memory.total,memory.used", "--format=csv,noheader,nounits"]
     try:
@@ -89,11 +89,11 @@ def gpus(it: Installation) -> Iterator[Finding]:
     found = [line.split(", ") for line in done.stdout.strip().splitlines()]
     if len(found) < wanted:
         fix = "lower tensor_parallel_size, or use a larger machine"
-        yield problem("gpu", f"{len(found)} GPUs are here, and an application wants {wanted}", fix)
+        yield problem("gpu", f"this machine has {len(found)} of the {wanted} GPUs that an application needs", fix)
         return
     name, driver, total, used = found[0]
     if it.run is None and int(used) > int(total) // 10:
-        fix = "end the program that uses it: nvidia-smi names it"
+        fix = "stop the program that uses it: nvidia-smi names it"
         yield warning("gpu", f"{used} of {total} MiB of {name} are in use already", fix)
     yield ok("gpu", f"{len(found)} x {name}, driver {driver}")
 
@@ -112,7 +112,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _gpus(demand: Demand) -> float:
-    """Of one replica."""
+    """The GPUs of one replica, on all its nodes."""
     return sum(bundle.get("GPU", 0) for bundle in demand.bundles)
 
 

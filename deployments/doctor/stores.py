@@ -1,4 +1,4 @@
-"""What access needs: the keys file, the issuer, the store of limits."""
+"""Checks what access control needs: the keys file, the issuer, the limits store."""
 
 import asyncio
 import time
@@ -24,6 +24,10 @@ def keys(it: Installation) -> Iterator[Finding]:
     file = it.config.access.keys_file if it.config is not None else None
     if file is None:
         return
+    if it.on_cluster and not file.parent.exists():
+        fix = "run the command in a router's pod, too"
+        yield warning("keys", f"{file.parent} is not mounted on this node: the keys are not checked", fix)
+        return
     try:
         ring = KeyFile(file).ring
     except ConfigError as error:
@@ -33,7 +37,7 @@ def keys(it: Installation) -> Iterator[Finding]:
     if not len(ring):
         yield warning("keys", f"{file} has no keys", "switchyard keys create --name NAME --file " + str(file))
     else:
-        yield ok("keys", f"{file} has {len(ring)}")
+        yield ok("keys", f"{file} has {len(ring)} keys")
 
 
 def issuer(it: Installation) -> Iterator[Finding]:
@@ -49,19 +53,23 @@ def issuer(it: Installation) -> Iterator[Finding]:
 
 
 def limits_store(it: Installation) -> Iterator[Finding]:
-    """The store of limits answers."""
+    """The limits store answers."""
     settings = it.config.access.limits.store if it.config is not None else None
     if settings is None:
         return
     try:
         url = settings.read()
     except (KeyError, OSError):
-        yield problem("limits store", f"its URL is not to be had from {_place(settings)}", "set it there")
+        if it.on_cluster:
+            fix = "set it for the routers' pods, and run the command in one of them"
+            yield warning("limits store", f"this node cannot read its URL from {_place(settings)}", fix)
+        else:
+            yield problem("limits store", f"its URL cannot be read from {_place(settings)}", "set it there")
         return
     try:
         asyncio.run(_answers(url))
     except ValueError:
-        yield problem("limits store", f"what {_place(settings)} has is no redis:// URL", "correct it")
+        yield problem("limits store", f"the value of {_place(settings)} is not a redis:// URL", "correct it")
     except StoreFailed as error:
         fix = "start it, or correct its URL, password or network policy; `on_store_failure` decides meanwhile"
         yield problem("limits store", f"it does not answer: {error}", fix)
@@ -75,7 +83,7 @@ async def _has_keys(oidc: Oidc) -> bool:
             await Issuer(oidc, partial(fetch, session), time.monotonic).key("switchyard-doctor")
         except Unavailable:
             return False
-        except Unauthorized:  # there are keys; this is none of them
+        except Unauthorized:  # there are keys, and this is not one of them
             return True
     return True
 

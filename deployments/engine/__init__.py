@@ -1,1 +1,1 @@
-"""What runs inside a model's replica, around vLLM."""
+"""The code around vLLM in a model's replica."""

@@ -1,4 +1,4 @@
-"""LoRA adapters of an engine: what `engine_kwargs.lora_modules` means for its other arguments, and for vLLM.
+"""LoRA adapters of an engine: the engine arguments that follow from `engine_kwargs.lora_modules`.
 
 Every replica loads all adapters before it is ready, so that each can answer for each of them.
 """
@@ -31,7 +31,7 @@ def adapter_kwargs(llm_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def prepare_modules(llm_config: Any) -> None:
-    """Gives vLLM the adapters of an `LLMConfig` as it wants them: Ray passes the YAML's mappings on as they are."""
+    """Converts the adapters of an `LLMConfig` to vLLM's type: Ray passes the YAML's mappings on unchanged."""
     from vllm.entrypoints.openai.models.protocol import LoRAModulePath
 
     frontend = llm_config.get_engine_config().frontend_kwargs

@@ -1,7 +1,7 @@
-"""Python's garbage collector while a replica imports.
+"""Slows down Python's garbage collector while a replica imports.
 
-Importing torch and vLLM makes 700,000 objects that stay. The collector would look through them again and again while
-there are more of them every moment: that takes a fifth of the imports' time.
+Importing torch and vLLM makes 700,000 objects that stay. The collector would scan them again and again while they
+grow in number, which takes a fifth of the imports' time.
 """
 
 import gc
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 IMPORTING = (100_000, 50, 1_000)
-"""The collector's thresholds meanwhile: it looks at young objects, not at old ones."""
+"""The collector's thresholds during the imports: it scans young objects and hardly ever old ones."""
 
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Few collections inside. What there is at the end stays as long as the process: none looks at it again."""
+    """Collects rarely inside the block, then freezes what exists: it stays until the process ends."""
     before = gc.get_threshold()
     gc.set_threshold(*IMPORTING)
     try:

@@ -1,6 +1,6 @@
 """The internal key: an engine serves the router only.
 
-vLLM's own server enables every route and authenticates nobody. It is mounted where clients could reach it
+vLLM's own server enables every route and has no authentication. It is mounted where clients could reach it
 (`/deployments/<name>`), so each replica rejects requests without the key that the router and the engines share. Serve
 and HAProxy probe `/-/healthz`, which Serve answers before this middleware.
 """

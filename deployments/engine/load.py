@@ -1,4 +1,4 @@
-"""What a replica says of its load, for the autoscaling policy (`deployments.autoscaling`): vLLM's own metrics."""
+"""A replica's report of its load, for the autoscaling policy (`deployments.autoscaling`): vLLM's own metrics."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ QUEUE_TIME = "vllm:request_queue_time_seconds"
 """vLLM's histogram of the time that requests waited before they began, in seconds."""
 
 SERVICE_TIME = "vllm:request_inference_time_seconds"
-"""The same of the time that they ran."""
+"""vLLM's histogram of the time that requests ran, in seconds."""
 
 
 class LoadReport:
@@ -39,7 +39,7 @@ class LoadReport:
         """`ReplicaLoad` as a dict. `queue_s` is the mean of the requests that began since the last call, 0 if none did;
         `service_s` of those that ended, or the last one that is known.
 
-        What vLLM does not report is left out: then only Serve's own count is known.
+        What vLLM does not report is left out: the policy then has only Serve's own count.
         """
         found: dict[str, float] = {"held": float(self._held()), "age_s": self._clock() - self._ready_at}
         for family in self._collect():
@@ -53,7 +53,7 @@ class LoadReport:
         return found
 
     def _mean_since(self, family: Any) -> float | None:
-        """The mean of what a histogram has counted since the last call; None if that is nothing."""
+        """The mean of a histogram's observations since the last call; None without any."""
         total = sum(it.value for it in family.samples if it.name.endswith("_sum"))
         count = sum(it.value for it in family.samples if it.name.endswith("_count"))
         total_before, count_before = self._before.get(family.name, (0.0, 0.0))
@@ -64,7 +64,7 @@ class LoadReport:
 def held_by_serve() -> int:
     """Requests that this replica has accepted and that wait for one of its `max_ongoing_requests`.
 
-    Ray 2.60 counts them and shows them to nobody; 0 if it does not.
+    Ray 2.60 counts them and does not publish them; 0 where it does not count.
     """
     import ray
 

@@ -1,4 +1,4 @@
-"""Ray Serve LLM's way to an engine's application, without importing torch or vLLM.
+"""Builds an engine's application as Ray Serve LLM does, without importing torch or vLLM.
 
 Serve builds every application in a process of its own, which ends with the build. There Ray's `build_llm_deployment`
 imports vLLM, which takes seven CPU-seconds, for the names of its arguments. This module reads those from vLLM's source,
@@ -21,7 +21,7 @@ import ray
 from ray import serve
 
 _OPTIONAL = ("torch", "transformers")
-"""What Ray imports beside its LLMConfig if it is there. Only replicas use it."""
+"""Optional packages that Ray imports with its LLMConfig. Only replicas use them."""
 
 _ARGUMENTS: Mapping[str, Sequence[str]] = {
     "engine/arg_utils.py": ("EngineArgs", "AsyncEngineArgs"),
@@ -151,10 +151,10 @@ def _with_replica(bundles: list[dict[str, float]], actor: Mapping[str, Any]) -> 
 
 @contextmanager
 def _without(modules: Sequence[str]) -> Iterator[None]:
-    """Imports inside do not find these, unless they are imported already."""
+    """Hides these modules from imports inside the block, unless they are already imported."""
     absent = [name for name in modules if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None is how the import system says so
-    logging.disable(logging.WARNING)  # Ray's, that it does without
+    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None marks a module as absent
+    logging.disable(logging.WARNING)  # Ray's, about missing modules
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Tells the router how old a replica is: a young one answers slower, since its caches are empty."""
+"""Reports a replica's age to the router: a young one answers slower, since its caches are empty."""
 
 import time
 from collections.abc import Callable

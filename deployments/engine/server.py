@@ -1,4 +1,4 @@
-"""What runs in the replicas of every vLLM deployment. Importing it imports vLLM.
+"""The server in the replicas of every vLLM deployment. Importing it imports vLLM.
 
 vLLM's own FastAPI application is mounted on each replica (`serve.ingress()`), so every native route is there, behind
 the internal key.

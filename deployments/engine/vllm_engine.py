@@ -1,4 +1,4 @@
-"""Ray's vLLM engine, with the model in the process of vLLM's scheduler where that is enough.
+"""Ray's vLLM engine, with the model in the process of vLLM's scheduler where possible.
 
 On CPUs vLLM starts a process for the model beside that of its scheduler, since the threads of OpenMP are bound to
 cores when a process starts. Where none are bound (VLLM_CPU_OMP_THREADS_BIND=nobind) and one process has the whole
@@ -11,7 +11,7 @@ from typing import Any
 from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 
 NOT_BOUND = "nobind"
-"""vLLM's word for threads that are not bound to cores."""
+"""vLLM's value for threads that are not bound to cores."""
 
 
 class Engine(VLLMEngine):  # type: ignore[misc]  # Ray ships no types

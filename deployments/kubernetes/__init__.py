@@ -1,1 +1,1 @@
-"""What a served YAML asks of a Kubernetes cluster: its demands, the generated parts of `k8s/`, and what cannot work."""
+"""What a Serve configuration needs of a Kubernetes cluster: resources, generated manifests, checks of manifests."""

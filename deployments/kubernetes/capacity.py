@@ -1,6 +1,6 @@
-"""What cannot work: deployments that no group of nodes can hold, as far as manifests show it.
+"""What cannot work, as far as manifests show it: above all deployments that no group of nodes can hold.
 
-Ray says nothing of these: a replica stays STARTING, and the autoscaler adds nothing.
+Ray reports no error for these: a replica stays STARTING, and the autoscaler adds nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +16,7 @@ from deployments.haproxy import cluster_settings
 from deployments.kubernetes.demands import Bundle, Demand, demands
 from deployments.kubernetes.generated import group_of
 from deployments.kubernetes.groups import Group, groups, most_nodes
+from deployments.kubernetes.sources import hub_problems
 
 MANY_NODES = 50
 """Up to here HAProxy's settings for a cluster are Ray's own, or nearly (`deployments.haproxy.cluster_settings`)."""
@@ -36,8 +37,14 @@ def problems(service: Mapping[str, Any]) -> list[str]:
     offered = groups(cluster)
     if is_loopback(host_of(document)):
         fix = "set http_options.host to 0.0.0.0"
-        return [f"serveConfigV2: Serve listens on {host_of(document)}, which nobody outside the pod reaches; {fix}"]
-    return [*_misfits(demands(document), offered, _head_cpus(cluster)), *_small_settings(cluster)]
+        return [
+            f"serveConfigV2: Serve listens on {host_of(document)}, which cannot be reached from outside the pod; {fix}"
+        ]
+    return [
+        *_misfits(demands(document), offered, _head_cpus(cluster)),
+        *hub_problems(document, cluster),
+        *_small_settings(cluster),
+    ]
 
 
 def _head_cpus(cluster: Mapping[str, Any]) -> str:
@@ -61,7 +68,7 @@ def _misfits(demands: Sequence[Demand], offered: Sequence[Group], head_cpus: str
         yield from _starved(demand, fitting)
         if not _needs_gpu(demand) and (wasted := [it.name for it in fitting if it.offer.get("GPU")]):
             yield (
-                f"{demand.name}: may land in the group {wasted[0]}, on a GPU's node; "
+                f"{demand.name}: may be scheduled in the group {wasted[0]}, on a GPU node; "
                 "set ray_actor_options.label_selector, as {ray.io/node-group: cpu}"
             )
     for group, housed in homes(demands, offered):
@@ -86,7 +93,7 @@ def _small_settings(cluster: Mapping[str, Any]) -> Iterator[str]:
 
 
 def homes(demands: Sequence[Demand], offered: Sequence[Group]) -> Iterator[tuple[Group, list[Demand]]]:
-    """Each group, and the demands for which it is the first that fits."""
+    """Yields each group with the demands for which it is the first that fits."""
     firsts = [(fitting[0].name, demand) for demand in demands if (fitting := _fitting(demand, offered))]
     for group in offered:
         yield group, [demand for name, demand in firsts if name == group.name]
@@ -105,7 +112,7 @@ def _needs_gpu(demand: Demand) -> bool:
 
 
 def _nowhere(demand: Demand, offered: Sequence[Group]) -> str:
-    """Why no group fits, and what to do: the first of labels, custom resources, quantities."""
+    """Why no group fits, and the fix: checks labels first, then custom resources, then quantities."""
     labelled = [group for group in offered if demand.labels.items() <= group.labels.items()]
     if not labelled:
         return f"{demand.name}: no group has the labels {dict(demand.labels)} that it asks for"

@@ -1,4 +1,4 @@
-"""What Ray must find on its nodes for the applications of a Serve configuration."""
+"""The resources that the applications of a Serve configuration need on Ray's nodes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -76,7 +76,7 @@ def _of_application(application: Mapping[str, Any]) -> Iterator[Demand]:
 
 
 def _engine_bundles(llm: Mapping[str, Any]) -> list[dict[str, float]]:
-    """Of an LLMConfig, as Ray's `VLLMEngineConfig.placement_bundles` has them."""
+    """The bundles of an LLMConfig, as in Ray's `VLLMEngineConfig.placement_bundles`."""
     kwargs = llm.get("engine_kwargs") or {}
     devices = int(kwargs.get("tensor_parallel_size", 1)) * int(kwargs.get("pipeline_parallel_size", 1))
     group = llm.get("placement_group_config") or {}
@@ -94,7 +94,7 @@ def _engine_bundles(llm: Mapping[str, Any]) -> list[dict[str, float]]:
 
 
 def _merged(bundles: list[dict[str, float]], own: Bundle) -> list[dict[str, float]]:
-    """The replica shares the first bundle."""
+    """The engine's bundles with the replica's own resources, which share the first one."""
     if not bundles:
         return [dict(own)]
     first = bundles[0]

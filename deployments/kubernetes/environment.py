@@ -1,4 +1,4 @@
-"""The environment of every Ray node of a cluster: the one place for it.
+"""The environment of every Ray node of a cluster.
 
 `k8s/base/rayservice.yaml` and the table in docs/deploying.md have the same, and tests compare. `make serve` has its own
 for one machine (`deployments.local.environment`).
@@ -15,13 +15,13 @@ DRAIN = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
 
 WORKER_DRAIN_S = int(draining.GRACE_S)
 HEAD_DRAIN_S = 600
-"""The head's own parts are never idle, so that it always stays so long. Raylets live that long without it, too."""
+"""The head's own processes are never idle, so it always takes this long. Raylets survive that long without it."""
 
 STOP_S = 60
-"""What a pod's grace period is longer than its drain: Ray stops its processes."""
+"""How much longer a pod's grace period is than its drain: meanwhile Ray stops its processes."""
 
 CODE = "/app"
-"""Where the image has this repository."""
+"""This repository in the image."""
 
 EVERY_NODE: Mapping[str, str] = {
     "PYTHONPATH": CODE,

@@ -39,7 +39,7 @@ def group_of(resource: str) -> str:
 
 
 def generate(overlay: Path) -> str:
-    """The content of an overlay's generated.yaml. Raises ConfigError with every problem of what it serves."""
+    """The content of an overlay's generated.yaml. Raises ConfigError with every problem of its configuration."""
     served = overlay / SERVED
     load(served)
     document: Any = read_yaml(served)
@@ -83,7 +83,7 @@ def _ray_service(document: Mapping[str, Any], cluster: Mapping[str, Any]) -> dic
 
 
 def _settings(cluster: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """HAProxy's settings for as many nodes as there may be: the head's, each group's. None that Ray has anyway."""
+    """HAProxy's settings for the largest number of nodes: the head's, each group's; without Ray's own defaults."""
     ours, rays = (cluster_settings(nodes) for nodes in (most_nodes(cluster), 1))
     settings = {name: value for name, value in ours.items() if value != rays[name]}
     if not settings:
@@ -100,7 +100,7 @@ def _template(group: Mapping[str, Any], settings: Mapping[str, str]) -> dict[str
 
 
 def _declared(demands: list[Demand]) -> dict[str, dict[str, str]]:
-    """The custom resources of each group. The amount says only that a node has it: bundles ask for a thousandth."""
+    """The custom resources of each group. Any amount will do: bundles ask for a thousandth."""
     groups: dict[str, dict[str, str]] = {}
     for resource in sorted({name for demand in demands for name in demand.resources}):
         groups.setdefault(group_of(resource), {})[resource] = "1"

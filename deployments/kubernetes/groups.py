@@ -1,4 +1,4 @@
-"""What the groups of nodes of a RayCluster offer to Ray."""
+"""The resources that a RayCluster's groups of nodes offer to Ray."""
 
 import math
 import re
@@ -78,5 +78,5 @@ def quantity(text: object) -> float:
     """A Kubernetes quantity: `500m` is 0.5, `1Gi` 2**30. Raises ValueError."""
     found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)([a-zA-Z]*)", str(text))
     if found is None or (found[2] and found[2] not in _SUFFIXES):
-        raise ValueError(f"{text!r} is no quantity")
+        raise ValueError(f"{text!r} is not a quantity")
     return float(found[1]) * _SUFFIXES.get(found[2], 1)

@@ -1,4 +1,4 @@
-"""Rendered manifests: where they come from, and the RayService in them."""
+"""Reads and renders manifests, and finds the RayService in them."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from app.config.files import read_yaml
 KUSTOMIZATION = "kustomization.yaml"
 
 Manifest = dict[str, Any]
-"""One object as Kubernetes gets it."""
+"""One Kubernetes object."""
 
 
 def is_cluster(path: Path) -> bool:
@@ -30,7 +30,7 @@ def is_cluster(path: Path) -> bool:
 def read(path: Path) -> list[Manifest]:
     """The objects of a kustomize directory, as `kubectl kustomize` renders it, or of a rendered file.
 
-    Raises ConfigError if they cannot be had.
+    Raises ConfigError if they cannot be read.
     """
     text = render(path) if path.is_dir() else path.read_text()
     try:
@@ -42,7 +42,7 @@ def read(path: Path) -> list[Manifest]:
 def render(directory: Path, path: str | None = None) -> str:
     """What `kubectl kustomize` makes of `directory`. Raises ConfigError with its own message.
 
-    `path`: where kubectl may be, as PATH has it. Default: there, and beside the Python that runs.
+    `path`: where to look for kubectl, in PATH's form. Default: PATH, and the directory of the running Python.
     """
     places = path or os.pathsep.join([os.environ.get("PATH", ""), sysconfig.get_path("scripts")])
     kubectl = shutil.which("kubectl", path=places)

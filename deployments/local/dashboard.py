@@ -25,7 +25,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True)
 class Application:
-    """One Serve application: `status` is Serve's word, `messages` are its own and its deployments'."""
+    """One Serve application: `status` as Serve reports it, `messages` are its own and its deployments'."""
 
     name: str
     status: str
@@ -52,6 +52,16 @@ def read(run: Run) -> Instance:
     answer = _call(run, "GET")
     found = {name: _application(name, item) for name, item in (answer.get("applications") or {}).items()}
     return Instance(found, _router_config(answer))
+
+
+def deployed(run: Run) -> dict[str, Any]:
+    """The configuration that Serve has deployed, as `deploy` takes it. Raises as `read`."""
+    answer = _call(run, "GET")
+    configs = [it.get("deployed_app_config") for it in (answer.get("applications") or {}).values()]
+    return {
+        "http_options": answer.get("http_options") or {},
+        "applications": [config for config in configs if isinstance(config, dict)],
+    }
 
 
 def deploy(run: Run, document: Mapping[str, Any], *, wait_s: float = 0.0) -> None:

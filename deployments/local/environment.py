@@ -15,7 +15,7 @@ from deployments.local.ports import HOST, REPLICA_PORTS, Ports
 from deployments.local.processes import MARKER, RUN_DIRECTORY, Run
 
 TOKEN = "ray_token"
-"""The file with Ray's token, in the run's directory, which only its user can read."""
+"""The file with Ray's token, in the run's directory, which only the user who started the run can read."""
 
 DEFAULTS: Mapping[str, str] = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -32,7 +32,7 @@ DEFAULTS: Mapping[str, str] = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # "auto" pins every engine to the same core
-    "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait for others spin on the cores that those need
+    "OMP_WAIT_POLICY": "PASSIVE",  # waiting threads would spin on the cores that others need
     "VLLM_LOGGING_LEVEL": "INFO",
 }
 """The environment of a local run; variables that are already set win."""
@@ -65,7 +65,7 @@ def set_environment(run: Run, ports: Ports, *, loopback: bool) -> None:
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(proxy / "metrics.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(proxy),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(proxy / "server-state"),
-        # Ray's own are the same for all runs, and a second run then names the first one's to Prometheus.
+        # Ray's defaults are the same for all runs: a second run would point Prometheus to the first one's.
         "DASHBOARD_METRIC_PORT": str(ports.dashboard_metrics),
         "AUTOSCALER_METRIC_PORT": str(ports.autoscaler_metrics),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(ports.stats),

@@ -1,4 +1,4 @@
-"""The first endpoint that can answer, while others still load."""
+"""Announces the first endpoint that can answer, while others still load."""
 
 import http.client
 import json
@@ -19,7 +19,7 @@ _REQUESTS: Mapping[Task, tuple[str, Mapping[str, object]]] = {
 
 
 def ready_endpoints(port: int) -> list[str]:
-    """The endpoints that can answer, by the router on `port`; none while it does not answer itself."""
+    """The endpoints that the router on `port` reports as ready; empty while the router does not answer."""
     connection = http.client.HTTPConnection(HOST, port, timeout=5)
     try:
         connection.request("GET", "/ready")
@@ -32,7 +32,7 @@ def ready_endpoints(port: int) -> list[str]:
 
 
 def announcement(endpoint: str, config: Config, port: int) -> str:
-    """What to say of it: its URL, and a request to paste."""
+    """The announcement of an endpoint: its URL, and a request to paste."""
     path, body = _REQUESTS[config.endpoints[endpoint].tasks[0]]
     url = f"http://{HOST}:{port}/v1"
     asks_for_key = config.access.knows_callers and not config.access.allow_anonymous

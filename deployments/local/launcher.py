@@ -77,7 +77,7 @@ def deploy(config: Path) -> None:
 
 
 def stop() -> str:
-    """Stops the run of this directory, or what a killed one left. Returns what happened, for the terminal."""
+    """Stops this directory's run, or cleans up after a crashed one. Returns what happened, for the terminal."""
     return processes.stop(processes.run_directory())
 
 

@@ -1,4 +1,4 @@
-"""The ports of a local run: free ones, that nothing else takes before the run listens on them."""
+"""The ports of a local run: free ones that no other run takes before this one listens on them."""
 
 import socket
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Ports:
 
 
 _claims: list[int] = []
-"""The descriptors that this process holds; they end with it."""
+"""The descriptors of reserved ports, open for the lifetime of this process."""
 
 
 def free_ports(taken: int) -> Ports:
@@ -43,8 +43,8 @@ def free_ports(taken: int) -> Ports:
 
 
 def claim(port: int) -> bool:
-    """Whether this process gets the port, for as long as it lives. Runs that start at the same moment find it free
-    alike, seconds before they listen; the name of an abstract socket is one process's."""
+    """Reserves the port for the lifetime of this process; returns whether that succeeded. Runs that start at the same
+    moment all find the port free, seconds before they listen; only one can bind the name of an abstract socket."""
     taken = socket.socket(socket.AF_UNIX)
     try:
         taken.bind(f"\0switchyard-port-{port}")

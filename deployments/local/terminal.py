@@ -64,7 +64,7 @@ class StartDisplay:
             self._status.stop()
 
     def say(self, message: str) -> None:
-        """Prints `message` to stay, above the spinner if there is one."""
+        """Prints `message` as a line that stays, above the spinner if there is one."""
         if self._status is not None:
             self._status.console.print(message, markup=False, highlight=False, soft_wrap=True)
         else:

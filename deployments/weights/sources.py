@@ -1,4 +1,4 @@
-"""Where the applications of a Serve configuration have their weights from."""
+"""Where the applications of a Serve configuration get their weights."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -27,11 +27,11 @@ REASON = obstacle()
 
 
 ORDER = ("placement", "metrics", "scaling", "refusals", "disruptions", "variants", "strangers", "whole_cluster")
-"""Of the files: the last one takes the cluster down."""
+"""The order of the files: the last one takes the cluster down."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files' order. Where namespaces are not allowed there is no pod network."""
+    """Sorts the files, and skips all tests where namespaces are not allowed: then there is no pod network."""
     items.sort(key=lambda item: ORDER.index(item.path.stem.removeprefix("test_")))
     if REASON is not None:
         for item in items:
@@ -81,7 +81,7 @@ def paced(application: dict[str, Any], **autoscaling: Any) -> dict[str, Any]:
 
 
 def on_few_nodes(raycluster: dict[str, Any]) -> None:
-    """What the lab changes of the RayCluster: empty nodes go early."""
+    """The lab's change of the RayCluster: empty nodes are removed early."""
     raycluster["spec"]["autoscalerOptions"]["idleTimeoutSeconds"] = 15
 
 

@@ -24,7 +24,7 @@ def labels_of(samples: dict[Series, float], name: str, **wanted: str) -> dict[st
     return {it["replica"]: it for it in found if wanted.items() <= it.items()}
 
 
-def test_every_replicas_series_are_read_at_any_nodes_ingress(cluster: Cluster, figures: Figures) -> None:
+def test_every_nodes_ingress_serves_the_series_of_every_replica(cluster: Cluster, figures: Figures) -> None:
     assert all(it.is_whole for it in cluster.client.ask_all([Ask(streamed=False)] * 20))
     routers, engines = cluster.routers(), cluster.replicas(BLUE)
     counted = set()
@@ -44,7 +44,7 @@ def test_every_replicas_series_are_read_at_any_nodes_ingress(cluster: Cluster, f
     )
 
 
-def test_a_replica_that_is_stopped_is_read_until_its_last_stream_has_ended(
+def test_a_stopping_replica_is_scraped_until_its_last_stream_ends(
     cluster: Cluster, the_lab: Lab, figures: Figures
 ) -> None:
     cluster.apply(served(the_lab, min_replicas=2, max_replicas=2))

@@ -1,4 +1,4 @@
-"""Where Serve puts what, and who reaches it."""
+"""Where Serve places replicas, and which nodes reach them."""
 
 import pytest
 

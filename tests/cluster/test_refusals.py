@@ -26,7 +26,7 @@ def blue_of(document: Any) -> Any:
     return next(it for it in document["applications"] if it["name"] == BLUE)
 
 
-def test_what_was_refused_starts_replicas(cluster: Cluster, the_lab: Lab, figures: Figures) -> None:
+def test_refused_requests_start_replicas(cluster: Cluster, the_lab: Lab, figures: Figures) -> None:
     """Two requests run of a target of 4: only what waits and what was refused asks for a second replica."""
     document = served(the_lab, min_replicas=1, max_replicas=2, downscale_delay_s=120)  # longer than a node's start
     blue_of(document)["deployments"][0] |= {"max_ongoing_requests": 2, "max_queued_requests": 1}
@@ -34,7 +34,7 @@ def test_what_was_refused_starts_replicas(cluster: Cluster, the_lab: Lab, figure
     cluster.until(lambda: len(cluster.replicas(BLUE)) == 1, cluster.serve.messages)
     streams = [Ask(chunks=60, every_s=1.0, within_s=240)] * 2
     with cluster.client.asking(streams) as running:
-        cluster.until(running.have_begun, lambda: [str(it) for it in running.outcomes])
+        cluster.until(running.have_started, lambda: [str(it) for it in running.outcomes])
         with cluster.client.asking([Ask(streamed=False, within_s=240)] * 12) as burst:
             waited = cluster.until(lambda: len(cluster.replicas(BLUE)) == 2, cluster.serve.messages)
     refused = [it for it in burst.outcomes if it.status == 503]
@@ -47,8 +47,8 @@ def test_what_was_refused_starts_replicas(cluster: Cluster, the_lab: Lab, figure
 
 
 class Cost(NamedTuple):
-    """Of a run. `gpu_s`: seconds of replicas, from their start to their end. `late`: first chunks that came after
-    `LATE_S` or never."""
+    """The cost of a run. `gpu_s`: seconds of replicas, from their start to their end. `late`: first chunks that came
+    after `LATE_S`, or never."""
 
     gpu_s: float
     late: int

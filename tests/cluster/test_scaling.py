@@ -1,4 +1,4 @@
-"""Load makes replicas, replicas make nodes, and both go when it ends."""
+"""Load adds replicas, replicas add nodes, and both are removed when it ends."""
 
 import time
 
@@ -24,7 +24,7 @@ def empties(cluster: Cluster) -> float:
 
 @pytest.fixture
 def asleep(cluster: Cluster, the_lab: Lab) -> Cluster:
-    """The engine may sleep, and does."""
+    """An engine without replicas, which may scale from zero."""
     cluster.apply(served(the_lab, min_replicas=0, max_replicas=2))
     empties(cluster)
     return cluster

@@ -1,4 +1,4 @@
-"""What a pod that has nothing to do with the application reaches on the pod network."""
+"""The ports that another application's pod reaches on the pod network."""
 
 import http.client
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ def labels(template: Mapping[str, Mapping[str, Mapping[str, str]]]) -> Mapping[s
     return template["metadata"]["labels"]
 
 
-def test_a_stranger_reaches_the_ingress_alone(cluster: Cluster, the_lab: Lab, figures: Figures) -> None:
+def test_another_pod_reaches_only_the_ingress(cluster: Cluster, the_lab: Lab, figures: Figures) -> None:
     cluster.apply(served(the_lab, min_replicas=1, max_replicas=2))
     cluster.until(lambda: bool(cluster.replicas(BLUE)), cluster.serve.messages)
     policies: Sequence[Mapping[str, object]] = list(manifest.of_kind(the_lab.objects, "NetworkPolicy"))
@@ -58,7 +58,7 @@ def test_a_stranger_reaches_the_ingress_alone(cluster: Cluster, the_lab: Lab, fi
     )
 
 
-def test_the_dashboard_asks_even_the_neighbours_for_the_token(cluster: Cluster) -> None:
+def test_the_dashboard_requires_the_token_from_ray_pods_too(cluster: Cluster) -> None:
     connection = http.client.HTTPConnection(cluster.kuberay.head.address, DASHBOARD, timeout=20)
     connection.request("GET", "/api/serve/applications/")
     assert connection.getresponse().status in (401, 403)

@@ -25,7 +25,7 @@ def awake(cluster: Cluster, the_lab: Lab) -> Cluster:
     return cluster
 
 
-def test_a_new_variant_leaves_the_others_alone(awake: Cluster, the_lab: Lab, figures: Figures) -> None:
+def test_a_new_variant_leaves_the_others_running(awake: Cluster, the_lab: Lab, figures: Figures) -> None:
     prepare(MODEL, default_cache())
     overlay = yaml.safe_load(the_lab.service_object()["spec"]["serveConfigV2"])
     variant = next(copy.deepcopy(it) for it in overlay["applications"] if it["name"] == GREEN)

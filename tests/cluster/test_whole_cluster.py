@@ -27,7 +27,7 @@ def test_nothing_is_lost_when_a_new_cluster_takes_over(cluster: Cluster, the_lab
         successor.until(lambda: len(successor.kuberay.endpoints()) >= 2, successor.kuberay.endpoints)
         up = time.monotonic() - begun
         with client.asking(asks) as streams:
-            cluster.until(streams.have_begun, lambda: [str(it) for it in streams.outcomes])
+            cluster.until(streams.have_started, lambda: [str(it) for it in streams.outcomes])
             current[0] = successor
             cluster.kuberay.delete()
             outcomes = streams.wait()

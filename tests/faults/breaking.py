@@ -20,7 +20,7 @@ EVERY = 8
 
 
 @dataclass
-class Breaking:
+class BreakingServer:
     """What it passes on goes to `engine` (a base URL), with `headers`. `broken` counts by way, streams apart."""
 
     engine: str
@@ -109,9 +109,9 @@ async def _break(way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamW
 
 
 @contextmanager
-def breaking(engine: str, headers: Mapping[str, str]) -> Iterator[tuple[Breaking, str]]:
-    """A running one, and its base URL."""
-    server, loop = Breaking(engine, headers), asyncio.new_event_loop()
+def breaking(engine: str, headers: Mapping[str, str]) -> Iterator[tuple[BreakingServer, str]]:
+    """A running server, and its base URL."""
+    server, loop = BreakingServer(engine, headers), asyncio.new_event_loop()
     listening = loop.run_until_complete(asyncio.start_server(server.serve, "127.0.0.1", 0))
     host, port = listening.sockets[0].getsockname()
     thread = threading.Thread(target=loop.run_forever)

@@ -14,7 +14,7 @@ import yaml
 
 from app.internal_api import INTERNAL_KEY_VARIABLE
 from benchmarks.serving import engine
-from deployments.local import processes as leftovers
+from deployments.local import processes as run_processes
 from deployments.local.environment import TOKEN
 from deployments.weights.cache import default_cache, prepare_tiny
 from tests.support.processes.launcher import Launcher, launched
@@ -41,7 +41,7 @@ class Cluster:
     def processes(self, title: str) -> list[psutil.Process]:
         """Its processes with this title, the oldest first."""
         found = []
-        for pid in leftovers.processes_of(self.launcher.run_id):
+        for pid in run_processes.processes_of(self.launcher.run_id):
             try:
                 process = psutil.Process(pid)
                 if title in " ".join(process.cmdline()):
@@ -71,7 +71,7 @@ class Cluster:
             return False
 
     def metrics(self) -> dict[str, float]:
-        """One of the routers'."""
+        """The metrics of one router."""
         lines = httpx.get(f"{self.url}/metrics", timeout=30).text.splitlines()
         samples = (line.rpartition(" ") for line in lines if line.startswith("switchyard_"))
         return {name: float(value) for name, _, value in samples}
@@ -88,7 +88,7 @@ class Cluster:
 
     def rest(self, method: str, **content: Any) -> httpx.Response:
         """Serve's REST API."""
-        run = leftovers.record(self.launcher.directory)
+        run = run_processes.record(self.launcher.directory)
         assert run is not None
         headers = {"authorization": f"Bearer {(Path(run.directory) / TOKEN).read_text()}"}
         url = f"{run.dashboard}/api/serve/applications/"

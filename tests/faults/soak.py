@@ -36,7 +36,7 @@ class Signs:
     )
 
     def look(self, cluster: Cluster, elapsed_s: float) -> None:
-        """Reads them all."""
+        """Reads the values of all processes."""
         for title in (ROUTER, REPLICA, ENGINE, PROXY):
             for process in cluster.processes(title):
                 name = f"{title} {process.pid}"
@@ -47,11 +47,11 @@ class Signs:
         self.note("a router", "lag_s", elapsed_s, values["switchyard_event_loop_lag_seconds"])
 
     def note(self, name: str, sign: str, elapsed_s: float, value: float) -> None:
-        """One value."""
+        """Records one value."""
         self.seen[name][sign].append((elapsed_s, value))
 
     def grown(self) -> list[str]:
-        """What gains more than it may."""
+        """The values that grow more than they may."""
         gains = ((name, sign, gain(values)) for name, signs in self.seen.items() for sign, values in signs.items())
         return [f"{name}: {sign} gains {gained:.1f}" for name, sign, gained in gains if gained > MAY_GAIN[sign]]
 

@@ -1,4 +1,4 @@
-"""What changes under traffic: the configuration, the code of a replica, the load. Nobody notices."""
+"""Changes under traffic that no client notices: the configuration, the code of a replica, the load."""
 
 import copy
 import time

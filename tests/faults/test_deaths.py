@@ -1,4 +1,4 @@
-"""Parts of the application die or hang under traffic. What had not begun to stream is not lost."""
+"""Parts of the application die or hang under traffic. Requests that had not begun to stream are not lost."""
 
 import time
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 
 
 def had_begun_to_stream(outcome: Outcome) -> bool:
-    """Nobody can begin it anew."""
+    """Whether the stream had begun, so that it cannot be repeated."""
     return outcome.lane.streamed and outcome.status == 200 and len(outcome.body) > 0
 
 
@@ -27,7 +27,7 @@ def test_the_death_of_a_replica_loses_only_streams_that_had_begun(
     assert lost == []
 
 
-def test_a_replica_that_hangs_is_gone_around_and_replaced(cluster: Cluster, traffic: Traffic) -> None:
+def test_a_hanging_replica_is_avoided_and_replaced(cluster: Cluster, traffic: Traffic) -> None:
     """Requests that it holds wait for the first byte no longer than `first_byte_s`, and are retried elsewhere."""
     moment = time.monotonic()
     hung, *_ = cluster.processes(REPLICA)
@@ -48,7 +48,7 @@ def test_the_death_of_a_router_loses_only_what_it_carried(cluster: Cluster, traf
     assert unexplained(traffic.since(moment), lambda it: it.begun < moment) == []
 
 
-def test_the_ingress_comes_back_by_itself(cluster: Cluster, traffic: Traffic) -> None:
+def test_the_ingress_recovers_by_itself(cluster: Cluster, traffic: Traffic) -> None:
     """Serve's new one knows no routes for a moment."""
     moment = time.monotonic()
     cluster.kill(PROXY)

@@ -1,4 +1,4 @@
-"""What the router leans on fails under traffic: an engine's connection, the store of the limits."""
+"""Dependencies of the router fail under traffic: an engine's connection, the limits store."""
 
 import time
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ import pytest
 
 from app.internal_api import INTERNAL_KEY_HEADER
 from deployments.weights.cache import default_cache, prepare_tiny
-from tests.faults.breaking import WAYS, Breaking, breaking
+from tests.faults.breaking import WAYS, BreakingServer, breaking
 from tests.faults.conftest import KEY, Cluster, wait_until
 from tests.support.processes.load import Outcome, Traffic, lanes, unexplained
 from tests.support.processes.redis_server import redis_server
@@ -43,7 +43,7 @@ def broke_off(outcome: Outcome) -> bool:
 
 
 @pytest.fixture
-def upstream(cluster: Cluster) -> Iterator[Breaking]:
+def upstream(cluster: Cluster) -> Iterator[BreakingServer]:
     """Half of the traffic goes through an upstream that breaks some answers off."""
     with breaking(f"{cluster.url}/deployments/tiny", {INTERNAL_KEY_HEADER: KEY}) as (server, url):
         tokenizer = str(prepare_tiny(default_cache()))
@@ -60,7 +60,7 @@ def upstream(cluster: Cluster) -> Iterator[Breaking]:
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_an_answer_that_breaks_off_is_retried_or_ends_in_an_error(cluster: Cluster, upstream: Breaking) -> None:
+def test_an_answer_that_breaks_off_is_retried_or_ends_in_an_error(cluster: Cluster, upstream: BreakingServer) -> None:
     with Traffic(cluster.url, lanes()).running() as traffic:
         moment = time.monotonic()
         kinds = [(way, streamed) for way in WAYS for streamed in (False, True)]
@@ -74,7 +74,7 @@ def test_an_answer_that_breaks_off_is_retried_or_ends_in_an_error(cluster: Clust
 
 @pytest.mark.usefixtures("unchanged")
 @pytest.mark.parametrize("meanwhile", ["allow", "refuse"])
-def test_the_store_of_the_limits_goes_and_comes_back(cluster: Cluster, meanwhile: str) -> None:
+def test_the_limits_store_may_fail_and_recover(cluster: Cluster, meanwhile: str) -> None:
     def is_refused(outcome: Outcome) -> bool:
         said = b'"overloaded"' if outcome.lane.name == "tgi" else b"Rate limits are temporarily unavailable"
         return meanwhile == "refuse" and said in outcome.body

@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from deployments.local import processes as leftovers
+from deployments.local import processes as run_processes
 from tests.faults.conftest import Cluster
 from tests.support.processes.load import Traffic, lanes, unexplained
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(700)]
 
 
-def test_a_sigterm_finishes_what_is_under_way(cluster: Cluster) -> None:
+def test_sigterm_finishes_requests_in_progress(cluster: Cluster) -> None:
     streams = [lane for lane in lanes(tokens=400) if lane.streamed]
     with Traffic(cluster.url, streams).running() as traffic:
         moment = traffic.all_at_once()
@@ -23,4 +23,4 @@ def test_a_sigterm_finishes_what_is_under_way(cluster: Cluster) -> None:
     carried = [it for it in traffic.since(moment) if it.begun < moment]
     assert {it.lane.name for it in carried} == {lane.name for lane in streams}
     assert unexplained(carried) == []
-    assert leftovers.processes_of(cluster.launcher.run_id) == []
+    assert run_processes.processes_of(cluster.launcher.run_id) == []

@@ -39,7 +39,7 @@ class Cluster:
         return LocalStore(self.launcher.directory / ".run/ledger")
 
     def starts(self) -> int:
-        """How many controllers have started, as the journal on disk tells."""
+        """How many controllers have started, by the journal on disk."""
         return [entry.kind for entry in journal.read(self.ledger)].count("controller_started")
 
     def ask(self, requests: int) -> None:

@@ -1,4 +1,4 @@
-"""What the launcher refuses before anything starts. How runs end: test_live_traffic, and tests/real/conftest.py."""
+"""Mistakes that the launcher refuses before a start. How runs end: test_live_traffic, and tests/real/conftest.py."""
 
 import socket
 import subprocess

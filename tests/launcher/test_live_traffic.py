@@ -60,13 +60,13 @@ class Cluster:
             raise AssertionError(self.serve_says()) from error
 
     def served(self, requests: int) -> Counter[str]:
-        """Who answers, each request on a connection of its own, so that every replica gets some."""
+        """The deployments that answer, each request on a connection of its own, so that every replica gets some."""
         answers = [httpx.post(f"{self.url}/v1/chat/completions", json=CHAT, timeout=30) for _ in range(requests)]
         assert {answer.status_code for answer in answers} == {200}
         return Counter(answer.headers[HEADER] for answer in answers)
 
     def serve_says(self) -> Any:
-        """What Serve keeps of the router's application, and runs."""
+        """Serve's stored configuration and state of the router's application."""
         run = processes.record(self.launcher.directory)
         assert run is not None
         headers = {"authorization": f"Bearer {(Path(run.directory) / TOKEN).read_text()}"}

@@ -23,7 +23,7 @@ import openai
 import pytest
 
 from app.internal_api import INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIABLE
-from deployments.local import processes as leftovers
+from deployments.local import processes as run_processes
 from tests.support.processes.launcher import deliver, launched
 from tests.support.processes.project import ROOT
 from tests.support.processes.turns import turn
@@ -70,7 +70,7 @@ def _running(directory: Path) -> Iterator[Address]:
     key = secrets.token_urlsafe(16)
     with launched(ROOT / "serve_config.yaml", directory, {INTERNAL_KEY_VARIABLE: key}) as launcher:
         yield Address(launcher.url, key, str(directory))
-        engines = {pid for pid in leftovers.processes_of(launcher.run_id) if b"EngineCore" in _name(pid)}
+        engines = {pid for pid in run_processes.processes_of(launcher.run_id) if b"EngineCore" in _name(pid)}
         assert engines, "`stop` finds the engines by the run's marker"
         launcher.process.send_signal(signal.SIGINT)
         time.sleep(0.2)

@@ -22,7 +22,7 @@ from databricks.sdk.service.serving import (
     TrafficConfig,
 )
 
-from deployments.local import processes as leftovers
+from deployments.local import processes as run_processes
 from deployments.local.environment import TOKEN
 from tests.real.conftest import Application
 
@@ -46,7 +46,7 @@ def shares(endpoint: Any) -> dict[str, int]:
 
 def serve_says(application: Application) -> Any:
     """The applications as Serve keeps and runs them."""
-    run = leftovers.record(application.directory)
+    run = run_processes.record(application.directory)
     assert run is not None
     headers = {"authorization": f"Bearer {(Path(run.directory) / TOKEN).read_text()}"}
     return httpx.get(f"{run.dashboard}/api/serve/applications/", headers=headers).json()["applications"]

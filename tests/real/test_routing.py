@@ -17,7 +17,7 @@ import pytest
 import yaml
 from scipy.stats import binomtest
 
-from deployments.local import processes as leftovers
+from deployments.local import processes as run_processes
 from deployments.local.environment import TOKEN
 from tests.real.conftest import Application, eventually, restore
 from tests.support.processes.launcher import deliver
@@ -140,7 +140,7 @@ class Deploy:
 
     def unchecked(self, **chat: Any) -> None:
         """Straight to Serve, past the checks of `make deploy`."""
-        run = leftovers.record(self._application.directory)
+        run = run_processes.record(self._application.directory)
         assert run is not None
         token = (Path(run.directory) / TOKEN).read_text()
         document = {**_changed(**chat), "http_options": {"host": "127.0.0.1", "port": run.port}}

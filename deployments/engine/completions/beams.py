@@ -31,7 +31,7 @@ MAX_FULL_VOCABULARY = 2
 """How many beams request the log-probabilities of the whole vocabulary at a time."""
 
 
-class BeamSearching(Engine):
+class BeamSearchEngine(Engine):
     """Answers a prompt with the best `n` beams of a search; `scores` are their values, once the search is over."""
 
     def __init__(self, engine: Any, beam: BeamSearch, n: int) -> None:

@@ -34,7 +34,7 @@ class Engine:
         return outputs
 
 
-class Seeded(Engine):
+class SeededEngine(Engine):
     """One choice per seed, each an engine request of its own. Closing the generator ends them all."""
 
     def __init__(self, engine: Any, seeds: Sequence[int]) -> None:
@@ -50,7 +50,7 @@ class Seeded(Engine):
         return _joined(merged) if params.output_kind is RequestOutputKind.FINAL_ONLY else merged
 
 
-class WithEmbeddings(Engine):
+class EmbeddingsEngine(Engine):
     """Replaces the embeddings of some of the prompt's tokens.
 
     `values` has hidden_size numbers for each of `indices`, which count the prompt's tokens from 0.

@@ -65,8 +65,8 @@ from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
 from vllm.entrypoints.serve.utils.api_utils import load_aware_call, validate_json_request, with_cancellation
 
 from app.internal_api import EXTENDED_PATH
-from deployments.engine.completions.beams import BeamSearching
-from deployments.engine.completions.engines import Seeded, WithEmbeddings
+from deployments.engine.completions.beams import BeamSearchEngine
+from deployments.engine.completions.engines import EmbeddingsEngine, SeededEngine
 from deployments.engine.completions.request import ExtendedCompletionRequest
 
 
@@ -96,7 +96,7 @@ async def complete(request: ExtendedCompletionRequest, raw_request: Request) -> 
         return JSONResponse(answer.model_dump(), status_code=answer.error.code)
     if not isinstance(answer, CompletionResponse):
         return StreamingResponse(answer, media_type="text/event-stream")
-    if isinstance(engine, BeamSearching):
+    if isinstance(engine, BeamSearchEngine):
         for choice, score in zip(answer.choices, engine.scores, strict=True):
             choice.beam_score = score
     return JSONResponse(answer.model_dump())
@@ -105,9 +105,9 @@ async def complete(request: ExtendedCompletionRequest, raw_request: Request) -> 
 def _engine(engine: Any, request: ExtendedCompletionRequest) -> Any:
     """vLLM's engine in the wrappers that the request needs."""
     if (replaced := request.replace_embeddings) is not None:
-        engine = WithEmbeddings(engine, replaced.indices, replaced.values)
+        engine = EmbeddingsEngine(engine, replaced.indices, replaced.values)
     if request.seeds is not None:
-        return Seeded(engine, request.seeds)
+        return SeededEngine(engine, request.seeds)
     if request.beam is not None:
-        return BeamSearching(engine, request.beam, request.n)
+        return BeamSearchEngine(engine, request.beam, request.n)
     return engine

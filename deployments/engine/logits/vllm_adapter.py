@@ -1,6 +1,6 @@
 """The two processors that vLLM loads: one per place in its sampler, for a whole batch.
 
-A batch without any of our parameters costs one look at an empty table.
+A batch without any of our parameters costs one lookup in an empty table.
 """
 
 from collections.abc import Sequence

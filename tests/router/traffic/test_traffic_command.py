@@ -69,7 +69,7 @@ def test_a_dry_run_says_which_keys_would_move(commanded: Commanded) -> None:
 def test_a_temporary_change_says_when_it_ends(commanded: Commanded) -> None:
     code, out, err = commanded.traffic("green=100", "--ttl", "90m", "--reason", "load test")
     assert (code, out) == (0, "chat\n  blue   90 % → 0 %\n  green  10 % → 100 %\n")
-    assert "After 90m, the split before is restored." in err
+    assert "After 90m, the previous split is restored." in err
     plan = commanded.plan()
     assert (plan["weights"], plan["reason"]) == ({"blue": 0, "green": 100}, "load test")
     assert plan["expires"]["at"] == plan["since"] + 5400

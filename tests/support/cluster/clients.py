@@ -1,4 +1,4 @@
-"""Clients of the application on the pod network, and what became of each request."""
+"""Clients of the application on the pod network, and the outcome of each request."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ import aiohttp
 CONNECT_WITHIN_S = 5.0
 
 Endpoints = Callable[[], Sequence[str]]
-"""The addresses behind a Service, at the moment."""
+"""Returns the present addresses behind a Service."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Ask:
 
 @dataclass
 class Outcome:
-    """What became of a request. Times are `time.monotonic`'s; `first_at` is the first byte's of a body."""
+    """The outcome of a request. Times are `time.monotonic`'s; `first_at` is the first byte's of a body."""
 
     ask: Ask
     begun: float
@@ -63,6 +63,19 @@ class Outcome:
         """`pod:pid` of the replica, empty without one."""
         found = re.search(r'"content": ?"([^" ]+)', self.text)
         return found[1] if found else ""
+
+    @property
+    def stream_error(self) -> dict[str, object] | None:
+        """OpenAI's error object, from the event that ends a failed stream; None without one."""
+        for line in self.text.split("\n"):
+            try:
+                event = json.loads(line.removeprefix("data: "))
+            except ValueError:
+                continue
+            if isinstance(event, dict) and isinstance(event.get("error"), dict):
+                error: dict[str, object] = event["error"]
+                return error
+        return None
 
     def __str__(self) -> str:
         lasted = (self.ended or time.monotonic()) - self.begun
@@ -90,9 +103,9 @@ class Client:
             return running.wait()
 
     @contextmanager
-    def asking(self, asks: Sequence[Ask]) -> Iterator["Running"]:
+    def asking(self, asks: Sequence[Ask]) -> Iterator["RunningRequests"]:
         """All at once, in the background; on leaving, waits for their ends."""
-        running = Running([Outcome(ask, time.monotonic()) for ask in asks])
+        running = RunningRequests([Outcome(ask, time.monotonic()) for ask in asks])
 
         async def work() -> None:
             async with self._session() as session:
@@ -106,9 +119,9 @@ class Client:
             running.thread.join()
 
     @contextmanager
-    def dripping(self, every_s: float = 0.25, ask: Ask | None = None) -> Iterator["Running"]:
+    def dripping(self, every_s: float = 0.25, ask: Ask | None = None) -> Iterator["RunningRequests"]:
         """A short request every so often while the block runs; on leaving, waits for those on their way."""
-        running, stop = Running([]), threading.Event()
+        running, stop = RunningRequests([]), threading.Event()
         wanted = ask or Ask(streamed=False)
 
         async def work() -> None:
@@ -167,23 +180,23 @@ class Client:
                 refused.add(address)
 
 
-class Running:
-    """Requests under way; `outcomes` fill up."""
+class RunningRequests:
+    """Requests in progress, whose `outcomes` fill up."""
 
     def __init__(self, outcomes: list[Outcome]) -> None:
         self.outcomes = outcomes
         self.thread = threading.Thread()
 
-    def have_begun(self) -> bool:
+    def have_started(self) -> bool:
         """Whether every stream has had its first bytes."""
         return all(outcome.first_at is not None for outcome in self.outcomes)
 
     def wait(self) -> list[Outcome]:
-        """All of them, ended."""
+        """Waits until all have ended."""
         self.thread.join()
         return self.outcomes
 
 
 def lost(outcomes: Sequence[Outcome]) -> list[str]:
-    """Those that were not answered in full."""
+    """Descriptions of the requests that were not answered in full."""
     return [str(outcome) for outcome in outcomes if outcome.ended is not None and not outcome.is_whole]

@@ -1,4 +1,4 @@
-"""What the KubeRay operator and the kubelet do for one RayCluster, with the real autoscaler beside the head.
+"""Does what the KubeRay operator and the kubelet do for one RayCluster, with the real autoscaler beside the head.
 
 As in KubeRay 1.7 (`raycluster_controller.go`): a pod that is being deleted still counts as one of its group, until it
 is gone, unless the autoscaler named it.
@@ -21,7 +21,7 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class KubeRay:
-    """One RayCluster that runs. `redis`: HOST:PORT of the store of its head, if the manifest asks for one."""
+    """One running RayCluster. `redis`: HOST:PORT of the store of its head, if the manifest asks for one."""
 
     def __init__(self, store: RayClusterStore, image: Image, certificate: Path, *, token: str | None) -> None:
         self.name: str = store.cluster["metadata"]["name"]
@@ -47,7 +47,7 @@ class KubeRay:
         return next(pod for pod in self.pods if pod.is_head)
 
     def of(self, group: str) -> list[Pod]:
-        """The pods of a group that nobody has deleted."""
+        """The pods of a group that have not been deleted."""
         return [pod for pod in self.pods if pod.group == group and pod.deleted_at is None and pod.lost_at is None]
 
     def endpoints(self) -> list[str]:
@@ -60,9 +60,9 @@ class KubeRay:
         self._thread.start()
 
     def lose(self, pod: Pod) -> None:
-        """The pod's machine loses its power: its packets stop without a word, and its processes with them.
+        """The pod's machine loses its power: its packets stop without notice, and its processes with them.
 
-        The API goes on listing the pod: nobody can report its end.
+        The API still lists the pod, since its end cannot be reported.
         """
         self._image.network.cut(pod.address)
         pod.lost_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a rendered overlay says, as pure functions: the objects, and what KubeRay makes of a group of Ray pods."""
+"""Pure functions of a rendered overlay: its objects, and what KubeRay makes of a group of Ray pods."""
 
 import base64
 import math

@@ -23,7 +23,7 @@ _FIRST_POD = 11
 
 
 class Network:
-    """`client` is the namespace of whoever is on the network without being a pod."""
+    """`client` is the namespace of clients on the network that are not pods."""
 
     def __init__(self) -> None:
         self.client = _CLIENT
@@ -41,7 +41,7 @@ class Network:
         _ip("netns", "del", PREFIX + name)
 
     def cut(self, address: str) -> None:
-        """Unplugs a pod: packets vanish, and nobody gets a reset."""
+        """Unplugs a pod: packets vanish, and no peer gets a reset."""
         _ip("-n", _SWITCH, "link", "set", f"p{address.rpartition('.')[2]}", "down")
 
 

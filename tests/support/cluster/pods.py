@@ -71,7 +71,7 @@ class Pod:
         return float(self.template["spec"].get("terminationGracePeriodSeconds", 30))
 
     def delete(self) -> None:
-        """`kubectl delete pod`: SIGTERM now. Whoever reconciles sends SIGKILL after the grace period."""
+        """`kubectl delete pod`: SIGTERM now. The reconciler sends SIGKILL after the grace period."""
         if self.deleted_at is None:
             self.deleted_at = time.monotonic()
             if self.lost_at is None:
@@ -84,7 +84,7 @@ class Pod:
             container.kill()
 
     def probe(self) -> None:
-        """Does the readiness probe once. Of a lost node the API notices only that nobody reports any more."""
+        """Does the readiness probe once. The API notices a lost node only by its missing reports."""
         if self.lost_at is not None:
             self.is_ready = self.is_ready and time.monotonic() < self.lost_at + NODE_GRACE_S
             return

@@ -1,4 +1,4 @@
-"""Which TCP ports of a pod others reach."""
+"""The TCP ports of a pod that other pods can reach."""
 
 import socket
 from pathlib import Path

@@ -30,7 +30,7 @@ class ServeApi:
         self._request("PUT", json=document)
 
     def statuses(self) -> dict[str, str]:
-        """The applications' statuses by name; empty while nobody answers."""
+        """The applications' statuses by name; empty while Serve does not answer."""
         return {name: it["status"] for name, it in self._applications().items()}
 
     def replicas(self, application: str, state: str = "RUNNING") -> list[Replica]:
@@ -44,7 +44,7 @@ class ServeApi:
         return found
 
     def messages(self) -> object:
-        """What Serve says, for an assertion."""
+        """Serve's statuses and messages, for an assertion."""
         return {
             name: [
                 it["status"],

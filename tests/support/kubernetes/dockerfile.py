@@ -1,4 +1,4 @@
-"""The steps of a Dockerfile: its stages with their instructions, as far as ours uses its language."""
+"""Parses a Dockerfile into stages and their steps, as far as ours uses its syntax."""
 
 import re
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def stages(path: Path) -> dict[str, Stage]:
 
 
 def chain(of: dict[str, Stage], name: str) -> list[Stage]:
-    """A stage and those it begins from, the first first."""
+    """A stage and its base stages, the first base first."""
     stage = of[name]
     return [*(chain(of, stage.base) if stage.base in of else []), stage]
 

@@ -1,4 +1,4 @@
-"""What NetworkPolicies let through, for the selectors that ours use: labels and the operators In and Exists."""
+"""Evaluates NetworkPolicies, for the selectors that ours use: labels and the operators In and Exists."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What manifests must keep for streams, secrets and strangers. Each policy yields its problems."""
+"""Policies for manifests: streams, secrets, access. Each yields its problems."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from tests.support.kubernetes.overlays import pods, ray_pods
 from tests.support.kubernetes.room import room_to_drain
 
 SECRETS = {"switchyard", "switchyard-keys", "switchyard-hub"}
-"""Those that docs/deploying.md has one make."""
+"""The Secrets that docs/deploying.md tells users to create."""
 
 RESTRICTED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 
@@ -20,7 +20,7 @@ Policy = Callable[[list[Manifest]], Iterator[str]]
 
 
 def restricted_containers(manifests: list[Manifest]) -> Iterator[str]:
-    """Nothing runs as root, writes to its image, has a capability, or a token of Kubernetes."""
+    """No container runs as root, writes to its image, or has a capability or a Kubernetes token."""
     for pod in pods(manifests):
         context = pod.spec.get("securityContext", {})
         if context.get("runAsNonRoot") is not True or not context.get("runAsUser"):
@@ -63,7 +63,7 @@ def sized_containers(manifests: list[Manifest]) -> Iterator[str]:
 
 
 def drains(manifests: list[Manifest]) -> Iterator[str]:
-    """Streams of an hour end by themselves, whoever stops the pod."""
+    """A stopped pod lets streams of an hour finish."""
     for pod in ray_pods(manifests):
         seconds = environment.HEAD_DRAIN_S if pod.where == "head" else environment.WORKER_DRAIN_S
         if pod.environment.get(environment.DRAIN) != str(seconds):
@@ -80,7 +80,7 @@ def drains(manifests: list[Manifest]) -> Iterator[str]:
 
 
 def same_environment(manifests: list[Manifest]) -> Iterator[str]:
-    """Every node has the environment, and no node another one."""
+    """Every node has the same environment."""
     for pod in ray_pods(manifests):
         for name, value in environment.EVERY_NODE.items():
             if pod.environment.get(name) != value:
@@ -104,7 +104,7 @@ def writable_directories(manifests: list[Manifest]) -> Iterator[str]:
 
 
 def scales_from_zero(manifests: list[Manifest]) -> Iterator[str]:
-    """Ray's autoscaler runs, and only it: groups grow from what nobody pays for."""
+    """Ray's autoscaler runs, and no other; engines' groups grow from zero."""
     cluster = ray_service(manifests)["spec"]["rayClusterConfig"]
     if not cluster.get("enableInTreeAutoscaling") or cluster["autoscalerOptions"].get("version") != "v2":
         yield "rayClusterConfig: no autoscaler v2"
@@ -114,11 +114,11 @@ def scales_from_zero(manifests: list[Manifest]) -> Iterator[str]:
         if group.get("labels") != {"ray.io/node-group": group["groupName"]}:
             yield f"{group['groupName']}: its label is not its name"
     if any(it["kind"] in ("HorizontalPodAutoscaler", "ScaledObject") for it in manifests):
-        yield "two masters of one number of pods"
+        yield "two autoscalers for the same pods"
 
 
 def head_without_work(manifests: list[Manifest]) -> Iterator[str]:
-    """The head schedules, and nothing else; not in the clients' Service, nor, like Redis, on a node that may vanish."""
+    """The head runs no replicas and is not in the clients' Service; like Redis, it is not on a spot node."""
     spec = ray_service(manifests)["spec"]
     head = spec["rayClusterConfig"]["headGroupSpec"]
     if head["rayStartParams"].get("num-cpus") != "0":
@@ -136,7 +136,7 @@ def survives_its_head(manifests: list[Manifest]) -> Iterator[str]:
     """Ray's state is in a Redis that exists, behind a password; its parts authenticate."""
     cluster = ray_service(manifests)["spec"]["rayClusterConfig"]
     if cluster.get("authOptions", {}).get("mode") != "token":
-        yield "rayClusterConfig: whoever reaches a port of Ray runs code"
+        yield "rayClusterConfig: anyone who reaches a port of Ray runs code"
     options = cluster.get("gcsFaultToleranceOptions", {})
     host, _, port = options.get("redisAddress", "").removeprefix("redis://").partition(":")
     services = {it["metadata"]["name"]: it["spec"]["ports"] for it in manifests if it["kind"] == "Service"}
@@ -162,7 +162,7 @@ def honest_probes(manifests: list[Manifest]) -> Iterator[str]:
 
 
 def budgets_that_let_go(manifests: list[Manifest]) -> Iterator[str]:
-    """A budget guards pods that exist and allows at least one to go; a RayCluster's allow no `maxUnavailable`."""
+    """A budget selects pods and allows at least one eviction. A RayCluster's pods support no `maxUnavailable`."""
     for budget in (it for it in manifests if it["kind"] == "PodDisruptionBudget"):
         selector = budget["spec"]["selector"]["matchLabels"].items()
         guarded = [pod for pod in ray_pods(manifests) if selector <= pod.labels.items()]
@@ -211,8 +211,8 @@ def ports_to_scrape(manifests: list[Manifest]) -> Iterator[str]:
                     yield f"{pod.where}: no port {endpoint['port']} to scrape"
 
 
-def open_ways_in(manifests: list[Manifest]) -> Iterator[str]:
-    """An Ingress ends TLS, points at KubeRay's Service of the routers, and lets a stream be silent for an hour."""
+def open_ingresses(manifests: list[Manifest]) -> Iterator[str]:
+    """An Ingress terminates TLS, leads to KubeRay's Service, and lets a stream be silent for an hour."""
     service = f"{ray_service(manifests)['metadata']['name']}-serve-svc"
     for ingress in (it for it in manifests if it["kind"] == "Ingress"):
         paths = [path for rule in ingress["spec"]["rules"] for path in rule["http"]["paths"]]
@@ -225,6 +225,61 @@ def open_ways_in(manifests: list[Manifest]) -> Iterator[str]:
         annotations = ingress["metadata"]["annotations"]
         if int(annotations.get("nginx.ingress.kubernetes.io/proxy-read-timeout", 60)) < environment.WORKER_DRAIN_S:
             yield "Ingress: cuts streams"
+
+
+def open_gateways(manifests: list[Manifest]) -> Iterator[str]:
+    """A Gateway terminates TLS for every route's host; routes lead to the routers and let a stream take an hour."""
+    service = f"{ray_service(manifests)['metadata']['name']}-serve-svc"
+    encrypted: set[tuple[str, str]] = set()
+    for gateway in (it for it in manifests if it["kind"] == "Gateway"):
+        for listener in gateway["spec"]["listeners"]:
+            tls = listener.get("tls", {})
+            if listener["protocol"] != "HTTPS" or tls.get("mode") != "Terminate" or not tls.get("certificateRefs"):
+                yield f"Gateway: the listener {listener['name']} has no TLS"
+            else:
+                encrypted.add((gateway["metadata"]["name"], listener["hostname"]))
+    for route in (it for it in manifests if it["kind"] == "HTTPRoute"):
+        for host in {(parent["name"], host) for parent in route["spec"]["parentRefs"] for host in _hosts(route)}:
+            if host not in encrypted:
+                yield f"HTTPRoute: the host {host[1]} has no TLS"
+        for rule in route["spec"]["rules"]:
+            if {it["name"] for it in rule["backendRefs"]} != {service}:
+                yield "HTTPRoute: not the routers' Service"
+            timeouts = rule.get("timeouts", {})
+            if any(_cuts_streams(timeouts.get(name)) for name in ("request", "backendRequest")):
+                yield "HTTPRoute: cuts streams"
+
+
+def _hosts(route: Manifest) -> list[str]:
+    hosts: list[str] = route["spec"].get("hostnames", [""])
+    return hosts
+
+
+def _cuts_streams(timeout: str | None) -> bool:
+    """`0s` is no timeout; without the field the implementation's own applies."""
+    found = re.fullmatch(r"(\d+)(s|m|h)", timeout or "")
+    if found is None:
+        return True
+    seconds = int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+    return 0 < seconds < environment.WORKER_DRAIN_S
+
+
+def spread_routers(manifests: list[Manifest]) -> Iterator[str]:
+    """Groups of several permanent pods are spread over zones and hosts, counted in their own cluster."""
+    for pod in ray_pods(manifests):
+        if pod.group is None or pod.group.get("minReplicas", 0) < 2:
+            continue
+        constraints = {it["topologyKey"]: it for it in pod.spec.get("topologySpreadConstraints", [])}
+        for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname"):
+            found = constraints.get(key)
+            if found is None:
+                yield f"{pod.where}: not spread by {key}"
+                continue
+            selector = found.get("labelSelector", {}).get("matchLabels", {})
+            if not selector or not selector.items() <= pod.labels.items():
+                yield f"{pod.where}: spread by {key} among other pods"
+            if found.get("matchLabelKeys") != ["ray.io/cluster"]:
+                yield f"{pod.where}: spread by {key} together with another cluster's pods"
 
 
 def weights_for_all(manifests: list[Manifest]) -> Iterator[str]:
@@ -285,7 +340,9 @@ POLICIES: tuple[Policy, ...] = (
     resolved_references,
     expanded_variables,
     ports_to_scrape,
-    open_ways_in,
+    open_ingresses,
+    open_gateways,
+    spread_routers,
     weights_for_all,
     tolerated_gpus,
 )

@@ -2,8 +2,8 @@
 
     python -m tests.support.kubernetes.reduce CRD.yaml [VERSION] > tests/support/kubernetes/schemas/KIND.json
 
-Objects are closed: the API server drops unknown fields without a word, so a check must be stricter than it is. Equal
-parts stand once, below `$defs`: a RayService has the whole PodSpec three times.
+Objects are closed: the API server drops unknown fields silently, so a check must be stricter. Equal parts are stored
+once, below `$defs`: a RayService has the whole PodSpec three times.
 """
 
 import json
@@ -16,7 +16,7 @@ import yaml
 
 _KEPT = ("type", "enum", "required", "format")
 _SMALLEST = 120
-"""Characters from which a repeated part stands below `$defs`."""
+"""The length in characters from which a repeated part is moved to `$defs`."""
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:

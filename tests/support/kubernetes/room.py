@@ -1,4 +1,4 @@
-"""The policy of how far groups of nodes may grow."""
+"""The policy for the maximum size of groups of nodes."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Installations that tests break, and what is found."""
+"""Installations for tests of the doctor, and helpers for its findings."""
 
 import copy
 import json
@@ -22,7 +22,7 @@ def installation(document: dict[str, Any] | None = None, **fields: Any) -> Insta
     """The default installation, or one with another configuration, or other fields."""
     served = document if document is not None else _default()
     config, problems = _loaded(json.dumps(served))
-    return Installation(Path("serve_config.yaml"), served, problems, config, **fields)
+    return Installation("serve_config.yaml", served, problems, config, **fields)
 
 
 def default(**user_config: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployments.local import processes as leftovers
+from deployments.local import processes as run_processes
 from tests.support.processes.project import ROOT
 from tests.support.processes.servers import free_port
 
@@ -34,7 +34,7 @@ class Launcher:
 
     def assert_nothing_is_left(self) -> None:
         """No process of this run is alive, and nothing listens on its port."""
-        assert leftovers.processes_of(self.run_id) == []
+        assert run_processes.processes_of(self.run_id) == []
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", self.port)) != 0
 
@@ -46,7 +46,7 @@ def command(*arguments: str) -> list[str]:
 
 def environment(directory: Path) -> dict[str, str]:
     """This environment, with `directory` as the launcher's run directory."""
-    return {**os.environ, leftovers.RUN_DIRECTORY: str(directory)}
+    return {**os.environ, run_processes.RUN_DIRECTORY: str(directory)}
 
 
 def deliver(config: Path, directory: Path) -> None:
@@ -84,4 +84,4 @@ def launched(config: Path, directory: Path, variables: Mapping[str, str]) -> Ite
     finally:
         process.kill()
         process.wait()
-        leftovers.stop(directory)
+        run_processes.stop(directory)

@@ -1,4 +1,4 @@
-"""A continuous driver: every dialect, whole and streamed, and what became of every request."""
+"""Continuous traffic over every dialect, whole and streamed, and the outcome of every request."""
 
 import asyncio
 import json
@@ -74,7 +74,7 @@ def sent(url: str, lane: Lane) -> socket.socket:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one request. Times are `time.monotonic`'s; `got` is how many bytes of a body came."""
+    """The outcome of one request. Times are `time.monotonic`'s; `got` is how many bytes of a body came."""
 
     lane: Lane
     begun: float

@@ -1,4 +1,4 @@
-"""What the dashboards and alerts ask Prometheus for."""
+"""The queries of the dashboards and alerts, and the metrics in them."""
 
 import json
 import re

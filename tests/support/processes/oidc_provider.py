@@ -1,4 +1,4 @@
-"""An OpenID Connect issuer for tests: it signs tokens and tells its keys over HTTP, as real ones do."""
+"""An OpenID Connect issuer for tests: it signs tokens and serves its keys over HTTP, as real ones do."""
 
 import asyncio
 import base64

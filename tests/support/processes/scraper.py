@@ -41,7 +41,7 @@ class Scraper:
         return found
 
     def increase(self, name: str) -> float:
-        """`sum(increase(name))` over all that was scraped: a counter that falls has begun anew, as in Prometheus, and
+        """`sum(increase(name))` over all that was scraped: a counter that falls was reset, as in Prometheus, and
         one that appears later has begun at 0."""
         total = 0.0
         for (metric, _), values in self.series.items():

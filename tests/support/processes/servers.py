@@ -156,7 +156,7 @@ class _Lifespan:
 
 
 async def _acknowledge(receive: Receive, send: Send) -> None:
-    """The server's own lifespan, which has nothing to do."""
+    """The server's own lifespan, which does nothing."""
     for event in ("startup", "shutdown"):
         await receive()
         await send({"type": f"lifespan.{event}.complete"})

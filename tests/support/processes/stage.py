@@ -123,7 +123,7 @@ class Stage:
             self.control.deliver()
 
     async def move(self) -> list[str | None]:
-        """What the host does each second."""
+        """Does what the host does each second."""
         refusals = []
         for change in self.controller.changes():
             refusals.append(await carry_out(self.control, change, self.now))

@@ -1,4 +1,4 @@
-"""Who may use something that several processes share: many at once, or one alone, in the order in which they ask."""
+"""Access to something that several processes share: many at once, or one alone, in the order of their requests."""
 
 import fcntl
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from pathlib import Path
 def turn(directory: Path, *, alone: bool) -> Iterator[None]:
     """Waits for its turn, which lasts while the block runs.
 
-    Whoever waits holds the gate, so that nobody who came later enters before: one who wants to be alone would else wait
-    for a moment in which nobody is inside.
+    The one that waits holds the gate, so that later ones cannot overtake it: otherwise one that wants to be alone could
+    wait forever for a moment in which no other is inside.
     """
     with (directory / "gate").open("w") as gate, (directory / "room").open("w") as room:
         fcntl.flock(gate, fcntl.LOCK_EX)

@@ -12,7 +12,7 @@ from deployments.autoscaling import (
     DRAIN_S,
     LATE_S,
     REMEMBERED_S,
-    Learned,
+    LearnedLimit,
     Load,
     ReplicaLoad,
     capacity,
@@ -39,7 +39,7 @@ def test_more_requests_never_need_fewer_replicas(load: Load, more: int, where: s
 
 
 @given(loads, st.integers(1, 100), st.sampled_from(["waiting", "held"]), st.integers(0, 5))
-def test_more_that_wait_at_a_replica_never_need_fewer(load: Load, more: int, where: str, place: int) -> None:
+def test_more_waiting_requests_never_need_fewer_replicas(load: Load, more: int, where: str, place: int) -> None:
     replicas = list(load.replicas) or [ReplicaLoad()]
     number = place % len(replicas)
     changed = [*replicas]
@@ -48,7 +48,7 @@ def test_more_that_wait_at_a_replica_never_need_fewer(load: Load, more: int, whe
 
 
 @given(loads, st.integers(0, 5), shares)
-def test_a_fuller_cache_never_needs_fewer(load: Load, place: int, kv: float) -> None:
+def test_a_fuller_cache_never_needs_fewer_replicas(load: Load, place: int, kv: float) -> None:
     replicas = list(load.replicas) or [ReplicaLoad()]
     number = place % len(replicas)
     fuller = [*replicas]
@@ -63,8 +63,8 @@ def test_a_load_that_is_twice_as_large_needs_at_least_as_many(load: Load) -> Non
 
 
 @given(loads)
-def test_what_one_needs_is_enough(load: Load) -> None:
-    """Each replica gets at most its capacity, and no replica less is enough."""
+def test_the_replicas_that_are_needed_hold_the_load(load: Load) -> None:
+    """Each replica gets at most its capacity, and one replica less would not be enough."""
     room, count = capacity(load.replicas, TARGET), needed(load, TARGET)
     running = sum(it.running for it in load.replicas)
     waiting = max(sum(it.waiting for it in load.replicas), load.ongoing - running)
@@ -75,12 +75,12 @@ def test_what_one_needs_is_enough(load: Load) -> None:
 
 
 @given(loads)
-def test_a_fresh_replica_changes_nothing(load: Load) -> None:
+def test_a_new_idle_replica_changes_nothing(load: Load) -> None:
     fresh = load._replace(replicas=[*load.replicas, ReplicaLoad(age_s=1.0)])
     assert needed(fresh, TARGET) == needed(load, TARGET)
 
 
-def test_nothing_to_do_needs_nothing() -> None:
+def test_no_load_needs_no_replica() -> None:
     assert needed(Load(), TARGET) == 0
     assert needed(Load([ReplicaLoad(), ReplicaLoad()]), TARGET) == 0
 
@@ -90,12 +90,12 @@ def test_with_no_replica_the_queue_is_the_demand() -> None:
 
 
 def test_requests_that_were_refused_are_demand() -> None:
-    """60 at once at a replica that takes 16 and lets 16 wait: 28 are refused, and one replica more was all."""
+    """60 at once at a replica that runs 16 and queues 16: 28 are refused. It once led to only one more replica."""
     replica = ReplicaLoad(running=16, held=16)
     assert needed(Load([replica], ongoing=16, queued=28), TARGET) == 5
 
 
-def test_it_returns_what_is_needed_and_not_one_more() -> None:
+def test_it_returns_the_number_needed_and_not_one_more() -> None:
     assert needed(Load([ReplicaLoad(running=16, waiting=80)]), TARGET) == 8
 
 
@@ -117,21 +117,21 @@ def test_requests_that_the_engine_has_not_seen_yet_count() -> None:
     assert needed(Load([ReplicaLoad()], ongoing=30), TARGET) == 3
 
 
-def test_what_waits_for_short_requests_is_worked_off_before_a_replica_would_start() -> None:
-    """The same slots serve one after the other: 120 that wait for requests of 6 s need room for 12."""
+def test_a_queue_of_short_requests_is_worked_off_before_a_replica_would_start() -> None:
+    """The same slots serve one after the other: 120 waiting requests of 6 s need room for 12."""
     assert needed(Load([ReplicaLoad(running=12, waiting=120, service_s=6.0)]), TARGET) == 2
     assert needed(Load([ReplicaLoad(running=12, waiting=120, service_s=60.0)]), TARGET) == 11
     assert needed(Load([ReplicaLoad(running=12, waiting=120, service_s=600.0)]), TARGET) == 11
 
 
-def test_what_waits_without_a_replica_counts_in_full() -> None:
+def test_requests_without_a_replica_count_in_full() -> None:
     assert needed(Load([ReplicaLoad(running=12, service_s=6.0)], queued=120), TARGET) == 11
 
 
 def test_a_replica_that_was_late_below_the_target_is_full_there() -> None:
     late = [ReplicaLoad(running=6, waiting=6, queue_s=LATE_S + 1)]
     learned = learn(None, late, TARGET, now=100.0)
-    assert learned == Learned(6, 100.0 + REMEMBERED_S)
+    assert learned == LearnedLimit(6, 100.0 + REMEMBERED_S)
     assert needed(Load(late), TARGET) == 1
     assert needed(Load(late), TARGET, learned) == 2
 
@@ -149,23 +149,27 @@ def test_nothing_is_learned_from(late: ReplicaLoad) -> None:
     assert learn(None, [late], TARGET, now=0.0) is None
 
 
-def test_one_long_prompt_teaches_little() -> None:
-    assert learn(None, [ReplicaLoad(running=1, waiting=9, queue_s=30.0)], TARGET, now=0.0) == Learned(3, REMEMBERED_S)
+def test_one_long_prompt_lowers_the_limit_only_so_far() -> None:
+    assert learn(None, [ReplicaLoad(running=1, waiting=9, queue_s=30.0)], TARGET, now=0.0) == LearnedLimit(
+        3, REMEMBERED_S
+    )
 
 
-def test_what_was_learned_is_forgotten() -> None:
-    known = Learned(6, until=100.0)
+def test_a_learned_limit_is_forgotten() -> None:
+    known = LearnedLimit(6, until=100.0)
     assert learn(known, [ReplicaLoad(running=6)], TARGET, now=99.0) == known
     assert learn(known, [ReplicaLoad(running=6)], TARGET, now=100.0) is None
     assert learn(known, [ReplicaLoad(running=7)], TARGET, now=99.0) is None
-    assert learn(known, [ReplicaLoad(running=9, queue_s=LATE_S + 1)], TARGET, now=99.0) == Learned(6, 99 + REMEMBERED_S)
+    assert learn(known, [ReplicaLoad(running=9, queue_s=LATE_S + 1)], TARGET, now=99.0) == LearnedLimit(
+        6, 99 + REMEMBERED_S
+    )
 
 
 SLOTS, SERVICE_S = 16, 6.0
 
 
 def at_constant_load(requests: int, kv_each: float, replicas: int) -> Load:
-    """What `replicas` of them report while so many requests run or wait, each with so much of a cache."""
+    """The reports of `replicas` replicas at a constant number of requests, each of which fills so much of a cache."""
     fits = min(SLOTS, int(1 / kv_each))
     share, more = divmod(requests, replicas)
     each = [share + (number < more) for number in range(replicas)]
@@ -191,7 +195,7 @@ def test_it_does_not_oscillate_at_constant_load(requests: int, kv_each: float, r
 
 @dataclass
 class FakeContext:
-    """What the controller gives a policy."""
+    """The context that the controller passes to a policy."""
 
     raw_metrics: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     total_running_requests: float = 0.0
@@ -233,8 +237,8 @@ def test_the_policy_remembers_what_it_has_learned() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_serve_takes_it_by_its_name() -> None:
-    """And runs it from the pickled module, as the controller does."""
+def test_serve_loads_the_policy_by_its_name() -> None:
+    """Serve runs it from the pickled module, as in the controller."""
     from ray.serve.config import AutoscalingConfig
 
     config = AutoscalingConfig(
@@ -246,7 +250,7 @@ def test_serve_takes_it_by_its_name() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_replica_that_drains_is_no_replica() -> None:
+def test_a_draining_replica_does_not_count() -> None:
     """It reports as long as its streams run, but what it has to do is nothing that others will have: in Serve's own
     code it adds no replica, and teaches nothing. What it can take no more waits at a router, and counts.
     """

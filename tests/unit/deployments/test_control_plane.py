@@ -1,4 +1,4 @@
-"""What runs inside Serve's controller, on parts of it: the rest needs a running Serve."""
+"""The functions that run inside Serve's controller, on parts of it: the rest needs a running Serve."""
 
 import time
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 class States:
-    """The controller's autoscaling, of one application: Serve's own."""
+    """The controller's autoscaling state of one application: Serve's own class."""
 
     def __init__(self) -> None:
         from ray.serve._private.autoscaling_state import DeploymentAutoscalingState
@@ -26,7 +26,8 @@ class States:
         self.state.record_request_metrics_for_handle(report)
 
 
-def test_what_routers_report_is_queued_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_routers_report_is_queued_to_serve() -> None:
+    """Serve weighs reports by the time between them."""
     from ray import cloudpickle
 
     from deployments.control_plane import _report_function
@@ -37,15 +38,18 @@ def test_what_routers_report_is_queued_to_serve(monkeypatch: pytest.MonkeyPatch)
         autoscaling_state_manager=states,
         application_state_manager=SimpleNamespace(get_ingress_deployment_name=names.get),
     )
-    monkeypatch.setattr(time, "time", lambda: 1000.0)  # Serve weighs reports by the time between them
-    pickled = cloudpickle.dumps(_report_function())
-    report = cloudpickle.loads(pickled)
+    start = time.time()
+
+    def report_at(moment: float) -> Any:
+        """The function as the controller gets it: pickled by value."""
+        return cloudpickle.loads(cloudpickle.dumps(_report_function(lambda: moment)))
+
+    report = report_at(start)
     report(controller, {"llama": 28, "unknown": 5}, "actor-1")
     report(controller, {"llama": 4}, "actor-2")
     assert states.state._get_queued_requests() == pytest.approx(32)
     assert states.state.get_total_num_requests() == pytest.approx(32)
-    monkeypatch.setattr(time, "time", lambda: 1001.0)
-    report(controller, {"llama": 0}, "actor-1")
+    report_at(start + 1)(controller, {"llama": 0}, "actor-1")
     assert states.state._get_queued_requests() == pytest.approx(4)
 
 

@@ -1,4 +1,4 @@
-"""Serve's replicas and proxies as something to scrape: with a controller and actors in memory."""
+"""Serve's replicas and proxies as scrape targets, with a controller and actors in memory."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -20,7 +20,7 @@ from tests.support.processes.servers import free_port, serve
 
 
 class State(Enum):
-    """Some of Serve's."""
+    """Some of Serve's replica states."""
 
     STARTING = "STARTING"
     RUNNING = "RUNNING"
@@ -28,10 +28,10 @@ class State(Enum):
 
 
 class Actor:
-    """What a replica's actor handle does here: it runs a function, or fails."""
+    """A replica's actor handle: runs a function, or fails."""
 
     def __init__(self, failure: Exception | None = None, *, not_yet: int = 0) -> None:
-        """The first `not_yet` times it has nothing."""
+        """The first `not_yet` calls return nothing."""
         self._failure, self._not_yet = failure, not_yet
         self.__ray_call__ = SimpleNamespace(remote=self._run)
 
@@ -118,20 +118,20 @@ async def test_a_replica_gives_its_metrics_also_while_it_stops() -> None:
         (RayTaskError("read", "a traceback", ValueError("no metrics")), Broken),
     ],
 )
-async def test_failures_are_ours(failure: Exception, error: type[SwitchyardError]) -> None:
+async def test_rays_failures_become_our_errors(failure: Exception, error: type[SwitchyardError]) -> None:
     fleet = fleet_of(controller(router=[replica("r1", State.RUNNING, Actor(failure))]))
     await fleet.fleet()
     with pytest.raises(error, match="r1"):
         await fleet.replica_metrics("r1", None)
 
 
-async def test_a_router_that_is_still_making_them_is_asked_again() -> None:
+async def test_a_router_that_is_preparing_its_metrics_is_asked_again() -> None:
     fleet = fleet_of(controller(router=[replica("r1", State.RUNNING, Actor(not_yet=2))]))
     await fleet.fleet()
     assert await fleet.replica_metrics("r1", None) == b"of None"
 
 
-async def test_one_that_ends_after_it_was_listed_is_not_found() -> None:
+async def test_a_replica_that_ends_after_it_was_listed_is_not_found() -> None:
     running = controller(router=[replica("r1", State.RUNNING, Actor())])
     fleet = fleet_of(running)
     await fleet.fleet()
@@ -140,7 +140,7 @@ async def test_one_that_ends_after_it_was_listed_is_not_found() -> None:
         await fleet.replica_metrics("r1", None)
 
 
-async def test_a_replica_that_was_asked_is_reached_without_the_controller() -> None:
+async def test_a_known_replica_is_asked_without_the_controller() -> None:
     running = controller(router=[replica("r1", State.RUNNING, Actor())])
     fleet = fleet_of(running)
     await fleet.fleet()

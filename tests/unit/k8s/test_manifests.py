@@ -1,6 +1,7 @@
-"""What the overlays serve, and on what."""
+"""The overlays' configurations, and the nodes they run on."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from app.config.serve_file import check_file
 from deployments.kubernetes import capacity
 from deployments.kubernetes.generated import SERVED
 from deployments.kubernetes.manifests import ray_service
-from tests.support.kubernetes.overlays import OVERLAYS, ray_pods, rendered
+from tests.support.kubernetes.overlays import OVERLAYS, planted, ray_pods, rendered
 from tests.support.processes.project import ROOT
 
 
@@ -18,8 +19,18 @@ def test_what_an_overlay_serves_is_valid_and_fits_its_nodes(overlay: str) -> Non
     assert capacity.problems(ray_service(rendered(overlay))) == []
 
 
+def test_a_hub_id_in_an_overlay_is_found() -> None:
+    def plant(service: Any) -> None:
+        served = service["spec"]["serveConfigV2"]
+        service["spec"]["serveConfigV2"] = served.replace("/models/BAAI/", "BAAI/")
+
+    (found,) = capacity.problems(ray_service(planted("gpu", "RayService", plant)))
+    assert found.startswith("bge: BAAI/bge-base-en-v1.5 comes from a model hub")
+    assert "set model_source: /models/BAAI/bge-base-en-v1.5" in found
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_ray_is_the_locks(overlay: str) -> None:
+def test_the_ray_version_is_the_locks(overlay: str) -> None:
     locks = "".join((ROOT / "requirements" / name).read_text() for name in ("cpu.lock", "gpu.lock"))
     versions = set(re.findall(r"^ray==(\S+)", locks, re.MULTILINE)) | set(
         re.findall(r"^ray\[[^]]*\]==(\S+)", locks, re.M)

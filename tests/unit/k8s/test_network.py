@@ -1,4 +1,4 @@
-"""Who reaches which port, by the overlays' network policies."""
+"""The ports that the overlays' network policies open, and to whom."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def reached(manifests: list[Manifest], pod: dict[str, str], peer: dict[str, str]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_strangers_reach_the_routers_ingress_and_nothing_else(overlay: str) -> None:
+def test_other_pods_reach_only_the_ingress_of_routers_and_engines(overlay: str) -> None:
     manifests = rendered(overlay)
     pods = {pod.where: pod.labels for pod in ray_pods(manifests)}
     assert len(pods) == 3
@@ -48,7 +48,7 @@ def test_strangers_reach_the_routers_ingress_and_nothing_else(overlay: str) -> N
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_engines_reach_rays_pods_and_names_alone(overlay: str) -> None:
+def test_engines_reach_only_rays_pods_and_dns(overlay: str) -> None:
     manifests = rendered(overlay)
     policies_of = [it for it in manifests if it["kind"] == "NetworkPolicy"]
     for pod in ray_pods(manifests):

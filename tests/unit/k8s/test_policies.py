@@ -1,14 +1,16 @@
-"""The overlays keep what streams, secrets and strangers need, and the check of that finds what is planted."""
+"""The overlays follow our policies on streams, secrets and access, and each policy finds planted mistakes."""
 
 from typing import Any
 
 import pytest
+import yaml
 
 from deployments.kubernetes import environment
 from deployments.kubernetes.manifests import Manifest
 from tests.support.kubernetes import policies
 from tests.support.kubernetes.overlays import OVERLAYS, Change, cluster, group, planted, rendered, without, worker
 from tests.support.kubernetes.room import room_to_drain
+from tests.support.processes.project import ROOT
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -99,6 +101,21 @@ PLANTED: list[tuple[policies.Policy, Change, str]] = [
         "no engine",
     ),
     (policies.tolerated_gpus, lambda it: without(group(it, "gpu-l4")["template"]["spec"], "tolerations"), "taint"),
+    (
+        policies.spread_routers,
+        lambda it: group(it, "cpu")["template"]["spec"]["topologySpreadConstraints"].pop(0),
+        "cpu: not spread by topology.kubernetes.io/zone",
+    ),
+    (
+        policies.spread_routers,
+        lambda it: group(it, "cpu")["template"]["metadata"]["labels"].update({"app.kubernetes.io/component": "engine"}),
+        "among other pods",
+    ),
+    (
+        policies.spread_routers,
+        lambda it: without(group(it, "cpu")["template"]["spec"]["topologySpreadConstraints"][1], "matchLabelKeys"),
+        "together with another cluster's",
+    ),
     (policies.expanded_variables, lambda it: worker(it)["env"].reverse(), "REDIS_URL stands before"),
 ]
 
@@ -111,7 +128,9 @@ def test_a_policy_that_is_broken_is_found(policy: policies.Policy, change: Chang
 
 
 def test_every_policy_has_been_seen_to_find_something() -> None:
-    assert {policy for policy, _, _ in PLANTED} | {policies.open_ways_in} == set(policies.POLICIES)
+    assert {policy for policy, _, _ in PLANTED} | {policies.open_ingresses, policies.open_gateways} == set(
+        policies.POLICIES
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,6 +145,36 @@ def test_every_policy_has_been_seen_to_find_something() -> None:
         ),
     ],
 )
-def test_a_way_in_that_cannot_work_is_found(kind: str, change: Change, said: str) -> None:
-    (found,) = policies.open_ways_in(planted("gpu", kind, change))
+def test_an_ingress_that_cannot_work_is_found(kind: str, change: Change, said: str) -> None:
+    (found,) = policies.open_ingresses(planted("gpu", kind, change))
     assert said in found
+
+
+def with_gateway(kind: str, change: Change) -> list[Manifest]:
+    """An overlay with the component `gateway`, and a change to one of its two objects."""
+    manifests = list(yaml.safe_load_all((ROOT / "k8s/components/gateway/gateway.yaml").read_text()))
+    change(next(it for it in manifests if it["kind"] == kind))
+    return [*rendered("cpu-demo"), *manifests]
+
+
+def rule(route: Manifest) -> Any:
+    return route["spec"]["rules"][0]
+
+
+def test_the_gateway_terminates_tls_and_cuts_no_stream() -> None:
+    assert list(policies.open_gateways(with_gateway("Gateway", lambda it: None))) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        ("Gateway", lambda it: without(it["spec"]["listeners"][0], "tls"), "the listener https has no TLS"),
+        ("Gateway", lambda it: it["spec"]["listeners"][0].update(protocol="HTTP"), "the listener https has no TLS"),
+        ("HTTPRoute", lambda it: it["spec"].update(hostnames=["other.example.com"]), "other.example.com has no TLS"),
+        ("HTTPRoute", lambda it: rule(it)["timeouts"].update(backendRequest="60s"), "cuts streams"),
+        ("HTTPRoute", lambda it: without(rule(it), "timeouts"), "cuts streams"),
+        ("HTTPRoute", lambda it: rule(it)["backendRefs"][0].update(name="x"), "not the routers' Service"),
+    ],
+)
+def test_a_gateway_that_cannot_work_is_found(kind: str, change: Change, said: str) -> None:
+    assert any(said in problem for problem in policies.open_gateways(with_gateway(kind, change)))

@@ -1,4 +1,4 @@
-"""The overlays' fields exist and have the right types, and the check of that finds what is planted."""
+"""The overlays' fields exist and have the right types, and the check finds planted mistakes."""
 
 import pytest
 import yaml
@@ -37,7 +37,7 @@ def test_a_field_that_does_not_exist_is_found(kind: str, change: Change, said: s
     assert said in found
 
 
-def test_the_other_way_in_has_fields_that_exist() -> None:
+def test_the_gateways_fields_exist() -> None:
     """The Gateway, which no overlay has."""
     manifests = list(yaml.safe_load_all((ROOT / "k8s/components/gateway/gateway.yaml").read_text()))
     assert [it["kind"] for it in manifests] == ["Gateway", "HTTPRoute"]

@@ -14,7 +14,7 @@ import jsonschema
 import kubernetes_validate
 
 KUBERNETES = "1.34"
-"""An older version than today's: what it knows, all that are in use know."""
+"""An older version than today's: every version in use has its fields."""
 
 
 def problems(manifest: dict[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Who asks what and when in `switchyard demo traffic`."""
+"""The questions of `switchyard demo traffic`, their times and users."""
 
 from collections import Counter
 from itertools import islice

@@ -13,7 +13,7 @@ from tests.support.processes.project import ROOT
 DEMO = ROOT / "k8s/overlays/cpu-demo"
 
 
-def test_render_writes_what_is_not_current(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_render_writes_files_that_are_not_current(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / SERVED).write_text((DEMO / SERVED).read_text())
     assert main(["k8s", "render", str(tmp_path), "--check"]) == 1
     assert f"run: switchyard k8s render {tmp_path}" in capsys.readouterr().err
@@ -40,7 +40,9 @@ def test_render_names_the_mistakes_of_a_file(tmp_path: Path, capsys: pytest.Capt
     assert "no application is named 'router'" in capsys.readouterr().err
 
 
-def test_check_of_a_cluster_says_what_its_nodes_cannot_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_of_a_cluster_finds_deployments_that_fit_no_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", str(DEMO)]) == 0
     assert capsys.readouterr().out == f"{DEMO}: OK\n"
     file = tmp_path / "rendered.yaml"
@@ -49,7 +51,7 @@ def test_check_of_a_cluster_says_what_its_nodes_cannot_hold(tmp_path: Path, caps
     assert "group engines: at most 2 pods" in capsys.readouterr().err
 
 
-def test_check_names_what_kustomize_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_passes_on_errors_of_kustomize(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "kustomization.yaml").write_text("resources: [gone.yaml]\n")
     assert main(["check", str(tmp_path)]) == 1
     assert "gone.yaml" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`check` and `deploy` beside a run whose ramp has moved traffic: on a server that answers as Ray's dashboard does."""
+"""`check` and `deploy` while a ramp moves traffic, against a server that answers as Ray's dashboard does."""
 
 import json
 from collections.abc import Iterator
@@ -47,8 +47,8 @@ def serve_file(config: dict[str, Any]) -> dict[str, Any]:
     return {"applications": [router, {**experiments, "import_path": "deployments.experiments:build"}]}
 
 
-class Running:
-    """What runs: its ramp has brought green to 25 %."""
+class FakeRun:
+    """A running application whose ramp has brought green to 25 %, as Ray's dashboard shows it."""
 
     def __init__(self) -> None:
         self.user_config: Any = router_config(25, {"generation": 3, "by": "experiment exp", "since": 1.0})
@@ -64,9 +64,9 @@ class Running:
 
 
 @pytest.fixture
-def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRun]:
     monkeypatch.setenv(RUN_DIRECTORY, str(tmp_path))
-    running = Running()
+    running = FakeRun()
     with serve(running.app) as url:
         write_record(tmp_path, Run(1, "a-run", 8000, url, str(tmp_path)))
         yield running
@@ -81,30 +81,32 @@ def written(tmp_path: Path, green: int) -> str:
 WINS = "warning: endpoints.chat.traffic: 'exp' has brought it to blue 75 %, green 25 %; this file says blue 99 %, green"
 
 
-def test_deploy_says_what_it_undoes_and_does_it(
-    running: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_deploy_warns_about_the_ramp_and_applies_the_file(
+    running: FakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["deploy", written(tmp_path, 1)]) == 0
     assert capsys.readouterr().err.startswith(WINS)
     assert len(running.deployed) == 1
 
 
-def test_check_says_it_without_doing_it(running: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_warns_without_applying_the_file(
+    running: FakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", written(tmp_path, 1)]) == 0
     assert capsys.readouterr().err.startswith(WINS)
     assert running.deployed == []
 
 
-def test_a_file_that_says_what_the_ramp_has_reached(
-    running: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_file_with_the_ramps_present_split_gets_no_warning(
+    running: FakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["deploy", written(tmp_path, 25)]) == 0
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("applied", [None, {"endpoints": {}}], ids=["no router", "of another version"])
-def test_what_is_not_known_is_not_said(
-    running: Running, applied: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_there_is_no_warning_if_the_running_configuration_is_unknown(
+    running: FakeRun, applied: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     running.user_config = applied
     assert main(["check", written(tmp_path, 1)]) == 0
@@ -112,7 +114,7 @@ def test_what_is_not_known_is_not_said(
 
 
 def test_an_invalid_file_has_problems_and_no_warnings(
-    running: Running, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    running: FakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file.yaml").write_text("applications: []")
     assert main(["deploy", str(tmp_path / "file.yaml")]) == ExitCode.WRONG

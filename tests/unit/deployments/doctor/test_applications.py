@@ -1,18 +1,20 @@
 """Applications that do not run, and the errors in their logs."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from deployments.cli.doctor_command import summary
 from deployments.cli.main import main
 from deployments.doctor import examination
 from deployments.doctor.applications import applications, errors_by_application, last_errors, states
 from deployments.doctor.examination import examine
-from deployments.doctor.finding import Level
+from deployments.doctor.finding import Level, ok, problem, warning
 from deployments.local.dashboard import Application
 from deployments.local.processes import Run
-from tests.support.processes.installations import installation, levels, the_problem, the_warning
+from tests.support.processes.installations import installation, levels, the_problem
 from tests.support.processes.servers import free_port
 
 RUNNING = Application("router", "RUNNING", (), 1, 1)
@@ -20,7 +22,10 @@ RUNNING = Application("router", "RUNNING", (), 1, 1)
 
 def test_a_head_that_does_not_answer_is_found() -> None:
     run = Run(pid=1, run_id="x", port=8000, dashboard=f"http://127.0.0.1:{free_port()}", directory="/nowhere")
-    assert "does not answer" in the_problem(applications(installation(run=run)))
+    (local,), (pod,) = (list(applications(installation(run=run, on_cluster=it))) for it in (False, True))
+    assert "does not answer" in the_problem([local])
+    assert "switchyard stop" in local.fix
+    assert "switchyard stop" not in pod.message + pod.fix
     assert levels(applications(installation())) == [Level.OK]
 
 
@@ -44,7 +49,7 @@ def test_replicas_that_are_pending_are_found_and_why() -> None:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """As Ray writes them."""
+    """Logs as Ray writes them."""
     (tmp_path / "serve").mkdir()
     line = json.dumps({"ts": "t", "level": "error", "event": "config_rejected", "error": "endpoints.chat: unknown"})
     info = json.dumps({"ts": "t", "level": "info", "event": "request", "error": "bad_request"})
@@ -69,18 +74,18 @@ def test_the_last_errors_of_each_application_are_found(logs: Path) -> None:
     assert found[0].message.startswith("llama: torch.OutOfMemoryError")
 
 
-def test_logs_without_errors_are_well(tmp_path: Path) -> None:
+def test_logs_without_errors_pass(tmp_path: Path) -> None:
     assert levels(last_errors(installation(logs=tmp_path))) == [Level.OK]
 
 
-def test_a_check_that_fails_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_raises_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(it: object) -> object:
         raise OSError("no such device")
 
     monkeypatch.setattr(examination, "CHECKS", (broken, applications))
     found = list(examine(installation()))
     assert levels(found) == [Level.PROBLEM, Level.OK]
-    assert found[0].message == "could not be examined: OSError: no such device"
+    assert found[0].message == "the check failed: OSError: no such device"
 
 
 def test_the_command_says_what_to_do(
@@ -93,7 +98,20 @@ def test_the_command_says_what_to_do(
     out = capsys.readouterr().out
     assert "PROBLEM configuration: serve_config.yaml: applications: no application is named 'router'" in out
     assert "-> correct it; `switchyard check serve_config.yaml` checks it" in out
+    assert re.search(r"^\d+ problems?, \d+ warnings?, \d+ passed\.$", out, re.MULTILINE)
     assert main(["doctor", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert {it["level"] for it in found} >= {"ok", "problem"}
-    assert the_warning(states([Application("a", "DEPLOYING", (), 0, 1)]))
+
+
+@pytest.mark.parametrize(
+    ("problems", "warnings", "line"),
+    [
+        (0, 0, "All 2 checks passed."),
+        (1, 0, "1 problem, 0 warnings, 2 passed."),
+        (2, 1, "2 problems, 1 warning, 2 passed."),
+    ],
+)
+def test_the_summary_counts_in_english(problems: int, warnings: int, line: str) -> None:
+    found = [problem("a", "b", "c")] * problems + [warning("a", "b", "c")] * warnings + [ok("a", "b")] * 2
+    assert summary(found) == line

@@ -1,4 +1,4 @@
-"""Switches that are missing or wrong."""
+"""Environment variables that are missing or wrong."""
 
 from deployments import draining, haproxy
 from deployments.doctor.environment import configuration, switches
@@ -21,7 +21,7 @@ def test_a_broken_configuration_is_found_with_its_path() -> None:
     assert levels(configuration(installation())) == [Level.OK]
 
 
-def test_a_node_without_a_switch_is_found() -> None:
+def test_a_node_without_a_required_variable_is_found() -> None:
     assert levels(switches(installation(on_cluster=True, environment=ON_NODES))) == [Level.OK]
     for name in ("RAY_SERVE_ENABLE_HA_PROXY", "SWITCHYARD_INTERNAL_KEY"):
         lacking = {key: value for key, value in ON_NODES.items() if key != name}
@@ -36,7 +36,7 @@ def test_a_setting_that_cuts_streams_is_a_warning() -> None:
     assert "cuts its streams" in the_warning(switches(installation(on_cluster=True, environment=soon)))
 
 
-def test_a_shell_that_overrules_serve_is_found() -> None:
+def test_a_shell_that_overrides_serve_is_found() -> None:
     assert levels(switches(installation(environment={}))) == [Level.OK]
     found = the_problem(switches(installation(environment={"RAY_SERVE_ENABLE_HA_PROXY": "0"})))
     assert found == "RAY_SERVE_ENABLE_HA_PROXY is '0', not '1'"

@@ -20,7 +20,7 @@ def with_script(path: Path) -> dict[str, str]:
     return {_VARIABLE: str(path)}
 
 
-def test_the_installed_haproxy_and_our_script_are_well(tmp_path: Path) -> None:
+def test_the_installed_haproxy_and_our_script_pass(tmp_path: Path) -> None:
     assert levels(haproxy(installation())) == [Level.OK]
     assert levels(haproxy(installation(environment=with_script(write_script(tmp_path))))) == [Level.OK]
 
@@ -34,11 +34,11 @@ def test_a_script_that_is_missing_not_executable_or_broken_is_found(tmp_path: Pa
     environment = with_script(script)
     text = script.read_text()
     script.write_text(text.replace("exec ", "exec /nowhere"))
-    assert "ends with 1" in the_problem(haproxy(installation(environment=environment)))
+    assert "exits with 1" in the_problem(haproxy(installation(environment=environment)))
     script.chmod(0o644)
-    assert the_problem(haproxy(installation(environment=environment))).endswith("is no executable file")
+    assert the_problem(haproxy(installation(environment=environment))).endswith("is not an executable file")
     script.unlink()
-    assert the_problem(haproxy(installation(environment=environment))).endswith("is no executable file")
+    assert the_problem(haproxy(installation(environment=environment))).endswith("is not an executable file")
 
 
 def test_another_script_is_a_warning(tmp_path: Path) -> None:
@@ -54,12 +54,14 @@ def test_a_taken_port_is_found() -> None:
         taken = other.getsockname()[1]
         document = {**default(), "http_options": {"port": taken}}
         assert the_problem(port(installation(document))) == f"{taken} is taken by another program"
-        gone = Run(pid=1, run_id="of-nobody", port=taken, dashboard="", directory="")
-        assert "of which nothing is left" in the_problem(port(installation(run=gone)))
+        gone = Run(pid=1, run_id="of-no-process", port=taken, dashboard="", directory="")
+        assert "no process of the recorded run is left" in the_problem(port(installation(run=gone)))
 
 
-def test_a_run_of_which_nothing_listens_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorded_run_that_does_not_listen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     free = free_port()
     assert levels(port(installation({**default(), "http_options": {"port": free}}))) == [Level.OK]
+    node = installation({**default(), "http_options": {"port": free}}, on_cluster=True)
+    assert the_warning(port(node)) == f"nothing listens on {free} on this node"
     dead = Run(pid=os.getpid(), run_id="x", port=free, dashboard="", directory="")
     assert the_problem(port(installation(run=dead))) == f"nothing listens on {free}, though a run is recorded"

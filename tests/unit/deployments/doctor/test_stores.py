@@ -1,6 +1,7 @@
-"""Keys, an issuer and a store of limits that are away or broken."""
+"""Keys, an issuer and a limits store that are unavailable or broken."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,18 @@ def test_a_missing_broken_or_empty_keys_file_is_found(tmp_path: Path) -> None:
     assert levels(keys(found)) == [Level.OK]
 
 
-def test_nothing_is_said_of_what_is_not_configured() -> None:
+def test_keys_that_this_node_does_not_mount_are_a_warning(tmp_path: Path) -> None:
+    found = replace(with_access(keys_file=str(tmp_path / "secret/keys.yaml")), on_cluster=True)
+    assert the_warning(keys(found)).startswith(f"{tmp_path}/secret is not mounted on this node")
+    (tmp_path / "secret").mkdir()
+    assert "keys.yaml" in the_problem(keys(found))
+
+
+def test_what_is_not_configured_has_no_findings() -> None:
     assert [*keys(installation()), *issuer(installation()), *limits_store(installation())] == []
 
 
-def test_an_issuer_that_is_away_is_found() -> None:
+def test_an_issuer_that_does_not_answer_is_found() -> None:
     provider = LocalIssuer()
     with serve(provider.app) as provider.url:
         found = with_access(oidc={"issuer": provider.url, "audience": AUDIENCE})
@@ -55,18 +63,19 @@ def redis() -> Iterator[RedisServer]:
     server.stop()
 
 
-def test_a_store_that_is_away_is_found(redis: RedisServer) -> None:
+def test_a_store_that_does_not_answer_is_found(redis: RedisServer) -> None:
     found = with_access(limits={"store": {"url": redis.url}})
     assert levels(limits_store(found)) == [Level.OK]
     redis.stop()
     assert the_problem(limits_store(found)).startswith("it does not answer")
 
 
-def test_a_store_whose_url_is_nowhere_or_none_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_with_a_missing_or_invalid_url_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     found = with_access(limits={"store": {"url_env": "LIMITS_URL"}})
     monkeypatch.delenv("LIMITS_URL", raising=False)
-    assert the_problem(limits_store(found)) == "its URL is not to be had from the variable LIMITS_URL"
+    assert the_problem(limits_store(found)) == "its URL cannot be read from the variable LIMITS_URL"
+    assert "this node cannot read" in the_warning(limits_store(replace(found, on_cluster=True)))
     monkeypatch.setenv("LIMITS_URL", "nonsense")
-    assert "no redis:// URL" in the_problem(limits_store(found))
+    assert "is not a redis:// URL" in the_problem(limits_store(found))
     monkeypatch.setenv("LIMITS_URL", f"redis://:secret@127.0.0.1:{free_port()}/0")
     assert "secret" not in the_problem(limits_store(found))

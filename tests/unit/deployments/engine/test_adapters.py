@@ -30,6 +30,6 @@ def test_an_engine_without_adapters_has_no_such_arguments() -> None:
     assert adapter_kwargs(of(enable_lora=True)) == {"enable_prompt_embeds": False}
 
 
-def test_what_cannot_be_served_is_not_built() -> None:
+def test_adapters_that_cannot_be_served_are_rejected() -> None:
     with pytest.raises(ValueError, match="enable_prompt_embeds: vLLM dies"):
         adapter_kwargs(of(lora_modules=MODULES, enable_prompt_embeds=True))

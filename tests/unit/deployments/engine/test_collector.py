@@ -14,14 +14,14 @@ def _as_before() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_collections_are_few_inside_and_as_before_after_it() -> None:
+def test_collections_are_rare_inside_and_normal_afterwards() -> None:
     gc.set_threshold(701, 11, 12)
     with few_collections():
         assert gc.get_threshold() == IMPORTING
     assert gc.get_threshold() == (701, 11, 12)
 
 
-def test_what_was_made_inside_is_not_looked_at_again() -> None:
+def test_objects_made_inside_are_not_collected_again() -> None:
     with few_collections():
         made: list[object] = [[]]
     assert not any(it is made for it in gc.get_objects())

@@ -1,4 +1,4 @@
-"""What Serve cancels for a disconnect may first end by itself, and ends in any case."""
+"""A request whose client disconnects may end by itself first, and ends in any case."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from deployments.engine.disconnect import DisconnectMiddleware
 
 
 async def send(message: Message) -> None:
-    """Nobody listens any more."""
+    """The client is gone: nothing arrives."""
 
 
 class Connection:

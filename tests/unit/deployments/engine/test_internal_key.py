@@ -1,4 +1,4 @@
-"""An engine answers whoever has the internal key, and nobody else."""
+"""An engine answers only requests with the internal key."""
 
 import httpx
 import pytest

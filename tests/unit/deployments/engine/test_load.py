@@ -10,7 +10,7 @@ def ticking(*times: float) -> Iterator[float]:
     yield from times
 
 
-def test_vllms_metrics_by_our_names() -> None:
+def test_vllms_metrics_get_our_names() -> None:
     registry = CollectorRegistry()
     running = Gauge("vllm:num_requests_running", "", ("engine",), registry=registry)
     waiting = Gauge("vllm:num_requests_waiting", "", ("engine",), registry=registry)
@@ -49,12 +49,12 @@ def test_the_time_that_requests_run_is_remembered() -> None:
     assert report.read()["service_s"] == 1.0
 
 
-def test_outside_of_a_replica_serve_holds_nothing() -> None:
+def test_outside_a_replica_no_request_waits_in_serve() -> None:
     assert held_by_serve() == 0
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_serve_still_counts_what_it_holds_under_this_name() -> None:
+def test_serve_still_counts_waiting_requests_under_this_name() -> None:
     from ray.serve._private.replica import Replica, ReplicaActor
 
     assert "_num_queued_requests" in Replica.__init__.__code__.co_names

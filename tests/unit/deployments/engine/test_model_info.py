@@ -16,7 +16,7 @@ from tests.support.clients.samples import EOS, tokenizer
 
 
 def application(logits_processors: Any) -> FastAPI:
-    """vLLM's application, as far as the card looks at it."""
+    """The part of vLLM's application that the card reads."""
     config = SimpleNamespace(
         max_model_len=100,
         logprobs_mode="raw_logits",

@@ -1,4 +1,4 @@
-"""What the overlays serve, by Ray's own code."""
+"""The overlays' configurations, read by Ray's own code."""
 
 import warnings
 from typing import Any
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*metrics_interval_s.*:Deprecati
 
 
 def unknown(document: Any) -> set[str]:
-    """Keys that Serve drops without a word: its schema is open."""
+    """Keys that Serve drops silently: its schema is open."""
     parts = [(ServeDeploySchema, document)]
     for application in document["applications"]:
         parts.append((ServeApplicationSchema, application))
@@ -37,12 +37,12 @@ def unknown(document: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_serve_takes_what_is_served(overlay: str) -> None:
+def test_serve_accepts_what_the_overlays_serve(overlay: str) -> None:
     assert len(ServeDeploySchema.model_validate(served(overlay)).applications) == 5
     assert unknown(served(overlay)) == set()
 
 
-def test_what_serve_does_not_know_is_found() -> None:
+def test_fields_unknown_to_serve_are_found() -> None:
     document = served("gpu")
     (router,) = document["applications"][0]["deployments"]
     router["autoscaling_config"]["min_replica"] = 1
@@ -54,7 +54,7 @@ def test_what_serve_does_not_know_is_found() -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_engines_ask_ray_for_what_the_check_counts(overlay: str) -> None:
+def test_engines_request_the_resources_that_the_check_counts(overlay: str) -> None:
     document = served(overlay)
     engines = {it["name"]: it["args"]["llm_config"] for it in document["applications"] if "llm_config" in it["args"]}
     assert len(engines) == 3

@@ -71,7 +71,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 def options(application: Any) -> Any:
-    """What Serve gets of an application, but for its class and that class's argument."""
+    """An application's options for Serve, without its class and that class's argument."""
     deployment = application._bound_deployment
     replica = deployment._replica_config
     return (
@@ -86,8 +86,8 @@ def options(application: Any) -> Any:
 
 
 @pytest.mark.parametrize("given", CONFIGS.values(), ids=CONFIGS)
-def test_serve_gets_what_rays_builder_makes(given: dict[str, Any]) -> None:
-    """But for Ray's autoscaling where nobody asked for it: Serve would prefer it to the file's `num_replicas`."""
+def test_the_application_equals_that_of_rays_builder(given: dict[str, Any]) -> None:
+    """Except for Ray's default autoscaling, which Serve would prefer to the file's `num_replicas`."""
     config = {**MODEL, **given}
     made = build_llm_deployment(
         LLMConfig.model_validate(config), deployment_cls=EngineServer, override_serve_options={"name": DEPLOYMENT}
@@ -107,7 +107,7 @@ def test_serve_gets_what_rays_builder_makes(given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("in_file", "replicas"), [(2, (2, 2)), ("auto", (1, 100)), (None, (1, 1))])
 def test_the_files_number_of_replicas_holds(in_file: Any, replicas: tuple[int, int]) -> None:
-    """As Serve applies a file's `deployments:` to what the builder returned."""
+    """Serve applies a file's `deployments:` to what the builder returned."""
     built = options(ray_llm.build(ray_llm.llm_config(MODEL), SERVER, DEPLOYMENT))[1]
     info = DeploymentInfo(
         deployment_config=built, replica_config=ReplicaConfig.create(EngineServer), start_time_ms=0, deployer_job_id=""
@@ -142,7 +142,7 @@ def test_the_arguments_are_those_that_vllm_takes() -> None:
         ({"deployment_config": {"placement_group_strategy": "PACK"}}, "placement_group_config"),
     ],
 )
-def test_what_is_wrong_is_found_before_a_replica_starts(given: dict[str, Any], message: str) -> None:
+def test_mistakes_are_found_before_a_replica_starts(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ray_llm.build(ray_llm.llm_config({**MODEL, **given}), SERVER, DEPLOYMENT)
 

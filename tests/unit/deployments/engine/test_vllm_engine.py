@@ -23,5 +23,5 @@ def test_a_model_on_cpus_runs_beside_its_scheduler_where_threads_are_not_bound()
         ("external_launcher", 1, "cpu", "nobind"),
     ],
 )
-def test_what_ray_and_vllm_have_chosen_stays(chosen: str, processes: int, device: str, binding: str) -> None:
+def test_another_executor_chosen_by_ray_or_vllm_stays(chosen: str, processes: int, device: str, binding: str) -> None:
     assert executor(chosen, processes, device, binding) == chosen

@@ -98,21 +98,23 @@ def test_a_cluster_that_fits_has_no_problem() -> None:
         (lambda it: it["headGroupSpec"].update(rayStartParams={}), 'num-cpus: "0"'),
     ],
 )
-def test_what_cannot_work_is_found(change: Callable[[Any], object], said: str) -> None:
+def test_a_mistake_in_the_groups_is_found(change: Callable[[Any], object], said: str) -> None:
     assert any(said in problem for problem in problems(service(change))), problems(service(change))
 
 
-def test_a_deployment_that_may_take_a_gpus_place_is_found() -> None:
+def test_a_deployment_that_may_run_on_a_gpu_node_without_need_is_found() -> None:
     served = SERVED.replace(", label_selector: {ray.io/node-group: cpu}", "")
     (problem,) = problems(service(served=served))
-    assert problem.startswith("router/Router: may land in the group gpu-l4, on a GPU's node; set ray_actor_options")
+    assert problem.startswith(
+        "router/Router: may be scheduled in the group gpu-l4, on a GPU node; set ray_actor_options"
+    )
 
 
 @pytest.mark.parametrize(
     ("served", "said"),
     [
         (SERVED.replace("llama: 100", "llama: 99"), "serveConfigV2: applications[0].deployments[0].user_config."),
-        (SERVED.replace("0.0.0.0", "127.0.0.1"), "listens on 127.0.0.1, which nobody outside the pod reaches"),
+        (SERVED.replace("0.0.0.0", "127.0.0.1"), "listens on 127.0.0.1, which cannot be reached from outside the pod"),
         ("a: [", "serveConfigV2: not YAML"),
         ("", "serveConfigV2: (top level): expected a mapping"),
     ],
@@ -120,6 +122,41 @@ def test_a_deployment_that_may_take_a_gpus_place_is_found() -> None:
 def test_an_invalid_configuration_is_a_problem(served: str, said: str) -> None:
     (problem,) = problems(service(served=served))
     assert said in problem
+
+
+def offline(cluster: Any) -> None:
+    """Sets the pods offline, as the overlays do."""
+    for group in cluster["workerGroupSpecs"]:
+        group["template"]["spec"]["containers"][0]["env"] = [{"name": "HF_HUB_OFFLINE", "value": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("was", "planted", "said"),
+    [
+        ("/models/llama}", "org/llama}", "llama: org/llama comes from a model hub"),
+        ("model_id: llama, model_source: /models/llama", "model_id: org/llama", "set model_source: /models/org/llama,"),
+        (
+            "tensor_parallel_size: 2",
+            "tensor_parallel_size: 2, lora_modules: [{name: french, path: org/french}]",
+            "llama: the adapter french: org/french comes from a model hub, and its pods have HF_HUB_OFFLINE=1; "
+            "set its path to /models/org/french,",
+        ),
+    ],
+)
+def test_weights_from_a_hub_are_found_if_the_pods_are_offline(was: str, planted: str, said: str) -> None:
+    assert problems(service(offline)) == []
+    served = SERVED.replace(was, planted)
+    if "model_id: org/llama" in planted:
+        served = served.replace("model: llama}", "model: org/llama}")
+    (problem,) = problems(service(offline, served))
+    assert said in problem
+    assert problems(service(served=served)) == []
+
+
+def test_other_sources_need_no_hub() -> None:
+    for source in ("package:SmolLM2-135M-Instruct", "s3://bucket/llama", "./llama"):
+        served = SERVED.replace("model_source: /models/llama", f'model_source: "{source}"')
+        assert problems(service(offline, served)) == []
 
 
 def test_a_large_cluster_needs_settings_of_its_own() -> None:
@@ -138,7 +175,7 @@ def test_a_large_cluster_needs_settings_of_its_own() -> None:
     assert problems(service(settle)) == []
 
 
-def test_several_kinds_share_pods() -> None:
+def test_deployments_share_pods() -> None:
     group = Group("gpu", {"CPU": 8, "GPU": 2}, {}, most=9, cpu_request=8, cpu_limit=None)
     whole = Demand("large", "Engine", ({"CPU": 1, "GPU": 1}, {"GPU": 1}), 1, 2)
     half = Demand("small", "Engine", ({"CPU": 1, "GPU": 0.5},), 1, 3)
@@ -158,11 +195,11 @@ def test_a_group_offers_what_kuberay_starts_ray_with() -> None:
 @pytest.mark.parametrize(
     ("text", "number"), [("500m", 0.5), ("2", 2), (4, 4), ("1Gi", 2**30), ("1.5G", 1.5e9), ("1e3", 1000)]
 )
-def test_a_quantity_is_kubernetes(text: object, number: float) -> None:
+def test_quantities_are_parsed_as_kubernetes_does(text: object, number: float) -> None:
     assert quantity(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "x", "1 Gi", "1X"])
-def test_what_is_no_quantity_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no quantity"):
+def test_an_invalid_quantity_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match="not a quantity"):
         quantity(text)

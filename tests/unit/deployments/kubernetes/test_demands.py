@@ -1,4 +1,4 @@
-"""What deployments ask of Ray."""
+"""The resources that deployments request from Ray."""
 
 from typing import Any
 

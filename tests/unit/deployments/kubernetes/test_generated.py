@@ -1,4 +1,4 @@
-"""What is generated for a cluster from what it serves."""
+"""The manifests that are generated from what a cluster serves."""
 
 import re
 import shutil
@@ -26,7 +26,7 @@ def test_the_served_configuration_survives_as_it_is(overlay: Path) -> None:
     assert yaml.safe_load(patch["spec"]["serveConfigV2"]) == yaml.safe_load((overlay / SERVED).read_text())
 
 
-def test_a_change_of_what_is_served_shows(tmp_path: Path) -> None:
+def test_a_changed_configuration_is_not_current(tmp_path: Path) -> None:
     served = (OVERLAYS[0] / SERVED).read_text()
     (tmp_path / SERVED).write_text(served)
     assert not is_current(tmp_path)
@@ -36,7 +36,7 @@ def test_a_change_of_what_is_served_shows(tmp_path: Path) -> None:
     assert not is_current(tmp_path)
 
 
-def test_nothing_is_made_of_an_invalid_file(tmp_path: Path) -> None:
+def test_an_invalid_file_generates_nothing(tmp_path: Path) -> None:
     (tmp_path / SERVED).write_text((OVERLAYS[0] / SERVED).read_text().replace("traffic:", "trafic:", 1))
     with pytest.raises(ConfigError, match="trafic"):
         generate(tmp_path)
@@ -51,7 +51,7 @@ def test_a_resource_names_its_group(resource: str, group: str) -> None:
 
 
 def overlay(directory: Path, most: int) -> Path:
-    """A copy of `gpu` and of what it refers to, whose engines' group may have so many nodes."""
+    """A copy of `gpu` and of what it refers to, whose engines' group may have `most` nodes."""
     shutil.copytree(ROOT / "k8s", directory / "k8s")
     found = directory / "k8s/overlays/gpu"
     group = found / "gpu-l4.yaml"
@@ -61,7 +61,7 @@ def overlay(directory: Path, most: int) -> Path:
 
 
 def settings(generated: str) -> list[dict[str, str]]:
-    """Those of the head, and of each group."""
+    """The environment of the head, and of each group."""
     patch, _ = yaml.safe_load_all(generated)
     cluster = patch["spec"]["rayClusterConfig"]
     parts = [it["template"] for it in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]) if "template" in it]
@@ -82,7 +82,7 @@ def test_the_settings_are_for_as_many_nodes_as_there_may_be(tmp_path: Path) -> N
     assert not is_current(large)
 
 
-def test_a_small_cluster_is_as_ray_sets_it(tmp_path: Path) -> None:
+def test_a_small_cluster_keeps_rays_settings(tmp_path: Path) -> None:
     patch, _ = yaml.safe_load_all(generate(overlay(tmp_path, most=4)))
     assert "headGroupSpec" not in patch["spec"]["rayClusterConfig"]
 
@@ -96,4 +96,4 @@ def test_adapters_are_fetched_with_the_weights(tmp_path: Path) -> None:
     *_, weights = yaml.safe_load_all(generate(tmp_path))
     script = weights["data"]["fetch.sh"]
     assert "hf download acme/french --local-dir /models/acme/french" in script
-    assert "german" not in script, "replicas fetch what is not on the volume"
+    assert "german" not in script, "the Job fills only the volume; `switchyard check` finds the others"

@@ -1,4 +1,4 @@
-"""Where rendered manifests come from."""
+"""Reading and rendering manifests."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def test_a_file_is_read_as_it_is(tmp_path: Path) -> None:
     assert ray_service(read(file)) == {"kind": "RayService", "spec": {}}
 
 
-def test_what_is_no_cluster_is_none(tmp_path: Path) -> None:
+def test_other_files_are_no_clusters(tmp_path: Path) -> None:
     assert not is_cluster(ROOT / "serve_config.yaml")
     assert not is_cluster(tmp_path)
     assert not is_cluster(tmp_path / "gone")
@@ -35,7 +35,7 @@ def test_a_file_without_one_ray_service_is_refused(tmp_path: Path, text: str, sa
         ray_service(read(file))
 
 
-def test_what_kustomize_refuses_is_an_error_in_its_words(tmp_path: Path) -> None:
+def test_errors_of_kustomize_are_passed_on(tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text("resources: [gone.yaml]\n")
     with pytest.raises(ConfigError, match=r"gone\.yaml"):
         render(tmp_path)

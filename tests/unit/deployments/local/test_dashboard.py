@@ -130,6 +130,6 @@ def test_serves_reason_for_a_rejection_is_passed_on(fake: FakeDashboard, run: Ru
         dashboard.deploy(run, {})
 
 
-def test_a_dashboard_that_is_gone_is_not_running(tmp_path: Path) -> None:
+def test_a_dashboard_that_does_not_answer_is_not_running(tmp_path: Path) -> None:
     with pytest.raises(NotRunning, match=r"does not answer .* switchyard stop"):
         dashboard.read(Run(1, "id", 8000, "http://127.0.0.1:9", str(tmp_path)))

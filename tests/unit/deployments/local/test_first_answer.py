@@ -1,4 +1,4 @@
-"""What a start says once an endpoint can answer."""
+"""The announcement of the first endpoint that can answer."""
 
 import json
 import shlex
@@ -23,7 +23,7 @@ def config(task: str, **sections: Any) -> Config:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_it_can_be_pasted_into_a_shell(task: str) -> None:
+def test_the_request_can_be_pasted_into_a_shell(task: str) -> None:
     said, line = announcement("the-one", config(task), 8000).split("\n")
     assert said == "The endpoint 'the-one' answers already, at http://127.0.0.1:8000/v1:"
     words = shlex.split(line)

@@ -11,7 +11,7 @@ from deployments.local.ports import _REPLICA_RANGES, REPLICA_PORTS, free_ports
 from tests.support.processes.project import ROOT
 
 QUICKEST_START_S = 5.0
-"""Of the smallest engine of this project, on an idle machine."""
+"""The start of the project's smallest engine on an idle machine."""
 
 
 def test_a_crash_loop_does_not_use_up_the_ports() -> None:

@@ -1,4 +1,4 @@
-"""When a start is given up."""
+"""The failures that end a start."""
 
 import pytest
 
@@ -11,12 +11,12 @@ def application(status: str) -> Application:
     return Application("chat", status, ("The engine failed", "out of memory"), running=0, wanted=1)
 
 
-def test_a_failed_deployment_is_given_up_at_once_with_serves_reasons() -> None:
+def test_a_failed_application_ends_the_start_at_once_with_serves_reasons() -> None:
     with pytest.raises(LaunchError, match=r"Application 'chat' failed \(DEPLOY_FAILED\):\nThe engine failed\nout of"):
         Failures().check(application("DEPLOY_FAILED"), now=0)
 
 
-def test_an_unhealthy_application_is_given_up_after_a_while() -> None:
+def test_an_unhealthy_application_ends_the_start_after_a_while() -> None:
     failures = Failures()
     failures.check(application("UNHEALTHY"), now=100)
     failures.check(application("UNHEALTHY"), now=100 + UNHEALTHY_S)

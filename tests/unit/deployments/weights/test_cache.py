@@ -182,7 +182,7 @@ def test_a_failed_build_leaves_the_former_model_and_no_half_one(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["fake"]
 
 
-def test_what_a_killed_build_left_is_removed(tmp_path: Path) -> None:
+def test_files_of_a_killed_build_are_removed(tmp_path: Path) -> None:
     for left in (".fake.partial", ".fake.stale"):
         (tmp_path / left).mkdir()
         (tmp_path / left / "half").write_text("")

@@ -111,7 +111,7 @@ def test_a_stochastic_search_gets_normalised_probabilities(
     assert np.exp(scores).sum() == pytest.approx(1)
 
 
-def test_before_its_time_no_stop_comes() -> None:
+def test_no_stop_comes_before_min_tokens() -> None:
     settings = replace(BASE, stops=((3,), (1, 2)), min_tokens=2)
     ruled_out = [
         {id for id, score in enumerate(ours(settings, [], answer, [0.1 * i for i in range(8)])) if score == -np.inf}
@@ -120,7 +120,7 @@ def test_before_its_time_no_stop_comes() -> None:
     assert ruled_out == [{3, 7}, {2, 3, 7}, set()]
 
 
-def test_what_the_model_excludes_does_not_follow() -> None:
+def test_tokens_that_the_model_excludes_do_not_follow() -> None:
     logprobs = normalised([0.0, 1.0, 2.0])
     logprobs[1] = -np.inf
     found = Scoring(BASE, []).continuations((), said(logprobs))
@@ -143,5 +143,5 @@ def test_what_the_model_excludes_does_not_follow() -> None:
         pytest.param(replace(DRAWN, kind=Kind.STOCHASTIC, top_p=0.5), None, id="or of the top p"),
     ],
 )
-def test_so_many_of_the_likeliest_are_needed(settings: Settings, needed: int | None) -> None:
+def test_how_many_of_the_likeliest_tokens_are_needed(settings: Settings, needed: int | None) -> None:
     assert Scoring(settings, [5, 6, 5]).needed((3, 5)) == needed

@@ -1,4 +1,4 @@
-"""What every search keeps, whatever its kind."""
+"""Invariants of every kind of search."""
 
 import math
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def contains(tokens: tuple[int, ...], part: tuple[int, ...]) -> bool:
 
 @examples(max_examples=4 * examples().max_examples)  # fourteen fields that act on each other
 @given(settings=SETTINGS, prompt=PROMPTS, seed=st.integers(0, 2**64 - 1))
-def test_answers_obey(settings: Settings, prompt: tuple[int, ...], seed: int) -> None:
+def test_answers_obey_the_settings(settings: Settings, prompt: tuple[int, ...], seed: int) -> None:
     model = made_up_model(VOCABULARY, 0)
     search = searched(model, settings, prompt, seed=seed)
     found = search.results()
@@ -95,15 +95,15 @@ def says_nothing_forbidden(beam: Beam, settings: Settings, prompt: tuple[int, ..
 
 
 @given(settings=SETTINGS, prompt=PROMPTS)
-def test_what_is_needed_is_enough(settings: Settings, prompt: tuple[int, ...]) -> None:
-    """A search that is told as much as it asks for finds what one finds that is told everything."""
+def test_the_tokens_that_a_search_asks_for_are_enough(settings: Settings, prompt: tuple[int, ...]) -> None:
+    """A search that gets only the tokens it needs finds the same as one that gets all of them."""
     model = made_up_model(40, 1)
     calls, shown = (searched(model, settings, prompt, seed=5, tell_all=tell_all) for tell_all in (False, True))
     assert answers(calls) == answers(shown)
 
 
 def chain(*favourites: int, vocabulary: int = 6) -> Model:
-    """A model that wants to say these tokens, whatever was said before."""
+    """A model that prefers these tokens, whatever came before."""
 
     def logprobs(answer: object) -> object:
         tokens = list(answer)  # type: ignore[call-overload]
@@ -154,7 +154,7 @@ def test_early_stopping_ends_with_as_many_beams_as_its_width(early_stopping: boo
 
 
 @KINDS
-def test_where_everything_is_ruled_out_the_answer_ends(kind: Kind) -> None:
+def test_an_answer_ends_if_every_token_is_ruled_out(kind: Kind) -> None:
     settings = Settings(width=2, max_tokens=9, kind=kind, no_repeat_ngram=2)
     found = searched(made_up_model(2, 0), settings).results()
     assert {beam.ending for beam in found} == {FinishReason.EXHAUSTED}

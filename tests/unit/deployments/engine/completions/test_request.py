@@ -1,4 +1,4 @@
-"""The engines in front of vLLM's, and what the body of a request may hold; vLLM's own part is in tests/real."""
+"""The wrappers of vLLM's engine, and the request body; vLLM's own part is tested in tests/real."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,8 +20,8 @@ from vllm.logprobs import FlatLogprobs
 from vllm.sampling_params import RequestOutputKind
 
 from app.internal_api import to_int64_seed
-from deployments.engine.completions.beams import MAX_FULL_VOCABULARY, BeamSearching
-from deployments.engine.completions.engines import Seeded, WithEmbeddings
+from deployments.engine.completions.beams import MAX_FULL_VOCABULARY, BeamSearchEngine
+from deployments.engine.completions.engines import EmbeddingsEngine, SeededEngine
 from deployments.engine.completions.request import BeamSearch, ExtendedCompletionRequest
 from deployments.engine.completions.route import add_completions
 from deployments.engine.model_info import eos_token_ids
@@ -56,7 +56,7 @@ def tokenizer() -> Any:
 
 @dataclass
 class FakeEngine:
-    """Tells who asks what; says `tokens`, one after the other, or what a made-up model says of the next token."""
+    """Records the requests; generates `tokens`, one after the other, or what a made-up model predicts."""
 
     tokens: int = 3
     model_config: ModelConfig = field(default_factory=ModelConfig)
@@ -112,7 +112,7 @@ def sampled(kind: RequestOutputKind, **params: Any) -> SamplingParams:
 
 async def test_each_seed_has_a_request_of_its_own_and_the_streams_are_one() -> None:
     engine = FakeEngine()
-    seeded = Seeded(engine, [100, 200])
+    seeded = SeededEngine(engine, [100, 200])
     outputs = [out async for out in seeded.generate(PROMPT, sampled(RequestOutputKind.DELTA), "id", priority=3)]
     said: dict[int, list[int]] = {0: [], 1: []}
     for output in outputs:
@@ -127,15 +127,15 @@ async def test_each_seed_has_a_request_of_its_own_and_the_streams_are_one() -> N
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_an_answer_at_once_holds_all_choices(count: int) -> None:
-    seeded = Seeded(FakeEngine(), [10 * i for i in range(count)])
+async def test_an_unstreamed_answer_holds_all_choices(count: int) -> None:
+    seeded = SeededEngine(FakeEngine(), [10 * i for i in range(count)])
     (output,) = [out async for out in seeded.generate(PROMPT, sampled(RequestOutputKind.FINAL_ONLY), "id")]
     assert [(choice.index, choice.token_ids[0]) for choice in output.outputs] == [(i, 10 * i) for i in range(count)]
 
 
 async def test_closing_the_generator_ends_all_choices() -> None:
     engine = FakeEngine(tokens=1000)
-    outputs = Seeded(engine, [1, 2, 3]).generate(PROMPT, sampled(RequestOutputKind.DELTA), "id")
+    outputs = SeededEngine(engine, [1, 2, 3]).generate(PROMPT, sampled(RequestOutputKind.DELTA), "id")
     await anext(outputs)
     assert engine.running == 3
     await outputs.aclose()
@@ -152,7 +152,7 @@ def test_every_seed_is_one_that_vllm_takes(seed: int) -> None:
 
 async def test_embeddings_take_the_places_of_tokens() -> None:
     engine = FakeEngine()
-    replaced = WithEmbeddings(engine, [2, 0], [1, 2, 3, 4, 5, 6])
+    replaced = EmbeddingsEngine(engine, [2, 0], [1, 2, 3, 4, 5, 6])
     async for _ in replaced.generate(PROMPT, sampled(RequestOutputKind.FINAL_ONLY), "id"):
         pass
     ((prompt, *_),) = engine.calls
@@ -176,15 +176,15 @@ def test_embeddings_of_the_wrong_shape_are_rejected_at_once(
 ) -> None:
     engine = FakeEngine(model_config=ModelConfig(enable_prompt_embeds=enabled))
     with pytest.raises(VLLMValidationError) as refusal:
-        WithEmbeddings(engine, indices, values).generate(PROMPT, sampled(RequestOutputKind.DELTA), "id")
+        EmbeddingsEngine(engine, indices, values).generate(PROMPT, sampled(RequestOutputKind.DELTA), "id")
     assert refusal.value.parameter == field
 
 
-def beams(engine: FakeEngine, n: int = 1, **fields: Any) -> BeamSearching:
-    return BeamSearching(engine, BeamSearch.model_validate({"width": 3, **fields}), n)
+def beams(engine: FakeEngine, n: int = 1, **fields: Any) -> BeamSearchEngine:
+    return BeamSearchEngine(engine, BeamSearch.model_validate({"width": 3, **fields}), n)
 
 
-async def first(searching: BeamSearching, **params: Any) -> RequestOutput:
+async def first(searching: BeamSearchEngine, **params: Any) -> RequestOutput:
     calls = SamplingParams(**{"max_tokens": 4, **params})
     return await anext(searching.generate(PROMPT, calls, "id", priority=3))
 
@@ -221,7 +221,9 @@ async def test_the_answers_are_the_best_beams_with_their_scores() -> None:
         pytest.param({"eos_token_ids": [], "max_tokens": 2}, 0, False, id="the length"),
     ],
 )
-async def test_the_text_leaves_out_what_ended_it(fields: dict[str, Any], closing: int, has_reason: bool) -> None:
+async def test_the_text_leaves_out_the_tokens_that_ended_it(
+    fields: dict[str, Any], closing: int, has_reason: bool
+) -> None:
     length = fields.pop("max_tokens", 9)
     (choice,) = (await first(beams(FakeEngine(), **fields), max_tokens=length, skip_special_tokens=False)).outputs
     shown = choice.token_ids[: len(choice.token_ids) - closing]
@@ -257,7 +259,7 @@ async def test_the_same_seed_finds_the_same_beams() -> None:
     assert one == same != other
 
 
-async def test_a_cancelled_search_leaves_nothing_behind() -> None:
+async def test_a_cancelled_search_ends_its_engine_requests() -> None:
     engine = FakeEngine()
     task = asyncio.create_task(first(beams(engine), max_tokens=10_000))
     while len(engine.calls) < 20 or not engine.running:  # noqa: ASYNC110  a matter of turns, not of time
@@ -356,7 +358,7 @@ def test_contradictory_fields_are_rejected(fields: dict[str, Any], field: str) -
         {"prompt": [1, 2], "replace_embeddings": {"indices": [1, 0], "values": [1, 2.5]}, "beam": BEAM},
     ],
 )
-def test_what_goes_together_is_accepted(fields: dict[str, Any]) -> None:
+def test_compatible_fields_are_accepted(fields: dict[str, Any]) -> None:
     assert parsed(**fields)
 
 

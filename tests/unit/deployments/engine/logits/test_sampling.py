@@ -1,4 +1,4 @@
-"""What changes how a token is drawn: typical_p, XTC, temperatures above vLLM's."""
+"""Processors that change how a token is drawn: typical_p, XTC, temperatures above vLLM's limit."""
 
 import math
 
@@ -82,7 +82,7 @@ def test_of_equal_choices_one_stays() -> None:
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.9])
-def test_it_acts_as_often_as_it_should(probability: float) -> None:
+def test_xtc_acts_with_its_probability(probability: float) -> None:
     acted = sum(excluded(0.15, position, probability) != set() for position in range(4000))
     assert binomtest(acted, 4000, probability).pvalue > 0.001
 

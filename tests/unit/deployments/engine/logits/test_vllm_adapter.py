@@ -1,4 +1,4 @@
-"""The processors in vLLM's hands: its batches, its sampler, its checks; and which engines have them."""
+"""The processors inside vLLM: its batches, its sampler, its validation; and which engines load them."""
 
 from typing import Any
 
@@ -46,11 +46,11 @@ def chosen(processor: BatchProcessor) -> list[int | None]:
     return [int(row.argmax()) if ruled_out(row) else None for row in rows]
 
 
-def test_each_row_gets_what_its_request_asks() -> None:
+def test_each_row_gets_the_processors_of_its_request() -> None:
     assert chosen(batch(RawScores, added(0, **forced(4)), added(1), added(2, **forced(5)))) == [4, None, 5]
 
 
-def test_requests_come_go_and_move() -> None:
+def test_rows_follow_their_requests() -> None:
     processor = batch(RawScores, added(0, **forced(4)), added(1), added(2, **forced(5)))
     processor.update_state(None)
     swap = (0, 1, MoveDirectionality.SWAP)
@@ -134,7 +134,7 @@ def test_the_watermark_is_on_the_raw_scores() -> None:
     torch.testing.assert_close(sample(logits.clone(), params), (marked / 0.5).log_softmax(-1))
 
 
-def test_a_greedy_neighbour_is_left_alone() -> None:
+def test_a_greedy_request_in_the_batch_is_unaffected() -> None:
     logits = torch.randn(2, 50)
     asks = {"typical_p": 0.5, "xtc_threshold": 0.001, "xtc_probability": 1}
     logprobs = sample(logits.clone(), SamplingParams(temperature=0, extra_args=asks), SamplingParams(extra_args=asks))
@@ -208,5 +208,5 @@ def test_an_engine_supports_the_keys_of_its_loaded_processors(loaded: tuple[str,
         ({"spec_method": "ngram"}, []),
     ],
 )
-def test_engines_have_them_unless_they_speculate(engine_kwargs: dict[str, Any], expected: list[str]) -> None:
+def test_engines_load_processors_unless_they_speculate(engine_kwargs: dict[str, Any], expected: list[str]) -> None:
     assert logits_processors(engine_kwargs) == expected

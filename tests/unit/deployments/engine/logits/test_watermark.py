@@ -52,13 +52,13 @@ def test_the_prompts_last_token_marks_the_first_of_the_output() -> None:
     assert sorted(with_prompt.tolist()) == [0.0] * 5 + [2.0] * 5
 
 
-def test_without_a_token_before_nothing_is_marked() -> None:
+def test_nothing_is_marked_without_a_previous_token() -> None:
     scores = torch.zeros(10)
     Watermark()(scores, [], [])
     assert not scores.any()
 
 
-def test_repeating_oneself_is_no_evidence() -> None:
+def test_repeated_pairs_are_no_evidence() -> None:
     ids = generate(made_up_scores(VOCABULARY, 3), [1], 20, Watermark())
     assert detect(ids * 50, VOCABULARY).tokens <= 20
     assert detect([4], VOCABULARY).z == 0
