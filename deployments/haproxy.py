@@ -92,8 +92,8 @@ _ERRORS: Mapping[int, tuple[str, str, str | None]] = {
     504: ("The router did not answer in time", "server_error", "timeout"),
 }
 
-_NO_REQUEST = (400, 408)
-"""HAProxy's own answers to what never became a request. Their text is compiled in (`h1_send_error`), unless empty."""
+_NO_REQUEST = (400, 408, 413, 422, 501)
+"""HAProxy's own answers to what never became a request: what its parser rejects, or does not get in time. Their text is compiled in (`h1_send_error`), unless empty."""
 
 _KEEP_ALIVE = (
     "http-after-response set-header keep-alive timeout=IDLE_S unless { stopping }",
