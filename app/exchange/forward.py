@@ -192,6 +192,7 @@ class Forwarder:
         """Reports a failure of the deployment."""
         if isinstance(error, Unavailable) and not error.is_fault:
             self.state.unserved.refused(name)
+            self.state.telemetry.routing.deployment_refused(self.writer.record.endpoint, name)
         self.state.health.failed(name, error, self.snapshot)
         if self.observation.exposure is not None:
             self.observation.exposure.failed(name, error)

@@ -120,6 +120,8 @@ def test_a_deployment_that_is_full_is_well(rig: Rig, client: httpx.Client) -> No
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert open_breakers(client) == []
     assert rig.router.state.unserved.demand()["blue"] >= 1, "to an autoscaler it is demand"
+    refused = counted(client, "switchyard_deployment_refused_total{deployment=")
+    assert refused == {'"blue",endpoint="chat"': float(len(rig.blue.requests))}
     assert ask(client, model="green").status_code == 200
     assert "green" not in rig.router.state.unserved.demand()
 
