@@ -97,6 +97,11 @@ CASES: dict[str, Case] = {
         },
         {},
     ),
+    "SwitchyardControlPlaneAway": Case(
+        {"switchyard_control_plane_up": "1x5 0x60", "switchyard_experiments_controller_up": "1x60"},
+        {"switchyard_control_plane_up": "1x17 0 1x60", "switchyard_experiments_controller_up": "0x60"},
+        {},
+    ),
     "SwitchyardExposuresLost": Case(
         {'switchyard_ledger_rows_lost_total{endpoint="chat", deployment="blue"}': "0x10 30x60"},
         {'switchyard_ledger_rows_total{endpoint="chat", deployment="blue"}': "0+30x60"},
