@@ -93,7 +93,8 @@ _ERRORS: Mapping[int, tuple[str, str, str | None]] = {
 }
 
 _NO_REQUEST = (400, 408, 413, 422, 501)
-"""HAProxy's own answers to what never became a request: what its parser rejects, or does not get in time. Their text is compiled in (`h1_send_error`), unless empty."""
+"""HAProxy's own answers to what never became a request: what its parser rejects, or does not get in time. Their text is
+compiled in (`h1_send_error`), unless empty."""
 
 _KEEP_ALIVE = (
     "http-after-response set-header keep-alive timeout=IDLE_S unless { stopping }",

@@ -68,12 +68,13 @@ _NO_LIMIT = nullcontext()
 class Forwarder:
     """Forwards one parsed request: calls a deployment, retries once, writes the answer or relays the stream.
 
-    `observation` hears what happens, `place` knows the replica. `deadline` is in the event loop's time, `size` is the
-    request body's in bytes.
+    `caller` is the caller's id, `observation` records what happens, `place` knows the replica. `deadline` is in the
+    event loop's time, `size` is the request body's in bytes.
     """
 
     state: RouterState
     snapshot: Snapshot
+    caller: str
     call: Call
     writer: ResponseWriter
     observation: Observation
@@ -84,7 +85,7 @@ class Forwarder:
     async def forward(self, assignment: Assignment) -> None:
         """Calls the deployment, and another one if it fails before the first byte."""
         budget = self.state.budgets[assignment.endpoint]
-        budget.request()
+        budget.request(self.caller)
         # One replacement: more would multiply the load on deployments that already fail.
         primary, fallback = self._candidates(assignment)
         if self.observation.exposure is not None and primary != assignment.deployment:
@@ -96,7 +97,7 @@ class Forwarder:
         except UpstreamError as error:
             if self.writer.started:
                 raise
-            retried = "withheld" if not budget.take() else "same" if fallback == primary else "other"
+            retried = "withheld" if not budget.take(self.caller) else "same" if fallback == primary else "other"
             self.state.telemetry.routing.retried(assignment.endpoint, primary, error.kind, retried)
             if retried == "withheld":
                 raise

@@ -93,7 +93,7 @@ async def handle(
                     size = len(request.body)
                     place = Place(snapshot, assignment, call, headers)
                     observation = begin(state, snapshot, caller, call, assignment, writer, size, trace)
-                    forwarder = Forwarder(state, snapshot, call, writer, observation, place, deadline, size)
+                    forwarder = Forwarder(state, snapshot, caller.id, call, writer, observation, place, deadline, size)
                     await forwarder.forward(assignment)
     finally:
         state.telemetry.finish(record)
