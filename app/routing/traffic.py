@@ -137,10 +137,10 @@ def _within(
         return Assignment(name, deployment, "header")
     key = sticky_key(endpoint.sticky) if endpoint.sticky is not None else None
     if decide is not None and (said := decide(name, key)) is not None:
-        alternatives = _alternatives(endpoint.fallback, said.weights, said.deployment, said.without)
+        alternatives = alternatives_to(endpoint.fallback, said.weights, said.deployment, said.without)
         return Assignment(name, said.deployment, said.reason, alternatives, key, said.unstopped)
     chosen = weighted(endpoint.traffic, random) if key is None else rendezvous(key, endpoint.traffic)
-    alternatives = _alternatives(endpoint.fallback, endpoint.traffic, chosen)
+    alternatives = alternatives_to(endpoint.fallback, endpoint.traffic, chosen)
     return Assignment(name, chosen, "traffic" if key is None else "sticky", alternatives, key)
 
 
@@ -164,9 +164,10 @@ def _no_such_deployment(header: str, name: str, valid: Sequence[str]) -> NotFoun
     )
 
 
-def _alternatives(
+def alternatives_to(
     fallback: Sequence[str] | None, weights: Mapping[str, int], chosen: str, without: Collection[str] = ()
 ) -> list[str]:
+    """The deployments that may replace `chosen` when it fails, the best one first. `fallback`: the endpoint's list."""
     if fallback is not None:
         return [name for name in fallback if name != chosen and name not in without]
     if len(weights) == 1 and chosen in weights:
