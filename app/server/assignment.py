@@ -5,7 +5,7 @@ from typing import Any
 
 from app.config.schema import Endpoint, Sticky
 from app.errors import BadRequest
-from app.exchange.snapshot_builder import BesideTheWeights
+from app.exchange.snapshot_builder import LiveRouting
 from app.ledger.plans import plan_of
 from app.routing.stops import effective
 from app.routing.traffic import alternatives_to, rendezvous, scores
@@ -19,7 +19,7 @@ def explain(
     unit: int | None,
     failing: AbstractSet[str],
     override: str | None = None,
-    now: BesideTheWeights = BesideTheWeights(),  # noqa: B008  it is not changed
+    now: LiveRouting = LiveRouting(),  # noqa: B008  it is not changed
 ) -> dict[str, Any]:
     """Says which deployment would answer a request with the sticky key `key`, in the plan that is in force.
 
@@ -55,9 +55,9 @@ def explain(
     if now.until is not None and assigned is not None:
         why += " A conversation that has begun before the last change of traffic keeps its deployment for now."
     reason = "override" if override is not None else "sticky" if assigned is not None else "traffic"
-    if assigned in failing:
+    if assigned is not None and assigned in failing:
         others = alternatives_to(endpoint.fallback, effective(traffic, stops), assigned, stops)
-        if failing.issuperset(others):
+        if failing >= set(others):
             why += " Its circuit breaker is open, but no other deployment can answer."
         else:
             reason = "failover"
