@@ -41,10 +41,10 @@ from app.telemetry.tracing.request import Trace
 from app.telemetry.tracing.tracer import passed_on
 
 TIMEOUT_HEADER = "x-request-timeout-s"
-"""How long the client will wait for the whole answer, in seconds."""
+"""The request header with how long the client will wait for the whole answer, in seconds."""
 
 Candidates = Sequence[tuple[Dialect, Route]]
-"""The dialects that share a method and path. The first that claims a request serves it; the last takes the rest."""
+"""The dialects that share a method and path. The first that claims a request serves it, otherwise the last one."""
 
 
 async def handle(
@@ -174,7 +174,7 @@ def _decided(
     endpoint: str,
     key: str | None,
 ) -> Decision | None:
-    """What the endpoint's rules say, if it has some."""
+    """The decision of the endpoint's rules; None without rules."""
     if (rules := snapshot.rules.get(endpoint)) is None:
         return None
 
@@ -218,7 +218,7 @@ def _reserve(
     writer: ResponseWriter,
     trace: Trace | None,
 ) -> tuple[AbstractAsyncContextManager[object], AbstractAsyncContextManager[object]]:
-    """What holds the caller's limits, and then a slot of the endpoint, while the request runs.
+    """The contexts that hold the caller's limits, and then a slot of the endpoint, while the request runs.
 
     Entering them raises LimitExceeded, TooLarge and Unavailable. Applies the content filter: raises BadRequest.
     """

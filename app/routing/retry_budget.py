@@ -1,8 +1,7 @@
 """The extra load that retries may cause: a budget per endpoint, after Finagle's RetryBudget, shared by its callers.
 
-Each request repays a tenth of a retry, so that retries add at most a tenth to the load when everything fails. Repaid is
-repaid: a quiet hour does not pay for a burst. The budget starts with a reserve, so that an endpoint with little traffic
-can retry.
+Each request repays a tenth of a retry, so that retries add at most a tenth to the load when everything fails. Nothing
+is saved beyond that: a quiet hour does not pay for a burst. A reserve lets an endpoint with little traffic retry.
 
 One caller's failing requests must not use up the retries of the others. So a caller may owe no more retries than are
 left: one that fails all the time leaves half of the reserve, two of them a third, and so on.

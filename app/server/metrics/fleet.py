@@ -69,8 +69,8 @@ class KnownFleet:
     def __init__(self, source: FleetSource, clock: Callable[[], float] = time.monotonic) -> None:
         self._source, self._clock = source, clock
         self.is_source_up = False
-        self._lists: Reused[Fleet] = Reused(EVERY_S, clock)
-        self._answers: Reused[bytes] = Reused(FRESH_S, clock)
+        self._lists: AnswerCache[Fleet] = AnswerCache(EVERY_S, clock)
+        self._answers: AnswerCache[bytes] = AnswerCache(FRESH_S, clock)
         self._last: Fleet | None = None
 
     async def now(self) -> Fleet:
@@ -109,7 +109,7 @@ class KnownFleet:
             raise TimedOut(f"It did not give its metrics within {REPLICA_TIMEOUT_S:g} s") from error
 
 
-class Reused(Generic[T]):
+class AnswerCache(Generic[T]):
     """Answers that are used again for `fresh_s` seconds, failures too. Several who wait for one ask once."""
 
     def __init__(self, fresh_s: float, clock: Callable[[], float]) -> None:
@@ -137,6 +137,6 @@ def _in_words(error: UpstreamError | TimeoutError) -> UpstreamError:
     return error if isinstance(error, UpstreamError) else TimedOut("The control plane did not respond in time")
 
 
-def gone(what: str) -> NotFound:
+def not_running(what: str) -> NotFound:
     """What is not there, or not for the reader."""
     return NotFound(f"No {what} runs here now: /metrics/targets lists what does")
