@@ -1,4 +1,4 @@
-"""Work that goes on beside a block."""
+"""Tasks that run in the background of a block."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -7,7 +7,7 @@ from typing import Any
 
 
 @asynccontextmanager
-async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def run_in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Runs `work` while the block runs, then cancels it. What it raised before is raised at the block's end."""
     task = asyncio.create_task(work)
     try:

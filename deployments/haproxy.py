@@ -21,6 +21,7 @@ lists every application to strangers, is closed; `/-/healthz` is open to this ma
 
 A request that names a key in `x-switchyard-affinity` goes to the key's replica, as long as that has room
 (`deployments/affinity.lua`), so that conversations find their prefix in its cache. Serve's own balancing knows no keys.
+Only the router sends keys: one that a client sends to the router does not choose the router's replica.
 
 Ray reads the path of the binary from RAY_SERVE_HAPROXY_BINARY_PATH, so a script can do all of it.
 
@@ -35,7 +36,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from app.internal_api import AFFINITY_HEADER, KEEP_ALIVE_MARGIN_S, NO_ROUTE_HEADER, NO_SERVER_HEADER
+from app.internal_api import AFFINITY_HEADER, KEEP_ALIVE_MARGIN_S, NO_ROUTE_HEADER, NO_SERVER_HEADER, ROUTER
 
 SETTINGS: Mapping[str, str] = {
     # How long the old HAProxy may finish its streams: as long as a request may take. Serve's own 120 s would cut them.
@@ -91,8 +92,9 @@ _ERRORS: Mapping[int, tuple[str, str, str | None]] = {
     504: ("The router did not answer in time", "server_error", "timeout"),
 }
 
-_NO_REQUEST = (400, 408)
-"""HAProxy's own answers to what never became a request. Their text is compiled in (`h1_send_error`), unless empty."""
+_NO_REQUEST = (400, 408, 413, 422, 501)
+"""HAProxy's own answers to what never became a request: what its parser rejects, or does not get in time. Their text is
+compiled in (`h1_send_error`), unless empty."""
 
 _KEEP_ALIVE = (
     "http-after-response set-header keep-alive timeout=IDLE_S unless { stopping }",
@@ -119,13 +121,16 @@ without replicas is taken away. `/health` goes through it, and Kubernetes sends 
 
 AFFINITY_ACTION = Path(__file__).with_name("affinity.lua")
 
+ROUTER_BACKEND = f"http-{ROUTER}"
+"""As Ray names the backend of the router's application."""
+
 _AFFINITY = (
-    f"http-request lua.affinity if {{ req.hdr({AFFINITY_HEADER}) -m found }}",
+    f"http-request lua.affinity if {{ req.hdr({AFFINITY_HEADER}) -m found }} !{{ be_name -m str {ROUTER_BACKEND} }}",
     f"http-request del-header {AFFINITY_HEADER}",
     "use-server %[var(txn.affinity)] if { var(txn.affinity) -m found }",
 )
-"""In every application's backend. Where the named replica takes no connection, the retry goes to another one
-(`option redispatch`)."""
+"""In every application's backend; the router's only drops the header, which clients may send, too. Where the named
+replica takes no connection, the retry goes to another one (`option redispatch`)."""
 
 _SCRIPT = """#!/bin/sh
 for word; do

@@ -24,7 +24,7 @@ from app.config.base import ConfigError
 from app.exchange.response import REQUEST_ID_HEADER
 from app.internal_api import LOOPBACK_VARIABLE, ROUTER_DEPLOYMENT
 from app.server.application import Router
-from app.server.metrics.prepared import Prepared
+from app.server.metrics.prepared import PreparedMetrics
 from app.telemetry.logs import event, log_to_stderr
 from app.upstream.controller_client import HttpController
 from app.upstream.target import RuntimeEnvironment
@@ -66,7 +66,7 @@ class RouterDeployment:
             recordings=controller,
             exports=controller,
         )
-        self._prepared = Prepared(self._router.metrics)
+        self._prepared = PreparedMetrics(self._router.metrics)
         self._configured = False
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:

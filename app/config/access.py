@@ -186,8 +186,9 @@ class AccessSettings(Section):
     )
     managers: tuple[CallerName, ...] = Field(
         default=(),
-        description="The callers (a key's name, a token's principal) that may change traffic over the management API. "
-        "Without keys and tokens, everyone on the machine may.",
+        description="The callers (a key's name, a token's principal) that may change traffic, decide about "
+        "experiments, export exposures, and read every caller's use. Without keys and tokens, everyone on the machine "
+        "may.",
     )
     metrics: Literal["open", "restricted"] = Field(
         default="open",

@@ -1,7 +1,7 @@
 """The key that brings the turns of a conversation to the same replica of a deployment.
 
-The router keeps no table: the key is a hash of what the request itself says, so that every router sends the same one.
-The ingress has an order of the replicas for each key (`deployments/affinity.lua`).
+The router keeps no table: the key is a hash of the request's own content, so that every router computes the same one.
+The ingress orders the replicas by each key (`deployments/affinity.lua`).
 """
 
 import hashlib
@@ -19,25 +19,25 @@ from app.upstream.target import Target
 NO_KEY: Mapping[str, str] = {}
 
 _FIRST, _LAST = 1024, 256
-"""Characters of a text that count. Its length counts, too."""
+"""Characters of a long text that are hashed, at its beginning and its end, together with its length."""
 
 _MOST_TOOLS = 64
 _TOKENS = 256
 
 
 class Place:
-    """Where in a deployment a request belongs. Nothing is computed until a deployment with affinity asks."""
+    """Selects the replica of a deployment for a request. Computes nothing for deployments without affinity."""
 
     def __init__(self, snapshot: Snapshot, assignment: Assignment, call: Call, headers: Mapping[str, str]) -> None:
         self._snapshot, self._assignment, self._call, self._headers = snapshot, assignment, call, headers
         self._found: dict[str, Mapping[str, str]] = {}
 
     def failed(self, deployment: str) -> None:
-        """The replica that the request belongs to has failed: from now on it belongs nowhere in the deployment."""
+        """Drops the request's key for this deployment: the replica that the key selects has failed."""
         self._found[deployment] = NO_KEY
 
     def headers(self, target: Target) -> Mapping[str, str]:
-        """For each of the request's calls of the deployment, and for a copy."""
+        """The affinity header for calls of the deployment, and for a mirrored copy; empty without a key."""
         if target.affinity is None:
             return NO_KEY
         found = self._found.get(target.name)
@@ -65,7 +65,7 @@ class Place:
 
 
 def beginning(task: str, body: Mapping[str, Any]) -> str | None:
-    """The same text for every turn of a conversation, of what its prompt begins with; None for tasks that cache none.
+    """The beginning of a conversation's prompt, the same text in every turn; None for tasks without a prefix cache.
 
     `body` is the request in vLLM's fields. Two conversations may have the same text: they share a replica then.
     """
@@ -83,7 +83,7 @@ def beginning(task: str, body: Mapping[str, Any]) -> str | None:
 
 
 def _prompt(prompt: Any) -> str | None:
-    """A text or tokens, or the first of a batch. A prompt grows from turn to turn, so its length does not count."""
+    """The beginning of a prompt, or of a batch's first. Prompts grow from turn to turn, so the length is left out."""
     if isinstance(prompt, Sequence) and not isinstance(prompt, str) and prompt and not isinstance(prompt[0], int):
         prompt = prompt[0]
     if isinstance(prompt, str):

@@ -1,4 +1,4 @@
-"""Request bodies that are compressed: `Content-Encoding` gzip and deflate (RFC 9110, 8.4.1)."""
+"""Decompresses request bodies: `Content-Encoding` gzip and deflate (RFC 9110, 8.4.1)."""
 
 import zlib
 from typing import Protocol
@@ -9,7 +9,7 @@ _GZIP, _ZLIB, _RAW = 31, 15, -15  # zlib's window bits
 
 
 class BodyDecoder(Protocol):
-    """Turns the parts of a body, as they arrive, into its content."""
+    """Decodes a body part by part, as it arrives."""
 
     def feed(self, part: bytes) -> bytes: ...
 
@@ -17,14 +17,14 @@ class BodyDecoder(Protocol):
 
 
 class Identity:
-    """A body that is sent as it is."""
+    """A body without a content coding."""
 
     def feed(self, part: bytes) -> bytes:
         """The part itself."""
         return part
 
     def close(self) -> None:
-        """The body may end anywhere."""
+        """Does nothing: such a body may end anywhere."""
 
 
 class Inflater:
@@ -66,7 +66,7 @@ class Inflater:
 
 
 def body_decoder(coding: str | None, limit: int) -> BodyDecoder:
-    """For the value of `Content-Encoding`. Raises UnsupportedMediaType."""
+    """The decoder for a value of `Content-Encoding`. Raises UnsupportedMediaType."""
     name = (coding or "identity").strip().lower()
     if name in ("identity", ""):
         return Identity()

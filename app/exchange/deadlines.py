@@ -20,8 +20,8 @@ class ClientDisconnected(Exception):
 class while_connected:
     """Cancels the block and raises ClientDisconnected when the client disconnects before its response is complete.
 
-    `is_answered`: whether it is. A server reports a disconnect after that, too, whether the client stays or not, and
-    what the block still does (settling limits) must go on.
+    `is_answered` returns whether the response is complete. Servers report a disconnect after that, too, even if the
+    client stays, and what the block still does (settling limits) must go on.
     """
 
     __slots__ = ("_disconnected", "_is_answered", "_receive", "_watcher", "_work")

@@ -1,7 +1,7 @@
-"""Circuit breakers at work: what attempts report, the router's own check requests, and who hears of a change.
+"""Circuit breakers in operation: outcomes of attempts, the router's own check requests, logs and metrics of changes.
 
-A check is the smallest request that a deployment can serve. It decides for a breaker under suspicion, is the trial of
-an open one, and tells a request that breaks a healthy engine from an engine that is ill.
+A check is the smallest request that a deployment can serve. It decides whether a suspected breaker opens, it is the
+trial of an open one, and it distinguishes a request that breaks a healthy engine from an engine that is unhealthy.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from app.telemetry.metrics import Telemetry
 from app.upstream.target import Target
 
 MAX_CHECK_S = 30.0
-"""A healthy engine takes milliseconds, a busy one some seconds."""
+"""The timeout of a check, in seconds: a healthy engine takes milliseconds, a busy one some seconds."""
 
 _log = logging.getLogger("switchyard")
 
@@ -31,7 +31,7 @@ _CHECKS: Mapping[Task, EngineRequest] = {
     "embeddings": EngineRequest("/v1/embeddings", {"input": "a"}),
     "rerank": EngineRequest("/v1/rerank", {"query": "a", "documents": ["a"]}),
 }
-"""Task to request; the first task in this order that a deployment does is checked."""
+"""The check request of each task, in the order in which a deployment's tasks are considered."""
 
 
 class DeploymentHealth:
@@ -42,7 +42,7 @@ class DeploymentHealth:
         self._checks: set[asyncio.Task[None]] = set()
 
     def configured(self, targets: Mapping[str, Target]) -> None:
-        """The deployments that there are now."""
+        """Adopts the deployments of a new configuration."""
         self._breakers.configure({name: target.url for name, target in targets.items()})
 
     def order(self, candidates: Sequence[str], snapshot: Snapshot) -> Sequence[str]:
@@ -91,7 +91,7 @@ class DeploymentHealth:
         except ClientError:
             return True  # it answers
         except Unavailable as error:
-            return not error.is_fault  # busy is well
+            return not error.is_fault  # busy counts as healthy
         except SwitchyardError:
             return False
         return True

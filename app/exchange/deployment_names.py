@@ -1,4 +1,4 @@
-"""Answers name the deployment that gave them, not what its engine calls the model: clients send the name back.
+"""Makes answers name their deployment instead of the engine's model name: clients send the name back.
 
 Works on finished bytes, of every dialect. A pattern cannot match inside a JSON string: there the quotes are escaped.
 """
@@ -19,7 +19,7 @@ class DeploymentNames:
     """Rewrites `model` and `system_fingerprint` in the answers of one deployment."""
 
     def __init__(self, name: str, model: str) -> None:
-        """The deployment's, and what its engine calls the model."""
+        """The deployment's name, and the engine's name for its model."""
         self._names = name, model
         own = dump(name)
         self._engine_model, self._model = b'"model":' + dump(model), b'"model":' + own
@@ -42,8 +42,8 @@ class DeploymentNames:
         return body.replace(self._fingerprint, self._own_fingerprint, 1)
 
     def in_long_answer(self, body: bytes) -> Sequence[bytes | memoryview]:
-        """The same in pieces: a copy of megabytes takes milliseconds, and so does a search, which is made piecewise so
-        that other threads run meanwhile."""
+        """`in_answer` in pieces: copying megabytes takes milliseconds, and so does searching them, which is done in
+        pieces so that other threads can run."""
         if not self._names_outside(body):
             return [self.in_answer(body)]
         model, fingerprint = body.find(self._engine_model), _found(body, self._fingerprint)
@@ -58,7 +58,7 @@ class DeploymentNames:
         return [*pieces, rest[done:]]
 
     def _names_outside(self, body: bytes) -> bool:
-        """Whether the answer's own name stands before anything nested, as nearly always: then it is the first."""
+        """Whether the answer's own name comes before any nested object, as nearly always: then it is the first."""
         at = body.find(self._engine_model, 0, _HEAD)
         return at >= 0 and body.count(b"{", 0, at) == 1 and body.find(b"[", 0, at) < 0
 
@@ -69,15 +69,16 @@ def _names(name: str, model: str) -> DeploymentNames:
 
 
 def names_of(target: Target) -> DeploymentNames:
-    """For the answers of this deployment."""
+    """The names for the answers of this deployment."""
     return _names(target.name, target.model)
 
 
 def _found(body: bytes, what: bytes) -> int:
-    """`body.find(what)`, for something with an underscore."""
+    """`body.find(what)`, for a `what` with an underscore."""
     for start in range(0, len(body), _PIECE):
         end = start + _PIECE + len(what) - 1
-        # Embeddings, the longest answers, have none among their numbers, and one byte is found ten times as fast.
+        # Embeddings, the longest answers, have no underscore among their numbers, and a single byte is found ten times
+        # as fast.
         if body.find(b"_", start, end) >= 0 and (at := body.find(what, start, end)) >= 0:
             return at
     return -1

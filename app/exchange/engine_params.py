@@ -16,7 +16,7 @@ _EXTRA = "vllm_xargs"
 def check_engine_params(body: Mapping[str, Any], name: str, endpoint: Endpoint | None) -> None:
     """Raises BadRequest if a body in vLLM's fields has a parameter that the endpoint `name` does not allow.
 
-    `endpoint` is None for a deployment that is behind none.
+    `endpoint` is None for a deployment that no endpoint lists.
     """
     allowed = endpoint.allow_engine_params if endpoint is not None else ()
     extra = body.get(_EXTRA)

@@ -1,4 +1,4 @@
-"""The error ladder of every ASGI endpoint: what an exception becomes on the wire and in the access log."""
+"""Maps exceptions of every ASGI endpoint to responses and to the access log."""
 
 import asyncio
 import logging
@@ -57,7 +57,7 @@ class errors_rendered:
 
 
 class malformed_answers:
-    """Turns what a dialect raises on a malformed answer into Broken, and logs the place in the code."""
+    """Turns a dialect's exceptions on a malformed answer into Broken, and logs the place in the code."""
 
     __slots__ = ("_record",)
 

@@ -59,7 +59,7 @@ MAX_CONCURRENT_LOOKUPS = 64
 _log = logging.getLogger("switchyard")
 _LONG_BODY = 16 * 1024
 _LONG_ANSWER = 1024 * 1024
-"""Copying and searching it on the event loop would delay other streams."""
+"""Bytes. Copying and searching a longer answer on the event loop would delay other streams."""
 _MAX_ROLE_BYTES = 64 * 1024
 _NO_LIMIT = nullcontext()
 
@@ -68,12 +68,13 @@ _NO_LIMIT = nullcontext()
 class Forwarder:
     """Forwards one parsed request: calls a deployment, retries once, writes the answer or relays the stream.
 
-    `observation` hears what happens, `place` knows the replica. `deadline` is in the event loop's time, `size` is the
-    request body's in bytes.
+    `caller` is the caller's id, `observation` records what happens, `place` selects the replica. `deadline` is in the
+    event loop's time, `size` is the request body's in bytes.
     """
 
     state: RouterState
     snapshot: Snapshot
+    caller: str
     call: Call
     writer: ResponseWriter
     observation: Observation
@@ -84,7 +85,7 @@ class Forwarder:
     async def forward(self, assignment: Assignment) -> None:
         """Calls the deployment, and another one if it fails before the first byte."""
         budget = self.state.budgets[assignment.endpoint]
-        budget.request()
+        budget.request(self.caller)
         # One replacement: more would multiply the load on deployments that already fail.
         primary, fallback = self._candidates(assignment)
         if self.observation.exposure is not None and primary != assignment.deployment:
@@ -96,13 +97,13 @@ class Forwarder:
         except UpstreamError as error:
             if self.writer.started:
                 raise
-            retried = "withheld" if not budget.take() else "same" if fallback == primary else "other"
+            retried = "withheld" if not budget.take(self.caller) else "same" if fallback == primary else "other"
             self.state.telemetry.routing.retried(assignment.endpoint, primary, error.kind, retried)
             if retried == "withheld":
                 raise
             self._log_retry(primary, fallback, error)
             if self.snapshot.targets[fallback].url == self.snapshot.targets[primary].url:
-                self.place.failed(fallback)  # the replica that failed is this one's, too
+                self.place.failed(fallback)  # the fallback's replicas are the same
                 await asyncio.sleep(RETRY_SAME_AFTER_S)
             await self._call(fallback, assignment)
 
@@ -192,6 +193,7 @@ class Forwarder:
         """Reports a failure of the deployment."""
         if isinstance(error, Unavailable) and not error.is_fault:
             self.state.unserved.refused(name)
+            self.state.telemetry.routing.deployment_refused(self.writer.record.endpoint, name)
         self.state.health.failed(name, error, self.snapshot)
         if self.observation.exposure is not None:
             self.observation.exposure.failed(name, error)
@@ -220,7 +222,7 @@ class Forwarder:
                 await chunks.begin()
             if constrained_field(request.body) is not None:
                 async with until(self.deadline):
-                    await self._see_past_the_role(chunks)
+                    await self._check_second_event(chunks)
             stream = self.call.translation.open_stream(serving)
             await self.writer.start_stream(stream.headers)
             relay = Relay(stream, names_of(target), self.writer, self.observation)
@@ -310,7 +312,7 @@ class Forwarder:
         return collector.complete()
 
     def _in_time(self) -> AbstractAsyncContextManager[object]:
-        """The deadline, for a call that has to answer within `first_byte_s`: no timer where that is sooner."""
+        """Limits a call to the deadline; sets no timer where `first_byte_s`, which limits it anyway, ends sooner."""
         latest = asyncio.get_running_loop().time() + self.snapshot.config.timeouts.first_byte_s
         return until(self.deadline) if self.deadline <= latest else _NO_LIMIT
 
@@ -348,23 +350,23 @@ class Forwarder:
             on_head=self._on_head,
         )
 
-    async def _see_past_the_role(self, chunks: ResponseStream) -> None:
-        """Waits for the second event; the chunks are still to come. Raises the engine's error if that is one.
+    async def _check_second_event(self, chunks: ResponseStream) -> None:
+        """Waits for the second event and raises the engine's error if it is one. The chunks can still be read.
 
-        An engine that cannot follow a schema says so after the event with a chat's role, when no status is sent yet.
+        An engine that cannot follow a schema fails after the event with a chat's role. No status has been sent then.
         """
-        begun = b""
+        received = b""
         try:
             async with within(self.snapshot.config.timeouts.idle_s):
                 async for chunk in chunks:
-                    begun += chunk
-                    if begun.count(b"\n\n") > 1 or len(begun) > _MAX_ROLE_BYTES:
+                    received += chunk
+                    if received.count(b"\n\n") > 1 or len(received) > _MAX_ROLE_BYTES:
                         break
         except TimeoutError as error:
             raise TimedOut(STOPPED) from error
-        if (failure := error_in_first_chunk(begun.partition(b"\n\n")[2])) is not None:
+        if (failure := error_in_first_chunk(received.partition(b"\n\n")[2])) is not None:
             raise failure
-        chunks.unread(begun)
+        chunks.unread(received)
 
 
 _Step = Sequence[EngineRequest] | EngineRequest | Reply

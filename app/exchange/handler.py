@@ -27,7 +27,7 @@ from app.exchange.affinity import Place
 from app.exchange.deadlines import Receive, while_connected
 from app.exchange.failures import errors_rendered
 from app.exchange.forward import Forwarder
-from app.exchange.observation import Observation, begin, end
+from app.exchange.observation import begin, end
 from app.exchange.request import check_constraints, check_headers, check_length, headers_of, read_body, request_id
 from app.exchange.response import ResponseWriter, Send
 from app.exchange.snapshot import Snapshot
@@ -37,13 +37,14 @@ from app.routing.content_filter import check_content
 from app.routing.rules import NO_CONVERSATION, Turn
 from app.routing.traffic import DEPLOYMENT_HEADER, Assignment, Decision, assign
 from app.telemetry.access_log import Record
+from app.telemetry.tracing.request import Trace
 from app.telemetry.tracing.tracer import passed_on
 
 TIMEOUT_HEADER = "x-request-timeout-s"
-"""How long the client will wait for the whole answer, in seconds."""
+"""The request header with how long the client will wait for the whole answer, in seconds."""
 
 Candidates = Sequence[tuple[Dialect, Route]]
-"""The dialects that share a method and path. The first that claims a request serves it; the last takes the rest."""
+"""The dialects that share a method and path. The first that claims a request serves it, otherwise the last one."""
 
 
 async def handle(
@@ -56,9 +57,8 @@ async def handle(
     request = _request(scope, headers, configured_at=snapshot.applied_at if snapshot is not None else 0)
     record = Record(dialect.name, route.operation, request.id)
     writer = ResponseWriter(send, record)
-    tracer = state.tracing.tracer
-    trace = tracer.begin(headers, record) if tracer is not None else passed_on(headers)
-    observation: Observation | None = None
+    trace = _trace(state, headers, record)
+    forwarder: Forwarder | None = None
     try:
         async with errors_rendered(writer, lambda error: dialect.render_error(error, route.operation, request)):
             if snapshot is None:
@@ -75,32 +75,28 @@ async def handle(
             if route.local:
                 await writer.send(dialect.answer(route.operation, request, snapshot.views.of(caller)))
                 return
-            record.endpoint = _addressed(route, request, snapshot.config)
-            call = dialect.parse(route.operation, request, ParseContext(snapshot.config, state.random))
-            check_length(call.body, snapshot.config.max_messages)
-            check_constraints(call)
+            call = _parse(state, snapshot, dialect, route, request, record)
             async with while_connected(receive, lambda: writer.finished):
                 deadline = asyncio.get_running_loop().time() + _time_allowed(snapshot.config.timeouts, call, headers)
-                assignment = _route(state, snapshot, caller, call, headers)
-                record.endpoint, record.reason = assignment.endpoint, assignment.reason
-                if assignment.unstopped:
-                    plan = snapshot.unstopped[assignment.endpoint].plan
-                    writer.plans = {**snapshot.plans, assignment.endpoint: plan}
-                if trace is not None:
-                    trace.queued(call.task if call.translation.generates else "")
-                limits, slot = _reserved(state, snapshot, caller, call, assignment, writer)
+                assignment = _route(state, snapshot, caller, call, headers, writer)
+                limits, slot = _reserve(state, snapshot, caller, call, assignment, writer, trace)
                 async with limits, slot:
-                    size = len(request.body)
-                    place = Place(snapshot, assignment, call, headers)
+                    size, place = len(request.body), Place(snapshot, assignment, call, headers)
                     observation = begin(state, snapshot, caller, call, assignment, writer, size, trace)
-                    forwarder = Forwarder(state, snapshot, call, writer, observation, place, deadline, size)
+                    forwarder = Forwarder(state, snapshot, caller.id, call, writer, observation, place, deadline, size)
                     await forwarder.forward(assignment)
     finally:
         state.telemetry.finish(record)
-        if observation is not None and snapshot is not None:
-            end(observation, state, snapshot, call, writer, place)
+        if forwarder is not None:
+            end(forwarder.observation, state, forwarder.snapshot, forwarder.call, writer, forwarder.place)
         if trace is not None:
             trace.end(route.method, route.path, writer.plans.get(record.endpoint, ""))
+
+
+def _trace(state: RouterState, headers: Mapping[str, str], record: Record) -> Trace | None:
+    """The request's trace: its own spans, or the client's context to pass on."""
+    tracer = state.tracing.tracer
+    return tracer.begin(headers, record) if tracer is not None else passed_on(headers)
 
 
 def _request(scope: Mapping[str, Any], headers: Mapping[str, str], *, configured_at: int) -> Request:
@@ -124,6 +120,17 @@ def _claimed(candidates: Candidates, request: Request, record: Record) -> tuple[
     return dialect, route
 
 
+def _parse(
+    state: RouterState, snapshot: Snapshot, dialect: Dialect, route: Route, request: Request, record: Record
+) -> Call:
+    """The call, checked against what the configuration allows. Raises ClientError."""
+    record.endpoint = _addressed(route, request, snapshot.config)
+    call = dialect.parse(route.operation, request, ParseContext(snapshot.config, state.random))
+    check_length(call.body, snapshot.config.max_messages)
+    check_constraints(call)
+    return call
+
+
 def _addressed(route: Route, request: Request, config: Config) -> str:
     """The endpoint that the path alone names, or "": a request with an unreadable body counts for it."""
     default = config.defaults.get(route.default) if route.default else None
@@ -132,7 +139,12 @@ def _addressed(route: Route, request: Request, config: Config) -> str:
 
 
 def _route(
-    state: RouterState, snapshot: Snapshot, caller: Caller, call: Call, headers: Mapping[str, str]
+    state: RouterState,
+    snapshot: Snapshot,
+    caller: Caller,
+    call: Call,
+    headers: Mapping[str, str],
+    writer: ResponseWriter,
 ) -> Assignment:
     """The deployment for the call. Raises Forbidden, NotFound, WrongTask and BadRequest."""
     snapshot.views.require_access(caller, call.model or snapshot.config.defaults.get(call.task))
@@ -147,6 +159,9 @@ def _route(
     )
     if assignment.key is not None:
         state.recent_keys.saw(assignment.endpoint, assignment.key)
+    writer.record.endpoint, writer.record.reason = assignment.endpoint, assignment.reason
+    if assignment.unstopped:
+        writer.plans = {**snapshot.plans, assignment.endpoint: snapshot.unstopped[assignment.endpoint].plan}
     return assignment
 
 
@@ -159,7 +174,7 @@ def _decided(
     endpoint: str,
     key: str | None,
 ) -> Decision | None:
-    """What the endpoint's rules say, if it has some."""
+    """The decision of the endpoint's rules; None without rules."""
     if (rules := snapshot.rules.get(endpoint)) is None:
         return None
 
@@ -194,18 +209,21 @@ def _sticky_key(sticky: Sticky, caller: Caller, call: Call, headers: Mapping[str
             return headers.get(SESSION_HEADER) or conversation_key(caller.name, call.task, call.body)
 
 
-def _reserved(
+def _reserve(
     state: RouterState,
     snapshot: Snapshot,
     caller: Caller,
     call: Call,
     assignment: Assignment,
     writer: ResponseWriter,
+    trace: Trace | None,
 ) -> tuple[AbstractAsyncContextManager[object], AbstractAsyncContextManager[object]]:
-    """What holds the caller's limits, and then a slot of the endpoint, while the request runs.
+    """The contexts that hold the caller's limits, and then a slot of the endpoint, while the request runs.
 
     Entering them raises LimitExceeded, TooLarge and Unavailable. Applies the content filter: raises BadRequest.
     """
+    if trace is not None:
+        trace.queued(call.task if call.translation.generates else "")
     name = assignment.endpoint
     endpoint = snapshot.config.endpoints.get(name)
     if endpoint is not None:

@@ -1,4 +1,4 @@
-"""What mirrors hear of a request: that its arm was drawn, and its end."""
+"""Passes requests to the mirrors: at the draw of the deployment, and at the end of the response."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from app.exchange.response import ResponseWriter
 from app.exchange.snapshot import Snapshot
 from app.exchange.state import RouterState
 from app.ledger.exposure import Exposure
-from app.mirror.mirrors import Served
+from app.mirror.mirrors import ServedRequest
 from app.mirror.original import Original
 from app.routing.traffic import Assignment
 
@@ -17,7 +17,7 @@ _CHOSEN = ("header", "model", "override")
 
 
 def to_mirror(state: RouterState, assignment: Assignment, exposure: Exposure | None, size: int) -> Original | None:
-    """What is to hear of the request, if it is to be mirrored. `size`: its body's, in bytes."""
+    """The recorder of a request that is to be mirrored, else None. `size`: the body's, in bytes."""
     if exposure is None or (mirror := exposure.scope.mirror) is None or assignment.reason in _CHOSEN:
         return None
     return state.mirrors.draw(assignment.endpoint, mirror, exposure, size)
@@ -26,9 +26,9 @@ def to_mirror(state: RouterState, assignment: Assignment, exposure: Exposure | N
 def mirrored(
     state: RouterState, snapshot: Snapshot, call: Call, original: Original, writer: ResponseWriter, place: Place
 ) -> None:
-    """The response is over: a copy goes to the shadow, if there is something to compare it with."""
+    """Sends a copy to the shadow after the response, if there is an answer to compare it with."""
     record, target = writer.record, snapshot.targets[original.mirror.deployment]
-    served = Served(
+    served = ServedRequest(
         deployment=original.exposure.served,
         complete=writer.finished and writer.failure is None and record.status == 200 and not record.error,
         bound=call.translation.needs_model,

@@ -1,4 +1,4 @@
-"""What is kept of a request beside its answer: its exposure, a copy for a shadow, a line in a recording, its trace."""
+"""Observes requests: exposures for experiments, copies for shadows, lines of recordings, traces."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ from app.telemetry.tracing.request import Trace
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Of one request. Each part is None where the endpoint, or the request, is not observed in that way."""
+    """The observers of one request. Each is None where the endpoint, or the request, is not observed in that way."""
 
     exposure: Exposure | None
     original: Original | None
@@ -36,7 +36,7 @@ def begin(
     size: int,
     trace: Trace | None,
 ) -> Observation:
-    """The request is about to be forwarded. `size`: its body's, in bytes."""
+    """Starts observing a request that is about to be forwarded. `size`: the body's, in bytes."""
     record = writer.record
     exposure = recording.drawn(state.ledger, snapshot, caller, call, assignment, record, size)
     return Observation(
@@ -55,7 +55,7 @@ def end(
     writer: ResponseWriter,
     place: Place,
 ) -> None:
-    """Its response is over."""
+    """Ends the observation: the response is over."""
     if observation.exposure is not None:
         recording.ended(state.ledger, observation.exposure, writer.record)
     if observation.original is not None:

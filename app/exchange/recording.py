@@ -1,4 +1,4 @@
-"""What the ledger is told of a request: the draw of its arm, and its end.
+"""Records exposures in the ledger: the draw of a request's arm, and its end.
 
 `tuple.__new__` makes named tuples in half the time of their own constructors, which are Python functions.
 """

@@ -1,7 +1,7 @@
-"""A deployment's stream on its way to the client.
+"""Relays a deployment's stream to the client.
 
-Each chunk is passed on where it arrives: the task of the request only waits for the end, or for a client that reads
-slowly.
+Each chunk is passed on in the callback that receives it: the request's task only waits for the end, or for a client
+that reads slowly.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from app.upstream.stream import ResponseStream
 
 
 class Relay:
-    """Of one stream."""
+    """Relays one deployment stream to the client."""
 
     def __init__(
         self, stream: Stream, names: DeploymentNames, writer: ResponseWriter, observation: Observation
@@ -57,10 +57,10 @@ class Relay:
 
     def _pass_on(self, chunk: bytes) -> Awaitable[None] | None:
         data = self._translated(chunk)
-        return begun(self._writer.send_chunk(data)) if data else None
+        return run_until_blocked(self._writer.send_chunk(data)) if data else None
 
     def _translated(self, chunk: bytes) -> bytes:
-        """What the client gets for a chunk, which is noted by all who watch the request."""
+        """Translates a chunk for the client, and passes it to the request's observers."""
         if self._span is not None:
             self._span.chunk(chunk)
         if self._original is not None:
@@ -72,8 +72,8 @@ class Relay:
         return self._names.in_events(data) if data else b""
 
 
-def begun(awaitable: Awaitable[None]) -> Awaitable[None] | None:
-    """Runs it in no task, up to where it has to wait: the rest, for a task to await; None if it is done."""
+def run_until_blocked(awaitable: Awaitable[None]) -> Awaitable[None] | None:
+    """Runs an awaitable without a task until it has to wait. Returns the rest, for a task to await; None if done."""
     steps: Any = awaitable.__await__()
     try:
         waits_for = next(steps)
@@ -83,7 +83,7 @@ def begun(awaitable: Awaitable[None]) -> Awaitable[None] | None:
 
 
 class _Rest:
-    """What is left of an awaitable that has begun: waits for what it waits for, and drives it to its end."""
+    """The rest of a suspended awaitable: waits for what that waits for, then drives it to its end."""
 
     def __init__(self, steps: Any, waits_for: Any) -> None:
         self._steps, self._waits_for = steps, waits_for

@@ -1,4 +1,4 @@
-"""Reads a request before authentication and routing: its id, header size, body."""
+"""Reads and checks a request: its id, headers, body and constraints."""
 
 import random
 import re

@@ -35,7 +35,7 @@ def error_headers(error: SwitchyardError) -> dict[str, str]:
 class ResponseWriter:
     """Writes one ASGI response: status and headers once, then the body. Collects what the access log needs.
 
-    - `record` is the request's line in the metrics and the access log.
+    - `record` holds the request for the metrics and the access log.
     - `started` and `finished`: the head has been sent; the whole body has.
     - `failure` is what went wrong after that point of no return, where raising cannot change the response any more:
       a stream that broke, or an answer cut at its deadline. Set by `fail` only.
@@ -66,19 +66,19 @@ class ResponseWriter:
         return prompt + self._events if usage is None else usage.prompt_tokens + usage.completion_tokens
 
     def fail(self, error: SwitchyardError) -> None:
-        """Records a failure that the response can no longer be replaced for."""
+        """Records a failure after which the response can no longer be replaced."""
         self.failure = error
         self.record.error = error.kind
 
     async def send(self, reply: Reply) -> None:
-        """A whole response."""
+        """Sends a whole response."""
         length = {"content-length": str(len(reply.body))}
         await self._start(reply.status, reply.media_type, {**reply.headers, **length})
         await self._send({"type": "http.response.body", "body": reply.body})
         self.finished = True
 
     async def send_long(self, reply: Reply, pieces: Sequence[bytes | memoryview]) -> None:
-        """As `send`, with a body in pieces. What the client has not taken yet waits here, in no server's buffer."""
+        """As `send`, in pieces, which wait here until the client reads them, and not in a server's buffer."""
         length = {"content-length": str(sum(map(len, pieces)))}
         await self._start(reply.status, reply.media_type, {**reply.headers, **length})
         for piece in pieces:
@@ -97,17 +97,17 @@ class ResponseWriter:
         await self.send(replace(reply, headers={**reply.headers, **error_headers(error)}))
 
     async def start_stream(self, headers: Mapping[str, str], media_type: str = EVENT_STREAM) -> None:
-        """The head of a stream, of events unless it says otherwise."""
+        """Sends the head of a stream; `media_type`: server-sent events by default."""
         self.record.streamed = True
         await self._start(200, media_type, {"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
 
     def send_chunk(self, data: bytes) -> Awaitable[None]:
-        """Some whole events."""
+        """Sends some whole events."""
         self._events += data.count(b"\n\n")
         return self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end_stream(self, data: bytes = b"", end: bytes = b"") -> None:
-        """The last events, if any, and the end, for which `end` are the router's own."""
+        """Sends the last events, then `end`, the router's own ones, and ends the response."""
         self._events += data.count(b"\n\n")
         await self._send({"type": "http.response.body", "body": data + end})
         self.finished = True

@@ -1,4 +1,4 @@
-"""What a request keeps from its beginning to its end, and the seam to deployments."""
+"""The configuration that a request keeps from its beginning to its end, and the seam to deployments."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ class Calls(Protocol):
 
 
 class Unstopped(NamedTuple):
-    """An endpoint that has stops, as long as they are not applied: the id of its plan, and what is recorded."""
+    """An endpoint with stops while these are not applied: the id of its plan, and the scope that is recorded."""
 
     plan: str
     scope: Scope | None
@@ -55,9 +55,9 @@ class Unstopped(NamedTuple):
 class Snapshot:
     """The configuration at one moment; a request keeps the one that it started with.
 
-    `applied_at` is in Unix seconds. `recorded` are the endpoints of whose requests exposures are recorded. `plans` are
-    the ids of the endpoints' plans. `rules` are there for endpoints where something decides beside the weights, and
-    `stops` for those with stopped deployments: each with the one that gets its share.
+    `applied_at` is in Unix seconds. `recorded` has the endpoints whose exposures are recorded, `plans` the ids of the
+    endpoints' plans, `rules` the endpoints where more than the weights decides, and `stops` those with stopped
+    deployments, each with the deployment that gets its share.
     """
 
     config: Config

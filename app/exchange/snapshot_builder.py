@@ -1,4 +1,4 @@
-"""Makes the router's snapshots, of the configuration and of the stops that are in force."""
+"""Builds the router's snapshots from the configuration and the stops that are in force."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from app.access.caller import ConfigViews
 from app.config.experiment_checks import is_active
 from app.config.schema import Config, Endpoint, Task
-from app.exchange.incoming import NO_PLANS, Plans
+from app.exchange.preparation import NO_PLANS, Plans
 from app.exchange.snapshot import Snapshot, Unstopped
 from app.ledger.acknowledgement import Replaced, Stop
 from app.ledger.ledger import Ledger
@@ -24,15 +24,15 @@ from app.routing.windows import Earlier, InForce, in_force, same
 from app.upstream.target import Target
 
 _Stops = Mapping[str, Mapping[str, str]]
-"""By endpoint: its stopped deployments, each with the one that gets its share."""
+"""The stopped deployments of each endpoint, each with the one that gets its share."""
 
 NEW_S = 60.0
-"""For so long after its first configuration a router asks what was in force before, and believes it. Later it would do
-harm: conversations that have begun here since, and are not pinned, would leave their deployment."""
+"""For this time after its first configuration a router asks what was in force before, and applies it. Later that would
+do harm: conversations that began here since, and are not pinned, would leave their deployment."""
 
 
-class BesideTheWeights(NamedTuple):
-    """What decides on an endpoint's requests now, on this router.
+class LiveRouting(NamedTuple):
+    """What decides on an endpoint's requests on this router, apart from the weights.
 
     `stops`: its stopped deployments, each with the one that gets its share. `pins`: how many conversations keep each
     deployment. `until`: how long conversations keep theirs, in Unix seconds; None: there was no change.
@@ -44,11 +44,11 @@ class BesideTheWeights(NamedTuple):
 
 
 class SnapshotBuilder:
-    """Keeps what the next snapshot is made of. `clock` returns Unix seconds."""
+    """Keeps the state from which the next snapshot is built. `clock` returns Unix seconds."""
 
     def __init__(self, ledger: Ledger, pins: PinnedConversations, clock: Callable[[], float] = time.time) -> None:
         self.stops: Sequence[Stop] = []
-        """As the controller has said last. They stay when it does not answer."""
+        """The controller's last answer. It stays in force while the controller does not answer."""
         self._ledger, self._pins, self._clock = ledger, pins, clock
         self._in_force: Mapping[str, InForce] = {}
         self._config: Config | None = None
@@ -107,8 +107,8 @@ class SnapshotBuilder:
 
     @property
     def is_watched(self) -> bool:
-        """Whether the controller may have something to say: there is an active experiment, or a stop to be lifted, or
-        this router is new and may have to know what was in force before."""
+        """Whether to ask the controller: there is an active experiment, or a stop that may be lifted, or this router is
+        new and may need what was in force before."""
         if self._config is None:
             return bool(self.stops)
         return (
@@ -117,14 +117,14 @@ class SnapshotBuilder:
             or (self._is_new and any(it.sticky is not None and it.pin_s > 0 for it in self._config.endpoints.values()))
         )
 
-    def beside_the_weights(self, endpoint: str) -> BesideTheWeights:
-        """Takes milliseconds if many conversations are pinned."""
+    def live_routing(self, endpoint: str) -> LiveRouting:
+        """The endpoint's LiveRouting. Takes milliseconds if many conversations are pinned."""
         found = self._in_force.get(endpoint)
         if found is None:
-            return BesideTheWeights()
+            return LiveRouting()
         now = self._clock()
         until = max((it.until for it in found.earlier if it.until > now), default=None)
-        return BesideTheWeights(found.stops, self._pins.by_deployment(endpoint), until)
+        return LiveRouting(found.stops, self._pins.by_deployment(endpoint), until)
 
     def _built(self, config: Config, replaced: Mapping[str, Sequence[Replaced]] = {}) -> Snapshot:
         now = self._clock()
@@ -167,14 +167,14 @@ class SnapshotBuilder:
     def _followed(
         self, name: str, endpoint: Endpoint, stops: Mapping[str, str], replaced: Sequence[Replaced], now: float
     ) -> InForce:
-        """What the endpoint's keys are drawn by, with what running conversations follow."""
+        """The weights in force for the endpoint's keys, and the earlier ones that running conversations follow."""
         if endpoint.sticky is None:
             return InForce(endpoint.traffic, stops)
         before = self._in_force.get(name)
         is_as_it_was = before is not None and before.weights == endpoint.traffic and before.stops == stops
         if before is not None and is_as_it_was and not (before.earlier or replaced or endpoint.plan.earlier):
             return before
-        # First what was replaced: it is all that is followed, the plan lists the end of it.
+        # What was replaced comes first: it is everything that is followed, and the plan lists only its end.
         listed = [Earlier(it.weights, it.until, it.withdrawn) for it in replaced]
         listed += [Earlier(it.weights, it.until, it.withdrawn) for it in endpoint.plan.earlier]
         if before is not None and (lifted := {it: to for it, to in before.stops.items() if it not in stops}):
@@ -183,7 +183,7 @@ class SnapshotBuilder:
         return in_force(before, endpoint.traffic, stops, listed, withdrawn=withdrawn, pin_s=endpoint.pin_s, now=now)
 
     def _rules(self, name: str, endpoint: Endpoint, stops: Mapping[str, str], able: AbstractSet[str]) -> Rules | None:
-        """What decides beside the weights, if anything does. `able`: deployments that do the endpoint's tasks."""
+        """The endpoint's rules; None if its weights alone decide. `able`: deployments that support its tasks."""
         earlier, listed = self._in_force[name].earlier, endpoint.plan.overrides
         if not (listed or stops or earlier):
             return None

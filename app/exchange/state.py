@@ -1,4 +1,4 @@
-"""What all requests share."""
+"""The state that all requests share."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from app.telemetry.tracing.tracing import Tracing
 
 @dataclass(slots=True)
 class RouterState:
-    """What all requests share. `snapshot` is replaced, never modified; None before the first configuration."""
+    """The state that all requests share. `snapshot` is replaced, not modified; None before the first configuration."""
 
     upstream: Calls
     telemetry: Telemetry
@@ -35,7 +35,7 @@ class RouterState:
     tracing: Tracing
     snapshot: Snapshot | None = None
     recorder: Recorder | None = None
-    """Writes requests down, to be replayed."""
+    """Records requests for a replay."""
     recent_keys: RecentKeys = field(default_factory=RecentKeys)
     unserved: Unserved = field(default_factory=Unserved)
     budgets: defaultdict[str, RetryBudget] = field(default_factory=lambda: defaultdict(RetryBudget))

@@ -1,4 +1,4 @@
-"""What is written down of a request, to be replayed: its arrival, and how it ended."""
+"""Records requests for a replay: their arrival, and how they ended."""
 
 import time
 
@@ -9,13 +9,13 @@ from app.routing.traffic import Assignment
 from app.telemetry.access_log import Record
 
 _NAMED = ("header", "model")
-"""A client that names a deployment measures one, or replays: it is no part of the endpoint's load."""
+"""A client that names a deployment measures it, or replays requests: that is not part of the endpoint's load."""
 
 
 def arrived(
     recorder: Recorder | None, snapshot: Snapshot, call: Call, assignment: Assignment, record: Record, prompt_bytes: int
 ) -> PendingRequest | None:
-    """A request that a deployment is about to get; None if it is not recorded."""
+    """Starts the recording of a request that is about to be forwarded; None if it is not recorded."""
     if recorder is None or (scope := recorder.scope(assignment.endpoint)) is None:
         return None
     if assignment.reason in _NAMED or not call.translation.generates:
@@ -36,6 +36,6 @@ def arrived(
 
 
 def answered(recorder: Recorder, request: PendingRequest, record: Record) -> None:
-    """Its response is over."""
+    """Completes the recording: the response is over."""
     request.status, request.usage, request.max_tokens = record.status, record.usage, record.max_tokens
     recorder.end(request)

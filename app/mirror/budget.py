@@ -1,33 +1,33 @@
-"""How many tokens copies may cost within a minute. Pure; times are seconds of any clock."""
+"""Limits the tokens that copies may cost within a minute. Pure; times are seconds of any clock."""
 
 from collections import deque
 from dataclasses import dataclass
 
 PERIOD_S = 60.0
 _MEMORY = 0.9
-"""How much of what is known of estimates' errors stays with each call that ends."""
+"""The weight of earlier calls in the estimates' error, with each call that ends."""
 
 _MOST_WRONG = 10.0
-"""An estimate is corrected by this factor at most."""
+"""The largest factor by which an estimate is corrected."""
 
 
 @dataclass(slots=True)
 class Charge:
-    """What one copy is thought to cost, and then costs."""
+    """The cost of one copy: estimated first, then counted."""
 
     at: float
     estimate: float
-    """Before the correction."""
+    """The estimate before the correction."""
     tokens: float
     is_counted: bool = True
-    """It is in the window."""
+    """Whether it is in the window."""
 
 
 class TokenBudget:
-    """The tokens of the last minute: of running calls as estimated, of others as counted.
+    """The tokens of the last minute: as estimated for running calls, as counted for the others.
 
-    Estimates are corrected by what the last calls cost beside theirs: a shadow that talks more than the primary must
-    not exceed its budget again and again.
+    Estimates are corrected by the errors of the last ones: a shadow that says more than the primary must not exceed its
+    budget again and again.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class TokenBudget:
         self._used = self._estimated = self._counted = 0.0
 
     def take(self, estimate: float, limit: int | None, now: float) -> Charge | None:
-        """Charges a call, unless the minute would then cost more than `limit`; None: it would."""
+        """Charges a call; None if the minute would then cost more than `limit`."""
         if limit is None:
             return Charge(now, estimate, 0.0, is_counted=False)
         self._forget(now)
@@ -48,7 +48,7 @@ class TokenBudget:
         return charge
 
     def settle(self, charge: Charge, tokens: float | None, now: float) -> None:
-        """The call has ended: it cost so many tokens; None: nobody knows, the estimate stands."""
+        """Replaces the estimate of a call that has ended by its `tokens`; None: unknown, the estimate stands."""
         if tokens is None:
             return
         if tokens and charge.estimate:

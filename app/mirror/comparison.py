@@ -1,4 +1,4 @@
-"""Two answers to one request, compared: numbers only. Pure; it may take milliseconds."""
+"""Compares two answers to one request; the results are numbers only. Pure; it may take milliseconds."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ Values = dict[str, Any]
 """Fields of `wire.Pair`."""
 
 
-class Answered(NamedTuple):
-    """One deployment's answer: the engine's bytes, and what was measured. Times are in seconds, from the call on."""
+class MeasuredAnswer(NamedTuple):
+    """One deployment's answer: the engine's bytes, and the measurements. Times are in seconds from the call."""
 
     answer: bytes
     stream: bool
@@ -29,8 +29,8 @@ class Answered(NamedTuple):
     tokens_per_s: float | None
 
 
-def compare(primary: Answered, shadow: Answered, promise: Promise | None) -> Values:
-    """Of answers that say something."""
+def compare(primary: MeasuredAnswer, shadow: MeasuredAnswer, promise: Promise | None) -> Values:
+    """Compares answers with text or tool calls."""
     values = {
         **_measured(primary, shadow),
         "finish": shadow.finish.value,
@@ -48,8 +48,8 @@ def compare(primary: Answered, shadow: Answered, promise: Promise | None) -> Val
     return values
 
 
-def compare_vectors(primary: Answered, shadow: Answered) -> Values:
-    """Of answers with embeddings: those that stand in what is kept of both."""
+def compare_vectors(primary: MeasuredAnswer, shadow: MeasuredAnswer) -> Values:
+    """Compares answers with embeddings: the vectors that are kept of both."""
     values = _measured(primary, shadow)
     with suppress(*MALFORMED):
         pairs = zip(vectors_of(primary.answer), vectors_of(shadow.answer), strict=False)
@@ -59,7 +59,7 @@ def compare_vectors(primary: Answered, shadow: Answered) -> Values:
     return values
 
 
-def _measured(primary: Answered, shadow: Answered) -> Values:
+def _measured(primary: MeasuredAnswer, shadow: MeasuredAnswer) -> Values:
     return {
         "ttft_s": _difference(shadow.ttft_s, primary.ttft_s),
         "duration_s": shadow.duration_s - primary.duration_s,
@@ -83,7 +83,7 @@ def _said(primary: Content, shadow: Content) -> Values:
 
 
 def _texts(content: Content, form: Callable[[str], str]) -> list[str]:
-    """Of each choice or block; engines differ in whether they show those without any text."""
+    """The text of each choice or block; engines differ in whether they show those without text."""
     return [text for _, it in sorted(content.texts.items()) if (text := form(it))]
 
 
@@ -96,7 +96,7 @@ def _size(content: Content) -> int:
 
 
 def _called(content: Content) -> list[tuple[str, Any]]:
-    """Names and arguments, the arguments as values: their order and white space say nothing."""
+    """Names and arguments; the arguments as values, since their order and white space do not matter."""
     return [(it.name, _arguments(it)) for it in content.calls]
 
 
@@ -108,7 +108,7 @@ def _arguments(call: ToolCall) -> Any:
 
 
 def _cosine(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """None for vectors of other lengths, or without a direction."""
+    """The cosine similarity; None for vectors of different lengths, or without a direction."""
     if len(one) != len(other):
         return None
     lengths = math.sqrt(sum(map(mul, one, one))) * math.sqrt(sum(map(mul, other, other)))

@@ -24,17 +24,17 @@ from app.errors import (
 from app.ledger.exposure import Exposure, failure_of
 from app.ledger.wire import Failure, Finish
 from app.limits.token_estimate import estimate
-from app.mirror.comparison import Answered, Values, compare, compare_vectors
-from app.mirror.kept import Kept, Room
+from app.mirror.answer_buffer import AnswerBuffer, Room
+from app.mirror.comparison import MeasuredAnswer, Values, compare, compare_vectors
 from app.mirror.original import Original
 from app.upstream.client import NO_CONTEXT, Upstream
 from app.upstream.target import Target
 
 MOST_BYTES = 2 * 1024 * 1024
-"""Of a shadow's answer; a longer one is broken off."""
+"""Bytes of a shadow's answer; a longer one is aborted."""
 
 _MOST_VECTOR_BYTES = 256 * 1024
-"""Of an answer with vectors, so much is kept. It may be `_GROWTH` times as long as the primary's, and `MOST_BYTES`."""
+"""Bytes that are kept of an answer with vectors. It may have `_GROWTH` times the primary's, and `MOST_BYTES`."""
 
 _GROWTH = 4
 _BYTES_PER_TOKEN = 4
@@ -46,34 +46,34 @@ _TOO_LONG = "The shadow's answer is too long"
 FAILED_LATE = "The shadow failed in the middle of its answer"
 
 NewCollector = Callable[[], StreamCollector | None]
-"""What collects a whole answer from a stream; None if the engine sends it whole."""
+"""Makes the collector of a whole answer from a stream; None if the engine sends it whole."""
 
 
 def has_vectors(path: str) -> bool:
-    """Whether answers of this route of the engine are of numbers, not of words."""
+    """Whether answers of this route of the engine are vectors, not text."""
     return path in _OF_NUMBERS
 
 
-class Shadowed(NamedTuple):
-    """What the shadow did. Without an `error` it answered."""
+class ShadowResult(NamedTuple):
+    """The outcome of a shadow's call. Without an `error` it answered."""
 
     watch: Exposure
-    """What was seen, as of the primary."""
-    kept: Kept
+    """The measurements, as those of the primary."""
+    kept: AnswerBuffer
     duration_s: float
     error: SwitchyardError | None
 
     @property
     def usage(self) -> Usage | None:
-        """As the engine counted it."""
+        """The tokens, as the engine counted them."""
         return find_usage(self.kept.tail)
 
 
 @dataclass(slots=True)
 class Copy:
-    """What is kept of a request until its copy is compared: of the request, no more than the `body` that is sent.
+    """A copy that is sent and compared. Of the request, only the `body` that is sent is kept.
 
-    `collector`: what collects the whole answer from a stream, if the primary's was.
+    `collector`: collects the whole answer from a stream, if the primary's was collected.
     """
 
     original: Original
@@ -84,22 +84,22 @@ class Copy:
     collector: StreamCollector | None
     promise: Promise | None
     usage: Usage | None
-    """Of the primary's answer."""
+    """The bytes kept of the primary's answer."""
     place: Mapping[str, str] = field(default_factory=lambda: NO_CONTEXT)
-    """The headers that say which of the shadow's replicas the request belongs to."""
+    """The headers that select the shadow's replica."""
 
     @property
     def has_vectors(self) -> bool:
         return has_vectors(self.original.path)
 
-    async def send(self, upstream: Upstream, room: Room, request_id: str) -> Shadowed:
+    async def send(self, upstream: Upstream, room: Room, request_id: str) -> ShadowResult:
         """Calls the shadow. Raises nothing but CancelledError."""
         loop, original = asyncio.get_running_loop(), self.original
         arrival = original.exposure.arrival._replace(started=time.perf_counter())
         watch = Exposure(original.exposure.scope, arrival, 0, 0)
         watch.sent(original.path, {})
         longest = MOST_BYTES + (_GROWTH * original.kept.total if self.has_vectors else 0)
-        kept = Kept(_MOST_VECTOR_BYTES if self.has_vectors else MOST_BYTES, room)
+        kept = AnswerBuffer(_MOST_VECTOR_BYTES if self.has_vectors else MOST_BYTES, room)
         began = last = loop.time()
         deadline = began + self.timeouts.total_s
         error: SwitchyardError | None = None
@@ -133,15 +133,15 @@ class Copy:
         if original.is_stream:
             watch.stream_ended(arrival.assigned, last, in_order=error is None)
             watch.conclude()
-        return Shadowed(watch, kept, last - began, error)
+        return ShadowResult(watch, kept, last - began, error)
 
-    def compare(self, shadowed: Shadowed) -> Values:
-        """The fields of the pair. Pure; for long answers in a thread. An answer that is none becomes a failure."""
+    def compare(self, result: ShadowResult) -> Values:
+        """The fields of the pair. Pure; for long answers in a thread. A malformed answer becomes a failure."""
         try:
-            answer = self._answer(shadowed)
+            answer = self._answer(result)
         except SwitchyardError as error:
             return failed(error)
-        primary, shadow = self._primary(), self._shadow(shadowed, answer)
+        primary, shadow = self._primary(), self._shadow(result, answer)
         if self.has_vectors:
             compared = compare_vectors(primary, shadow)
         else:
@@ -150,11 +150,11 @@ class Copy:
             compared = compare(primary, shadow, self.promise)
         return {"status": 200, "error": Failure.NONE.value, **compared}
 
-    def _answer(self, shadowed: Shadowed) -> bytes:
-        """The shadow's answer, collected if the primary's was. Raises what went wrong."""
-        if shadowed.error is not None:
-            raise shadowed.error
-        answer, watch = bytes(shadowed.kept.head), shadowed.watch
+    def _answer(self, result: ShadowResult) -> bytes:
+        """The shadow's answer, collected if the primary's was. Raises its failure."""
+        if result.error is not None:
+            raise result.error
+        answer, watch = bytes(result.kept.head), result.watch
         if self.original.is_stream:
             if watch.is_broken:
                 raise Broken(FAILED_LATE)
@@ -162,26 +162,26 @@ class Copy:
         if self.collector is not None:
             self.collector.feed(answer)
             answer = self.collector.complete()
-        elif not shadowed.kept.tail.rstrip().endswith(b"}"):
+        elif not result.kept.tail.rstrip().endswith(b"}"):
             raise Incomplete(ENDED_EARLY)
         watch.answer(answer)
         return answer
 
-    def _primary(self) -> Answered:
+    def _primary(self) -> MeasuredAnswer:
         original, seen = self.original, self.original.exposure
         answer, rate = bytes(original.kept.head), _rate(seen, self.usage)
-        return Answered(
+        return MeasuredAnswer(
             answer, original.is_stream, seen.finish, seen.is_visible, original.ttft_s, original.duration_s, rate
         )
 
-    def _shadow(self, shadowed: Shadowed, answer: bytes) -> Answered:
-        seen, rate = shadowed.watch, _rate(shadowed.watch, shadowed.usage)
+    def _shadow(self, result: ShadowResult, answer: bytes) -> MeasuredAnswer:
+        seen, rate = result.watch, _rate(result.watch, result.usage)
         ttft_s, stream = seen.first_token, self.original.is_stream
-        return Answered(answer, stream, seen.finish, seen.is_visible, ttft_s, shadowed.duration_s, rate)
+        return MeasuredAnswer(answer, stream, seen.finish, seen.is_visible, ttft_s, result.duration_s, rate)
 
 
 def estimated_tokens(original: Original, usage: Usage | None) -> float:
-    """What the shadow's call will cost, if it answers as the primary did."""
+    """The tokens that the shadow's call will cost if it answers as the primary did."""
     if usage is not None:
         return usage.prompt_tokens + usage.completion_tokens
     per_token = _EVENT_BYTES if original.is_stream else _BYTES_PER_TOKEN
@@ -197,16 +197,16 @@ def failed(error: SwitchyardError, *, status: int | None = None) -> Values:
     return {"status": status, "error": (failure if failure is not Failure.NONE else Failure.OTHER).value}
 
 
-def cost_of(shadowed: Shadowed) -> float | None:
+def cost_of(result: ShadowResult) -> float | None:
     """The tokens of a call that has ended, as far as they are known."""
-    if (usage := shadowed.usage) is not None:
+    if (usage := result.usage) is not None:
         return usage.prompt_tokens + usage.completion_tokens
     # Nothing was generated.
-    return 0.0 if isinstance(shadowed.error, Unavailable | Rejected) else None
+    return 0.0 if isinstance(result.error, Unavailable | Rejected) else None
 
 
 def _rate(watch: Exposure, usage: Usage | None) -> float | None:
-    """Tokens per second of a stream, after its first one."""
+    """Tokens per second of a stream, after the first token."""
     if watch.first_token is None:
         return None
     between = watch.itl_mean(usage.completion_tokens if usage is not None else None)

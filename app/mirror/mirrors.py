@@ -1,4 +1,4 @@
-"""The queues of copies: what is drawn, what is skipped and why, and what is sent when.
+"""The queues of copies: draws requests, skips or queues their copies, and sends them.
 
 Everything but `_run` is synchronous and never raises: it runs at the end of clients' requests.
 """
@@ -24,9 +24,9 @@ from app.errors import UpstreamError
 from app.ledger.exposure import Exposure
 from app.ledger.ledger import Ledger
 from app.ledger.wire import Failure, Flag, Skip
+from app.mirror.answer_buffer import Room
 from app.mirror.budget import Charge, TokenBudget
-from app.mirror.copy import Copy, NewCollector, Shadowed, cost_of, estimated_tokens, has_vectors
-from app.mirror.kept import Room
+from app.mirror.copy import Copy, NewCollector, ShadowResult, cost_of, estimated_tokens, has_vectors
 from app.mirror.original import Original
 from app.mirror.sampling import is_drawn
 from app.routing.circuit_breaker import Breaker, Fault
@@ -38,10 +38,10 @@ MOST_WAITING = 64
 """Copies that wait for one of a shadow's slots."""
 
 BODY_BYTES, MOST_BODY_BYTES = 16 * 1024 * 1024, 256 * 1024
-"""Of the requests that wait or run, in all and each."""
+"""Bytes of all requests that wait or run, and of each."""
 
 ANSWER_BYTES = 32 * 1024 * 1024
-"""Of all answers that are kept, primaries' and shadows'."""
+"""Bytes of all answers that are kept, primaries' and shadows'."""
 
 _AT_ONCE_BYTES = 16 * 1024
 """Answers are compared in place up to this size: it takes less than a millisecond."""
@@ -61,11 +61,11 @@ class MirrorObserver(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """How a request that was drawn has ended. `deployment` answered; `complete`: the client has the whole answer.
+class ServedRequest:
+    """The end of a request that was drawn. `deployment` answered; `complete`: the client has the whole answer.
 
-    `target` and `timeouts` are of the shadow, `place` is the headers for it that say where in it the request belongs;
-    `bound`: the engine's request was made for the primary's model.
+    `target` and `timeouts` are the shadow's, `place` are the headers that select its replica; `bound`: the engine's
+    request was made for the primary's model.
     """
 
     deployment: str
@@ -119,7 +119,7 @@ class Mirrors:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Sends copies while the block runs. What waits or runs at its end is dropped: nobody waits for it."""
+        """Sends copies while the block runs. Those that wait or run at its end are dropped: no client needs them."""
         async with self._upstream:
             thread = self._thread = ThreadPoolExecutor(1, "mirror")
             try:
@@ -135,13 +135,13 @@ class Mirrors:
                 thread.shutdown(wait=False, cancel_futures=True)
 
     def draw(self, endpoint: str, mirror: Mirror, exposure: Exposure, size: int) -> Original | None:
-        """Whether the request is mirrored; if so, what is to be told of it. `size`: its body's, in bytes."""
+        """Draws a request: its recorder if it is to be mirrored, else None. `size`: the body's, in bytes."""
         if not is_drawn(self._ledger.unit_of(exposure), endpoint, mirror.percent):
             return None
         return Original(endpoint, mirror, exposure, size, self._answers)
 
-    def ended(self, original: Original, served: Served) -> None:
-        """The client has been served, and its exposure has ended: copies the request, or counts why not."""
+    def ended(self, original: Original, served: ServedRequest) -> None:
+        """Copies a request whose client has been served and whose exposure has ended, or counts why not."""
         shadow = original.mirror.deployment
         try:
             if served.deployment == shadow:  # it would be compared with itself
@@ -156,7 +156,7 @@ class Mirrors:
             original.kept.forget()
             _report(error)
 
-    def _enqueue(self, original: Original, served: Served) -> None:
+    def _enqueue(self, original: Original, served: ServedRequest) -> None:
         """Raises _Skipped."""
         lane = self._lane(original)
         original.exposure.conclude()
@@ -184,8 +184,8 @@ class Mirrors:
         lane.waiting.append((copy, charge))
         self._start(lane)
 
-    def _check(self, original: Original, served: Served) -> None:
-        """Whether the request can be copied at all."""
+    def _check(self, original: Original, served: ServedRequest) -> None:
+        """Raises _Skipped if the request cannot be copied."""
         if self._thread is None:
             raise _Skipped(Skip.SHUTDOWN)
         if not served.complete or not served.deployment or original.exposure.is_broken:
@@ -204,7 +204,7 @@ class Mirrors:
             raise _Skipped(Skip.BREAKER_OPEN)
 
     def _start(self, lane: _Lane) -> None:
-        """Sends what waits, as far as there are slots."""
+        """Sends waiting copies while there are slots."""
         while lane.waiting and lane.running < lane.waiting[0][0].original.mirror.max_concurrent:
             copy, charge = lane.waiting.popleft()
             try:
@@ -220,27 +220,27 @@ class Mirrors:
         self._observer.mirror_queued(lane.endpoint, lane.deployment, len(lane.waiting))
 
     async def _run(self, lane: _Lane, copy: Copy, charge: Charge, *, is_trial: bool) -> None:
-        """One copy, from the call to its numbers."""
-        original, shadowed = copy.original, None
+        """Sends one copy, compares the answers and records the numbers."""
+        original, result = copy.original, None
         try:
             request_id = f"{original.exposure.arrival.request_id}-{os.urandom(4).hex()}"
-            shadowed = await copy.send(self._upstream, self._answers, request_id)
-            lane.budget.settle(charge, cost_of(shadowed), self._clock())
-            if shadowed.kept.has_room:
-                values = await self._compared(copy, shadowed)
-                self._judge(lane, shadowed, values, is_trial=is_trial)
-                self._record(copy, values, shadowed)
+            result = await copy.send(self._upstream, self._answers, request_id)
+            lane.budget.settle(charge, cost_of(result), self._clock())
+            if result.kept.has_room:
+                values = await self._compared(copy, result)
+                self._judge(lane, result, values, is_trial=is_trial)
+                self._record(copy, values, result)
             else:
                 self._skip(original, copy.primary, Skip.QUEUE_FULL)
         except Exception as error:  # noqa: BLE001  a bug with one copy must not end the others
             _report(error)
             self._count(original, "failed")
         finally:
-            if shadowed is not None:
-                shadowed.kept.forget()
+            if result is not None:
+                result.kept.forget()
 
     def _ended(self, lane: _Lane, copy: Copy, is_trial: bool, task: asyncio.Task[None]) -> None:
-        """A task is over. One that is cancelled before it has begun never runs: so this is not in the task."""
+        """Cleans up after a task. Not a part of the task, which never runs if it is cancelled before its start."""
         self._tasks.discard(task)
         lane.running -= 1
         lane.breaker.checking &= not is_trial
@@ -250,16 +250,16 @@ class Mirrors:
         if self._thread is not None:
             self._start(lane)
 
-    async def _compared(self, copy: Copy, shadowed: Shadowed) -> Mapping[str, Any]:
-        if len(copy.original.kept.head) + len(shadowed.kept.head) <= _AT_ONCE_BYTES:
-            return copy.compare(shadowed)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, copy.compare, shadowed)
+    async def _compared(self, copy: Copy, result: ShadowResult) -> Mapping[str, Any]:
+        if len(copy.original.kept.head) + len(result.kept.head) <= _AT_ONCE_BYTES:
+            return copy.compare(result)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, copy.compare, result)
 
-    def _judge(self, lane: _Lane, shadowed: Shadowed, values: Mapping[str, Any], *, is_trial: bool) -> None:
-        """Whether the shadow's breaker opens or closes. No client meets it: every fault is believed."""
-        error, now, breaker = shadowed.error, self._clock(), lane.breaker
+    def _judge(self, lane: _Lane, result: ShadowResult, values: Mapping[str, Any], *, is_trial: bool) -> None:
+        """Opens or closes the shadow's breaker. It concerns no client, so that every fault counts."""
+        error, now, breaker = result.error, self._clock(), lane.breaker
         faulty = values["error"] != Failure.NONE
-        if error is not None:  # being busy, and refusing a request, are no faults
+        if error is not None:  # being busy or rejecting a request is not a fault
             faulty = isinstance(error, UpstreamError) and error.is_fault
         if is_trial:
             breaker.checked(not faulty, now)
@@ -268,8 +268,8 @@ class Mirrors:
         else:
             breaker.succeeded()
 
-    def _record(self, copy: Copy, values: Mapping[str, Any], shadowed: Shadowed) -> None:
-        usage = shadowed.usage
+    def _record(self, copy: Copy, values: Mapping[str, Any], result: ShadowResult) -> None:
+        usage = result.usage
         tokens = usage.prompt_tokens + usage.completion_tokens if usage is not None else None
         pair = {"tokens": tokens, **values}
         self._ledger.pair(copy.original.exposure, copy.primary, copy.original.mirror.deployment, pair)
@@ -299,8 +299,8 @@ class Mirrors:
         return lane
 
 
-def _body(original: Original, served: Served, collector: StreamCollector | None) -> bytes:
-    """What is sent. Raises _Skipped."""
+def _body(original: Original, served: ServedRequest, collector: StreamCollector | None) -> bytes:
+    """The body to send. Raises _Skipped."""
     body = encoded(collector.request if collector is not None else original.body, served.target)
     if len(body) > MOST_BODY_BYTES:
         raise _Skipped(Skip.REQUEST_TOO_LARGE)
@@ -308,7 +308,7 @@ def _body(original: Original, served: Served, collector: StreamCollector | None)
 
 
 def _has_tokens(prompt: object) -> bool:
-    """Whether a prompt, or the first of several, is of token ids: another model may mean others by them."""
+    """Whether a prompt, or the first of several, consists of token ids, which another model may read differently."""
     while isinstance(prompt, list) and prompt:
         prompt = prompt[0]
     return isinstance(prompt, int)

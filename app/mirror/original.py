@@ -1,4 +1,4 @@
-"""A request that is to be mirrored, while its client is served: what the exchange tells of it."""
+"""Records a request that is to be mirrored while its client is served."""
 
 import time
 from collections.abc import Mapping
@@ -6,44 +6,44 @@ from typing import Any
 
 from app.config.mirror import Mirror
 from app.ledger.exposure import Exposure
-from app.mirror.kept import Kept, Room
+from app.mirror.answer_buffer import AnswerBuffer, Room
 
 MOST_WHOLE_BYTES = 256 * 1024
-"""Of a whole answer. A longer one is not compared; of vectors, those that fit are."""
+"""Bytes of a whole answer. A longer one is not compared; of vectors, those that fit are."""
 
 MOST_STREAM_BYTES = 1024 * 1024
-"""Of a stream: its events take several times as much as the text in them."""
+"""Bytes of a stream: its events take several times as much as the text in them."""
 
 
 class Original:
-    """See above. `chunk` is on the path of streams, but of mirrored ones alone. Times are in seconds."""
+    """The recorder of one request. `chunk` is on the path of mirrored streams only. Times are in seconds."""
 
     def __init__(self, endpoint: str, mirror: Mirror, exposure: Exposure, size: int, room: Room) -> None:
-        """`size`: of the client's request, in bytes."""
+        """`size`: the client's request's, in bytes."""
         self.endpoint, self.mirror, self.exposure, self.size = endpoint, mirror, exposure, size
         self.is_stream = exposure.arrival.stream
         self.path, self.body = "", dict[str, Any]()
-        self.kept = Kept(MOST_STREAM_BYTES if self.is_stream else MOST_WHOLE_BYTES, room)
+        self.kept = AnswerBuffer(MOST_STREAM_BYTES if self.is_stream else MOST_WHOLE_BYTES, room)
         self.takes_several = False
-        """More than one call of the engine is needed."""
+        """Whether the request needed more than one call of the engine."""
         self._sent_at = self._ended_at = 0.0
 
     def looked_up(self) -> None:
-        """A lookup comes before the engine's main request."""
+        """Notes a lookup before the engine's main request."""
         self.takes_several = True
 
     def sent(self, path: str, body: Mapping[str, Any]) -> None:
-        """The main request goes to the engine; after a failure, to another one."""
+        """Notes the main request to the engine; after a failure, the one to another engine."""
         self.path, self.body = path, dict(body)
         self._sent_at = time.perf_counter()
 
     def chunk(self, chunk: bytes) -> None:
-        """A part of the engine's answer, or the whole of it."""
+        """Records a part of the engine's answer, or all of it."""
         self._ended_at = time.perf_counter()
         self.kept.add(chunk)
 
     def forget_request(self) -> None:
-        """What was asked is not kept while a copy waits; the ledger has what it needs of it."""
+        """Drops the request's content while a copy waits; the ledger has what it needs of it."""
         self.body = {}
         self.exposure.arrival = self.exposure.arrival._replace(body={})
 

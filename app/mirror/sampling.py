@@ -1,4 +1,4 @@
-"""Which units are mirrored. Pure."""
+"""Draws the units that are mirrored. Pure."""
 
 import hashlib
 

@@ -20,7 +20,7 @@ _UNLIMITED: AbstractAsyncContextManager[None] = nullcontext()
 
 
 class AdmissionObserver(Protocol):
-    """Counts what happens here. Of requests that find a free slot it hears nothing."""
+    """Counts requests that find no free slot; it is not called for the others."""
 
     def waited(self, endpoint: str, seconds: float) -> None:
         """A request has left the queue, with a slot or without."""
@@ -47,7 +47,7 @@ class AdmissionQueue:
     ) -> AbstractAsyncContextManager[None]:
         """Holds a slot while the block runs. Raises Unavailable if the queue is full or the wait too long.
 
-        `unserved` hears of a request for `deployment` that has to wait, or is refused.
+        `unserved` counts a request for `deployment` that has to wait, or is refused.
         """
         return _UNLIMITED if limits is None else self._slot(endpoint, limits, deployment, unserved)
 
@@ -85,7 +85,7 @@ class AdmissionQueue:
             async with asyncio.timeout(limits.max_wait_s):
                 await slot
         except BaseException as error:
-            if slot.done() and not slot.cancelled():  # granted in the very moment in which the wait ended
+            if slot.done() and not slot.cancelled():  # granted at the moment the wait ended
                 self._leave(limits)
             elif slot in self._waiting:
                 self._waiting.remove(slot)

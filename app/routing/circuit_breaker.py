@@ -1,13 +1,12 @@
-"""Circuit breakers: which deployments are worth calling, by how their last attempts went. Envoy calls it outlier
-ejection.
+"""Circuit breakers: which deployments are worth calling, by the outcomes of their last attempts. Envoy calls this
+outlier ejection.
 
 A breaker opens after some faults in a row, stays open for a while that doubles with each failed trial, and closes when
 a trial succeeds. The last deployment of an endpoint is never ejected: with all breakers open, the first is called.
 
 A client must not open a breaker for others: some request bodies make a healthy engine answer 500. So only a failed
-connection, which no body causes, is believed at once. Faults of any other kind put a breaker under suspicion, and the
-router sends the deployment a small request of its own: what that one meets decides. The same request is the trial of an
-open breaker.
+connection, which no body causes, counts at once. Faults of any other kind make a breaker suspect, and the router sends
+the deployment a small request of its own, whose outcome decides. The same request is the trial of an open breaker.
 
 Deployments that share an engine, as LoRA adapters do, have a breaker each: one of them may fail alone. But a failed
 connection counts for all of them.
@@ -23,58 +22,58 @@ LONGEST_OPEN_S = 60.0
 
 
 class Fault(Enum):
-    """What a failed attempt says of the deployment."""
+    """The kind of a failed attempt, by what it proves about the deployment."""
 
     CONNECTION = "connection"
-    """Nothing was reached: true for every request."""
+    """No connection was made: every request would fail."""
     ANSWER = "answer"
-    """It failed or was too slow: perhaps only for this request."""
+    """The answer failed or was too slow: perhaps for this request only."""
 
 
 @dataclass(slots=True)
 class Breaker:
-    """One deployment's. Times are those of the clock that is passed in, in seconds."""
+    """The breaker of one deployment. Times are in seconds of the caller's clock."""
 
     faults: int = 0
     unreached: int = 0
-    """Failed connections to its engine in a row, under the other names that the engine has."""
+    """Consecutive failed connections to its engine under the engine's other names."""
     openings: int = 0
     open_until: float | None = None
     checking: bool = False
 
     @property
     def is_open(self) -> bool:
-        """Whether the deployment gets no request while another one of the endpoint can."""
+        """Whether the deployment gets no requests while another one of the endpoint can take them."""
         return self.open_until is not None
 
     def succeeded(self) -> None:
-        """The deployment answered a client, if only to reject the request."""
+        """Notes that the deployment answered a client, if only to reject the request."""
         if not self.is_open:  # attempts from before the opening end late; the trial decides
             self.faults = self.unreached = 0
 
     def reached(self) -> None:
-        """Its engine answered under another name."""
+        """Notes that its engine answered under another name."""
         self.unreached = 0
 
     def failed(self, fault: Fault, now: float) -> None:
-        """An attempt failed."""
+        """Notes a failed attempt."""
         self.faults += 1
         if fault is Fault.CONNECTION:
             self._open_if_unreachable(now)
 
     def not_reached(self, now: float) -> None:
-        """A connection to its engine failed under another name."""
+        """Notes that a connection to its engine failed under another name."""
         self.unreached += 1
         self._open_if_unreachable(now)
 
     def wants_check(self, now: float) -> bool:
-        """Whether it is time to send the deployment a request of the router's own; at most one is under way."""
+        """Whether a check request is due; at most one is under way."""
         if self.checking:
             return False
         return now >= self.open_until if self.open_until is not None else self.faults >= FAULTS_IN_A_ROW
 
     def checked(self, healthy: bool, now: float) -> None:
-        """The router's own request has ended."""
+        """Notes the outcome of the router's check request."""
         self.checking = False
         if healthy:
             self.faults, self.unreached, self.openings, self.open_until = 0, 0, 0, None
@@ -92,7 +91,7 @@ class Breaker:
 
 @dataclass(slots=True)
 class _Engine:
-    """One that has several names. `is_doubted`: connections to it have failed since it last answered."""
+    """An engine with several names. `is_doubted`: connections to it have failed since it last answered."""
 
     deployments: Sequence[str]
     is_doubted: bool
@@ -115,7 +114,7 @@ class Breakers:
         self._shared = {name: engine for engine in shared for name in engine.deployments}
 
     def reached(self, deployment: str) -> None:
-        """Its engine answered: connections that failed under other names count for none of them any more."""
+        """Notes that the engine answered: earlier failed connections no longer count under any of its names."""
         engine = self._shared.get(deployment)
         if engine is not None and engine.is_doubted:  # most never are, and may have hundreds of names
             engine.is_doubted = False
@@ -123,7 +122,7 @@ class Breakers:
                 self.of(name).reached()
 
     def not_reached(self, deployment: str) -> Sequence[str]:
-        """A connection to its engine failed. Returns the engine's other names whose breaker that opened."""
+        """Notes that a connection to the engine failed. Returns its other names whose breakers that opened."""
         engine = self._shared.get(deployment)
         if engine is None:
             return []

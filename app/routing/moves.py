@@ -1,4 +1,4 @@
-"""What a change of plans moves: pure functions of keys and plans."""
+"""Computes which keys a change of plans moves: pure functions of keys and plans."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ Choice = Callable[[str], str]
 
 MADE_UP_KEYS = 20_000
 _CHOICES = 200_000
-"""Of a deployment for a key: the most that made-up keys take for one plan."""
+"""Scores of a deployment for a key that made-up keys may cost for one plan."""
 
 
 class Moved(NamedTuple):
@@ -24,15 +24,15 @@ class Moved(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of all keys; 0 without any."""
+        """The part of all keys that moves; 0 without keys."""
         return sum(self.pairs.values()) / self.keys if self.keys else 0.0
 
 
 def choice(
     traffic: Mapping[str, int], overrides: Overrides | None = None, stops: Mapping[str, str] = NO_STOPS
 ) -> Choice:
-    """Who answers the first turn of a conversation under a plan. `stops`: stopped deployments, and who gets their
-    share."""
+    """The deployment of a conversation's first turn under a plan. `stops`: stopped deployments, each with the one that
+    gets its share."""
 
     def chosen(key: str) -> str:
         found = (overrides.deployment(key) if overrides is not None else None) or rendezvous(key, traffic)
@@ -48,6 +48,6 @@ def moved(keys: Sequence[str], before: Choice, after: Choice) -> Moved:
 
 
 def made_up_keys(deployments: int = 2) -> list[str]:
-    """Keys that stand for any: the same on every router. With more than ten `deployments` they are fewer, as each costs
-    a microsecond for every key: with a hundred, 2,000 keys and half a second."""
+    """Sample keys, the same on every router. Beyond ten `deployments` there are fewer, since each deployment costs a
+    microsecond per key: with a hundred, 2,000 keys and half a second."""
     return [f"made-up-{number}" for number in range(min(MADE_UP_KEYS, _CHOICES // max(1, deployments)))]

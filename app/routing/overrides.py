@@ -13,7 +13,7 @@ class Overrides:
         self._unit, self._now = unit, now
 
     def deployment(self, key: str) -> str | None:
-        """Who answers the unit with this sticky key; None: nothing is said about it, or no longer."""
+        """The deployment of the unit with this sticky key; None without an override, or if it has expired."""
         found = self._by_unit.get(self._unit(key))
         if found is None or (found.until is not None and found.until <= self._now()):
             return None

@@ -1,6 +1,6 @@
 """Conversations that have begun during the time after a change of weights, and the deployment of each.
 
-Every router keeps those of all routers: they exchange theirs through the controller (`ledger.hearing`).
+Every router keeps the pins of all routers: they are exchanged through the controller (`ledger.hearing`).
 """
 
 import time
@@ -10,10 +10,10 @@ from itertools import islice
 from typing import NamedTuple
 
 MOST_PINS = 200_000
-"""Of all endpoints together; the oldest go."""
+"""Pins of all endpoints together; the oldest are dropped."""
 
 MOST_AT_ONCE = 8192
-"""Handed out with one batch."""
+"""Pins that are sent with one batch."""
 
 _MOST_UNPINNED = 10_000
 
@@ -57,7 +57,7 @@ class PinnedConversations:
         self._unpinned: OrderedDict[tuple[str, int], str] = OrderedDict()
 
     def configure(self, until: Mapping[str, float]) -> None:
-        """When the time after the last change ends, of the endpoints that have had one."""
+        """Sets when the time after the last change ends, for the endpoints that have had one."""
         self._untold |= {endpoint for endpoint, at in until.items() if at != self._own_until.get(endpoint)}
         self._own_until = dict(until)
         for endpoint, at in until.items():
@@ -83,7 +83,7 @@ class PinnedConversations:
         return self._until.get(endpoint)
 
     def pin(self, endpoint: str, conversation: int, deployment: str) -> None:
-        """The conversation has begun, on this deployment."""
+        """Pins a conversation to the deployment on which it begins."""
         if self.deployment(endpoint, conversation) != deployment:
             self._unsent[endpoint, conversation] = deployment
             self._keep(endpoint, conversation, deployment, is_own=True)
@@ -99,19 +99,19 @@ class PinnedConversations:
                     self._unsent[endpoint, conversation] = to
 
     def deployment(self, endpoint: str, conversation: int) -> str | None:
-        """Where the conversation has begun; None if it is not pinned."""
+        """The deployment on which the conversation began; None if it is not pinned."""
         pins = self._pins.get(endpoint)
         pin = pins.get(conversation) if pins is not None else None
         return pin.deployment if pin is not None else None
 
     def follows_earlier_weights(self, endpoint: str, conversation: int, deployment: str) -> None:
-        """A running conversation without a pin was given to this deployment: should a pin come, that was a miss."""
+        """Notes that an unpinned running conversation got this deployment: a pin that arrives later was missed."""
         self._unpinned[endpoint, conversation] = deployment
         if len(self._unpinned) > _MOST_UNPINNED:
             self._unpinned.popitem(last=False)
 
     def heard(self, pinned: Pinned) -> None:
-        """Pins of other routers."""
+        """Adds pins of other routers."""
         if pinned.until <= self.now():
             return
         endpoint = pinned.endpoint
@@ -124,7 +124,7 @@ class PinnedConversations:
                 self._keep(endpoint, conversation, pinned.deployment, is_own=False)
 
     def unsent(self) -> list[Pinned]:
-        """What the controller has yet to hear: pins, and until when an endpoint's count."""
+        """The pins that the controller does not have yet, and until when an endpoint's count."""
         found: dict[tuple[str, str], list[int]] = {(endpoint, ""): [] for endpoint in self._untold}
         for (endpoint, conversation), deployment in islice(self._unsent.items(), MOST_AT_ONCE):
             found.setdefault((endpoint, deployment), []).append(conversation)
@@ -135,7 +135,7 @@ class PinnedConversations:
         ]
 
     def sent(self, pinned: Sequence[Pinned]) -> None:
-        """The controller has these."""
+        """Notes that the controller has these."""
         for it in pinned:
             if not it.deployment:
                 self._untold.discard(it.endpoint)
@@ -144,7 +144,7 @@ class PinnedConversations:
                     del self._unsent[it.endpoint, conversation]
 
     def send_again(self) -> None:
-        """The controller has forgotten everything: it hears all that has begun here."""
+        """Sends all of this router's pins again: the controller has lost them."""
         self._untold = set(self._own_until)
         self._unsent |= {
             (endpoint, conversation): pin.deployment

@@ -1,4 +1,4 @@
-"""The sticky keys that this router saw last, in memory only: a dry run tells which share of them would move."""
+"""The sticky keys that this router saw last, in memory only: a dry run reports which share of them would move."""
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from app.config.schema import Endpoint, Sticky
 
 MOST_KEYS = 4096
-"""Of one endpoint."""
+"""Keys per endpoint."""
 
 _MOST_CHARACTERS = 1024
 """Longer keys are left out: clients choose them, and they cost memory."""
 
 
 class RecentKeys:
-    """Different keys of each endpoint, the latest last."""
+    """The distinct keys of each endpoint, the latest last."""
 
     def __init__(self) -> None:
         # A dict would search for its oldest key among those that were removed.
@@ -21,7 +21,7 @@ class RecentKeys:
         self._sticky: Mapping[str, Sticky | None] = {}
 
     def configure(self, endpoints: Mapping[str, Endpoint]) -> None:
-        """Forgets what is no key of these endpoints."""
+        """Forgets the keys of endpoints that are gone or whose `sticky` has changed."""
         sticky = {name: endpoint.sticky for name, endpoint in endpoints.items()}
         for name in list(self._keys):
             if sticky.get(name) != self._sticky.get(name):
@@ -29,7 +29,7 @@ class RecentKeys:
         self._sticky = sticky
 
     def saw(self, endpoint: str, key: str) -> None:
-        """A request had this key."""
+        """Notes the key of a request."""
         if len(key) > _MOST_CHARACTERS:
             return
         keys = self._keys[endpoint]

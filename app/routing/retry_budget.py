@@ -1,30 +1,46 @@
-"""The extra load that retries may cause: a budget per endpoint, after Finagle's RetryBudget.
+"""The extra load that retries may cause: a budget per endpoint, after Finagle's RetryBudget, shared by its callers.
 
-Each request deposits a tenth of a retry and each retry withdraws one, so that retries add at most a tenth to the load
-when everything fails. The balance is capped, so that a quiet hour does not pay for a burst; it starts full, so that an
-endpoint with little traffic can retry.
+Each request repays a tenth of a retry, so that retries add at most a tenth to the load when everything fails. Nothing
+is saved beyond that: a quiet hour does not pay for a burst. A reserve lets an endpoint with little traffic retry.
+
+One caller's failing requests must not use up the retries of the others. So a caller may owe no more retries than are
+left: one that fails all the time leaves half of the reserve, two of them a third, and so on.
 """
 
-from dataclasses import dataclass
-
 SHARE = 0.1
-RESERVE = 10.0
+RESERVE = 20.0
+"""Retries that all callers together may owe. One caller alone gets half of them."""
+
+_ROUNDING = 1e-9
+"""Tenths do not add up to one exactly."""
 
 
-@dataclass(slots=True)
 class RetryBudget:
-    """One endpoint's budget; `balance` is in retries."""
+    """One endpoint's budget. It holds `RESERVE` callers at most, however many there are."""
 
-    balance: float = RESERVE
+    __slots__ = ("_owed",)
 
-    def request(self) -> None:
-        """Deposits the share of one request."""
-        self.balance = min(RESERVE, self.balance + SHARE)
+    def __init__(self) -> None:
+        self._owed: dict[str, float] = {}
+        """Retries that are not repaid, by caller; the oldest debt comes first."""
 
-    def take(self) -> bool:
-        """Withdraws one retry; whether there was one."""
-        # Tenths do not add up to one exactly.
-        if self.balance < 1 - 1e-9:
+    def request(self, caller: str) -> None:
+        """Repays the share of one request: of the caller's own retries, else of the oldest."""
+        if self._owed:
+            self._repay(caller if caller in self._owed else next(iter(self._owed)))
+
+    def take(self, caller: str) -> bool:
+        """Takes one retry for the caller; False if there is none for it."""
+        owed = self._owed.get(caller, 0.0)
+        left = RESERVE - sum(self._owed.values())
+        if left - owed < 1 - _ROUNDING:
             return False
-        self.balance -= 1
+        self._owed[caller] = owed + 1
         return True
+
+    def _repay(self, caller: str) -> None:
+        owed = self._owed[caller] - SHARE
+        if owed > _ROUNDING:
+            self._owed[caller] = owed
+        else:
+            del self._owed[caller]

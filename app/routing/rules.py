@@ -1,4 +1,4 @@
-"""What decides on an endpoint's requests beside its weights: overrides, stops, and where a conversation began."""
+"""The rules that decide on an endpoint's requests apart from its weights: overrides, stops, running conversations."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ IsOpen = Callable[[str], bool]
 
 
 class Turn(NamedTuple):
-    """What a request says of its conversation: whether that runs already, and which one it is; None if it is none."""
+    """A request's conversation: whether it is already running, and its hash; None if the request belongs to none."""
 
     is_carried: bool
     conversation: int | None
@@ -28,8 +28,8 @@ NO_CONVERSATION = Turn(False, None)
 class Window:
     """The time after a change of an endpoint's weights.
 
-    `earlier`: the weights before, the oldest first. `withdrawn`: deployments that running conversations leave all the
-    same, each with the one that gets them. `able`: the deployments that can serve the endpoint.
+    `earlier`: the weights before, the oldest first. `withdrawn`: deployments that even running conversations leave,
+    each with the one that gets them. `able`: the deployments that can serve the endpoint.
     """
 
     endpoint: str
@@ -40,8 +40,8 @@ class Window:
 
 
 class Rules:
-    """Of one endpoint. `traffic`: its percentages. `stops`: its stopped deployments, each with the one that gets its
-    share."""
+    """The rules of one endpoint. `traffic`: its percentages. `stops`: its stopped deployments, each with the one that
+    gets its share."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class Rules:
         self._weights: Mapping[str, int] = effective(traffic, stops)
 
     def decide(self, key: str | None, random: Random, is_open: IsOpen, turn: Callable[[], Turn]) -> Decision:
-        """Who answers a request with the sticky key `key`, None without one. `turn` is asked only in the time after a
-        change.
+        """The deployment of a request with the sticky key `key`, None without one. `turn` is called only in the time
+        after a change.
 
-        Stops are not applied while the breaker of a deployment is open that would get the share: a stop must not make
+        Stops are not applied while the breaker of a deployment that would get the share is open: a stop must not cause
         an outage.
         """
         stops, weights, unstopped = self._stops, self._weights, False
@@ -117,6 +117,6 @@ def _drawn(key: str, weights: Mapping[str, int], moved: Mapping[str, str]) -> st
 
 
 def _under(earlier: Earlier, key: str, moved: Mapping[str, str]) -> str:
-    """Whom the key draws by earlier weights."""
+    """The deployment that the key draws by earlier weights."""
     chosen = _drawn(key, earlier.weights, earlier.stops)
     return moved.get(chosen, chosen)

@@ -1,7 +1,7 @@
-"""Stops: a deployment that gets no more traffic of an endpoint, whose share another one gets. Pure functions.
+"""Stops: a deployment gets no more traffic of an endpoint, and another one gets its share. Pure functions.
 
-A stop only takes traffic away, so that it may be applied early, late or twice. Whose key drew the stopped deployment
-goes to its control; no other key moves.
+A stop only takes traffic away, so that it may be applied early, late or twice. Keys that draw the stopped deployment go
+to its control; no other key moves.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ NO_STOPS: Mapping[str, str] = {}
 
 
 class Stop(Protocol):
-    """What is read of `ledger.acknowledgement.Stop`."""
+    """The fields that are used of `ledger.acknowledgement.Stop`."""
 
     @property
     def endpoint(self) -> str: ...
@@ -24,8 +24,7 @@ class Stop(Protocol):
 def stops_of(endpoint: str, traffic: Mapping[str, int], stops: Iterable[Stop]) -> Mapping[str, str]:
     """The endpoint's stopped deployments, each with the one that gets its share.
 
-    A stop whose deployment or control is not in the traffic is none, and neither is one that leads to a deployment that
-    is stopped, too.
+    Ignores a stop whose deployment or control is not in the traffic, and one whose control is stopped, too.
     """
     found = {
         it.deployment: it.control
@@ -36,12 +35,12 @@ def stops_of(endpoint: str, traffic: Mapping[str, int], stops: Iterable[Stop]) -
 
 
 def moved_on(stops: Mapping[str, str], further: Mapping[str, str]) -> dict[str, str]:
-    """Where conversations are that `stops` have moved, and then `further` ones."""
+    """Both moves as one: the deployment of conversations that `stops` moved, and then `further`."""
     return {**{name: further.get(to, to) for name, to in stops.items()}, **further}
 
 
 def with_share(traffic: Mapping[str, int], stops: Mapping[str, str]) -> Mapping[str, str]:
-    """Those of `stops` that change something: their deployment has a share."""
+    """The stops that change something, because their deployment has a share."""
     return {deployment: control for deployment, control in stops.items() if traffic.get(deployment, 0) > 0}
 
 

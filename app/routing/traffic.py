@@ -1,7 +1,7 @@
-"""Which deployment serves a request: pure functions of the configuration, the request and a random source.
+"""Selects the deployment of a request: pure functions of the configuration, the request and a random source.
 
-In this order: the one that the header names; what the endpoint's rules say, if it has some (`routing.rules`); the one
-of the sticky key; one drawn by the traffic percentages.
+In this order: the deployment that the header names; the decision of the endpoint's rules, if it has any
+(`routing.rules`); the deployment of the sticky key; one drawn by the traffic percentages.
 """
 
 import hashlib
@@ -26,10 +26,10 @@ class Random(Protocol):
 
 
 class Decision(NamedTuple):
-    """What an endpoint's rules say of a request.
+    """The decision of an endpoint's rules on a request.
 
     `weights` are the percentages in force, and `without` the deployments that get nothing. `unstopped`: there are
-    stops, and they are not applied.
+    stops, but they are not applied.
     """
 
     deployment: str
@@ -40,7 +40,7 @@ class Decision(NamedTuple):
 
 
 Decide = Callable[[str, str | None], Decision | None]
-"""Asked with an endpoint and the request's sticky key, if it has one; None: the weights alone decide."""
+"""Called with an endpoint and the request's sticky key, if it has one. None: the weights alone decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def assign(
 
     `model` is the endpoint or deployment that the client named, or what an engine calls its model
     (`_with_engine_model`), None for the task's default; `header` is the value of `azureml-model-deployment`;
-    `sticky_key` finds a sticky endpoint's key in the request; `decide` is asked with the endpoint and that key.
+    `sticky_key` finds a sticky endpoint's key in the request; `decide` is called with the endpoint and that key.
     Raises NotFound for a name that does not exist (param ``model`` or the header's name) and WrongTask where the named
     thing cannot do the task.
     """
@@ -93,11 +93,11 @@ def assign(
 
 
 def _with_engine_model(config: Config, name: str) -> str:
-    """The endpoint or deployment that `name` means if it is what engines call their model: `name` itself if none does,
-    or if it is ambiguous.
+    """The endpoint or deployment that `name` means if it is an engine's name for its model; `name` itself if it is
+    none, or ambiguous.
 
-    The deployment that has this model, if there is one; else the endpoint, if it is the only one with such deployments
-    and has no others.
+    The deployment with this model, if there is exactly one; else the endpoint, if it is the only one with such
+    deployments and has no others.
     """
     if name in config.endpoints or name in config.deployments:
         return name
@@ -137,10 +137,10 @@ def _within(
         return Assignment(name, deployment, "header")
     key = sticky_key(endpoint.sticky) if endpoint.sticky is not None else None
     if decide is not None and (said := decide(name, key)) is not None:
-        alternatives = _alternatives(endpoint.fallback, said.weights, said.deployment, said.without)
+        alternatives = alternatives_to(endpoint.fallback, said.weights, said.deployment, said.without)
         return Assignment(name, said.deployment, said.reason, alternatives, key, said.unstopped)
     chosen = weighted(endpoint.traffic, random) if key is None else rendezvous(key, endpoint.traffic)
-    alternatives = _alternatives(endpoint.fallback, endpoint.traffic, chosen)
+    alternatives = alternatives_to(endpoint.fallback, endpoint.traffic, chosen)
     return Assignment(name, chosen, "traffic" if key is None else "sticky", alternatives, key)
 
 
@@ -164,9 +164,10 @@ def _no_such_deployment(header: str, name: str, valid: Sequence[str]) -> NotFoun
     )
 
 
-def _alternatives(
+def alternatives_to(
     fallback: Sequence[str] | None, weights: Mapping[str, int], chosen: str, without: Collection[str] = ()
 ) -> list[str]:
+    """The deployments that may replace `chosen` when it fails, the best one first. `fallback`: the endpoint's list."""
     if fallback is not None:
         return [name for name in fallback if name != chosen and name not in without]
     if len(weights) == 1 and chosen in weights:

@@ -1,8 +1,8 @@
-"""Requests for which no replica had room: they wait at this router, or were refused. To an autoscaler they are demand.
+"""Counts requests for which no replica had room: waiting at this router, or refused. Autoscalers treat them as demand.
 
-A refused request is gone, but it was there: it counts for `COUNTED_S`, so that the demand lasts longer than the delay
-after which replicas are added. Clients repeat refused requests after a second or two, and the same request must not
-count twice: of the last `COUNTED_S` only the busiest moment counts.
+A refused request counts for `COUNTED_S`, so that the demand lasts longer than the delay after which replicas are added.
+Clients repeat refused requests after a second or two, and the same request must not count twice: of the last
+`COUNTED_S` only the busiest moment counts.
 """
 
 import time
@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 COUNTED_S = 15.0
-"""Three times the recommended `upscale_delay_s`."""
+"""Seconds. Three times the recommended `upscale_delay_s`."""
 
 MOMENT_S = 1.0
-"""Refusals that are further apart may be of the same request: that is the `Retry-After` of a refusal."""
+"""Seconds, the `Retry-After` of a refusal: refusals that are further apart may be of the same request."""
 
 
 class Unserved:
-    """By deployment. `clock` returns seconds."""
+    """The unserved requests of each deployment. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -27,7 +27,7 @@ class Unserved:
 
     @contextmanager
     def waiting(self, deployment: str) -> Iterator[None]:
-        """A request for the deployment waits while the block runs."""
+        """Counts a request for the deployment as waiting while the block runs."""
         self._waiting[deployment] += 1
         try:
             yield
@@ -35,7 +35,7 @@ class Unserved:
             self._waiting[deployment] -= 1
 
     def refused(self, deployment: str) -> None:
-        """A request was refused, by the deployment or on its way to it."""
+        """Counts a request that was refused, by the deployment or by its endpoint's queue."""
         now = self._clock()
         moments = self._refused.setdefault(deployment, deque())
         if moments and now - moments[-1][0] < MOMENT_S:
@@ -45,7 +45,7 @@ class Unserved:
         self._forget(moments, now)
 
     def demand(self) -> dict[str, int]:
-        """How many requests each deployment lacks room for; those with 0 are left out."""
+        """How many requests each deployment has no room for; those with 0 are left out."""
         now = self._clock()
         found = Counter({name: count for name, count in self._waiting.items() if count > 0})
         for name, moments in list(self._refused.items()):

@@ -1,4 +1,4 @@
-"""For a while after a change of weights, running conversations follow the weights from before. Pure functions.
+"""Windows after a change of weights, in which running conversations follow the earlier weights. Pure functions.
 
 The time begins anew with every change, for all weights that are still followed then: otherwise a conversation that kept
 its deployment over one change would lose it soon after the next.
@@ -11,7 +11,7 @@ from app.routing.stops import NO_STOPS, moved_on, with_share
 
 
 class Earlier(NamedTuple):
-    """Weights that were in force, with what has been stopped or withdrawn since and is so no more. `until`: in Unix
+    """Weights that were in force, with the stops and withdrawals that have since been lifted. `until`: in Unix
     seconds."""
 
     weights: Mapping[str, int]
@@ -20,7 +20,8 @@ class Earlier(NamedTuple):
 
 
 class InForce(NamedTuple):
-    """What an endpoint's keys are drawn by. `earlier`: what running conversations follow, the oldest first."""
+    """The weights by which an endpoint's keys are drawn. `earlier`: those that running conversations follow, the oldest
+    first."""
 
     weights: Mapping[str, int]
     stops: Mapping[str, str] = NO_STOPS
@@ -37,11 +38,11 @@ def in_force(
     pin_s: float,
     now: float,
 ) -> InForce:
-    """What is in force on a router that served `before` until now; None: it has just started.
+    """The weights in force on a router that served `before` until now; None: it has just started.
 
-    `listed` is what the plan says of earlier weights, `withdrawn` what running conversations leave by it. A router may
-    have seen more, since files say nothing of what they replace. A conversation that was moved stays where it is when
-    the stop is lifted, or nothing is withdrawn any more.
+    `listed` are the plan's earlier weights, `withdrawn` its deployments that running conversations leave. A router may
+    have seen more, since files do not name what they replace. A conversation that was moved stays where it is when the
+    stop is lifted, or nothing is withdrawn any more.
     """
     planned = [_without(it, withdrawn) for it in listed if it.until > now]
     if before is None:
@@ -58,7 +59,7 @@ def _without(earlier: Earlier, withdrawn: Mapping[str, str]) -> Earlier:
 
 
 def same(weights: Mapping[str, int], others: Mapping[str, int]) -> bool:
-    """Whether both draw the same: a deployment without a share is as good as none."""
+    """Whether both draw the same deployments: those without a share do not count."""
     return _shares(weights) == _shares(others)
 
 
@@ -67,7 +68,7 @@ def _shares(weights: Mapping[str, int]) -> dict[str, int]:
 
 
 def _merged(seen: Sequence[Earlier], planned: Sequence[Earlier]) -> list[Earlier]:
-    """What this router has seen, in that order, and what the plan says of weights that it never served."""
+    """The weights that this router has seen, in that order, and the plan's weights that it never served."""
     found: list[Earlier] = []
     for it in seen:
         if not any(same(it.weights, other.weights) and it.stops == other.stops for other in found):

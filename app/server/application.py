@@ -31,7 +31,7 @@ from app.dialects.registry import DIALECTS
 from app.errors import MethodNotAllowed, NotFound, SwitchyardError
 from app.exchange.deployment_health import DeploymentHealth
 from app.exchange.handler import Candidates, handle
-from app.exchange.incoming import Incoming, Preparation
+from app.exchange.preparation import Preparation, PreparedConfig
 from app.exchange.response import error_headers
 from app.exchange.snapshot import Snapshot
 from app.exchange.snapshot_builder import SnapshotBuilder
@@ -163,7 +163,7 @@ class Router:
             lambda: self.state.snapshot.stops if self.state.snapshot is not None else {},
         )
         seen, access, keys = self._views, self._access, self.state.recent_keys
-        beside = self._snapshots.beside_the_weights
+        beside = self._snapshots.live_routing
         self._demand = UnservedDemand(self.state.unserved, seen, control)
         self._overview = OverviewApi(seen, telemetry, access, running, controller, health)
         self._apis = (
@@ -212,7 +212,7 @@ class Router:
             async with self._one_after_another:
                 self._switch(await asyncio.to_thread(self._preparation.prepare, config))
 
-    def _switch(self, incoming: Incoming) -> None:
+    def _switch(self, incoming: PreparedConfig) -> None:
         config = incoming.config
         tracing = self._tracing.check(config.tracing)
         self._access.reconfigure(config)

@@ -5,9 +5,10 @@ from typing import Any
 
 from app.config.schema import Endpoint, Sticky
 from app.errors import BadRequest
-from app.exchange.snapshot_builder import BesideTheWeights
+from app.exchange.snapshot_builder import LiveRouting
 from app.ledger.plans import plan_of
-from app.routing.traffic import rendezvous, scores
+from app.routing.stops import effective
+from app.routing.traffic import alternatives_to, rendezvous, scores
 
 
 def explain(
@@ -18,14 +19,16 @@ def explain(
     unit: int | None,
     failing: AbstractSet[str],
     override: str | None = None,
-    now: BesideTheWeights = BesideTheWeights(),  # noqa: B008  it is not changed
+    now: LiveRouting = LiveRouting(),  # noqa: B008  it is not changed
 ) -> dict[str, Any]:
-    """Who would answer a request with the sticky key `key`, in the plan that is in force.
+    """Says which deployment would answer a request with the sticky key `key`, in the plan that is in force.
 
     `unit` is the key's hash in the ledger, None to leave it out. `failing` are the deployments whose breaker is open:
-    they are assigned all the same, and replaced. `override` is the deployment that the plan gives this key. `now` is
-    what decides on this router beside the weights: a running conversation may keep another deployment than a new one.
-    Raises BadRequest, naming ``key``, unless there is one exactly where the endpoint is sticky.
+    they are assigned all the same, and replaced if another one can answer (`reason` is ``failover``). `override` is the
+    deployment that the plan gives this key. `now` is what decides on this router beside the weights: a running
+    conversation may keep another deployment than a new one.
+
+    Raises BadRequest, naming ``key``, if a sticky endpoint gets no key, or one that is not sticky gets one.
     """
     traffic = endpoint.traffic
     stops = now.stops if failing.isdisjoint(now.stops.values()) else {}
@@ -51,12 +54,18 @@ def explain(
         why += f" It is stopped, but answers until the circuit breaker of {now.stops[assigned]} has closed."
     if now.until is not None and assigned is not None:
         why += " A conversation that has begun before the last change of traffic keeps its deployment for now."
-    if assigned in failing:
-        why += " Its circuit breaker is open: until it closes, another deployment answers."
+    reason = "override" if override is not None else "sticky" if assigned is not None else "traffic"
+    if assigned is not None and assigned in failing:
+        others = alternatives_to(endpoint.fallback, effective(traffic, stops), assigned, stops)
+        if failing >= set(others):
+            why += " Its circuit breaker is open, but no other deployment can answer."
+        else:
+            reason = "failover"
+            why += " Its circuit breaker is open: until it closes, another deployment answers."
     return {
         "endpoint": name,
         "deployment": assigned,
-        "reason": "override" if override is not None else "sticky" if assigned is not None else "traffic",
+        "reason": reason,
         "why": why,
         "plan": plan_of(name, endpoint, stops).id,
         "sticky": endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None,

@@ -24,7 +24,7 @@ from app.dialects.json_body import dump
 from app.dialects.openapi_schemas import Body, Schema
 from app.errors import BadRequest, Forbidden, NotFound, SwitchyardError, Unavailable
 from app.exchange.request import headers_of, read_body
-from app.exchange.snapshot_builder import BesideTheWeights
+from app.exchange.snapshot_builder import LiveRouting
 from app.experiments.questions import choice
 from app.experiments.rendering import markdown, text
 from app.experiments.rendering.answer_documents import list_document
@@ -66,7 +66,7 @@ _log = logging.getLogger("switchyard")
 
 class ExperimentsApi:
     """The routes. `views` returns the configuration in force (None before the first), `failing` the deployments whose
-    breaker is open. `controller` is None where there is none. `beside_the_weights` tells what else decides on an
+    breaker is open. `controller` is None where there is none. `live_routing` tells what else decides on an
     endpoint's requests here."""
 
     def __init__(
@@ -78,9 +78,9 @@ class ExperimentsApi:
         controller: ControllerClient | None,
         ledger: Ledger,
         recent_keys: RecentKeys,
-        beside_the_weights: Callable[[str], BesideTheWeights],
+        live_routing: Callable[[str], LiveRouting],
     ) -> None:
-        self._beside_the_weights = beside_the_weights
+        self._live_routing = live_routing
         self._views_or_none, self._failing, self._access = views, failing, access
         self._controller, self._ledger, self._recent_keys = controller, ledger, recent_keys
         self._api = Api("switchyard", telemetry, access, views, error_words)
@@ -208,7 +208,7 @@ class ExperimentsApi:
         override = None
         if key is not None and endpoint.plan.overrides:
             override = Overrides(endpoint.plan.overrides, self._ledger.unit, time.time).deployment(key)
-        failing, now = frozenset(self._failing()), self._beside_the_weights(name)
+        failing, now = frozenset(self._failing()), self._live_routing(name)
         return Reply(dump(explain(name, endpoint, key, unit=unit, failing=failing, override=override, now=now)))
 
     async def _request(self, request: HTTPRequest, context: OperationContext) -> Reply:

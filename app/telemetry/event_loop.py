@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from app.background import beside
+from app.background import run_in_background
 from app.telemetry.metrics import Telemetry
 
 SAMPLE_EVERY_S = 1.0
@@ -13,7 +13,7 @@ SAMPLE_EVERY_S = 1.0
 @asynccontextmanager
 async def monitor_event_loop(telemetry: Telemetry, every_s: float = SAMPLE_EVERY_S) -> AsyncIterator[None]:
     """Samples the running loop into `telemetry` while the block runs."""
-    async with beside(_sample(telemetry, every_s)):
+    async with run_in_background(_sample(telemetry, every_s)):
         yield
 
 

@@ -38,6 +38,12 @@ class RoutingMetrics:
             ("endpoint", "cause"),
             registry=registry,
         )
+        self._at_capacity = Counter(
+            "switchyard_deployment_refused",
+            "Attempts that a deployment refused because it was at capacity",
+            ("endpoint", "deployment"),
+            registry=registry,
+        )
 
     def retried(self, endpoint: str, deployment: str, error_type: str, outcome: str) -> None:
         """`deployment` failed before the first byte. `outcome`: ``same``, ``other`` or ``withheld``."""
@@ -54,3 +60,7 @@ class RoutingMetrics:
     def refused(self, endpoint: str, cause: str) -> None:
         """A request got no slot: ``full`` or ``timeout``."""
         self._refused.labels(endpoint, cause).inc()
+
+    def deployment_refused(self, endpoint: str, deployment: str) -> None:
+        """`deployment` had no room for an attempt: its replicas' queues are full."""
+        self._at_capacity.labels(endpoint, deployment).inc()

@@ -26,7 +26,7 @@ from app.upstream.target import Target
 _LONG_ANSWER = 1024 * 1024
 
 _UNKNOWN_S = 0.1
-"""Between two attempts at an ingress that does not know the application yet."""
+"""Seconds between two attempts at an ingress that does not know the application yet."""
 
 NO_CONTEXT: Mapping[str, str] = {}
 
@@ -36,7 +36,7 @@ class Upstream:
 
     Each call POSTs a body with the target's own model name; bytes are sent as they are. It raises Rejected if the
     deployment rejects the request and UpstreamError if it fails, both before the first byte of a response. `context`:
-    headers of this request beside the target's: of its trace, its key for the ingress.
+    headers of this request in addition to the target's: its trace, its key for the ingress.
     """
 
     def __init__(self, *, model_fresh_s: float = FRESH_S, model_max_wait_s: float = MAX_WAIT_S) -> None:
@@ -156,11 +156,10 @@ class Upstream:
 
 
 class _Patience:
-    """The ingress of a new node takes no connections for a moment, and then knows no application.
+    """Retries requests to the ingress of a new node for `wait_s` seconds from the first `wait` on.
 
-    Nobody has seen the request: it may be sent again.
-
-    For `wait_s` seconds from the first `wait` on.
+    For a moment such an ingress takes no connections, and then knows no application. No application has seen the
+    request, so that it may be sent again.
     """
 
     def __init__(self, wait_s: float) -> None:
@@ -168,7 +167,7 @@ class _Patience:
         self._until: float | None = None
 
     async def wait(self, target: Target) -> None:
-        """A moment. Raises Unavailable where there have been enough of them."""
+        """Waits for a moment. Raises Unavailable once the time is over."""
         now = asyncio.get_running_loop().time()
         self._until = self._until or now + self._wait_s
         if now >= self._until:

@@ -1,4 +1,4 @@
-"""The controller of experiments in another process, over HTTP."""
+"""An HTTP client of the controller of experiments, which is another process."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -84,7 +84,7 @@ class HttpController:
 
     @asynccontextmanager
     async def export(self, query: Mapping[str, str]) -> AsyncIterator[ExportStream | Answer]:
-        """Raises Unavailable and TimedOut. An export has no longest time, but for each of its pieces."""
+        """Raises Unavailable and TimedOut. The timeout holds for each piece, not for the whole export."""
         url = URL(self._url + EXPORT_PATH).with_query(dict(query))
         timeout = aiohttp.ClientTimeout(sock_connect=QUESTION_TIMEOUT_S, sock_read=QUESTION_TIMEOUT_S)
         async with self._asked("GET", url, timeout, b"", {}) as response:

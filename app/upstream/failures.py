@@ -1,4 +1,4 @@
-"""What goes wrong at a deployment, as our errors. Messages, which callers see, hold no address."""
+"""Maps failures of deployments to our errors. Messages, which callers see, hold no address."""
 
 from typing import Self
 
@@ -12,7 +12,8 @@ from app.upstream.target import Target
 _MAX_ERROR_BYTES = 64 * 1024
 
 _BACKPRESSURE = b"Request dropped due to backpressure"
-"""Ray Serve's answer, as plain text, when a replica's queue is full (`max_queued_requests`): busy is well."""
+"""Ray Serve's answer, as plain text, when a replica's queue is full (`max_queued_requests`): busy counts as healthy.
+"""
 
 
 class translated:

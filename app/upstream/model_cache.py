@@ -1,4 +1,4 @@
-"""Models as deployments describe them, cached: reading a tokenizer takes long, and a request should not wait for it."""
+"""A cache of the models that deployments describe: requests should not wait while a tokenizer is read."""
 
 import asyncio
 import time
@@ -44,7 +44,7 @@ class ModelCache:
     """The models of deployments, refreshed every `fresh_s` seconds.
 
     Requests share one refresh per deployment. A request that knows an older model waits at most `max_wait_s` for the
-    new one, so that a hanging deployment delays nobody.
+    new one, so that a hanging deployment delays no request for long.
     """
 
     def __init__(self, get: Get, *, fresh_s: float = FRESH_S, max_wait_s: float = MAX_WAIT_S) -> None:

@@ -13,7 +13,7 @@ from app.upstream.http.errors import HttpError
 from app.upstream.target import Target
 
 OnHead = Callable[[Mapping[str, str]], None]
-"""Is given a deployment's response headers, by names in lower case."""
+"""A callback for a deployment's response headers, by lower-case names."""
 
 
 class ResponseStream:
@@ -47,7 +47,7 @@ class ResponseStream:
         response.unread(first)
 
     def close(self) -> None:
-        """Before the end it closes the connection, which stops the engine."""
+        """Closes the connection if the response is not complete, which stops the engine."""
         if self._response is not None:
             self._response.close()
 
@@ -65,7 +65,7 @@ class ResponseStream:
         return chunk
 
     def unread(self, chunks: bytes) -> None:
-        """What has come so far is to come again."""
+        """Puts chunks back: they are read again."""
         self._begun.unread(chunks)
 
     async def each(self, take: Take) -> bytes:

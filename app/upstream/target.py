@@ -1,4 +1,4 @@
-"""Deployments' URLs and keys, from the configuration and the process's environment."""
+"""Resolves deployments' URLs and keys from the configuration and the process's environment."""
 
 import os
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from app.internal_api import APP_PREFIX, INTERNAL_KEY_HEADER, INTERNAL_KEY_VARIA
 class Target:
     """A deployment: its base URL without /v1, its name for the model, the headers with its key.
 
-    `takes_trace`: whether it gets requests' trace contexts. `affinity`: which of its replicas conversations reach, None
-    if the ingress is not to know.
+    `takes_trace`: whether it gets requests' trace contexts. `affinity`: how conversations are assigned to its replicas,
+    None if the ingress gets no key.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeEnvironment:
-    """What a process knows besides its configuration: the URL of Serve's ingress, the key to model applications.
+    """What a process has from its environment: the URL of Serve's ingress, the key to model applications.
 
     `loopback`: only this machine reaches the process. `several_routers`: other routers serve the same callers.
     `ledger_base`: what a relative `ledger.url` is relative to.
@@ -54,7 +54,7 @@ class RuntimeEnvironment:
 
 
 def ledger_base() -> Path:
-    """What a relative `ledger.url` is relative to: the environment's word, else the working directory."""
+    """The directory that a relative `ledger.url` is relative to: from the environment, else the working directory."""
     return Path(os.environ.get(LEDGER_VARIABLE) or Path.cwd())
 
 

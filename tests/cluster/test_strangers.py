@@ -50,7 +50,7 @@ def test_another_pod_reaches_only_the_ingress(cluster: Cluster, the_lab: Lab, fi
         address = cluster.kuberay.of(group)[0].address
         assert answer(address, "/v1/models")[0] == 401
         assert answer(address, f"/deployments/{BLUE}/health")[0] == 401
-        assert answer(address, "/-/routes")[0] == 404
+        assert answer(address, "/-/routes")[0] == answer(address, "/-/healthz")[0] == 404
     figures.add(
         "A stranger on the pod network",
         f"of {len(closed) + 1} listening ports the NetworkPolicies leave {INGRESS} of routers and engines "

@@ -20,7 +20,7 @@ from app.errors import SwitchyardError
 from app.experiments.series import METRICS
 from app.internal_api import INTERNAL_KEY_VARIABLE
 from app.server.application import Router
-from app.server.metrics.cluster import CONTROLLER_UP, REPLICAS
+from app.server.metrics.cluster import CONTROL_PLANE_UP, CONTROLLER_UP, REPLICAS
 from app.server.metrics.own import GAUGES
 from app.telemetry.metrics import Telemetry
 from app.upstream.target import RuntimeEnvironment
@@ -178,7 +178,7 @@ def test_how_soon_a_bad_treatment_is_stopped_is_as_measured() -> None:
 def test_operating_lists_every_metric() -> None:
     families = [family for family in Telemetry().registry.collect() if not family.name.startswith("process_")]
     exposed = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
-    exposed |= METRICS.keys() | GAUGES.keys() | {CONTROLLER_UP, REPLICAS, "switchyard_draining"}
+    exposed |= METRICS.keys() | GAUGES.keys() | {CONTROL_PLANE_UP, CONTROLLER_UP, REPLICAS, "switchyard_draining"}
     listed = [name for name in first_cells(section(OPERATING, "## Metrics")) if "{" not in name]
     assert exposed - set(listed) == set()
     assert {name for name in listed if re.match("switchyard|gen_ai|http", name)} - exposed == set()

@@ -15,7 +15,7 @@ from app.dialects.azure.fields import MODELS
 from app.dialects.azure.translations import PARSERS
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.json_body import dump, json_object
-from app.dialects.mounts import AZURE_MOUNTS, openai_routes
+from app.dialects.mounts import AZURE_MOUNTS, INFO_PATHS, openai_routes
 from app.dialects.openapi_schemas import Body
 from app.errors import BadRequest, NotFound, Rejected, SwitchyardError, Unprocessable, WrongTask
 
@@ -56,9 +56,9 @@ class Azure:
         """LangChain's newer Azure class is the OpenAI SDK on the same paths; that SDK's own headers identify it."""
         if "x-stainless-lang" in request.headers:
             return False
-        if route.path == "/info" and "api-key" in request.headers:
-            return True  # TGI has this path too
-        is_shared = route.path == "/info" or route.path in _SHARED_PATHS
+        if route.path in INFO_PATHS and "api-key" in request.headers:
+            return True  # TGI has these paths too
+        is_shared = route.path in INFO_PATHS or route.path in _SHARED_PATHS
         return not is_shared or "api-version" in request.query or _is_azure_sdk(request)
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:

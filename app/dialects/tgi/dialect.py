@@ -4,7 +4,8 @@ Contract: TGI's router v3 (its OpenAPI description and its texts), MindIE's desc
 `huggingface_hub` and `text-generation` send and expect. `profile` has what differs between the two descriptions.
 
 The routes are at the root for the default endpoint, below `/tgi` for it too (there in TGI's form only), and below
-`/tgi/{endpoint}` for a named one. Unknown fields are ignored, as TGI does.
+`/tgi/{endpoint}` for a named one; `/info` is also below `/endpoints/{endpoint}`, a path of Azure's. Unknown fields are
+ignored, as TGI does.
 """
 
 import re
@@ -16,6 +17,7 @@ from typing import ClassVar
 from app.config.schema import Config, Task
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.json_body import peek
+from app.dialects.mounts import INFO_PATHS
 from app.dialects.openapi_schemas import Body
 from app.dialects.tgi.addressing import names_no_model
 from app.dialects.tgi.chat.chat import ChatCompletion
@@ -51,7 +53,6 @@ def _routes(mount: str) -> tuple[Route, ...]:
         Route("POST", f"{mount}/tokenize", "tokenize", default="completions"),
         Route("POST", f"{mount}/chat_tokenize", "chat_tokenize", default=chat_default),
         Route("POST", f"{mount}/v1/chat/completions", "chat", default=chat_default),
-        Route("GET", f"{mount}/info", "info", open=True),
     )
     if not mount:  # /health and /metrics are the router's own there, completions and models are OpenAI's
         return (*routes, *(Route("GET", path, "alive", local=True, open=True) for path in ("/", "/ping")))
@@ -59,6 +60,7 @@ def _routes(mount: str) -> tuple[Route, ...]:
         *routes,
         Route("POST", f"{mount}/v1/completions", "completions", default="completions"),
         Route("GET", f"{mount}/v1/models", "models", local=True),
+        Route("GET", f"{mount}/info", "info", open=True),
         *(Route("GET", mount + path, "health", open=True) for path in ("", "/health", "/ping")),
     )
 
@@ -72,7 +74,10 @@ class TGI:
     """The dialect at `/`, `/generate` and their neighbours."""
 
     name: ClassVar[str] = "tgi"
-    routes: ClassVar[Sequence[Route]] = tuple(route for mount in _MOUNTS for route in _routes(mount))
+    routes: ClassVar[Sequence[Route]] = (
+        *(route for mount in _MOUNTS for route in _routes(mount)),
+        *(Route("GET", path, "info", open=True) for path in INFO_PATHS),
+    )
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
         "generate": [_GENERATE],
         "generate_stream": [_GENERATE],

@@ -25,8 +25,15 @@ from app.exchange.request import headers_of
 from app.exchange.snapshot import Snapshot
 from app.internal_api import ROUTER
 from app.server.metrics.cluster import ClusterMetrics
-from app.server.metrics.fleet import KnownFleet, gone
-from app.server.metrics.targets import CLUSTER_PATH, METRICS_PATH, PROXY_PATH, REPLICA_PATH, TARGETS_PATH, Readable
+from app.server.metrics.fleet import KnownFleet, not_running
+from app.server.metrics.targets import (
+    CLUSTER_PATH,
+    METRICS_PATH,
+    PROXY_PATH,
+    REPLICA_PATH,
+    TARGETS_PATH,
+    VisibleTargets,
+)
 from app.telemetry import tgi_exposition
 from app.telemetry.metrics import CONTENT_TYPE, Telemetry
 
@@ -47,8 +54,8 @@ class _View(NamedTuple):
     visible: Collection[str] | None
 
     @property
-    def readable(self) -> Readable:
-        return Readable(self.config, is_restricted=self.visible is not None)
+    def visible_targets(self) -> VisibleTargets:
+        return VisibleTargets(self.config, is_restricted=self.visible is not None)
 
 
 class MetricsApi:
@@ -88,7 +95,7 @@ class MetricsApi:
     async def _targets(self, request: Request) -> Response:
         view = _required(await self._view(request))
         fleet = await self._fleet.now() if self._fleet is not None else None
-        return JSONResponse(view.readable.targets(_host(request), fleet))
+        return JSONResponse(view.visible_targets.targets(_host(request), fleet))
 
     async def _of_cluster(self, request: Request) -> Response:
         view = _required(await self._view(request))
@@ -98,8 +105,8 @@ class MetricsApi:
         view, id = _required(await self._view(request)), request.path_params["replica"]
         replicas = (await self._fleet.now()).replicas if self._fleet is not None else ()
         replica = next((it for it in replicas if it.id == id), None)
-        if self._fleet is None or replica is None or not view.readable.replica(replica):
-            raise gone("replica of this name")
+        if self._fleet is None or replica is None or not view.visible_targets.replica(replica):
+            raise not_running("replica of this name")
         visible = view.visible if replica.application == ROUTER else None
         said = await self._fleet.replica_metrics(id, visible)
         return _text(said + _DRAINING.format(int(replica.is_draining)).encode())
@@ -107,8 +114,8 @@ class MetricsApi:
     async def _of_proxy(self, request: Request) -> Response:
         view, node = _required(await self._view(request)), request.path_params["node"]
         proxies = (await self._fleet.now()).proxies if self._fleet is not None else ()
-        if self._fleet is None or node not in proxies or not view.readable.proxies():
-            raise gone("proxy")
+        if self._fleet is None or node not in proxies or not view.visible_targets.proxies():
+            raise not_running("proxy")
         return _text(await self._fleet.proxy_metrics(node))
 
     async def _tgi(self, request: Request) -> Response:

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 
 import msgspec
 from prometheus_client import Metric, generate_latest
@@ -22,9 +23,11 @@ _log = logging.getLogger("switchyard")
 
 REPLICAS = "switchyard_replicas"
 CONTROLLER_UP = "switchyard_experiments_controller_up"
+CONTROL_PLANE_UP = "switchyard_control_plane_up"
 _HELP = {
     REPLICAS: "Replicas of each application, by state",
     CONTROLLER_UP: "1 if the controller of experiments answered when it was asked last, 0 if not",
+    CONTROL_PLANE_UP: "1 if Serve's controller answered when it was asked last, 0 if not",
 }
 
 FRESH_S = 5.0
@@ -61,20 +64,22 @@ class ClusterMetrics:
             self._series, self._up = [], []
         if endpoints is not None:
             return generate_latest(_Families(it for it in self._series if it.labels["endpoint"] in endpoints))
-        return generate_latest(_Families([*self._series, *self._up, *await self._replicas()]))
+        return generate_latest(_Families([*self._series, *self._up, *await self._control_plane()]))
 
-    async def _replicas(self) -> list[Series]:
+    async def _control_plane(self) -> list[Series]:
+        """Whether it answers, and the replicas that it listed last."""
         if self._fleet is None:
             return []
-        try:
+        states: Mapping[str, Mapping[str, int]] = {}
+        with suppress(UpstreamError):  # the gauge says so
             states = (await self._fleet.now()).states
-        except UpstreamError:
-            return []  # the log has a line of whoever asked first
-        return [
+        up = Series(CONTROL_PLANE_UP, {}, float(self._fleet.is_source_up))
+        replicas = [
             Series(REPLICAS, {"application": application, "state": state}, float(count))
             for application, counted in states.items()
             for state, count in counted.items()
         ]
+        return [up, *replicas]
 
     async def _refresh(self) -> None:
         if self._clock() - self._tried_at < FRESH_S:

@@ -61,23 +61,36 @@ class FleetSource(Protocol):
 
 
 class KnownFleet:
-    """The fleet as the control plane said last; while it is away, that stays. `clock`: monotonic seconds."""
+    """The fleet as the control plane listed it last, also while that does not answer. `clock`: monotonic seconds.
+
+    `is_source_up`: whether the control plane answered the last call that has ended.
+    """
 
     def __init__(self, source: FleetSource, clock: Callable[[], float] = time.monotonic) -> None:
         self._source, self._clock = source, clock
-        self._lists: Reused[Fleet] = Reused(EVERY_S, clock)
-        self._answers: Reused[bytes] = Reused(FRESH_S, clock)
+        self.is_source_up = False
+        self._lists: AnswerCache[Fleet] = AnswerCache(EVERY_S, clock)
+        self._answers: AnswerCache[bytes] = AnswerCache(FRESH_S, clock)
         self._last: Fleet | None = None
 
     async def now(self) -> Fleet:
         """At most some seconds old, if the control plane answers. Raises UpstreamError if it has never answered."""
         try:
             async with asyncio.timeout(PATIENCE_S if self._last is not None else REPLICA_TIMEOUT_S):
-                self._last = await self._lists.get("", self._source.fleet)
+                self._last = await self._lists.get("", self._listed)
         except (UpstreamError, TimeoutError) as error:
             if self._last is None:
                 raise _in_words(error) from error
         return self._last
+
+    async def _listed(self) -> Fleet:
+        try:
+            fleet = await self._source.fleet()
+        except UpstreamError:
+            self.is_source_up = False
+            raise
+        self.is_source_up = True
+        return fleet
 
     async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
         """See `FleetSource`."""
@@ -96,7 +109,7 @@ class KnownFleet:
             raise TimedOut(f"It did not give its metrics within {REPLICA_TIMEOUT_S:g} s") from error
 
 
-class Reused(Generic[T]):
+class AnswerCache(Generic[T]):
     """Answers that are used again for `fresh_s` seconds, failures too. Several who wait for one ask once."""
 
     def __init__(self, fresh_s: float, clock: Callable[[], float]) -> None:
@@ -124,6 +137,6 @@ def _in_words(error: UpstreamError | TimeoutError) -> UpstreamError:
     return error if isinstance(error, UpstreamError) else TimedOut("The control plane did not respond in time")
 
 
-def gone(what: str) -> NotFound:
+def not_running(what: str) -> NotFound:
     """What is not there, or not for the reader."""
     return NotFound(f"No {what} runs here now: /metrics/targets lists what does")

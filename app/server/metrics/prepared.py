@@ -15,7 +15,7 @@ AGAIN_S = 0.02
 """After this time it is worth to look again."""
 
 
-class Prepared:
+class PreparedMetrics:
     """`make` gives the metrics, of some endpoints or of all. `clock`: monotonic seconds."""
 
     def __init__(

@@ -34,7 +34,7 @@ class Component(StrEnum):
     CLUSTER = "cluster"
 
 
-class Readable:
+class VisibleTargets:
     """What a reader may scrape. `config` is what it sees of the configuration, `is_restricted` if that is not all of
     it: then it reads the engines behind its endpoints, and of the routers what is about these."""
 

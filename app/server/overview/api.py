@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute
 
 from app.access.caller import ConfigViews
 from app.access.guard import Access
-from app.background import beside
+from app.background import run_in_background
 from app.config.schema import Config
 from app.control_plane import Replicas
 from app.dialects.base import Reply
@@ -78,7 +78,7 @@ class OverviewApi:
                 await asyncio.sleep(EVERY_S)
                 self._recent.sample(self._clock())
 
-        async with beside(sample()):
+        async with run_in_background(sample()):
             yield
 
     async def _overview(self, request: HTTPRequest, context: OperationContext) -> Reply:

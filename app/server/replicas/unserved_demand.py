@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from app.access.caller import ConfigViews
-from app.background import beside
+from app.background import run_in_background
 from app.control_plane import ControlPlane
 from app.errors import UpstreamError
 from app.routing.unserved import Unserved
@@ -44,7 +44,7 @@ class UnservedDemand:
                 await asyncio.sleep(self._every_s)
                 await self.report(control)
 
-        async with beside(repeat()):
+        async with run_in_background(repeat()):
             yield
 
     async def report(self, control: ControlPlane) -> None:

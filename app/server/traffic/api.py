@@ -44,7 +44,7 @@ from app.errors import (
     Unavailable,
 )
 from app.exchange.request import read_body
-from app.exchange.snapshot_builder import BesideTheWeights
+from app.exchange.snapshot_builder import LiveRouting
 from app.experiments.questions import choice
 from app.ledger.controller_client import ControllerClient
 from app.ledger.plans import plan_of
@@ -73,7 +73,7 @@ _log = logging.getLogger("switchyard")
 
 class TrafficApi:
     """The routes. `views` returns the configuration in force (None before the first). `unit` hashes a sticky key.
-    `beside_the_weights` tells what else decides on an endpoint's requests here.
+    `live_routing` tells what else decides on an endpoint's requests here.
 
     `control` and `controller` are None where there is none: without the first nothing is changed, without the second
     there is no history.
@@ -88,11 +88,11 @@ class TrafficApi:
         controller: ControllerClient | None,
         recent_keys: RecentKeys,
         unit: Callable[[str], int],
-        beside_the_weights: Callable[[str], BesideTheWeights],
+        live_routing: Callable[[str], LiveRouting],
     ) -> None:
         self._views_or_none, self._access = views, access
         self._control, self._controller = control, controller
-        self._recent_keys, self._unit, self._beside_the_weights = recent_keys, unit, beside_the_weights
+        self._recent_keys, self._unit, self._live_routing = recent_keys, unit, live_routing
         self._api = Api("switchyard", telemetry, access, views, error_words)
 
     def operations(self) -> list[Operation]:
@@ -119,7 +119,7 @@ class TrafficApi:
         before, applied = views.config, await applied_or_none(self._control)
         config = applied.parsed() if applied is not None else None
         shown = config if config is not None and name in config.endpoints else self._views().config
-        return self._told(name, shown.endpoints.get(name, before.endpoints[name]), context, before, applied)
+        return self._plan_reply(name, shown.endpoints.get(name, before.endpoints[name]), context, before, applied)
 
     async def _put(self, request: HTTPRequest, context: OperationContext) -> Reply:
         name, control, body = await self._change(request, context)
@@ -148,7 +148,7 @@ class TrafficApi:
             raise Conflict(CHANGED_MEANWHILE)
         wanted = check(config)
         after = before if is_present(wanted, before) else planned(before, wanted, author)
-        recent, now = self._recent_keys.of(name), self._beside_the_weights(name)
+        recent, now = self._recent_keys.of(name), self._live_routing(name)
         moves = await asyncio.to_thread(dry_run, name, before, after, recent, self._unit, now)
         return Reply(dump(moves))
 
@@ -211,9 +211,9 @@ class TrafficApi:
                 plan=plan_of(name, after).id,
             )
             _log.info("Traffic changed", extra=change)
-        return self._told(name, after, context, served, await applied_or_none(self._control))
+        return self._plan_reply(name, after, context, served, await applied_or_none(self._control))
 
-    def _told(
+    def _plan_reply(
         self, name: str, endpoint: Endpoint, context: OperationContext, before: Config, applied: Applied | None
     ) -> Reply:
         """The plan of `endpoint`, and how far it has come. `before`: what was served before `applied` was read."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.config.schema import Endpoint
-from app.exchange.snapshot_builder import BesideTheWeights
+from app.exchange.snapshot_builder import LiveRouting
 from app.routing.moves import Choice, Moved, choice, made_up_keys, moved
 from app.routing.overrides import Overrides
 from app.routing.stops import NO_STOPS
@@ -18,7 +18,7 @@ def dry_run(
     after: Endpoint,
     recent_keys: Sequence[str],
     unit: Callable[[str], int],
-    now: BesideTheWeights,
+    now: LiveRouting,
 ) -> dict[str, Any]:
     """Both plans, the share of keys that would move for each pair of deployments, and the overrides, stops and pins
     that the change touches.

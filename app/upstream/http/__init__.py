@@ -1,1 +1,1 @@
-"""HTTP/1.1 as the router speaks it to engines: one path, made for many short waits on few connections."""
+"""The router's HTTP/1.1 client for engines, made for many short waits on few connections."""

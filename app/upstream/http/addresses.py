@@ -1,4 +1,4 @@
-"""The addresses of servers' names."""
+"""Name resolution with a short cache."""
 
 import asyncio
 import socket
@@ -17,7 +17,7 @@ class _Found(NamedTuple):
 
 
 class Addresses:
-    """Looks names up, once for all who want to connect at the same time, and lets them take turns at the addresses."""
+    """Looks names up, once for concurrent connections, and rotates through the addresses."""
 
     def __init__(self, fresh_s: float = FRESH_S) -> None:
         self._fresh_s = fresh_s
@@ -25,7 +25,7 @@ class Addresses:
         self._lookups: dict[tuple[str, int], asyncio.Task[deque[AddrInfoType]]] = {}
 
     async def of(self, host: str, port: int) -> list[AddrInfoType]:
-        """All of them, the one to try first at the beginning. Raises OSError."""
+        """All addresses of a host; the first is to be tried first. Raises OSError."""
         loop, key = asyncio.get_running_loop(), (host, port)
         found = self._found.get(key)
         if found is None or found.until < loop.time():
@@ -45,7 +45,7 @@ class Addresses:
     def _ended(self, key: tuple[str, int], lookup: asyncio.Task[deque[AddrInfoType]]) -> None:
         del self._lookups[key]
         if not lookup.cancelled():
-            lookup.exception()  # those who waited for it may have gone
+            lookup.exception()  # whoever waited for it may have been cancelled
 
 
 async def _looked_up(host: str, port: int) -> deque[AddrInfoType]:

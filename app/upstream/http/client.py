@@ -1,4 +1,4 @@
-"""Requests to servers, each with its response."""
+"""An HTTP client: requests and their responses."""
 
 from collections.abc import Awaitable, Mapping
 from urllib.parse import urljoin
@@ -11,7 +11,7 @@ from app.upstream.http.request import Origin, Place, place
 
 _MOST_REDIRECTS = 10
 _REDIRECTS = frozenset({307, 308})
-"""The two that keep the method and the body. The others would turn a POST into a GET."""
+"""The redirects that keep the method and the body. The others would turn a POST into a GET."""
 
 _CREDENTIALS = frozenset({"authorization", INTERNAL_KEY_HEADER})
 
@@ -35,7 +35,7 @@ class Response:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     def read(self) -> Awaitable[bytes]:
-        """What has come, as soon as there is something; b"" after the end. Raises HttpError."""
+        """The next bytes, as soon as there are any; b"" after the end. Raises HttpError."""
         assert self._connection is not None, "closed"
         return self._connection.read()
 
@@ -45,7 +45,7 @@ class Response:
         return self._connection.each(take)
 
     def unread(self, part: bytes) -> None:
-        """What was read last is to be read again."""
+        """Puts back the part that was read last."""
         assert self._connection is not None, "closed"
         self._connection.unread(part)
 
@@ -56,21 +56,21 @@ class Response:
 
 
 class HttpClient:
-    """For one event loop. Follows redirects that keep the request as it is."""
+    """A client for one event loop. Follows redirects that keep the request as it is."""
 
     def __init__(self) -> None:
         self._pool = Pool()
 
     def close(self) -> None:
-        """All connections, at once."""
+        """Closes all connections at once."""
         self._pool.close()
 
     def post(self, url: str, headers: Mapping[str, str], body: bytes, connect_s: float) -> Awaitable[Response]:
-        """Sends it once: a server may have begun with what it does not answer. Raises HttpError and ValueError."""
+        """Sends a POST once: a server may work on a request without answering it. Raises HttpError and ValueError."""
         return self._followed("POST", url, headers, body, connect_s)
 
     async def get(self, url: str, headers: Mapping[str, str], connect_s: float) -> Response:
-        """Sends it again if the connection ends first, as one that was kept may. Raises HttpError and ValueError."""
+        """Sends a GET, again if an idle connection turns out to be closed. Raises HttpError and ValueError."""
         try:
             return await self._followed("GET", url, headers, None, connect_s)
         except Disconnected:
@@ -105,5 +105,5 @@ class HttpClient:
 
 
 def _same_server(one: Origin, other: Origin) -> bool:
-    """Whether one server may see what was meant for the other: it is the same, or the same with TLS."""
+    """Whether a redirect stays on the same server, with TLS or without: credentials may be sent on."""
     return one == other or (one.host == other.host and other.is_tls and not one.is_tls)

@@ -1,4 +1,4 @@
-"""How a request over HTTP fails. Messages hold no header and no body."""
+"""Errors of the HTTP client. Messages hold no header and no body."""
 
 
 class HttpError(Exception):
@@ -6,7 +6,7 @@ class HttpError(Exception):
 
 
 class NotConnected(HttpError):
-    """No connection could be made: nobody has seen the request."""
+    """No connection could be made: no server has seen the request."""
 
 
 class ConnectTimedOut(HttpError):
@@ -18,4 +18,4 @@ class Disconnected(HttpError):
 
 
 class Malformed(HttpError):
-    """What came is no HTTP response, or ended before it was complete."""
+    """The bytes received are not an HTTP response, or ended before it was complete."""

@@ -12,10 +12,10 @@ from app.upstream.http.errors import ConnectTimedOut, NotConnected
 from app.upstream.http.request import Origin
 
 KEEP_ALIVE_S = 15.0
-"""How long a connection waits for the next request."""
+"""How long an idle connection is kept."""
 
 _NEXT_FAMILY_S = 0.25
-"""How long an address is tried before one of the other family is tried beside it (RFC 8305, 5)."""
+"""How long an address is tried before one of the other family is tried in parallel (RFC 8305, 5)."""
 
 
 class Pool:
@@ -66,7 +66,7 @@ class Pool:
         return connection
 
     def release(self, origin: Origin, connection: Connection) -> None:
-        """Takes back a connection that its request is done with: for the next one, if its response was complete."""
+        """Takes a connection back after a request; keeps it for the next one if the response was complete."""
         self._busy.discard(connection)
         if self._is_closed or not connection.is_reusable:
             connection.close()
@@ -77,7 +77,7 @@ class Pool:
             self._timer = loop.call_later(self._keep_alive_s, self._sweep)
 
     def close(self) -> None:
-        """All connections, those in use too."""
+        """Closes all connections, those in use too."""
         self._is_closed = True
         self._addresses.close()
         if self._timer is not None:
@@ -87,7 +87,7 @@ class Pool:
         self._idle.clear()
 
     def _sweep(self) -> None:
-        """Closes what has waited too long."""
+        """Closes connections that were idle for too long."""
         loop = asyncio.get_running_loop()
         old = loop.time() - self._keep_alive_s
         for origin, waiting in list(self._idle.items()):
@@ -102,7 +102,7 @@ class Pool:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """The system's authorities. Reading them takes tens of milliseconds."""
+    """A context with the system's authorities. Reading them takes tens of milliseconds."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context

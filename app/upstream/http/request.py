@@ -1,4 +1,4 @@
-"""A request's head as bytes."""
+"""Builds the head of a request."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ _MOST_URLS = 4096
 
 
 class Origin(NamedTuple):
-    """Where connections lead. `host` is a name, or an address without brackets."""
+    """The server of a connection. `host` is a name, or an address without brackets."""
 
     is_tls: bool
     host: str
@@ -19,7 +19,7 @@ class Origin(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a URL says of each request to it: whom to connect with, the path, the headers that do not vary."""
+    """A parsed URL: the server, the path, and the headers that are the same in every request to it."""
 
     origin: Origin
     path: str
@@ -42,7 +42,7 @@ class Place(NamedTuple):
 
 @lru_cache(_MOST_URLS)
 def place(url: str) -> Place:
-    """Raises ValueError if `url` is not an absolute one of HTTP."""
+    """Parses a URL. Raises ValueError if it is not an absolute HTTP URL."""
     parsed = URL(url)
     if parsed.scheme not in ("http", "https") or not parsed.raw_host or parsed.port is None:
         raise ValueError("Not a URL of HTTP")

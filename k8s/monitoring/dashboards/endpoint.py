@@ -137,6 +137,14 @@ def dashboard() -> Dashboard:
                 rates("switchyard_admission_refused_total", "cause", _WHERE),
             )
         )
+        .with_panel(
+            plot(
+                "Refused by deployments",
+                PER_SECOND,
+                "Their replicas' queues were full. A fallback may have answered.",
+                rates("switchyard_deployment_refused_total", "deployment", _WHERE),
+            )
+        )
         .with_row(row("Failures"))
         .with_panel(
             plot(

@@ -302,7 +302,8 @@ def test_an_unauthenticated_body_is_not_read(rig: Rig, keys: Keys) -> None:
 
 
 OPEN = ["/health", "/ready", "/metrics", "/.well-known/databricks-config", "/", "/ping", "/info", "/tgi", "/tgi/info"]
-OPEN += ["/tgi/health", "/tgi/chat", "/tgi/chat/ping", "/openapi.json", "/docs", "/docs/start.js"]
+OPEN += ["/tgi/health", "/tgi/chat", "/tgi/chat/ping", "/endpoints/chat/info", "/openapi.json"]
+OPEN += ["/docs", "/docs/start.js"]
 
 
 def test_operational_paths_need_no_key(rig: Rig, keys: Keys) -> None:

@@ -260,7 +260,8 @@ def test_a_plain_request_without_a_version_is_openais_at_the_root_and_rejected_b
         assert httpx.post(f"{azure.url}{base}/chat/completions", json=body).status_code == 200
         wrong = httpx.post(f"{azure.url}{base}/chat/completions", json={**body, "n": 0})
         assert (wrong.status_code, wrong.json()["error"]["type"]) == (400, "invalid_request_error")
-    assert httpx.get(f"{azure.url}/endpoints/chat/info").json()["error"]["code"] == "MissingApiVersionParameter"
+    with_key = httpx.get(f"{azure.url}/endpoints/chat/info", headers={"api-key": "k"})
+    assert with_key.json()["error"]["code"] == "MissingApiVersionParameter"
     refused = httpx.post(f"{azure.url}/azure/chat/completions", json=body)
     assert refused.status_code == 400
     assert refused.headers["x-ms-error-code"] == "MissingApiVersionParameter"

@@ -228,7 +228,8 @@ def test_hugging_faces_endpoint_info_and_health(engine: Rig) -> None:
     url = f"{engine.url}/tgi/chat"
     hf = InferenceClient(provider="hf-inference", model=url)
     assert hf.get_endpoint_info(model=url)["max_total_tokens"] == CONTEXT
-    assert hf.get_endpoint_info(model=engine.url)["model_id"] == "blue"
+    for base in ("", "/endpoints/chat"):
+        assert hf.get_endpoint_info(model=engine.url + base)["model_id"] == "blue"
     assert hf.health_check(model=url)
     assert hf.health_check(model=engine.url)
     engine.chat_endpoint(fallback=[])

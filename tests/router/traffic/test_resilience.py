@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from app.access.api_keys import create
+from app.access.key_file import append
 from app.routing.circuit_breaker import FAULTS_IN_A_ROW
 from app.routing.retry_budget import RESERVE, SHARE
 from tests.router.conftest import Rig
@@ -120,6 +123,8 @@ def test_a_deployment_that_is_full_is_well(rig: Rig, client: httpx.Client) -> No
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert open_breakers(client) == []
     assert rig.router.state.unserved.demand()["blue"] >= 1, "to an autoscaler it is demand"
+    refused = counted(client, "switchyard_deployment_refused_total{deployment=")
+    assert refused == {'"blue",endpoint="chat"': float(len(rig.blue.requests))}
     assert ask(client, model="green").status_code == 200
     assert "green" not in rig.router.state.unserved.demand()
 
@@ -144,19 +149,50 @@ WAYS: list[tuple[dict[str, Any], int]] = [
 """Further fields of a body, and the status: the engine fails on its text, on its constraint, or never sees it."""
 
 
+@pytest.fixture
+def bearers(rig: Rig, tmp_path: Path) -> Sequence[dict[str, str]]:
+    """The headers of two callers."""
+    keys = [create(name) for name in ("attacker", "victim")]
+    for _, record in keys:
+        append(tmp_path / "keys.yaml", record.line)
+    rig.change(access={"keys_file": str(tmp_path / "keys.yaml")})
+    return [{"authorization": f"Bearer {key}"} for key, _ in keys]
+
+
 @given(st.lists(st.tuples(st.sampled_from(WAYS), st.booleans()), max_size=14))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_sequence_of_one_callers_bodies_changes_who_serves_another(
-    rig: Rig, client: httpx.Client, attack: list[tuple[tuple[dict[str, Any], int], bool]]
+    rig: Rig,
+    client: httpx.Client,
+    bearers: Sequence[dict[str, str]],
+    attack: list[tuple[tuple[dict[str, Any], int], bool]],
 ) -> None:
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = rig.green.answer = answers_all_but_poison
+    attacker, victim = bearers
     for (fields, status), names_it in attack:
-        headers = {"azureml-model-deployment": "blue"} if names_it else {}
+        headers = {**attacker, "azureml-model-deployment": "blue"} if names_it else attacker
         body = {"model": "chat", "messages": [{"role": "user", "content": POISON}], **fields}
         assert client.post("/v1/chat/completions", json=body, headers=headers).status_code == status
-    assert ask(client).headers["azureml-model-deployment"] == "blue"
+    answer = client.post("/v1/chat/completions", json=QUESTION, headers=victim)
+    assert answer.headers["azureml-model-deployment"] == "blue"
     assert open_breakers(client) == []
+
+
+def test_one_callers_failing_bodies_leave_retries_for_another(
+    rig: Rig, client: httpx.Client, bearers: Sequence[dict[str, str]]
+) -> None:
+    rig.chat_endpoint(fallback=["green"])
+    rig.blue.answer = rig.green.answer = answers_all_but_poison
+    attacker, victim = bearers
+    poison = {"model": "chat", "messages": [{"role": "user", "content": POISON}]}
+    for _ in range(round(RESERVE)):
+        assert client.post("/v1/chat/completions", json=poison, headers=attacker).status_code == 502
+    withheld = 'switchyard_retries_total{deployment="blue",endpoint="chat",error_type="broken",outcome="withheld"'
+    assert counted(client, withheld), "the attacker has used up its part"
+    rig.blue.answer = refuse(500, "out of memory")
+    answer = client.post("/v1/chat/completions", json=QUESTION, headers=victim)
+    assert (answer.status_code, answer.headers["azureml-model-deployment"]) == (200, "green")
 
 
 @pytest.mark.parametrize("streamed", [False, True])

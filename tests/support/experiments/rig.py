@@ -12,7 +12,7 @@ from app.access.caller import ConfigViews
 from app.access.guard import Access
 from app.access.key_file import append
 from app.config.schema import parse
-from app.exchange.snapshot_builder import BesideTheWeights
+from app.exchange.snapshot_builder import LiveRouting
 from app.ledger.units import Hashes
 from app.ledger.wire import FeedbackItem
 from app.routing.recent_keys import RecentKeys
@@ -93,7 +93,7 @@ class Rig:
             self.controller,
             self.ledger,
             self.recent_keys,
-            lambda endpoint: BesideTheWeights(),
+            lambda endpoint: LiveRouting(),
         )
         feed = EventFeed(self.controller)
         events = EventsApi(lambda: self.views, self.telemetry, self.access, feed, stream_s=self.stream_s)

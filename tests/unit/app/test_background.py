@@ -1,10 +1,10 @@
-"""Work beside a block."""
+"""Tasks that run in the background of a block."""
 
 import asyncio
 
 import pytest
 
-from app.background import beside
+from app.background import run_in_background
 
 
 async def test_it_goes_on_while_the_block_runs_and_ends_with_it() -> None:
@@ -18,7 +18,7 @@ async def test_it_goes_on_while_the_block_runs_and_ends_with_it() -> None:
         finally:
             ended.set()
 
-    async with beside(work()):
+    async with run_in_background(work()):
         await going_on.wait()
         assert not ended.is_set()
     assert ended.is_set()
@@ -29,5 +29,5 @@ async def test_what_it_raised_is_raised_at_the_end() -> None:
         raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        async with beside(broken()):
+        async with run_in_background(broken()):
             await asyncio.sleep(0)

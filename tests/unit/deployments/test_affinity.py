@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from app.internal_api import AFFINITY_HEADER
+from app.internal_api import AFFINITY_HEADER, ROUTER
 from deployments.haproxy import write_script
 from tests.support.processes.servers import free_port, serve
 
@@ -38,10 +38,12 @@ class Replica(NamedTuple):
     port: int
 
 
-def config(directory: Path, port: int, replicas: Sequence[Replica]) -> Path:
+def config(directory: Path, port: int, replicas: Sequence[Replica], application: str) -> Path:
     """The configuration that Ray writes for one application with these replicas, and its own proxy behind them."""
-    from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
+    from ray.serve._private.common import RequestProtocol
+    from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, HAProxyManager, ServerConfig
     from ray.serve.config import HTTPOptions
+    from ray.serve.schema import TargetGroup
 
     directory.mkdir(exist_ok=True)
     settings = HAProxyConfig(
@@ -57,9 +59,12 @@ def config(directory: Path, port: int, replicas: Sequence[Replica]) -> Path:
     )
     servers = [ServerConfig(*replica) for replica in replicas]
     fallback = ServerConfig("serve_proxy", "127.0.0.1", free_port())
-    backend = BackendConfig("http-model", "/", app_name="model", servers=servers, fallback_server=fallback)
+    manager = HAProxyManager.__ray_metadata__.modified_class
+    group = TargetGroup(targets=[], route_prefix="/", protocol=RequestProtocol.HTTP, app_name=application)
+    name = manager._generate_backend_name(manager, group)
+    backend = BackendConfig(name, "/", app_name=application, servers=servers, fallback_server=fallback)
     path = directory / "haproxy.cfg"
-    HAProxyApi(settings, {"http-model": backend}, config_file_path=str(path))._generate_config_file_internal()
+    HAProxyApi(settings, {name: backend}, config_file_path=str(path))._generate_config_file_internal()
     return path
 
 
@@ -88,9 +93,9 @@ class Ingress:
 
 
 @contextmanager
-def ingress(directory: Path, replicas: Sequence[Replica]) -> Iterator[Ingress]:
+def ingress(directory: Path, replicas: Sequence[Replica], application: str = "model") -> Iterator[Ingress]:
     running = Ingress(free_port())
-    path = config(directory, running.port, replicas)
+    path = config(directory, running.port, replicas, application)
     log = directory / "haproxy.log"
     with log.open("wb") as output:
         process = subprocess.Popen([write_script(directory), "-db", "-f", path], stdout=output, stderr=output)
@@ -198,6 +203,13 @@ def test_a_replica_takes_a_key_only_as_far_above_the_mean_as_the_request_says(
 @pytest.mark.parametrize("header", ["", "x", "0123 2", f"{'0' * 17} 2", f"{KEYS[0]} many", f"{KEYS[0]} 2 2", "0x12 -1"])
 def test_without_a_usable_key_requests_go_round(four: Ingress, header: str) -> None:
     assert len({four.replica(header) for _ in range(8)}) > 1
+
+
+def test_a_key_that_a_client_sends_does_not_choose_the_routers_replica(
+    replicas: Sequence[Replica], tmp_path: Path
+) -> None:
+    with ingress(tmp_path / "router", replicas[:4], ROUTER) as routers:
+        assert len({routers.replica(f"{KEYS[0]} {AMPLE}") for _ in range(8)}) > 1
 
 
 @contextmanager

@@ -173,13 +173,22 @@ def test_an_error_of_haproxy_is_in_openais_form_with_the_clients_id(tmp_path: Pa
         assert b"routes" not in body
 
 
-@pytest.mark.parametrize("sent", [b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"])
-def test_bytes_that_are_no_request_close_the_connection_without_a_page(tmp_path: Path, sent: bytes) -> None:
+NOT_HTTP = [
+    b"hello\r\n\r\n",
+    b"GET / HTTP/1.1\r\nno colon\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01",
+    b"GET / HTTP/1.0\r\ncontent-length: 1\r\n\r\na",
+    b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+]
+
+
+def test_bytes_that_are_not_http_close_the_connection_without_a_page(tmp_path: Path) -> None:
     with proxy(tmp_path) as running, serve(replica("blue")) as url:
         running.start(port_of(url))
-        with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
-            connection.sendall(sent)
-            assert connection.recv(4096) == b""
+        for sent in NOT_HTTP:
+            with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
+                connection.sendall(sent)
+                assert connection.recv(4096) == b"", sent
 
 
 @pytest.mark.parametrize("given", [None, "with space", "x" * 129])
@@ -330,7 +339,7 @@ def test_the_rules_fit_the_configuration_that_ray_writes(tmp_path: Path, drained
     done = subprocess.run([write_script(tmp_path), "-c", "-f", path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     written = path.read_text()
-    assert set(re.findall("errorfile.*", written)) == {"errorfile 400 /dev/null", "errorfile 408 /dev/null"}
+    assert set(re.findall("errorfile.*", written)) == {f"errorfile {it} /dev/null" for it in (400, 408, 413, 422, 501)}
     assert "-/routes for available" not in written
     assert written.count("if { path /health }") == drained
     assert written.count(DRAINED) == drained

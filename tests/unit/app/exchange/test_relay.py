@@ -1,11 +1,11 @@
-"""An awaitable that is begun in no task: how a chunk is sent to a client."""
+"""Running an awaitable without a task, as chunks are sent to a client."""
 
 import asyncio
 from collections.abc import Awaitable
 
 import pytest
 
-from app.exchange.relay import begun
+from app.exchange.relay import run_until_blocked
 
 
 async def test_what_does_not_wait_is_done_at_once() -> None:
@@ -14,7 +14,7 @@ async def test_what_does_not_wait_is_done_at_once() -> None:
     async def at_once() -> None:
         done.append(1)
 
-    assert begun(at_once()) is None
+    assert run_until_blocked(at_once()) is None
     assert done == [1]
 
 
@@ -22,24 +22,24 @@ async def test_the_rest_goes_on_where_it_waited() -> None:
     go, seen = asyncio.Event(), []
 
     async def in_steps() -> None:
-        seen.append("begun")
+        seen.append("started")
         await go.wait()
         seen.append("woken")
         await asyncio.sleep(0)
         await asyncio.sleep(0.001)
         seen.append("done")
 
-    rest = begun(in_steps())
+    rest = run_until_blocked(in_steps())
     assert rest is not None
-    assert seen == ["begun"]
+    assert seen == ["started"]
     asyncio.get_running_loop().call_soon(go.set)
     await rest
-    assert seen == ["begun", "woken", "done"]
+    assert seen == ["started", "woken", "done"]
 
 
 async def test_what_it_waited_for_may_have_happened_before_the_rest_is_awaited() -> None:
     go = asyncio.Event()
-    rest = begun(_waiting(go))
+    rest = run_until_blocked(_waiting(go))
     go.set()
     assert rest is not None
     await asyncio.wait_for(_all_of(rest), 1)
@@ -52,8 +52,8 @@ async def test_errors_come_out_of_both_parts() -> None:
         raise ConnectionError("gone")
 
     with pytest.raises(ConnectionError):
-        begun(fails(True))
-    rest = begun(fails(False))
+        run_until_blocked(fails(True))
+    rest = run_until_blocked(fails(False))
     assert rest is not None
     with pytest.raises(ConnectionError):
         await rest
@@ -68,7 +68,7 @@ async def test_a_cancellation_reaches_what_waits() -> None:
         finally:
             ended.append(1)
 
-    rest = begun(waits())
+    rest = run_until_blocked(waits())
     assert rest is not None
     task = asyncio.create_task(_all_of(rest))
     await asyncio.sleep(0)

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 from app.engine.promised_output import Promise
 from app.ledger.wire import Finish, Pair
-from app.mirror.comparison import Answered, compare, compare_vectors
+from app.mirror.comparison import MeasuredAnswer, compare, compare_vectors
 
 
-def says(text: str | None, *calls: tuple[str, str], **fields: Any) -> Answered:
+def says(text: str | None, *calls: tuple[str, str], **fields: Any) -> MeasuredAnswer:
     tool_calls = [{"function": {"name": name, "arguments": arguments}} for name, arguments in calls]
     message = {"content": text, "tool_calls": tool_calls}
     answer = json.dumps({"choices": [{"index": 0, "message": message}]}).encode()
-    base = Answered(answer, False, Finish.STOP, True, None, 1.0, None)
+    base = MeasuredAnswer(answer, False, Finish.STOP, True, None, 1.0, None)
     return base._replace(**fields)
 
 
-def vectors(*values: list[float]) -> Answered:
+def vectors(*values: list[float]) -> MeasuredAnswer:
     answer = json.dumps({"data": [{"embedding": it} for it in values]}).encode()
-    return Answered(answer, False, Finish.NONE, True, None, 1.0, None)
+    return MeasuredAnswer(answer, False, Finish.NONE, True, None, 1.0, None)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from app.ledger.ledger import Ledger
 from app.ledger.rows import Ending
 from app.ledger.wire import Failure, Pair, Skip, decode_batch
 from app.mirror import mirrors as module
-from app.mirror.mirrors import MOST_WAITING, Mirrors, Served
+from app.mirror.mirrors import MOST_WAITING, Mirrors, ServedRequest
 from app.mirror.original import Original
 from app.routing.circuit_breaker import FAULTS_IN_A_ROW, OPEN_S
 from app.upstream.client import Upstream
@@ -137,7 +137,7 @@ class Bench:
             "new_collector": lambda: None,
             "usage": Usage(4, 6),
         }
-        self.mirrors.ended(original, Served(**(facts | served)))
+        self.mirrors.ended(original, ServedRequest(**(facts | served)))
 
     def pairs(self) -> list[Pair]:
         """Those recorded since the last time."""

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.routing.circuit_breaker import FAULTS_IN_A_ROW, LONGEST_OPEN_S, OPEN_S, Breaker, Breakers, Fault
-from app.routing.retry_budget import RESERVE, SHARE, RetryBudget
 
 
 def failed(times: int, fault: Fault, now: float = 0.0) -> Breaker:
@@ -157,19 +156,3 @@ def test_the_order_is_stable_within_open_and_closed_ones(candidates: list[str], 
             breakers.of(name).failed(Fault.CONNECTION, 0.0)
     closed = [name for name in candidates if name not in broken]
     assert breakers.order(candidates) == [*closed, *(name for name in candidates if name in broken)]
-
-
-@given(st.lists(st.booleans(), max_size=2000))
-def test_retries_never_pass_the_reserve_and_a_tenth_of_the_requests(wants_retry: list[bool]) -> None:
-    budget, retries = RetryBudget(), 0
-    for wants in wants_retry:
-        budget.request()
-        retries += wants and budget.take()
-    assert retries <= RESERVE + SHARE * len(wants_retry) + 1e-6
-
-
-def test_calm_does_not_save_up_for_a_storm() -> None:
-    budget = RetryBudget()
-    for _ in range(10_000):
-        budget.request()
-    assert sum(budget.take() for _ in range(100)) == RESERVE

@@ -6,7 +6,7 @@ import pytest
 
 from app.config.schema import Endpoint
 from app.errors import BadRequest
-from app.exchange.snapshot_builder import BesideTheWeights
+from app.exchange.snapshot_builder import LiveRouting
 from app.ledger.plans import plan_of
 from app.routing.traffic import rendezvous
 from app.server.assignment import explain
@@ -44,16 +44,32 @@ def test_an_override_answers_whatever_the_score_is() -> None:
     assert "override" in answer["why"]
 
 
-def test_an_open_breaker_is_told() -> None:
-    answer = explain("chat", endpoint(by="user"), "ann", unit=None, failing={"blue", "green"})
+@pytest.mark.parametrize(
+    ("failing", "fallback", "reason"),
+    [
+        ({"green"}, None, "failover"),
+        ({"green"}, ["red"], "failover"),
+        ({"green"}, [], "sticky"),
+        ({"green", "blue"}, None, "sticky"),
+        ({"green", "red"}, ["red"], "sticky"),
+    ],
+)
+def test_an_open_breaker_is_the_reason_if_another_deployment_can_answer(
+    failing: set[str], fallback: list[str] | None, reason: str
+) -> None:
+    chat = endpoint(by="user").model_copy(update={"fallback": fallback})
+    key = next(key for key in ("ann", "bob", "cy", "dee", "eve", "fay") if rendezvous(key, TRAFFIC) == "green")
+    answer = explain("chat", chat, key, unit=None, failing=failing)
+    assert (answer["deployment"], answer["reason"]) == ("green", reason)
     assert "circuit breaker is open" in answer["why"]
-    assert [it["breaker_open"] for it in answer["deployments"]] == [True, True, False]
+    assert ("another deployment answers" in answer["why"]) == (reason == "failover")
+    assert [it["breaker_open"] for it in answer["deployments"]] == [it in failing for it in TRAFFIC]
 
 
 def test_a_stop_gives_the_key_to_control_unless_controls_breaker_is_open() -> None:
     chat = endpoint(by="user")
     key = next(key for key in ("ann", "bob", "cy", "dee", "eve", "fay") if rendezvous(key, TRAFFIC) == "green")
-    now = BesideTheWeights(stops={"green": "blue"})
+    now = LiveRouting(stops={"green": "blue"})
     answer = explain("chat", chat, key, unit=None, failing=frozenset(), now=now)
     assert (answer["deployment"], answer["reason"]) == ("blue", "sticky")
     assert "green is stopped: blue answers in its place" in answer["why"]
@@ -68,7 +84,7 @@ def test_a_stop_gives_the_key_to_control_unless_controls_breaker_is_open() -> No
 
 
 def test_the_pins_of_running_conversations_are_told() -> None:
-    now = BesideTheWeights(pins={"green": 2, "blue": 5}, until=2000.0)
+    now = LiveRouting(pins={"green": 2, "blue": 5}, until=2000.0)
     answer = explain("chat", endpoint(by="user"), "ann", unit=None, failing=frozenset(), now=now)
     assert answer["pins"] == {"conversations": 7, "until": 2000.0}
     assert "keeps its deployment for now" in answer["why"]

@@ -97,6 +97,11 @@ CASES: dict[str, Case] = {
         },
         {},
     ),
+    "SwitchyardControlPlaneAway": Case(
+        {"switchyard_control_plane_up": "1x5 0x60", "switchyard_experiments_controller_up": "1x60"},
+        {"switchyard_control_plane_up": "1x17 0 1x60", "switchyard_experiments_controller_up": "0x60"},
+        {},
+    ),
     "SwitchyardExposuresLost": Case(
         {'switchyard_ledger_rows_lost_total{endpoint="chat", deployment="blue"}': "0x10 30x60"},
         {'switchyard_ledger_rows_total{endpoint="chat", deployment="blue"}': "0+30x60"},
@@ -125,6 +130,20 @@ CASES: dict[str, Case] = {
         {"endpoint": "chat"},
     ),
 }
+OTHER_CAUSES = [
+    (
+        "SwitchyardQueueFull",
+        Case(
+            {
+                f'switchyard_deployment_refused_total{{endpoint="chat", deployment="{it}", replica="a"}}': "0+3x60"
+                for it in ("blue", "green")
+            },
+            {'switchyard_fallbacks_total{endpoint="chat", deployment="blue", fallback="green"}': "0+3x60"},
+            {"endpoint": "chat"},
+        ),
+    )
+]
+"""Alerts that fire on further series."""
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +184,9 @@ def test_promtool_accepts_the_rules_and_no_broken_ones(tmp_path: Path) -> None:
 
 def test_every_alert_fires_on_its_series_and_is_silent_on_its_neighbours(evaluate: Any) -> None:
     assert CASES.keys() == RULES.keys()
-    cases = [(alert, it.fires, it.labels, it.at) for alert, it in CASES.items()]
-    well, printed = evaluate([*cases, *((alert, it.silent, None, it.at) for alert, it in CASES.items())])
+    cases = [*CASES.items(), *OTHER_CAUSES]
+    firing = [(alert, it.fires, it.labels, it.at) for alert, it in cases]
+    well, printed = evaluate([*firing, *((alert, it.silent, None, it.at) for alert, it in cases)])
     assert well, printed
 
 

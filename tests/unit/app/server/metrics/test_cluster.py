@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app.config.schema import Config, parse
 from app.errors import Unavailable
-from app.server.metrics.cluster import FRESH_S, REPLICAS, STALE_S, ClusterMetrics
-from app.server.metrics.fleet import Fleet, KnownFleet
+from app.server.metrics.cluster import CONTROL_PLANE_UP, FRESH_S, REPLICAS, STALE_S, ClusterMetrics
+from app.server.metrics.fleet import EVERY_S, Fleet, KnownFleet
 from tests.support.experiments.fake_controller import FakeController
 from tests.support.experiments.reader import GREEN_FLOAT32
 from tests.support.processes.fake_fleet import MemoryFleet
@@ -105,6 +105,14 @@ async def test_replicas_are_counted_by_application_and_state(scraped: Scraped) -
 
 async def test_a_reader_of_some_endpoints_does_not_see_what_runs(scraped: Scraped) -> None:
     assert await scraped.samples(REPLICAS, ["chat"]) == []
+
+
+async def test_whether_the_control_plane_answers_is_shown(scraped: Scraped) -> None:
+    for failure, up in ((Unavailable("away"), 0.0), (None, 1.0), (Unavailable("away"), 0.0)):
+        scraped.fleet.failure = failure
+        assert [it.value for it in await scraped.samples(CONTROL_PLANE_UP)] == [up]
+        scraped.now += EVERY_S
+    assert await scraped.samples(REPLICAS), "those that it listed last"
 
 
 async def test_a_control_plane_that_never_answered_leaves_the_experiments(scraped: Scraped) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from app.errors import NotFound, Unavailable
-from app.server.metrics.fleet import EVERY_S, FRESH_S, Fleet, KnownFleet, Replica, Reused
+from app.server.metrics.fleet import EVERY_S, FRESH_S, AnswerCache, Fleet, KnownFleet, Replica
 from tests.support.processes.fake_fleet import MemoryFleet
 
 ONE = Replica("r1", "router", "10.0.0.1")
@@ -71,7 +71,7 @@ async def test_a_replica_that_has_ended_is_not_found(known: Known) -> None:
 
 
 async def test_several_that_wait_ask_once_and_one_that_leaves_takes_nothing_from_the_others() -> None:
-    reused: Reused[int] = Reused(1.0, lambda: 0.0)
+    reused: AnswerCache[int] = AnswerCache(1.0, lambda: 0.0)
     go, calls = asyncio.Event(), []
 
     async def ask() -> int:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from app.server.metrics.prepared import FRESH_S, Prepared
+from app.server.metrics.prepared import FRESH_S, PreparedMetrics
 
 
 class Maker:
@@ -16,7 +16,7 @@ class Maker:
         self.made = 0
         self.now = 1000.0
         self.may = threading.Event()
-        self.prepared = Prepared(self.make, lambda: self.now)
+        self.prepared = PreparedMetrics(self.make, lambda: self.now)
 
     def make(self, endpoints: Collection[str] | None) -> bytes:
         self.may.wait(10)
@@ -68,7 +68,7 @@ def test_a_failure_is_told() -> None:
     def fail(endpoints: Collection[str] | None) -> bytes:
         raise ValueError("no metrics")
 
-    prepared = Prepared(fail)
+    prepared = PreparedMetrics(fail)
 
     def look() -> None:
         for _ in range(1000):

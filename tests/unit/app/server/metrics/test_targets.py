@@ -4,7 +4,7 @@ from typing import Any
 
 from app.config.schema import Config, parse
 from app.server.metrics.fleet import Fleet, Replica
-from app.server.metrics.targets import MAX_ENDPOINTS, Readable
+from app.server.metrics.targets import MAX_ENDPOINTS, VisibleTargets
 
 HOST = "llm.example:8000"
 FLEET = Fleet(
@@ -39,7 +39,7 @@ def config(**changes: Any) -> Config:
 
 def labels(*, is_restricted: bool = False, seen: Config | None = None) -> dict[str, dict[str, str]]:
     """By path."""
-    found = Readable(seen or config(), is_restricted=is_restricted).targets(HOST, FLEET)
+    found = VisibleTargets(seen or config(), is_restricted=is_restricted).targets(HOST, FLEET)
     assert {tuple(it["targets"]) for it in found} == {(HOST,)}, "all at the address at which the list was read"
     return {it["labels"]["__metrics_path__"]: {k: v for k, v in it["labels"].items() if k[0] != "_"} for it in found}
 
@@ -105,5 +105,5 @@ def test_a_reader_of_some_endpoints_sees_routers_and_the_engines_behind_them() -
 
 
 def test_a_router_alone_is_its_only_target() -> None:
-    (only,) = Readable(config(), is_restricted=False).targets(HOST, None)
+    (only,) = VisibleTargets(config(), is_restricted=False).targets(HOST, None)
     assert only == {"targets": [HOST], "labels": {"__metrics_path__": "/metrics", "component": "router"}}

@@ -1,40 +1,40 @@
-"""What is kept of an answer until it has been compared, and how much of all of them."""
+"""Buffers answers until they are compared, within a bound for all of them."""
 
 TAIL_BYTES = 8192
-"""The end of an answer, with its counts."""
+"""Bytes that are kept of an answer's end, which has its token counts."""
 
 
 class Room:
-    """Bytes that several holders share."""
+    """A number of bytes that several holders share."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
 
     def take(self, size: int) -> bool:
-        """Whether there was room."""
+        """Takes `size` bytes; False if there is no room."""
         if self.used + size > self.limit:
             return False
         self.used += size
         return True
 
     def give_back(self, size: int) -> None:
-        """What a holder took."""
+        """Returns bytes that a holder took."""
         self.used -= size
 
 
-class Kept:
-    """The beginning of an answer, `most` bytes at most, and its end. Its bytes are taken of `room`."""
+class AnswerBuffer:
+    """Keeps the beginning of an answer, at most `most` bytes, and its end. The bytes are taken from `room`."""
 
     def __init__(self, most: int, room: Room) -> None:
         self.head = bytearray()
         self.total = 0
         self.has_room = True
-        """False: the room was full, and what came then is not kept."""
+        """False if the room was full, so that later bytes were dropped."""
         self._most, self._room, self._taken = most, room, 0
         self._tail = b""
 
     def add(self, chunk: bytes) -> None:
-        """A part of the answer."""
+        """Adds a part of the answer."""
         size, room = len(chunk), self._room
         self.total += size
         if self.total <= self._most and self.has_room and room.used + size <= room.limit:  # nearly always
@@ -66,6 +66,6 @@ class Kept:
         return bytes(self.head[-TAIL_BYTES:]) + self._tail
 
     def forget(self) -> None:
-        """Nothing is kept any more."""
+        """Drops everything, and returns the room."""
         self._room.give_back(self._taken)
         self._taken, self.head, self._tail = 0, bytearray(), b""

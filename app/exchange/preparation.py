@@ -1,4 +1,4 @@
-"""What is made of a configuration before it is served: all that needs nothing of the running router, for a thread."""
+"""Prepares a configuration before it is served: everything that is independent of the running router, in a thread."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,13 +11,13 @@ from app.ledger.wire import Plan
 from app.upstream.target import RuntimeEnvironment, Target, targets
 
 Plans = Mapping[str, tuple[Endpoint, Plan]]
-"""By name: each endpoint and its plan, as long as nothing is stopped."""
+"""Each endpoint and its plan while nothing is stopped, by name."""
 
 
 NO_PLANS: Plans = MappingProxyType({})
 
 
-class Incoming(NamedTuple):
+class PreparedConfig(NamedTuple):
     """A valid configuration and what is derived from it."""
 
     config: Config
@@ -26,16 +26,16 @@ class Incoming(NamedTuple):
 
 
 class Preparation:
-    """Keeps what did not change from one configuration to the next."""
+    """Prepares configurations; reuses what did not change from one to the next."""
 
     def __init__(self, environment: RuntimeEnvironment) -> None:
         self._environment, self._parser = environment, Parser()
         self._plans = NO_PLANS
 
-    def prepare(self, data: object) -> Incoming:
-        """For a Config, or plain data. Raises ConfigError. Takes as long as the configuration is large."""
+    def prepare(self, data: object) -> PreparedConfig:
+        """Prepares a Config, or plain data. Raises ConfigError. The time is in proportion to its size."""
         config = data if isinstance(data, Config) else self._parser.parse(data)
-        found = Incoming(config, targets(config, self._environment), self._planned(config))
+        found = PreparedConfig(config, targets(config, self._environment), self._planned(config))
         self._plans = found.plans
         return found
 

@@ -1,11 +1,11 @@
 """What is kept of an answer, within the room that there is."""
 
-from app.mirror.kept import TAIL_BYTES, Kept, Room
+from app.mirror.answer_buffer import TAIL_BYTES, AnswerBuffer, Room
 
 
 def test_a_short_answer_is_kept_whole() -> None:
     room = Room(100)
-    kept = Kept(10, room)
+    kept = AnswerBuffer(10, room)
     for chunk in (b"one ", b"two"):
         kept.add(chunk)
     assert (bytes(kept.head), kept.tail, kept.total, kept.is_whole, room.used) == (b"one two", b"one two", 7, True, 7)
@@ -16,7 +16,7 @@ def test_a_short_answer_is_kept_whole() -> None:
 
 def test_of_a_long_answer_the_beginning_and_the_end_are_kept() -> None:
     room = Room(2**20)
-    kept = Kept(10, room)
+    kept = AnswerBuffer(10, room)
     for _ in range(10_000):
         kept.add(b"0123456789abcdef")
     kept.add(b"usage")
@@ -27,7 +27,7 @@ def test_of_a_long_answer_the_beginning_and_the_end_are_kept() -> None:
 
 def test_without_room_nothing_more_is_kept() -> None:
     room = Room(10)
-    first, second = Kept(100, room), Kept(100, room)
+    first, second = AnswerBuffer(100, room), AnswerBuffer(100, room)
     first.add(b"12345678")
     second.add(b"1234")
     assert (first.has_room, second.has_room, second.is_whole, room.used) == (True, False, False, 8)
