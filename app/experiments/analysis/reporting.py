@@ -107,6 +107,7 @@ def _decisions(
         decisions[treatment] = decision_of(
             [it for it in primary if it.treatment == treatment],
             acted=any(rail.alarmed_at is not None and rail.acts for rail in rails),
+            quiet=not any(rail.alarmed_at is not None or rail.unhealthy for rail in rails),
             invalid=any(watched.invalidates(column, number) for column in columns),
             long_enough=long_enough,
         )

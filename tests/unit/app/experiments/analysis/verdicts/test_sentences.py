@@ -113,6 +113,10 @@ def test_the_details_tell_effect_certainty_counts_guardrails_and_split() -> None
         ),
         ({"primary": [compared(verdict="undecided", units_needed=0)]}, "Next: keep going; a verdict is due."),
         ({}, "Next: keep going until 15 November 14:05, so that every hour of the day has been seen."),
+        (
+            {"guardrails": [msgspec.structs.replace(guardrail("error", 9.0, 1, 40, alarm=True), action="alert")]},
+            "Next: look into the guardrails that alarmed, error on smollm2-green.",
+        ),
         ({"primary": [compared(verdict="equivalent")]}, "Next: take the one that you prefer for other reasons."),
         (
             {"primary": [compared(verdict="invalid", reason="12 units on green so far, 30 are needed")]},
