@@ -13,8 +13,9 @@ from app.config.experiments import LedgerSettings
 from app.config.schema import Config, Sticky, parse
 from app.experiments.columns import RowColumns, Tables, router_hash
 from app.experiments.controller import Controller, InvalidBatch
-from app.experiments.storage import segments
-from app.experiments.storage.store import LocalStore
+from app.experiments.report import Occurrence
+from app.experiments.storage import segments, snapshots
+from app.experiments.storage.store import LocalStore, StoreError
 from app.ledger.acknowledgement import Acknowledgement, decode_acknowledgement, encode_acknowledgement
 from app.ledger.wire import VERSION, Batch, FeedbackItem, Lost, Pins, Plan, encode
 from tests.support.experiments.exposures import batch, late, row, start
@@ -114,6 +115,36 @@ def desk(tmp_path: Path) -> Desk:
 def full(number: int, **fields: Any) -> Batch:
     """A batch of one request."""
     return batch(number, starts=[start(number)], rows=[row(number)], oldest=1, **fields)
+
+
+@pytest.mark.parametrize("kind", ["verdict", "alarm"])
+def test_what_latched_outlives_a_controller_killed_before_its_next_segment(desk: Desk, kind: str) -> None:
+    desk.send(full(1))
+    desk.analysis.largest = 7.5
+    desk.analysis.occurrences = [Occurrence(at=START + 1, kind=kind, text="ttft: green is better")]
+    desk.pass_time(1.0)
+    desk.pass_time(1.0)
+    assert len(desk.rows_on_disk()) == 0, "there was no segment yet"
+    desk.start()
+    assert desk.analysis.restored == {"largest": 7.5}
+
+
+def test_a_state_that_could_not_be_written_when_a_verdict_latched_is_written_later(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.send(full(1))
+    desk.analysis.largest = 7.5
+    desk.analysis.occurrences = [Occurrence(at=START + 1, kind="verdict", text="ttft: green is better")]
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshots, "write", refuse)
+        desk.pass_time(1.0)
+    desk.pass_time(30.0)
+    desk.start()
+    assert desk.analysis.restored == {"largest": 7.5}
+
+
+def refuse(*_: object) -> None:
+    raise StoreError("full")
 
 
 def test_a_batch_is_received_at_once_and_durable_after_a_minute(desk: Desk) -> None:
