@@ -32,7 +32,7 @@ from app.experiments.plain import exposures_of, scored
 from app.experiments.plan_history import new_plans, replaced
 from app.experiments.recordings.keeping import RecordingKeeper
 from app.experiments.report import Report
-from app.experiments.routers import clock_warnings, total_lost
+from app.experiments.routers import clock_warnings, live, total_lost
 from app.experiments.runs import Run, SameRun, next_run, runs_of
 from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.entry import Entry
@@ -89,6 +89,7 @@ class Controller:
         self._runs: dict[str, Run] = {}
         self._judges = Judges(self.tables, self._keeper, analysis_factory)
         self._lost: dict[tuple[str, str], int] = {}
+        self._replicas: Mapping[str, int] | None = None
         self._knows_runs = False
         """Whether the journal has told the runs; until then, new ones stand in for them."""
         self._retry_at = 0.0
@@ -156,8 +157,19 @@ class Controller:
             self._recover()
         self._write(now)
         self._tell_losses()
+        self._judges.observe_load(live(self._keeper.waiting.routers, now), self._replicas_of_deployments())
         self._judge(now)
         self.wants_configuration |= self._actions.waits_for_delivery
+
+    def observe_replicas(self, replicas: Mapping[str, int] | None) -> None:
+        """Running replicas by application, now; None if the control plane does not answer."""
+        self._replicas = replicas
+
+    def _replicas_of_deployments(self) -> dict[str, int] | None:
+        if self._replicas is None or self._config is None:
+            return None
+        deployments = self._config.deployments.items()
+        return {name: self._replicas.get(it.app, 0) for name, it in deployments if it.app is not None}
 
     @property
     def turns(self) -> int:

@@ -19,7 +19,7 @@ import msgspec
 
 from app.config.experiments import LedgerSettings
 from app.config.schema import Config
-from app.control_plane import ControlPlane, Delivery
+from app.control_plane import RUNNING, ControlPlane, Delivery
 from app.errors import ClientError, NotFound, Unavailable, UpstreamError
 from app.experiments.acting.changes import carry_out
 from app.experiments.answers import Answers
@@ -182,6 +182,17 @@ class ControllerHost:
             if wanted or loop.time() - read_at >= CONFIGURATION_S:
                 read_at = loop.time()
                 await self._told(self._refresh())
+                await self._told(self._count_replicas())
+
+    async def _count_replicas(self) -> None:
+        if self._control is None or self._controller is None:
+            return
+        try:
+            found = (await self._control.replicas()).applications
+            running = {name: states.get(RUNNING, 0) for name, states in found.items()}
+        except UpstreamError:
+            running = None  # reports say that replicas are not known
+        await self._in_thread(partial(self._controller.observe_replicas, running))
 
     async def _move(self, control: ControlPlane) -> None:
         """Makes the changes of traffic that experiments want: apart from the ticks, too, for the same reason."""

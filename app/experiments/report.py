@@ -179,7 +179,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     carried: dict[str, int]
     rows_lost: dict[str, int]
     in_flight: dict[str, float | None]
-    """Mean requests of the endpoint at arrival, per arm."""
+    """Mean requests in flight on the arm's deployment when one of its requests arrived, on all routers together."""
+    replicas: dict[str, float | None] = {}
+    """Mean replicas of the arm's deployment; None where they are not known."""
     primary: list[Comparison]
     secondary: list[Comparison]
     guardrails: list[GuardrailStatus]

@@ -14,6 +14,9 @@ FORGOTTEN_S = 30 * 86400.0
 CLOCK_TOLERANCE_S = 2.0
 """A clock that is further off is told. The time that a batch takes to arrive counts, too."""
 
+LIVE_S = 30.0
+"""A router sends every second; one that was not heard of for so long does not run."""
+
 CLOCK_HEARD_S = 600.0
 """How long after its last batch a router's clock is of interest."""
 
@@ -76,6 +79,11 @@ def total_lost(routers: Mapping[str, RouterProgress]) -> dict[tuple[str, str], i
         for key, rows in router.lost.items():
             total[key] = total.get(key, 0) + rows
     return total
+
+
+def live(routers: Mapping[str, RouterProgress], now: float) -> int:
+    """How many router processes run."""
+    return sum(it.heard_at > now - LIVE_S for it in routers.values())
 
 
 def forget(routers: dict[str, RouterProgress], now: float) -> None:

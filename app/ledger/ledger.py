@@ -67,6 +67,7 @@ class Ledger:
         self._ended: list[tuple[Exposure, Ending]] = []
         self._requests: dict[int, Exposure] = {}
         self._in_flight: dict[str, int] = {}
+        """Recorded requests by the deployment that they were assigned to."""
         self._seq = self._number = 0
         self._epoch = clock() - time.perf_counter()
         self._most_entries = MOST_ENTRIES
@@ -113,10 +114,10 @@ class Ledger:
 
     def start(self, scope: Scope, arrival: Arrival) -> Exposure:
         """Records the draw of an arm."""
-        endpoint = scope.plan.endpoint
+        assigned = arrival.assigned
         self._seq = seq = self._seq + 1
-        in_flight = self._in_flight.get(endpoint, 0)
-        self._in_flight[endpoint] = in_flight + 1
+        in_flight = self._in_flight.get(assigned, 0)
+        self._in_flight[assigned] = in_flight + 1
         exposure = self._requests[seq] = Exposure(scope, arrival, seq, in_flight)
         self._started.append(exposure)
         if len(self._started) >= 2 * AT_ONCE:
@@ -127,7 +128,7 @@ class Ledger:
         """The request has ended: records its row, now or after its answer has been checked."""
         if self._requests.pop(exposure.seq, None) is None:
             return
-        self._in_flight[exposure.scope.plan.endpoint] -= 1
+        self._in_flight[exposure.arrival.assigned] -= 1
         self._ended.append((exposure, ending))
         if len(self._ended) >= AT_ONCE:
             self.catch_up()

@@ -126,7 +126,7 @@ class Row(NamedTuple):
     turn: int
     """Assistant messages in the request."""
     in_flight: int
-    """The endpoint's requests on this router at arrival."""
+    """Requests on this router at arrival that were assigned to the same deployment, of recorded endpoints."""
     cold: bool
     """The replica was younger than 60 s."""
     flags: int

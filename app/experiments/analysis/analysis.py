@@ -133,6 +133,10 @@ class Analysis:
             rows = dict.fromkeys(experiment.arms, rows.get(experiment.control, 0) // len(experiment.arms))
         self._watched.traffic.set_lost(rows)
 
+    def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
+        """Routers that send rows and running replicas by deployment, now; None: replicas are not known."""
+        self._watched.load.observe(routers, replicas)
+
     def _belonging(self, columns: C) -> tuple[C, Placed]:
         placed = self._arms.place(columns)
         if placed.belongs.all():

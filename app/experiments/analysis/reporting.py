@@ -71,7 +71,8 @@ def reported(
         forced=watched.traffic.forced,
         carried=watched.traffic.carried,
         rows_lost=watched.traffic.lost,
-        in_flight=watched.traffic.in_flight,
+        in_flight=watched.load.in_flight,
+        replicas=watched.load.replicas,
         primary=primary,
         secondary=_discovered([it for it in comparisons if it.role == "secondary"]),
         guardrails=[watch.status() for watch in watched.guardrails],
@@ -143,7 +144,7 @@ def _discovered(secondary: list[Comparison]) -> list[Comparison]:
 def _warnings(
     comparisons: Sequence[Comparison], collected: Collected, watched: Watched, feedback: PendingFeedback
 ) -> list[str]:
-    warnings = watched.traffic.warnings()
+    warnings = watched.load.warnings()
     clustered = [it for it in comparisons if it.design_effect is not None and it.design_effect > MUCH_CLUSTERING]
     if clustered:
         most = max(clustered, key=lambda it: it.design_effect or 0.0)

@@ -12,6 +12,7 @@ from app.experiments.analysis.evidence.metrics import Measure, Values, can_be_mi
 from app.experiments.analysis.verdicts.comparing import Comparing
 from app.experiments.analysis.watch.completeness import Completeness
 from app.experiments.analysis.watch.guardrails import Guardrails, GuardrailWatch
+from app.experiments.analysis.watch.load import Load
 from app.experiments.analysis.watch.rare_events import RareEvents
 from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
 from app.experiments.analysis.watch.traffic import Traffic
@@ -39,6 +40,8 @@ class Watched:
         self._arms = arms
         self._measures = measures
         self.traffic = Traffic(arms.names, tables)
+        labels = experiment.mode == "aa"
+        self.load = Load(arms.names, [experiment.control] * len(arms.names) if labels else arms.names)
         self.sample_ratio = SampleRatioWatch(arms, tables, returning=returning)
         self.guardrails = Guardrails(experiment)
         self.completeness = {(c, t): Completeness(t) for c, measure, t in pairs if can_be_missing(measure)}
@@ -79,6 +82,7 @@ class Watched:
         """Rows that belong to the experiment."""
         self.traffic.add_rows(rows, placed)
         rows, placed = rows.take(random), placed.take(random)
+        self.load.add(rows.in_flight, placed.arm)
         self.treated.add_rows(rows, placed)
         self.guardrails.add_rows(rows, placed, self._arms)
 

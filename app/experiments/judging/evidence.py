@@ -45,6 +45,9 @@ class Analysis(Protocol):
     def set_lost(self, rows: Mapping[str, int]) -> None:
         """Rows of the run that routers have lost, by deployment."""
 
+    def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
+        """Routers that send rows and running replicas by deployment, now; None: replicas are not known."""
+
     def tick(self, now: float) -> Sequence[Occurrence]:
         """Makes a look, if it is time for one. Returns what the journal should know."""
 

@@ -45,6 +45,11 @@ class Judges:
         for judged in self.of.values():
             judged.set_lost(lost)
 
+    def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
+        """Routers that send rows and running replicas by deployment, now; None: replicas are not known."""
+        for judged in self.of.values():
+            judged.analysis.observe_load(routers, replicas)
+
     def snapshots(self, now: float) -> list[Snapshot]:
         """What the analyses want to be found again, for the directory."""
         return [Snapshot(now, name, it.run.started_at, it.analysis.state()) for name, it in self.of.items()]

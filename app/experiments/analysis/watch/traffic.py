@@ -15,9 +15,6 @@ from app.ledger.wire import Flag, LateKind
 LOST_SHARE = 0.05
 """With a larger share of an arm's rows lost, no verdict counts."""
 
-BUSIER = 1.5
-"""Requests of the endpoint in flight by which arms may differ."""
-
 _STANDARD_ERRORS = 4.0
 _ENOUGH = 30.0
 
@@ -34,7 +31,6 @@ class Traffic:
         self._unanswered = np.zeros(len(names))
         self._starts, self._rows, self._forced, self._carried = (np.zeros(len(names)) for _ in range(4))
         self._fallbacks, self._refused, self._unfinished, self._gone = (np.zeros(len(names)) for _ in range(4))
-        self._in_flight = np.zeros(len(names))
         self._lost = np.zeros(len(names))
 
     def add_starts(self, starts: StartColumns, placed: Placed) -> None:
@@ -52,7 +48,6 @@ class Traffic:
         self._gone += self._count(placed.arm, random & ((rows.flags & Flag.CLIENT_GONE) != 0))
         refused = (rows.status >= 400) & (rows.status < 499) & (rows.error == 0)
         self._refused += self._count(placed.arm, random & refused)
-        self._in_flight += np.bincount(placed.arm[random], rows.in_flight[random], len(self._names))
         answered = random & (rows.served >= 0)
         self._served.resize(len(self._tables.names))
         np.add.at(self._served.values, (rows.served[answered], placed.arm[answered]), 1.0)
@@ -100,28 +95,12 @@ class Traffic:
             for arm, name in enumerate(self._names)
         }
 
-    @property
-    def in_flight(self) -> dict[str, float | None]:
-        """The endpoint's requests at arrival, on average."""
-        pairs = zip(self._names, self._in_flight.tolist(), self._rows.tolist(), strict=True)
-        return {name: total / rows if rows else None for name, total, rows in pairs}
-
     def too_many_lost(self) -> str:
         """In words, empty if not."""
         for name, lost, rows in zip(self._names, self._lost.tolist(), self._rows.tolist(), strict=True):
             if lost > LOST_SHARE * (lost + rows):
                 return f"{words.percent(lost / (lost + rows))} of the rows of {name} were lost"
         return ""
-
-    def warnings(self) -> list[str]:
-        """What should be known of the arms' loads."""
-        known = {name: mean for name, mean in self.in_flight.items() if mean is not None}
-        if not known or max(known.values()) - min(known.values()) <= BUSIER:
-            return []
-        means = ", ".join(f"{mean:.1f} on {name}" for name, mean in known.items())
-        return [
-            f"The arms saw different loads: requests in flight at arrival were {means}. Compare them as provisioned."
-        ]
 
     def differences(self) -> list[str]:
         """What differs by arm more than chance explains, in words."""

@@ -14,6 +14,7 @@ from app.config.schema import Config, Sticky, parse
 from app.experiments.columns import RowColumns, Tables, router_hash
 from app.experiments.controller import Controller, InvalidBatch
 from app.experiments.report import Occurrence
+from app.experiments.routers import LIVE_S
 from app.experiments.storage import segments, snapshots
 from app.experiments.storage.store import LocalStore, StoreError
 from app.ledger.acknowledgement import Acknowledgement, decode_acknowledgement, encode_acknowledgement
@@ -145,6 +146,25 @@ def test_a_state_that_could_not_be_written_when_a_verdict_latched_is_written_lat
 
 def refuse(*_: object) -> None:
     raise StoreError("full")
+
+
+def test_analyses_know_the_running_routers_and_replicas(desk: Desk) -> None:
+    served = {"blue": {"app": "blue-app", "model": "blue"}, "green": {"app": "green-app", "model": "green"}}
+    desk.config = parse({**configuration().model_dump(exclude_unset=True), "deployments": served})
+
+    def load() -> Any:
+        return desk.analysis.load
+
+    desk.controller.configure(desk.config)
+    desk.send(full(1))
+    desk.send(full(1, router="router-b"))
+    desk.pass_time(1.0)
+    assert load() == (2, None)
+    desk.controller.observe_replicas({"blue-app": 3, "router": 2})
+    desk.pass_time(1.0)
+    assert load() == (2, {"blue": 3, "green": 0})
+    desk.pass_time(LIVE_S)
+    assert load() == (0, {"blue": 3, "green": 0})
 
 
 def test_a_batch_is_received_at_once_and_durable_after_a_minute(desk: Desk) -> None:

@@ -149,10 +149,11 @@ def test_requests_in_flight_are_counted_until_they_end() -> None:
     recorder = Recorder()
     open_requests = [recorder.start() for _ in range(3)]
     recorder.ledger.finish(open_requests[0], Ending(200, 1.0))
-    recorder.start()
+    other, last = recorder.start("green"), recorder.start()
     (batch,) = recorder.batches()
     assert [it.in_flight for it in open_requests] == [0, 1, 2]
-    assert len(batch.starts) == 4
+    assert (other.in_flight, last.in_flight) == (0, 2), "each deployment's own"
+    assert len(batch.starts) == 5
 
 
 @pytest.mark.parametrize(("turn", "blue", "flags"), [(0, 60, 0), (1, 60, Flag.CARRIED), (1, 50, 0)])
