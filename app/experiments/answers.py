@@ -217,7 +217,7 @@ class Answers:
         return Answer(200, _json({"exposures": list(self._reader.exposures(int(request, 16)))}))
 
     def _pending(self, query: Query, body: bytes) -> Answer:
-        """How many of the (request hash, caller) in the body are of no exposure that is known."""
+        """How many of the (request hash, caller) in the body match no exposure that waits for feedback."""
         scores = msgspec.json.decode(body, type=list[tuple[int, int]])
         analyses = [it for name in self._reader.experiments() if (it := self._reader.analysis(name)) is not None]
         known = [any(found) for found in zip(*(it.knows(scores) for it in analyses), strict=True)]

@@ -101,7 +101,7 @@ class ExperimentsApi:
             Entry("GET", "/api/experiments", "list_experiments", self._list, form),
             Entry("POST", "/api/experiments/check", "check_experiment", self._check, bodies=[Body(CheckRequest)]),
             Entry("GET", _EXPERIMENT, "get_experiment", partial(tell, ""), form),
-            Entry("GET", f"{_EXPERIMENT}/report", "report", partial(tell, "/report"), {**form, "at": _TEXT}),
+            Entry("GET", f"{_EXPERIMENT}/report", "report", partial(tell, "/report"), form),
             Entry("GET", f"{_EXPERIMENT}/history", "history", partial(tell, "/history"), history),
             Entry("GET", f"{_EXPERIMENT}/planner", "planner", partial(tell, "/planner"), {**history, **planner}),
             Entry("GET", f"{_EXPERIMENT}/aa", "aa_runs", partial(tell, "/aa"), form),
@@ -244,7 +244,7 @@ class ExperimentsApi:
         return Reply(dump({"accepted": len(items), "pending": pending, "unknown_metric": unknown}), 202)
 
     async def _pending(self, items: Sequence[FeedbackItem]) -> int | None:
-        """How many of the items are for a request that the controller has not seen yet; None if it does not answer."""
+        """How many of the items match no answer that waits for feedback; None if the controller does not answer."""
         try:
             scores = msgspec.json.encode([(it.request, it.caller) for it in items])
             answer = await ask(self._controller, "POST", "/feedback/pending", body=scores)

@@ -163,5 +163,8 @@ def _warnings(
     if feedback.late:
         warnings.append(f"{feedback.late:,} scores came after their window and do not count.")
     if feedback.unmatched:
-        warnings.append(f"{feedback.unmatched:,} scores belong to no exposure that is waited for.")
+        warnings.append(
+            f"{feedback.unmatched:,} scores match no answer that waits for feedback: the answer is unknown, another "
+            "caller's, or its window was over long before."
+        )
     return warnings

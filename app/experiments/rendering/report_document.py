@@ -79,7 +79,10 @@ def _strata(report: Report) -> str:
 def _thinned(report: Report) -> str:
     if report.thinned >= 1:
         return ""
-    return f"{words.percent(report.thinned)} of the units are kept for metrics; guardrails and the split count all."
+    return (
+        f"{words.percent(report.thinned)} of the units are kept for metrics. Guardrails keep up to two million units "
+        "with an event, and the split up to eight million units: above that, half of them, drawn by hash."
+    )
 
 
 def _comparisons(report: Report, treatment: str) -> Iterator[Block]:
@@ -118,9 +121,9 @@ def _metric_row(report: Report, comparison: Comparison, treatment: str) -> list[
 
 
 def _verdict(report: Report, comparison: Comparison) -> str:
-    text = words.verdict(comparison.verdict, not_worse=comparison.not_worse)
-    if comparison.since is not None and comparison.verdict != "invalid":
-        text += f" since {words.moment(comparison.since, report.at, short=True)}"
+    latched = comparison.since is not None and comparison.verdict != "invalid"
+    since = words.moment(comparison.since or 0.0, report.at, short=True) if latched else ""
+    text = words.verdict(comparison.verdict, not_worse=comparison.not_worse, since=since)
     if comparison.verdict == "undecided" and comparison.units_needed is not None:
         text += f": about {words.count(words.rounded(comparison.units_needed))} more units"
         if comparison.days_needed is not None:

@@ -66,9 +66,9 @@ class PendingFeedback:
         self._told_at = Growing(np.float64, len(self._metrics))
         self._waiting: list[_Waiting] = []
         self.late = 0
-        """Scores that came after their window."""
+        """Scores that came after their window, as long as their exposure is remembered."""
         self.unmatched = 0
-        """Scores of no answer that is waited for: unknown, somebody else's, or long over."""
+        """Scores of no answer that waits for feedback: unknown, another caller's, or forgotten since its window."""
 
     def __len__(self) -> int:
         return len(self._at)
@@ -158,7 +158,7 @@ class PendingFeedback:
             self._value.values[row, column] = item.value
 
     def knows(self, scored: Sequence[tuple[int, int]]) -> list[bool]:
-        """Whether each (request, caller) of a score is an exposure that is waited for."""
+        """Whether each (request, caller) of a score is an exposure that waits for feedback."""
         return [row >= 0 for row in self._rows_of(scored)]
 
     def _rows_of(self, scored: Sequence[tuple[int, int]]) -> list[int]:
