@@ -158,7 +158,7 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     would undo of the ramps that run from this directory.
 
     FILE may also be a kustomize directory, or a file with a RayService: then it says which deployments the cluster's
-    groups of nodes cannot hold.
+    groups of nodes cannot hold, and warns of experiments whose ledger is on a node's own disk.
 
     \b
     Examples:
@@ -192,14 +192,16 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
 
 def _check_cluster(path: Path) -> None:
     from app.config.base import ConfigError
-    from deployments.kubernetes import capacity, manifests
+    from deployments.kubernetes import capacity, ledger_volume, manifests
 
     try:
-        found = capacity.problems(manifests.ray_service(manifests.read(path)))
+        service = manifests.ray_service(manifests.read(path))
+        found = capacity.problems(service)
     except ConfigError as error:
         raise CommandError("\n".join(error.problems)) from None
     if found:
         raise CommandError("\n".join(found))
+    _warn(ledger_volume.warnings(service))
     typer.echo(f"{path}: OK")
 
 
