@@ -14,7 +14,7 @@ from app.config.experiments import Experiment
 from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed
 from app.experiments.acting.decisions import Request
 from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
-from app.experiments.feed.entries import deeds
+from app.experiments.feed.entries import recent_actions
 from app.experiments.feed.page import page
 from app.experiments.plan_history import history
 from app.experiments.questions import MAX_RUNS, choice, decision, number, whole_number
@@ -34,15 +34,15 @@ from app.ledger.controller_client import Answer
 Query = Mapping[str, str]
 JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
 FORMATS = ("json", "markdown", "text")
-DEEDS = 10
-"""How many of the last things that were done with an experiment its report lists."""
+MAX_ACTIONS = 10
+"""How many of an experiment's latest actions its report lists."""
 
 REPORT_S = 1.0
-"""How long a report is told again."""
+"""How long a report is cached."""
 
 
 class Judged(Protocol):
-    """What `app.experiments.analysis` tells of one experiment."""
+    """The read side of one experiment's analysis."""
 
     def report(self, now: float) -> Report: ...
 
@@ -238,7 +238,8 @@ class Answers:
         return Answer(200, _json(page(self._reader.entries(), self._reader.experiments(), query)))
 
     def _document(self, report: Report) -> Iterable[Block]:
-        return document(report, self._reader.acting(report), deeds(self._reader.entries(), report.experiment, DEEDS))
+        actions = recent_actions(self._reader.entries(), report.experiment, MAX_ACTIONS)
+        return document(report, self._reader.acting(report), actions)
 
     def _experiment(self, name: str) -> Experiment:
         declared = self._reader.experiments()

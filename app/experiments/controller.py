@@ -3,8 +3,8 @@
 Single-threaded and synchronous; `host.py` gives it a thread. It is the same object in a Serve application of its own
 and inside `switchyard router`. A batch is *received* once it is counted and held, *durable* once it is in the ledger's
 directory; routers keep it until then. So a controller that dies loses nothing, and one that starts again reads the
-directory, counts everything anew, and takes from the journal only what cannot be counted: when runs began, verdicts
-that stay.
+directory, counts everything anew, and takes from the journal and the saved states only what cannot be counted: when
+runs began, verdicts that stay, alarms.
 """
 
 import time
@@ -91,7 +91,7 @@ class Controller:
         self._lost: dict[tuple[str, str], int] = {}
         self._replicas: Mapping[str, int] | None = None
         self._knows_runs = False
-        """Whether the journal has told the runs; until then, new ones stand in for them."""
+        """Whether runs have been read from the journal; until then, new ones stand in for them."""
         self._retry_at = 0.0
         self._pins = PinExchange()
         self._replaced: list[Replaced] = []
@@ -207,7 +207,7 @@ class Controller:
     def decide(self, report: Report, request: Request) -> None:
         """Takes a person's decision on the experiment of a report.
 
-        Raises Conflict if it makes no sense now, PreconditionFailed if it was made for another state.
+        Raises Conflict if it is not applicable now, PreconditionFailed if it was made for another state.
         """
         assert self._config is not None
         now, run = self.now(), self._runs[report.experiment]
@@ -289,7 +289,7 @@ class Controller:
             self._act(now)
 
     def _act(self, now: float) -> None:
-        """Does with every experiment what follows from its evidence, and tells its analysis what was done."""
+        """Acts on every experiment's evidence, and passes the interventions to its analysis."""
         assert self._config is not None
         self._act_at, has_acted = now + ACT_S, False
         for judged in self._judges.of.values():

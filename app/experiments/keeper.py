@@ -49,7 +49,7 @@ CLOSE_S = 30.0
 Submit = Callable[[Callable[[], Outcome]], "Future[Outcome]"]
 OpenStore = Callable[[str, Path], Store]
 States = Callable[[], list[Snapshot]]
-"""What analyses want to find again."""
+"""Returns the analyses' states to save."""
 
 
 class Health(NamedTuple):
@@ -85,7 +85,7 @@ class Keeper:
         self.entries: list[Entry] = []
         """The journal: what it said when the directory was opened, and what was added since."""
         self.snapshots: dict[str, Snapshot] = {}
-        """What analyses of an earlier controller wanted to find again."""
+        """States of an earlier controller's analyses."""
         self.writer = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
         self._open_store = partial(open_store, settings.url, base)
         self._tables, self._submit = tables, submit

@@ -16,7 +16,7 @@ from app.ledger.conversation import turns
 from app.ledger.exposure import Arrival, Exposure, Identity
 from app.ledger.open_batch import Arm, OpenBatch
 from app.ledger.plans import Scope, plans_of, scopes
-from app.ledger.rows import Ending, row_of
+from app.ledger.rows import RequestEnd, row_of
 from app.ledger.units import Hashes, request_hash
 from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Pins, Plan, Reason, Sealed, Start, encode_sealed
 
@@ -55,7 +55,7 @@ class Ledger:
         """Recorded since the start, in batches that have been sealed."""
         self.hashes: Hashes | None = None
         """Of units and callers; None before anything is recorded."""
-        self.unchecked: list[tuple[Exposure, Ending]] = []
+        self.unchecked: list[tuple[Exposure, RequestEnd]] = []
         """Requests that have ended and whose answer's form is to be checked."""
         self._secret_of, self._enabled, self._clock = secret_of, enabled, clock
         self._url = ""
@@ -64,7 +64,7 @@ class Ledger:
         self._carried_until: dict[str, float] = {}
         self._open = OpenBatch()
         self._started: list[Exposure] = []
-        self._ended: list[tuple[Exposure, Ending]] = []
+        self._ended: list[tuple[Exposure, RequestEnd]] = []
         self._requests: dict[int, Exposure] = {}
         self._in_flight: dict[str, int] = {}
         """Recorded requests by the deployment that they were assigned to."""
@@ -124,7 +124,7 @@ class Ledger:
             self.catch_up()
         return exposure
 
-    def finish(self, exposure: Exposure, ending: Ending) -> None:
+    def finish(self, exposure: Exposure, ending: RequestEnd) -> None:
         """The request has ended: records its row, now or after its answer has been checked."""
         if self._requests.pop(exposure.seq, None) is None:
             return
@@ -267,7 +267,7 @@ class Ledger:
         )
         return tuple.__new__(Identity, facts)
 
-    def _record(self, exposure: Exposure, ending: Ending) -> None:
+    def _record(self, exposure: Exposure, ending: RequestEnd) -> None:
         batch, arm = self._open, (exposure.scope.plan.endpoint, exposure.arrival.assigned)
         batch.rows.add(row_of(exposure, ending, batch))
         batch.arms[arm] += 1

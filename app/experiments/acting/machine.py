@@ -244,7 +244,7 @@ def _applied(state: State, facts: Facts, now: float) -> Turn | None:
 
 
 def _changed(state: State, facts: Facts, now: float) -> Turn | None:
-    """While a ramp runs, nobody else moves its arms; who does, takes over."""
+    """Only the ramp moves its arms while it runs; a change by anyone else takes over."""
     arms = shares.of_arms(facts.traffic, facts.experiment)
     if state.phase != "running" or state.weights is None or state.intent is not None or arms == state.weights:
         return None

@@ -51,7 +51,7 @@ class Judges:
             judged.analysis.observe_load(routers, replicas)
 
     def snapshots(self, now: float) -> list[Snapshot]:
-        """What the analyses want to be found again, for the directory."""
+        """The analyses' states, for the directory."""
         return [Snapshot(now, name, it.run.started_at, it.analysis.state()) for name, it in self.of.items()]
 
     def rebuild(
@@ -106,7 +106,7 @@ class Judges:
         return True
 
     def _state_of(self, run: Run, former: Judged | None) -> Mapping[str, Any] | None:
-        """What the run's former analysis, of this or an earlier controller, wants to be found again."""
+        """The state of the run's former analysis, of this or an earlier controller."""
         if former is not None:
             return former.analysis.state() if former.run.started_at == run.started_at else None
         snapshot = self._keeper.snapshots.get(run.name)

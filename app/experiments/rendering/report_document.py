@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from app.experiments.rendering import words
-from app.experiments.rendering.acting_document import Deed, acting_blocks
+from app.experiments.rendering.acting_document import Action, acting_blocks
 from app.experiments.rendering.document import Block, Bullets, Heading, Paragraph, Table
 from app.experiments.report import ArmDistribution, Comparison, Distribution, GuardrailStatus, Report, SampleRatio
 from app.experiments.summary import Acting
@@ -15,8 +15,8 @@ _SHOWN = (0.05, 0.5, 0.95, 0.99)
 """The quantiles of a distribution that a table has room for."""
 
 
-def document(report: Report, acting: Acting | None = None, deeds: Sequence[Deed] = ()) -> Iterator[Block]:
-    """The whole report as blocks. `acting`: what is being done, if anything is; `deeds`: what was."""
+def document(report: Report, acting: Acting | None = None, actions: Sequence[Action] = ()) -> Iterator[Block]:
+    """The whole report as blocks. `acting`: the state and what changes it, if known; `actions`: the latest."""
     yield Heading(report.headline, level=1)
     yield Paragraph([*report.details, *([report.next] if report.next else [])])
     if report.alarms:
@@ -26,7 +26,7 @@ def document(report: Report, acting: Acting | None = None, deeds: Sequence[Deed]
         yield Heading("Warnings")
         yield Bullets(report.warnings)
     if acting is not None:
-        yield from acting_blocks(report, acting, deeds)
+        yield from acting_blocks(report, acting, actions)
     yield Paragraph([_standing(report, acting)])
     yield from _arms(report)
     for treatment in report.treatments:

@@ -27,7 +27,7 @@ from app.ledger.exposure import Arrival
 from app.ledger.ledger import Ledger
 from app.ledger.plans import Scope
 from app.ledger.recordings.wire import RecordedRequest
-from app.ledger.rows import Ending
+from app.ledger.rows import RequestEnd
 from app.ledger.sender import Sender
 from app.ledger.units import secret_of
 
@@ -172,7 +172,7 @@ class Replay:
             started=started,
         )
         exposure = ledger.start(scope, arrival)
-        ending = Ending(CLIENT_CLOSED, 0.0, complete=False, gone=True)
+        ending = RequestEnd(CLIENT_CLOSED, 0.0, complete=False, gone=True)
         try:
             ending = await client.send(request, arm, exposure, body)
             self.statuses[ending.status] += 1

@@ -53,7 +53,7 @@ def decide(
     if moves:
         typer.echo(moves, err=True)
     if not (yes or _confirmed()):
-        raise CommandError("Nothing is decided. Without a terminal: add --yes")
+        raise CommandError("No decision was made. Without a terminal: add --yes")
     typer.echo(decisions.described(decisions.decide(client, summary, action, reason, treatment, anyway=yes)))
 
 
@@ -93,5 +93,5 @@ def watch(
 def _confirmed() -> bool:
     try:
         return typer.confirm("Do it?", err=True)
-    except typer.Abort:  # there is nobody to ask
+    except typer.Abort:  # no terminal to ask on
         return False

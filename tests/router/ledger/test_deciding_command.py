@@ -66,7 +66,7 @@ def test_without_a_yes_nothing_is_decided(running: Deciding, monkeypatch: pytest
     monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody is there
     code, out, shown = running.decide("stop")
     assert (code, out.strip()) == (ExitCode.WRONG, "")
-    assert shown.endswith("Nothing is decided. Without a terminal: add --yes\n")
+    assert shown.endswith("No decision was made. Without a terminal: add --yes\n")
     for answer, decided in ((False, 0), (True, 1)):
         monkeypatch.setattr(deciding, "_confirmed", lambda answer=answer: answer)
         running.decide("pause")

@@ -63,7 +63,7 @@ class PendingFeedback:
         self._arm = Growing(np.int8)
         self._open = Growing(np.bool_, len(self._metrics))
         self._value = Growing(np.float64, len(self._metrics))
-        self._told_at = Growing(np.float64, len(self._metrics))
+        self._scored_at = Growing(np.float64, len(self._metrics))
         self._waiting: list[_Waiting] = []
         self.late = 0
         """Scores that came after their window, as long as their exposure is remembered."""
@@ -88,12 +88,12 @@ class PendingFeedback:
             (self._arm, arm),
         ):
             column.append(values)
-        for table, filled in ((self._open, True), (self._value, np.nan), (self._told_at, -np.inf)):
+        for table, filled in ((self._open, True), (self._value, np.nan), (self._scored_at, -np.inf)):
             table.append(np.full((len(rows), len(self._metrics)), filled))
         self._index(np.arange(start, start + len(rows)))
 
     def _index(self, exposures: Ints) -> None:
-        """Makes exposures known by the request of their caller, by the request, and by the answer."""
+        """Indexes exposures by the request of their caller, by the request, and by the answer."""
         request, answer = self._request.values[exposures], self._answer.values[exposures]
         keys = np.concatenate([_of_caller(request, self._caller.values[exposures]), request, answer])
         which = np.tile(exposures, 3)
@@ -117,7 +117,7 @@ class PendingFeedback:
         self._waiting = self._waiting[-_MAX_WAITING:]
 
     def mature(self, now: float) -> dict[str, Matured]:
-        """What has ripened since the last call, by metric."""
+        """Exposures whose window has ended since the last call, by metric."""
         self._match(now)
         at, found = self._at.values, dict[str, Matured]()
         too_many = len(self) - self._max
@@ -153,16 +153,16 @@ class PendingFeedback:
         on_time = item.at <= self._at.values[row] + self._windows[column]
         if not on_time or not self._open.values[row, column]:
             self.late += 1
-        elif item.at >= self._told_at.values[row, column]:
-            self._told_at.values[row, column] = item.at
+        elif item.at >= self._scored_at.values[row, column]:
+            self._scored_at.values[row, column] = item.at
             self._value.values[row, column] = item.value
 
     def knows(self, scored: Sequence[tuple[int, int]]) -> list[bool]:
-        """Whether each (request, caller) of a score is an exposure that waits for feedback."""
+        """Returns whether each (request, caller) of a score is an exposure that waits for feedback."""
         return [row >= 0 for row in self._rows_of(scored)]
 
     def _rows_of(self, scored: Sequence[tuple[int, int]]) -> list[int]:
-        """Where the exposure of each (request, caller) stands; -1 if it is not known, or is somebody else's."""
+        """The index of each (request, caller)'s exposure; -1 if it is unknown, or another caller's."""
         if not scored or not len(self):
             return [-1] * len(scored)
         request, caller = np.array(scored, np.uint64).T
@@ -181,7 +181,7 @@ class PendingFeedback:
             return
         for column in (
             *(self._at, self._unit, self._caller, self._request, self._answer, self._stratum, self._arm),
-            *(self._open, self._value, self._told_at),
+            *(self._open, self._value, self._scored_at),
         ):
             column.keep(waiting)
         self._keys, self._latest = HashIndex(), Growing(np.int64)

@@ -158,7 +158,7 @@ def test_a_file_is_no_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_a_running_server_tells_the_present(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiments", "report", NAME, "--at", "0", "--url", "http://127.0.0.1:9"]) == ExitCode.USAGE
-    assert capsys.readouterr().err == "--at needs --ledger: a running server tells the present\n"
+    assert capsys.readouterr().err == "--at needs --ledger: a running server reports the present\n"
 
 
 # --- export ----------------------------------------------------------------------------------------
