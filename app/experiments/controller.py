@@ -72,7 +72,7 @@ class Controller:
     ) -> None:
         """`base`: what a relative `ledger.url` is relative to. `submit`: carries out what is written.
 
-        `can_move`: somebody makes the `changes` of traffic that are wanted.
+        `can_move`: the host makes the `changes` of traffic that are wanted.
         """
         self.tables = Tables()
         self.wants_configuration = True
@@ -81,7 +81,7 @@ class Controller:
         self._keeper = Keeper(ledger, base, self.tables, clock(), submit=submit, open_store=open_store)
         self._open_store = partial(open_store, ledger.url, base)
         self.recordings = RecordingKeeper(self._open_store)
-        """Of requests; in any thread."""
+        """Keeps recorded requests; usable in any thread."""
         self._journal = Journal(self._keeper.journal, lambda: self._keeper.durable, self._is_failing)
         self._actions = Actions(self._journal, can_move=can_move)
         self._act_at = 0.0
@@ -98,7 +98,7 @@ class Controller:
         self._keeper.journal([Entry(clock(), "controller_started")])
 
     def configure(self, config: Config, *, settled: bool = True, turns: int | None = None) -> None:
-        """What is running, and whether every router has it. The same configuration again begins nothing anew.
+        """Takes the configuration in force, and whether every router has it. The same one again changes nothing.
 
         `turns`: what `turns` said before the configuration was read; None: it was read just now.
         """
@@ -114,7 +114,7 @@ class Controller:
     def ingest(self, data: bytes) -> bytes:
         """Takes an encoded batch, at most once; returns the encoded acknowledgement. Raises InvalidBatch.
 
-        Of a batch with the number 0 nothing is recorded: its router only wants to hear.
+        A batch with the number 0 records nothing: its router only asks for stops and pins.
         """
         try:
             batch = decode_batch(data)
@@ -139,7 +139,7 @@ class Controller:
             self._keeper.waiting.hold(Taken(batch.router, batch.number, exposures, now))
             if self._judges.are_alarmed():
                 self._judge(now)
-        router.hear(batch, now)
+        router.update(batch, now)
         if self._actions.waits_for_directory:
             self._write(now)
         self._pins.take(batch.router, batch.pins, now)
@@ -200,7 +200,7 @@ class Controller:
         return Evidence(judged.analysis, self.warnings, self._amended) if judged is not None else None
 
     def acting(self, report: Report) -> Acting | None:
-        """What is being done with the experiment of a report."""
+        """The state of acting on the experiment of a report."""
         run, config = self._runs[report.experiment], self._config
         return self._actions.acting(run, config, report, self.now()) if config is not None else None
 
@@ -216,7 +216,7 @@ class Controller:
         self._write(now)
 
     def shadow(self, endpoint: str) -> ShadowReport | None:
-        """What is known of an endpoint's shadow; None if it has no mirror."""
+        """The report on an endpoint's shadow; None if it has no mirror."""
         return self._judges.shadows.report(endpoint, self.now(), self.warnings())
 
     def mirrored(self) -> Sequence[str]:
@@ -224,14 +224,14 @@ class Controller:
         return self._judges.shadows.endpoints()
 
     def foresee(self, report: Report, request: Request) -> Foreseen:
-        """What a decision would do. Raises what `decide` raises."""
+        """The consequences of a decision. Raises what `decide` raises."""
         assert self._config is not None
         return self._actions.foresee(self._runs[report.experiment], self._config, report, request, self.now())
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last.
 
-        In any thread: it changes nothing, and reads batches that nobody changes. Raises StoreError.
+        In any thread: it changes nothing, and reads only batches that do not change any more. Raises StoreError.
         """
         found = self._keeper.find(request)
         return scored(exposures_of(*found), self._keeper.scores(found[0])) if found is not None else []
@@ -249,7 +249,7 @@ class Controller:
         return self._keeper.health()
 
     def warnings(self) -> list[str]:
-        """What every report should say."""
+        """Warnings for every report."""
         now, health = self.now(), self.health()
         found = clock_warnings(self._keeper.waiting.routers, now)
         if health.failing_since is not None:
@@ -262,7 +262,7 @@ class Controller:
         return found
 
     def _amended(self, report: Report) -> Report:
-        """What happens next, and the arms' traffic as it is now: analyses know it from the latest requests only."""
+        """The report with the next step and the arms' present traffic: analyses know that of the latest requests."""
         assert self._config is not None
         run, now = self._runs[report.experiment], self.now()
         next_ = self._actions.next_sentence(run, self._config, report, now)

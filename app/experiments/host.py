@@ -121,12 +121,12 @@ class ControllerHost:
         """As `app.experiments.export` makes it; one at a time, in a thread of its own. Its pieces raise StoreError."""
         controller, loop = self._present(), asyncio.get_running_loop()
 
-        def begun() -> tuple[Export, bytes | None]:
+        def first_piece() -> tuple[Export, bytes | None]:
             found = controller.export(query)
             return found, next(found.pieces, None)  # what is refused is refused before the first piece
 
         try:
-            found, first = await loop.run_in_executor(self._exporter, begun)
+            found, first = await loop.run_in_executor(self._exporter, first_piece)
         except ClientError as error:
             yield Answer(error.status, msgspec.json.encode({"message": error.message, "param": error.param}))
             return

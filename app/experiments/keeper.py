@@ -109,7 +109,7 @@ class Keeper:
 
     @property
     def is_open(self) -> bool:
-        """Whether the directory has told what it holds."""
+        """Whether the directory's content has been read."""
         return self._store is not None
 
     def health(self) -> Health:

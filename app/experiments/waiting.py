@@ -44,7 +44,7 @@ class Waiting:
 
     @property
     def since(self) -> float | None:
-        """When the first batch came of those that nobody writes yet."""
+        """Arrival of the first batch that is not being written yet."""
         return self._held[0].taken_at if self._held else None
 
     def router(self, name: str) -> RouterProgress:
@@ -62,7 +62,7 @@ class Waiting:
         self.router(taken.router).waiting.add(taken.number)
 
     def acknowledge(self, router: str) -> Acknowledgement:
-        """What the router is told."""
+        """The acknowledgement for a router."""
         return self.routers[router].acknowledgement(counted_suffices=self._has_passed)
 
     def begin(self) -> list[Taken]:
@@ -71,7 +71,7 @@ class Waiting:
         return self._writing
 
     def end(self, *, stored: bool) -> None:
-        """Whether the directory has the batches of `begin` now."""
+        """Ends the writing of the batches of `begin`."""
         if not stored:
             self._writing, self._held = [], self._writing + self._held
             return

@@ -1,7 +1,7 @@
 """The batches that a router keeps until they are durable at the controller, within a bound.
 
 Beyond the bound the oldest whole batch is dropped, which is blind to arms, and its rows are counted as lost. A batch
-that the controller has received but not yet made durable is lost, too, when it is dropped: nobody could send it again.
+that the controller has received but not yet made durable is lost, too, when it is dropped: it cannot be sent again.
 """
 
 from collections import Counter, deque

@@ -1,4 +1,4 @@
-"""What a router records of the requests of recorded endpoints: starts, rows, late requests and feedback.
+"""Records the requests of recorded endpoints: starts, rows, late requests and feedback.
 
 Everything here is synchronous and runs on the router's event loop; `sender.Sender` sends what has been recorded.
 """
@@ -21,7 +21,7 @@ from app.ledger.units import Hashes, request_hash
 from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Pins, Plan, Reason, Sealed, Start, encode_sealed
 
 MOST_ENTRIES = 4096
-"""Of one batch: starts, rows and the rest, but for the last few."""
+"""The most entries of one batch (starts, rows and the rest), apart from the last few."""
 
 _MOST_UNCHECKED = 64
 """Answers that wait for the check of their form; of more, it is not checked."""
@@ -54,7 +54,7 @@ class Ledger:
         self.rows: Counter[Arm] = Counter()
         """Recorded since the start, in batches that have been sealed."""
         self.hashes: Hashes | None = None
-        """Of units and callers; None before anything is recorded."""
+        """Hashes of units and callers; None before anything is recorded."""
         self.unchecked: list[tuple[Exposure, RequestEnd]] = []
         """Requests that have ended and whose answer's form is to be checked."""
         self._secret_of, self._enabled, self._clock = secret_of, enabled, clock
@@ -238,7 +238,7 @@ class Ledger:
         )
 
     def idle(self) -> Sealed:
-        """A batch without anything, to hear what the controller says."""
+        """An empty batch, to get the controller's stops and pins."""
         return OpenBatch().sealed(0)
 
     def _record_start(self, exposure: Exposure) -> None:

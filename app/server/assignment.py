@@ -24,7 +24,7 @@ def explain(
 
     `unit` is the key's hash in the ledger, None to leave it out. `failing` are the deployments whose breaker is open:
     they are assigned all the same, and replaced. `override` is the deployment that the plan gives this key. `now` is
-    what decides on this router beside the weights: a running conversation may keep another deployment than a new one.
+    what decides on this router besides the weights: a running conversation may keep another deployment than a new one.
     Raises BadRequest, naming ``key``, unless there is one exactly where the endpoint is sticky.
     """
     traffic = endpoint.traffic
@@ -50,7 +50,7 @@ def explain(
     elif assigned is not None and assigned in now.stops:
         why += f" It is stopped, but answers until the circuit breaker of {now.stops[assigned]} has closed."
     if now.until is not None and assigned is not None:
-        why += " A conversation that has begun before the last change of traffic keeps its deployment for now."
+        why += " A conversation that started before the last change of traffic keeps its deployment for now."
     if assigned in failing:
         why += " Its circuit breaker is open: until it closes, another deployment answers."
     return {

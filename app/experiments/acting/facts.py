@@ -1,4 +1,4 @@
-"""What acting decides by: an experiment's evidence, and what is applied."""
+"""Inputs of acting: an experiment's evidence, and the applied traffic."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ class Facts:
 
     @property
     def silenced(self) -> list[tuple[Cause, str]]:
-        """Why the evidence does not count, if it does not."""
+        """Reasons why the evidence does not count."""
         return [(SILENCING[it.kind], it.text) for it in self.report.alarms if it.kind in SILENCING]
 
     @property
@@ -99,7 +99,7 @@ class Facts:
 
 
 class Interventions(msgspec.Struct, frozen=True):
-    """What has been done, as far as counting depends on it. Times are Unix seconds."""
+    """Actions on which counting depends. Times are Unix seconds."""
 
     armed_since: float | None = None
     """Guardrails count from then on."""

@@ -1,8 +1,8 @@
-"""What is to be done next with an experiment: a pure function of its state, the facts and the time.
+"""The next action on an experiment: a pure function of its state, the facts and the time.
 
 `next_turn` returns one turn, the state after it and the journal's entry; it is called until there is none. Nothing else
-is an effect: stops and the wanted change of the traffic are parts of the state, which the journal keeps, and whoever
-reads the state carries them out (`actions.py`). Doing so twice changes nothing.
+is an effect: stops and the wanted change of the traffic are parts of the state, which the journal keeps, and
+`actions.py` carries them out. Doing so twice changes nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from app.experiments.summary import Cause
 from app.ledger.acknowledgement import Stop
 
 MAX_TURNS = 20
-"""In a row, at one moment: far more than can be needed."""
+"""The most turns at one moment: far more than can be needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +116,10 @@ def _rollback(revision: int, facts: Facts, treatments: list[str], reason: str) -
 
 
 def _stops(state: State, facts: Facts, now: float) -> Turn | None:
-    """A stop is lifted when a plan that says the same has reached every router. Until then nobody gives it traffic."""
+    """Lifts stops once a plan that says the same has reached every router. Until then they get no traffic."""
     if not state.stops or not facts.can_move or (state.intent is not None and state.intent.kind == "rollback"):
         return None
-    if not facts.is_fresh:  # somebody may have given it traffic meanwhile
+    if not facts.is_fresh:  # another change may have given it traffic meanwhile
         return None
     names = [stop.deployment for stop in state.stops]
     if _have_nothing(names, facts):
@@ -226,7 +226,7 @@ def _halted(state: State, kind: str, phase: Phase, cause: Cause, text: str, **ch
 
 
 def _applied(state: State, facts: Facts, now: float) -> Turn | None:
-    """An intent that is known to be applied is done, whoever did it. One that cannot be is given up."""
+    """Ends an intent that is known to be applied, by any controller. One that cannot be applied is given up."""
     if (intent := state.intent) is None:
         return None
     arms = shares.of_arms(facts.traffic, facts.experiment)
@@ -268,7 +268,7 @@ def _changed_by_others(state: State, facts: Facts, arms: dict[str, int], now: fl
 
 
 def _fed_again(state: State, facts: Facts, now: float) -> Turn | None:
-    """Somebody gave a treatment traffic that was rolled back: guardrails watch it again.
+    """A treatment that was rolled back has traffic again: guardrails watch it again.
 
     If that was a step of another controller, which knew nothing of the rollback, it is taken back.
     """

@@ -86,12 +86,12 @@ class Analysis:
         ]
 
     def intervene(self, done: Interventions) -> None:
-        """What has been done. To be said before exposures are added again, too."""
+        """Takes the actions so far. Also called before exposures are added again."""
         if done != self._done:
             self._done = done
             self._watched.intervene(done)
 
-    # What routers tell.
+    # Records of routers.
 
     def add_starts(self, starts: StartColumns) -> None:
         """Draws of an arm, of any endpoint."""
@@ -147,7 +147,7 @@ class Analysis:
         """Whether a guardrail has an alarm that `tick` has still to raise."""
         return any(watch.is_new_alarm() for watch in self._watched.guardrails)
 
-    # What follows from it.
+    # Looks, alarms and reports.
 
     def tick(self, now: float) -> list[Occurrence]:
         """Counts feedback whose window is over, raises alarms, makes looks as far as the pace allows.
@@ -180,7 +180,7 @@ class Analysis:
                     return
 
     def _stale(self, now: float) -> list[Comparing]:
-        """Those about which there is more to know. Quantiles wait for their minute."""
+        """Comparisons with new data. Quantiles wait for their minute."""
         return [
             it
             for it in self._comparing
@@ -212,7 +212,7 @@ class Analysis:
         return self._reported(now)
 
     def standing(self, now: float) -> Report:
-        """What the last `tick` left, in milliseconds: a report without new looks, and without the arms' values."""
+        """A report of the state after the last `tick`, in milliseconds: without new looks and the arms' values."""
         return self._reported(now, with_values=False)
 
     def _reported(self, now: float, *, with_values: bool = True) -> Report:
@@ -228,7 +228,7 @@ class Analysis:
         )
 
     def update(self, config: Config) -> None:
-        """A new configuration of the same run (`same_run`): its state and what else reports tell."""
+        """Takes a new configuration of the same run (`same_run`): its state and what reports show of it."""
         self._config = config
 
     def history(self, metric: str, treatment: str) -> list[HistoryPoint]:
@@ -262,7 +262,7 @@ class Analysis:
         raise KeyError(f"{metric} of {treatment}")
 
     def state(self) -> dict[str, Any]:
-        """What the exposures alone do not tell: verdicts that stay, the largest evidence, alarms, past looks.
+        """State that cannot be recomputed from exposures: latched verdicts, the largest evidence, alarms, past looks.
 
         Plain data, for the journal.
         """

@@ -16,7 +16,7 @@ from app.experiments.statistics.look import Lines, LookScale, look
 from app.experiments.statistics.peeked import PeekedTest
 
 MAX_UNITS = 10_000
-"""Of more, a part is taken, by hash: a run must not take seconds."""
+"""With more units, a part is taken, by hash: a run must not take seconds."""
 
 LOOKS = 20
 FIRST_LOOK = 60
@@ -36,7 +36,7 @@ class Recorded:
     lines: Lines
     """`arm` does not matter."""
     hashes: Hashes
-    """Of each unit."""
+    """Each unit's."""
 
 
 def false_verdicts(recorded: Sequence[Recorded], runs: int, alpha: float) -> list[FalseVerdicts]:

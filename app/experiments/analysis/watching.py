@@ -1,4 +1,4 @@
-"""What is watched beside the metrics: guardrails, sample ratio, completeness, lost rows; and the alarms they raise."""
+"""Monitoring apart from the metrics: guardrails, sample ratio, completeness, lost rows; and the alarms they raise."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -26,7 +26,7 @@ LOST = "rows_lost"
 
 
 class Watched:
-    """Of one experiment. `measures` as in `Collected`."""
+    """The monitoring of one experiment. `measures` as in `Collected`."""
 
     def __init__(
         self, experiment: Experiment, measures: Sequence[Measure], arms: Arms, tables: Tables, *, returning: bool
@@ -57,14 +57,14 @@ class Watched:
         return self._arms
 
     def intervene(self, done: Interventions) -> None:
-        """What has been done since. Guardrails that are armed anew forget what they counted, and their alarms."""
+        """Takes the actions so far. Guardrails that are armed anew forget what they counted, and their alarms."""
         if done.armed_since != self.guardrails.since:
             self.guardrails = Guardrails(self._experiment, done.armed_since)
             self._forget_alarms()
         self.treated.count_since(done.since)
 
     def _forget_alarms(self) -> None:
-        """Of guardrails, from before they were armed."""
+        """Drops guardrails' alarms from before they were armed."""
         since = self.guardrails.since
         for watch in self.guardrails:
             raised = self.alarms.raised_at(f"guardrail {watch.key}")
@@ -92,7 +92,7 @@ class Watched:
         self.guardrails.add_late(late.take(random), placed.take(random), self._arms)
 
     def add_values(self, rows: RowColumns, placed: Placed, values: Sequence[Values | None]) -> None:
-        """Analysed rows, and what each measure says of them."""
+        """Analysed rows, with each measure's values."""
         sets = self._arms.weights
         for (column, _), completeness in self.completeness.items():
             if (known := values[column]) is not None:
@@ -108,7 +108,7 @@ class Watched:
         return new * _DAY_S / (now - since) if new and now > since else None
 
     def split_differences(self) -> list[str]:
-        """What may explain a wrong sample ratio; empty without an alarm."""
+        """Possible explanations of a wrong sample ratio; empty without an alarm."""
         if self.sample_ratio.alarmed_at is None:
             return []
         return self.traffic.differences() or [
@@ -129,7 +129,7 @@ class Watched:
         return f"completeness {self._measures[column].key} {self._arms.names[treatment]}"
 
     def raise_alarms(self, now: float) -> list[Occurrence]:
-        """What is new, for the journal."""
+        """Raises alarms; returns the new ones, for the journal."""
         found = [self._hold(key, alarm) for key, alarm in self._new_alarms(now)]
         found += [self._while_it_lasts(LOST, "rows_lost", self.traffic.too_many_lost(), now)]
         found += [
@@ -184,7 +184,7 @@ class Watched:
         self._forget_alarms()
 
     def _mark(self) -> None:
-        """Tells those who watch that their alarm is raised."""
+        """Copies the times of alarms to the watches."""
         self.sample_ratio.alarmed_at = self.alarms.raised_at(SPLIT)
         for watch in self.guardrails:
             watch.alarmed_at = self.alarms.raised_at(f"guardrail {watch.key}")

@@ -1,4 +1,4 @@
-"""All that judges what was recorded: an analysis for each run, and the shadows of mirrors.
+"""Everything that judges recorded exposures: an analysis for each run, and the shadows of mirrors.
 
 Each of them counts every exposure once. One whose basis is new is made anew, and counts what was recorded so far.
 """
@@ -28,20 +28,20 @@ class Judges:
         self.shadows = ShadowJudge(tables)
         self.of: dict[str, Judged] = {}
         self.has_counted_all = False
-        """Whether all that was recorded before could be read."""
+        """All that was recorded before could be read."""
 
     def are_alarmed(self) -> bool:
         """Whether a guardrail has an alarm that has still to be raised."""
         return any(it.analysis.is_alarmed() for it in self.of.values())
 
     def count(self, exposures: Exposures) -> None:
-        """What has been recorded now."""
+        """Counts new exposures."""
         for judged in self.of.values():
             judged.count(exposures, self._tables)
         self.shadows.count(exposures.pairs)
 
     def set_lost(self, lost: Lost) -> None:
-        """Of all routers together."""
+        """Takes the lost rows of all routers together."""
         for judged in self.of.values():
             judged.set_lost(lost)
 

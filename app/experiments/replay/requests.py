@@ -20,10 +20,10 @@ _PARSED: Mapping[str, str] = {"/score": "score"}
 """Route to OpenAI's operation, where it is not named as the task."""
 
 _ENVELOPE_BYTES = 120
-"""What a request's body has beside its text, about."""
+"""About the size of a request's body without its text."""
 
 _DEFAULT_TOKENS = 128
-"""Of an answer whose length is not known and that nothing bounds."""
+"""The length of an answer that is not known and that nothing bounds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ CLIENT_CLOSED = 499
 """The status of requests that an interrupted replay gave up."""
 
 _SECRET = secret_of("replay")
-"""Of the hashes of pairs, which are numbers: there is nothing to hide."""
+"""For the hashes of pairs, which are numbers: there is nothing to hide."""
 
 
 class _Nobody:
@@ -181,6 +181,6 @@ class Replay:
 
 
 def _first(group: BaseExceptionGroup[ReplayRefused]) -> ReplayRefused:
-    """Of a group in groups."""
+    """The first error of nested groups."""
     found = group.exceptions[0]
     return _first(found) if isinstance(found, BaseExceptionGroup) else found

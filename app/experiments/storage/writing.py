@@ -35,7 +35,7 @@ class Round:
 
 @dataclass(slots=True)
 class Outcome:
-    """How far a round came."""
+    """The result of a round."""
 
     error: str | None = None
     stored: Footer | None = None
@@ -44,7 +44,7 @@ class Outcome:
     """All snapshots are written."""
     found: list[Segment] | None = None
     entries: list[Entry] = field(default_factory=list)
-    """Of other writers, since the day."""
+    """Entries of other writers, since the day."""
     has_merged: bool = False
     merged: Footer | None = None
     """None with `has_merged`: the sources were gone."""

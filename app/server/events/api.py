@@ -93,7 +93,7 @@ class EventsApi:
         yield _BEGIN
         seen: deque[str] = deque(maxlen=4 * MAX_WAITING)
         if since is not None:
-            await self._feed.begun()
+            await self._feed.started()
             async for item in self._missed(since, end):
                 if item is not None:
                     seen.append(item.id)

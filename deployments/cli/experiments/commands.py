@@ -114,7 +114,7 @@ def planner(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Tell how many units an effect needs, and for how long, at the present rate.
+    """Show how many units an effect needs, and for how long, at the present rate.
 
     \b
     Examples:
@@ -164,7 +164,7 @@ def explain(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Tell which deployment a sticky key reaches, and why.
+    """Show which deployment a sticky key reaches, and why.
 
     \b
     Example:

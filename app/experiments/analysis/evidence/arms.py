@@ -22,7 +22,7 @@ OUTSIDE = -1
 
 
 class Placed(NamedTuple):
-    """Of exposures: whether each belongs, and where. Equally long arrays."""
+    """The arm and weights of each exposure, and whether it belongs to the experiment. Equally long arrays."""
 
     belongs: Mask
     arm: Arm

@@ -93,12 +93,12 @@ class Collected:
 
     @property
     def share(self) -> float:
-        """Of the units, the share that is kept for looks."""
+        """The share of units that is kept for looks."""
         return self._cells.share if self._returning else 1.0
 
     @property
     def quantiles_share(self) -> float:
-        """Of the units, the share that is kept for quantiles."""
+        """The share of units that is kept for quantiles."""
         return min([1.0, *(raw.share for raw in self._raw.values())])
 
     @property
@@ -166,7 +166,7 @@ class Collected:
         return int(self.sums(column, arm)[0])
 
     def response_rate(self, metric: str, arm: int) -> float | None:
-        """Of the matured exposures of an arm, the share that has any score."""
+        """The share of an arm's matured exposures that has any score."""
         for column, measure in enumerate(self.measures):
             if measure.metric == metric and measure.statistic == RESPONSE_RATE:
                 return self.value(column, arm)

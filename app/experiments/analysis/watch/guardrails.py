@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from app.config.experiments import Experiment, Guardrail
 from app.experiments.analysis.evidence.arms import Arms, Placed
 from app.experiments.analysis.evidence.arrays import Hashes, Ints, Mask
-from app.experiments.analysis.evidence.outcomes import STREAMS_ONLY, happened, limits_of, told_late
+from app.experiments.analysis.evidence.outcomes import STREAMS_ONLY, happened, late_events, limits_of
 from app.experiments.analysis.watch.events import OncePerPeriod, UnitEvents
 from app.experiments.analysis.watch.trials import Trials
 from app.experiments.columns import F64, I32, LateColumns, RowColumns
@@ -101,7 +101,7 @@ class GuardrailWatch:
         return f"at most {self.rail.tolerance:g} times control's rate"
 
     def status(self) -> GuardrailStatus:
-        """As reports tell it."""
+        """Its state for reports."""
         trials = self._trials
         evidence = self._evidence if trials is None else trials.evidence
         detector = self._detector if trials is None else trials.detector
@@ -158,7 +158,7 @@ class Guardrails:
         if self.since is not None:
             late, placed = _later(late, placed, self.since)
         for rail, watches in self._watches:
-            hit = told_late(rail.event, late, limits_of(rail))
+            hit = late_events(rail.event, late, limits_of(rail))
             _add(watches, hit, hit, late, placed, arms)
 
 

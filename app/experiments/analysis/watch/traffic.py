@@ -1,4 +1,4 @@
-"""Counts of each arm's exposures: what reports show beside the verdict, and what may explain a wrong sample ratio."""
+"""Counts of each arm's exposures, for reports and for the explanation of a wrong sample ratio."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ Arm = NDArray[np.int8]
 
 
 class Traffic:
-    """Of one experiment. Arms by number, control first."""
+    """Counts of one experiment. Arms by number, control first."""
 
     def __init__(self, names: Sequence[str], tables: Tables) -> None:
         self._names = names

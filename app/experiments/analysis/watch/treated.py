@@ -68,5 +68,5 @@ class TreatedWatch:
 
     @property
     def step_units(self) -> dict[str, int]:
-        """Of each treatment."""
+        """Units of each treatment at this step."""
         return {name: len(units) for name, units in zip(self._treatments, self._at_step, strict=True)}

@@ -6,7 +6,7 @@ import pytest
 
 from app.config.experiments import EVENTS
 from app.experiments.analysis.evidence.metrics import Measure, Values, can_be_missing, facts_of, measures_of, values_of
-from app.experiments.analysis.evidence.outcomes import Limits, happened, told_late
+from app.experiments.analysis.evidence.outcomes import Limits, happened, late_events
 from app.ledger.wire import Flag
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config
@@ -127,9 +127,9 @@ def test_a_stream_that_ends_without_a_first_token_after_the_limit_was_slow() -> 
 
 def test_late_records_tell_slow_and_unfinished_by_their_limits() -> None:
     late = Recorder().late({"kind": 0, "above_s": 10.0}, {"kind": 0, "above_s": 2.0}, {"kind": 1, "above_s": 600.0})
-    assert told_late("slow", late, Limits()).tolist() == [True, False, False]
-    assert told_late("unfinished", late, Limits()).tolist() == [False, False, True]
-    assert not told_late("error", late, Limits()).any()
+    assert late_events("slow", late, Limits()).tolist() == [True, False, False]
+    assert late_events("unfinished", late, Limits()).tolist() == [False, False, True]
+    assert not late_events("error", late, Limits()).any()
 
 
 def test_metrics_of_events_take_the_limit_of_the_guardrail() -> None:
