@@ -41,7 +41,7 @@ REPORT_S = 1.0
 """How long a report is cached."""
 
 
-class Judged(Protocol):
+class ReadableAnalysis(Protocol):
     """The read side of one experiment's analysis."""
 
     def report(self, now: float) -> Report: ...
@@ -67,7 +67,7 @@ class Reader(Protocol):
     def experiments(self) -> Mapping[str, Experiment]:
         """Every declared experiment."""
 
-    def analysis(self, name: str) -> Judged | None:
+    def analysis(self, name: str) -> ReadableAnalysis | None:
         """The evidence of a running experiment; None if there is none."""
 
     def acting(self, report: Report) -> Acting | None:
@@ -247,7 +247,7 @@ class Answers:
             raise NotFound(f"No experiment '{name}'; declared: {', '.join(declared) or 'none'}", param="name")
         return found
 
-    def _judged(self, name: str) -> Judged:
+    def _judged(self, name: str) -> ReadableAnalysis:
         experiment = self._experiment(name)
         if (judged := self._reader.analysis(name)) is None:
             raise NotFound(f"The experiment '{name}' has no evidence: its state is {experiment.state}", param="name")
@@ -259,7 +259,7 @@ class Answers:
         report = self._report_of(name, judged)
         return summary_of(report, self._reader.acting(report))
 
-    def _report_of(self, name: str, judged: Judged) -> Report:
+    def _report_of(self, name: str, judged: ReadableAnalysis) -> Report:
         """A report that is not older than `REPORT_S`: many readers and scrapers must not keep the controller busy."""
         now, last = self._reader.now(), self._reports.get(name)
         if last is None or not 0 <= now - last.at < REPORT_S:

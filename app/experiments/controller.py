@@ -39,7 +39,7 @@ from app.experiments.storage.entry import Entry
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import open_store
 from app.experiments.summary import Acting, Foreseen
-from app.experiments.waiting import Taken
+from app.experiments.waiting import HeldBatch
 from app.ledger.acknowledgement import Replaced, encode_acknowledgement
 from app.ledger.controller_client import Export
 from app.ledger.wire import VERSION, decode_batch
@@ -136,7 +136,7 @@ class Controller:
             if batch.number not in router.counted:
                 router.counted.add(batch.number)
                 self._judges.count(exposures)
-            self._keeper.waiting.hold(Taken(batch.router, batch.number, exposures, now))
+            self._keeper.waiting.hold(HeldBatch(batch.router, batch.number, exposures, now))
             if self._judges.are_alarmed():
                 self._judge(now)
         router.update(batch, now)

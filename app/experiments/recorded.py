@@ -16,7 +16,7 @@ from app.errors import BadRequest, Conflict
 from app.experiments.acting.decisions import Request
 from app.experiments.acting.state import states_of
 from app.experiments.columns import Exposures, Tables
-from app.experiments.judging.evidence import AnalysisFactory, Evidence, Judged
+from app.experiments.judging.evidence import AnalysisFactory, Evidence, RunAnalysis
 from app.experiments.plain import exposures_of, scored
 from app.experiments.report import Report
 from app.experiments.routers import total_lost
@@ -112,7 +112,7 @@ class RecordedLedger:
         tables = Tables()
         config = self._config_of(run)
         analysis = self._new_analysis(run.name, config.experiments[run.name], config, tables, run.started_at)
-        judged = Judged(run, None, analysis)
+        judged = RunAnalysis(run, None, analysis)
         acted = states_of(self._entries).get(run.name)
         if acted is not None and acted.started_at == run.started_at:
             analysis.intervene(acted.interventions)

@@ -18,7 +18,7 @@ from app.ledger.open_batch import Arm, OpenBatch
 from app.ledger.plans import Scope, plans_of, scopes
 from app.ledger.rows import RequestEnd, row_of
 from app.ledger.units import Hashes, request_hash
-from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Pins, Plan, Reason, Sealed, Start, encode_sealed
+from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Pins, Plan, Reason, SealedBatch, Start, encode_sealed
 
 MOST_ENTRIES = 4096
 """The most entries of one batch (starts, rows and the rest), apart from the last few."""
@@ -221,7 +221,7 @@ class Ledger:
             self.backlog.add(self._open.sealed(self._number), self._open.arms)
             self._open = OpenBatch()
 
-    def encoded(self, batch: Sealed, pins: Sequence[Pins] = (), pins_seen: int = 0) -> bytes:
+    def encoded(self, batch: SealedBatch, pins: Sequence[Pins] = (), pins_seen: int = 0) -> bytes:
         """A batch of the backlog, or `idle`, as it is sent now."""
         lost = [Lost(endpoint, deployment, rows) for (endpoint, deployment), rows in self.backlog.lost.items()]
         oldest = self.backlog.oldest or batch.number or self._number + 1
@@ -237,7 +237,7 @@ class Ledger:
             pins_seen=pins_seen,
         )
 
-    def idle(self) -> Sealed:
+    def idle(self) -> SealedBatch:
         """An empty batch, to get the controller's stops and pins."""
         return OpenBatch().sealed(0)
 

@@ -13,7 +13,7 @@ from app.ledger.backoff import Backoff
 from app.ledger.controller_sync import ControllerSync
 from app.ledger.ledger import Ledger
 from app.ledger.open_batch import Arm
-from app.ledger.wire import Sealed
+from app.ledger.wire import SealedBatch
 from app.telemetry.logs import event, where
 
 EVERY_S = 1.0
@@ -123,7 +123,7 @@ class Sender:
         if self._sync is not None and self._sync.is_wanted and not await self._deliver(self._ledger.idle()):
             self._backoff.failed(self._clock())
 
-    async def _deliver(self, batch: Sealed) -> bool:
+    async def _deliver(self, batch: SealedBatch) -> bool:
         """Sends one batch; returns whether the controller has answered."""
         backlog, began = self._ledger.backlog, self._clock()
         if batch.number:

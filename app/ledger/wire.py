@@ -286,7 +286,7 @@ class Batch(msgspec.Struct, frozen=True):
     """How far the router has read the controller's pins: the last `Acknowledgement.pins_end`."""
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class SealedBatch(msgspec.Struct, frozen=True):
     """A batch with its parts encoded. What depends on the moment of sending is added then: `encode_sealed`."""
 
     number: int
@@ -306,7 +306,7 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 class _SealedBatch(msgspec.Struct, frozen=True):
-    """A `Batch` on the wire, made of a `Sealed`."""
+    """A `Batch` on the wire, made of a `SealedBatch`."""
 
     version: int
     router: str
@@ -335,7 +335,7 @@ def encode(batch: Batch) -> bytes:
 
 
 def encode_sealed(
-    batch: Sealed,
+    batch: SealedBatch,
     *,
     router: str,
     oldest: int,

@@ -19,7 +19,7 @@ SILENCING: dict[str, Cause] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Finding:
     """An alarm of a guardrail, or a primary metric that is worse. `key` names it as long as it stays."""
 
     key: str
@@ -58,10 +58,10 @@ class Facts:
         return author_of(self.name)
 
     @property
-    def alarms(self) -> list[Found]:
+    def alarms(self) -> list[Finding]:
         """Guardrails'."""
         return [
-            Found(
+            Finding(
                 f"{it.event} ({it.limit}) {it.treatment}",
                 it.treatment,
                 it.action,
@@ -73,10 +73,10 @@ class Facts:
         ]
 
     @property
-    def worse(self) -> list[Found]:
+    def worse(self) -> list[Finding]:
         """Primary metrics of treatments."""
         return [
-            Found(
+            Finding(
                 f"worse {it.metric} {it.treatment}",
                 it.treatment,
                 self.experiment.on_worse,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from app.experiments.acting import shares
-from app.experiments.acting.facts import Facts, Found
+from app.experiments.acting.facts import Facts, Finding
 from app.experiments.acting.next_step import next_step
 from app.experiments.acting.state import Intent, Phase, State
 from app.experiments.rendering import words
@@ -103,7 +103,7 @@ def resumed(state: State, now: float, text: str, by: str | None = None, kind: st
     )
 
 
-def live_alarms(state: State, facts: Facts) -> list[Found]:
+def live_alarms(state: State, facts: Facts) -> list[Finding]:
     """Guardrails' alarms since they were armed."""
     return [it for it in facts.alarms if state.armed_since is None or it.at > state.armed_since]
 
@@ -172,7 +172,7 @@ def _worse(state: State, facts: Facts, now: float) -> Turn | None:
 
 
 def _taken_back(
-    state: State, facts: Facts, now: float, found: Sequence[Found], cause: Cause, until: float | None
+    state: State, facts: Facts, now: float, found: Sequence[Finding], cause: Cause, until: float | None
 ) -> Turn:
     treatments, keys = list(dict.fromkeys(it.treatment for it in found)), [it.key for it in found]
     text = "; ".join(it.text for it in found)
@@ -198,7 +198,7 @@ def _as_the_file_says(state: State, facts: Facts, now: float) -> Turn | None:
 def _paused(state: State, facts: Facts, now: float) -> Turn | None:
     if state.phase != "running":
         return None
-    cases: tuple[tuple[Cause, list[Found]], ...] = (("alarm", live_alarms(state, facts)), ("worse", facts.worse))
+    cases: tuple[tuple[Cause, list[Finding]], ...] = (("alarm", live_alarms(state, facts)), ("worse", facts.worse))
     for cause, candidates in cases:
         found = [it for it in candidates if it.action == "pause" and it.key not in state.seen]
         if found:

@@ -10,9 +10,9 @@ from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.evidence.collected import Collected
 from app.experiments.analysis.evidence.feedback import PendingFeedback
 from app.experiments.analysis.verdicts import sentences
-from app.experiments.analysis.verdicts.comparing import Comparing
+from app.experiments.analysis.verdicts.comparing import Comparator
 from app.experiments.analysis.verdicts.rules import decision_of
-from app.experiments.analysis.watching import Watched
+from app.experiments.analysis.watching import Monitoring
 from app.experiments.report import Comparison, Decision, Report
 from app.experiments.statistics.discovery import e_bh
 
@@ -24,9 +24,9 @@ def reported(
     name: str,
     config: Config,
     collected: Collected,
-    watched: Watched,
+    watched: Monitoring,
     feedback: PendingFeedback,
-    comparing: Sequence[Comparing],
+    comparing: Sequence[Comparator],
     now: float,
     *,
     with_values: bool = True,
@@ -95,8 +95,8 @@ def reported(
 def _decisions(
     experiment: Experiment,
     primary: Sequence[Comparison],
-    comparing: Sequence[Comparing],
-    watched: Watched,
+    comparing: Sequence[Comparator],
+    watched: Monitoring,
     *,
     long_enough: bool,
 ) -> dict[str, Decision]:
@@ -115,7 +115,7 @@ def _decisions(
     return decisions
 
 
-def _decision(experiment: Experiment, decisions: dict[str, Decision], watched: Watched) -> Decision:
+def _decision(experiment: Experiment, decisions: dict[str, Decision], watched: Monitoring) -> Decision:
     """One for all treatments: ship if any is to be shipped, do not ship if none may be."""
     if experiment.mode == "aa":
         wrong = any(alarm.kind not in ("guardrail", "endpoint_unhealthy") for alarm in watched.alarms)
@@ -142,7 +142,7 @@ def _discovered(secondary: list[Comparison]) -> list[Comparison]:
 
 
 def _warnings(
-    comparisons: Sequence[Comparison], collected: Collected, watched: Watched, feedback: PendingFeedback
+    comparisons: Sequence[Comparison], collected: Collected, watched: Monitoring, feedback: PendingFeedback
 ) -> list[str]:
     warnings = watched.load.warnings()
     clustered = [it for it in comparisons if it.design_effect is not None and it.design_effect > MUCH_CLUSTERING]

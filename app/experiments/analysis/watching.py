@@ -6,10 +6,10 @@ from typing import Any
 from app.config.experiments import Experiment
 from app.experiments.acting.facts import Interventions
 from app.experiments.analysis.alarms import Alarms
-from app.experiments.analysis.evidence.arms import Arms, Placed
+from app.experiments.analysis.evidence.arms import Arms, Placement
 from app.experiments.analysis.evidence.arrays import Mask
 from app.experiments.analysis.evidence.metrics import Measure, Values, can_be_missing
-from app.experiments.analysis.verdicts.comparing import Comparing
+from app.experiments.analysis.verdicts.comparing import Comparator
 from app.experiments.analysis.watch.completeness import Completeness
 from app.experiments.analysis.watch.guardrails import Guardrails, GuardrailWatch
 from app.experiments.analysis.watch.load import Load
@@ -25,7 +25,7 @@ SPLIT = "sample_ratio"
 LOST = "rows_lost"
 
 
-class Watched:
+class Monitoring:
     """The monitoring of one experiment. `measures` as in `Collected`."""
 
     def __init__(
@@ -72,13 +72,13 @@ class Watched:
                 self.alarms.drop(f"guardrail {watch.key}")
         self._mark()
 
-    def add_starts(self, starts: StartColumns, placed: Placed, random: Mask, analysed: Mask) -> None:
+    def add_starts(self, starts: StartColumns, placed: Placement, random: Mask, analysed: Mask) -> None:
         """Starts that belong to the experiment."""
         self.treated.add_starts(starts.take(random), placed.take(random))
         self.traffic.add_starts(starts, placed)
         self.sample_ratio.add(starts.unit[analysed], starts.at[analysed], starts.plan[analysed], placed.arm[analysed])
 
-    def add_rows(self, rows: RowColumns, placed: Placed, random: Mask) -> None:
+    def add_rows(self, rows: RowColumns, placed: Placement, random: Mask) -> None:
         """Rows that belong to the experiment."""
         self.traffic.add_rows(rows, placed)
         rows, placed = rows.take(random), placed.take(random)
@@ -86,12 +86,12 @@ class Watched:
         self.treated.add_rows(rows, placed)
         self.guardrails.add_rows(rows, placed, self._arms)
 
-    def add_late(self, late: LateColumns, placed: Placed, random: Mask) -> None:
+    def add_late(self, late: LateColumns, placed: Placement, random: Mask) -> None:
         """Late records that belong to the experiment."""
         self.traffic.add_late(late, placed)
         self.guardrails.add_late(late.take(random), placed.take(random), self._arms)
 
-    def add_values(self, rows: RowColumns, placed: Placed, values: Sequence[Values | None]) -> None:
+    def add_values(self, rows: RowColumns, placed: Placement, values: Sequence[Values | None]) -> None:
         """Analysed rows, with each measure's values."""
         sets = self._arms.weights
         for (column, _), completeness in self.completeness.items():
@@ -155,7 +155,7 @@ class Watched:
         text = f"Requests lack {metric} more often on one arm than the weights explain. Units with one: {counts}."
         return Alarm(kind="completeness", at=now, text=text, metric=metric)
 
-    def raise_rig_alarms(self, verdicts: Sequence[Comparing], now: float) -> list[Occurrence]:
+    def raise_rig_alarms(self, verdicts: Sequence[Comparator], now: float) -> list[Occurrence]:
         """In mode `aa`: a difference where there is none."""
         wrong = [it for it in verdicts if it.measure.role == "primary" and it.stays in ("better", "worse")]
         text = "The labels of A/A differ in {}, where nothing differs: something about the rig is wrong."
@@ -205,7 +205,7 @@ def _unhealthy(watch: GuardrailWatch) -> str:
     return f"control itself exceeds the limit of {watch.rail.event}, {watch.limit}: the endpoint is unhealthy"
 
 
-def verdict_occurrence(comparing: Comparing, now: float) -> Occurrence:
+def verdict_occurrence(comparing: Comparator, now: float) -> Occurrence:
     """A verdict that stays from now on."""
     control, treatment = comparing.names
     metric, verdict = comparing.measure.key, comparing.stays

@@ -73,7 +73,7 @@ AnalysisFactory = Callable[[str, Experiment, Config, Tables, float], Analysis]
 
 
 @dataclass(slots=True)
-class Judged:
+class RunAnalysis:
     """A run and its analysis. `basis`: what the analysis was built from; with another one it has to be built again."""
 
     run: Run

@@ -9,7 +9,7 @@ from typing import Any
 from app.config.schema import Config
 from app.experiments.acting.facts import Interventions
 from app.experiments.columns import Exposures, Tables
-from app.experiments.judging.evidence import AnalysisFactory, Judged, basis_of
+from app.experiments.judging.evidence import AnalysisFactory, RunAnalysis, basis_of
 from app.experiments.keeper import Keeper
 from app.experiments.runs import Run
 from app.experiments.shadows.judge import ShadowJudge
@@ -26,7 +26,7 @@ class Judges:
     def __init__(self, tables: Tables, keeper: Keeper, new_analysis: AnalysisFactory) -> None:
         self._tables, self._keeper, self._new_analysis = tables, keeper, new_analysis
         self.shadows = ShadowJudge(tables)
-        self.of: dict[str, Judged] = {}
+        self.of: dict[str, RunAnalysis] = {}
         self.has_counted_all = False
         """All that was recorded before could be read."""
 
@@ -68,7 +68,7 @@ class Judges:
             waiting.recount()
             self.shadows.forget()
         former = {name: judged for name, judged in self.of.items() if name in config.experiments}
-        new: dict[str, Judged] = {}
+        new: dict[str, RunAnalysis] = {}
         for name, experiment in config.experiments.items():
             run = runs.get(name)
             if run is None:
@@ -77,7 +77,7 @@ class Judges:
             if everything or name not in former or former[name].basis != basis:
                 analysis = self._new_analysis(name, experiment, config, self._tables, run.started_at)
                 analysis.intervene(interventions(run))
-                new[name] = Judged(run, basis, analysis)
+                new[name] = RunAnalysis(run, basis, analysis)
             else:
                 former[name].run = run
                 former[name].analysis.update(config)
@@ -88,7 +88,7 @@ class Judges:
             judged.set_lost(lost)
         self.of = {**former, **new} if self.has_counted_all else {**new, **former}
 
-    def _replay(self, new: Sequence[Judged], *, shadows: bool) -> bool:
+    def _replay(self, new: Sequence[RunAnalysis], *, shadows: bool) -> bool:
         """Counts for new analyses, and for the shadows, what was recorded before. Whether that was possible."""
         begins = [judged.run.started_at for judged in new]
         if shadows and self.shadows.since is not None:
@@ -105,7 +105,7 @@ class Judges:
             return False
         return True
 
-    def _state_of(self, run: Run, former: Judged | None) -> Mapping[str, Any] | None:
+    def _state_of(self, run: Run, former: RunAnalysis | None) -> Mapping[str, Any] | None:
         """The state of the run's former analysis, of this or an earlier controller."""
         if former is not None:
             return former.analysis.state() if former.run.started_at == run.started_at else None

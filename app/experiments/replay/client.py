@@ -10,7 +10,7 @@ import aiohttp
 
 from app.engine.usage import Usage, find_usage
 from app.errors import Broken, SwitchyardError, TimedOut, Unavailable, Unreachable
-from app.experiments.replay.requests import Replayed
+from app.experiments.replay.requests import ReplayRequest
 from app.ledger.exposure import Exposure
 from app.ledger.rows import RequestEnd
 from app.routing.traffic import DEPLOYMENT_HEADER
@@ -39,7 +39,7 @@ class ReplayClient:
     url: str
     headers: Mapping[str, str]
 
-    async def send(self, request: Replayed, arm: str, exposure: Exposure, body: bytes) -> RequestEnd:
+    async def send(self, request: ReplayRequest, arm: str, exposure: Exposure, body: bytes) -> RequestEnd:
         """The request at one arm. Raises ReplayRefused; what fails otherwise is the arm's failure."""
         began, status, usage, complete = time.perf_counter(), 0, None, False
         headers = {**self.headers, DEPLOYMENT_HEADER: arm, "content-type": "application/json"}
@@ -67,7 +67,7 @@ class ReplayClient:
         return RequestEnd(status, time.perf_counter() - began, 1, usage, limit, complete)
 
 
-async def _read(answer: aiohttp.ClientResponse, request: Replayed, arm: str, exposure: Exposure) -> Usage | None:
+async def _read(answer: aiohttp.ClientResponse, request: ReplayRequest, arm: str, exposure: Exposure) -> Usage | None:
     if not request.recorded.stream:
         whole = await answer.read()
         exposure.answer(whole)

@@ -18,7 +18,7 @@ from app.config.schema import Config
 from app.experiments.controller import Controller
 from app.experiments.recorded import REPLAYED
 from app.experiments.replay.client import ReplayClient, ReplayRefused
-from app.experiments.replay.requests import Replayed, replayed
+from app.experiments.replay.requests import ReplayRequest, replayed
 from app.experiments.replay.schedule import Punctuality, due, order
 from app.experiments.storage import journal
 from app.experiments.storage.entry import Entry
@@ -146,7 +146,13 @@ class Replay:
                 pair.add_done_callback(lambda _: slots.release())
 
     async def _pair(
-        self, client: ReplayClient, ledger: Ledger, scope: Scope, number: int, request: Replayed, arms: Sequence[str]
+        self,
+        client: ReplayClient,
+        ledger: Ledger,
+        scope: Scope,
+        number: int,
+        request: ReplayRequest,
+        arms: Sequence[str],
     ) -> None:
         """One recorded request at every arm, at the same time."""
         body = msgspec.json.encode(request.body)
@@ -155,7 +161,14 @@ class Replay:
                 tasks.create_task(self._one(client, ledger, scope, number, request, arm, body))
 
     async def _one(
-        self, client: ReplayClient, ledger: Ledger, scope: Scope, number: int, request: Replayed, arm: str, body: bytes
+        self,
+        client: ReplayClient,
+        ledger: Ledger,
+        scope: Scope,
+        number: int,
+        request: ReplayRequest,
+        arm: str,
+        body: bytes,
     ) -> None:
         recorded, started = request.recorded, time.perf_counter()
         arrival = Arrival(

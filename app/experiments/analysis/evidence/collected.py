@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config.experiments import Stratum
-from app.experiments.analysis.evidence.arms import Arms, Placed
+from app.experiments.analysis.evidence.arms import Arms, Placement
 from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints
 from app.experiments.analysis.evidence.cells import Block, Cells, Totals
 from app.experiments.analysis.evidence.cold import ColdMinutes
 from app.experiments.analysis.evidence.distributions import Distributions
-from app.experiments.analysis.evidence.feedback import Matured
+from app.experiments.analysis.evidence.feedback import MaturedExposures
 from app.experiments.analysis.evidence.metrics import RESPONSE_RATE, Facts, Measure, Values, values_of
 from app.experiments.analysis.evidence.raw_values import MAX_VALUES, RawValues
 from app.experiments.analysis.evidence.strata import Strata
@@ -48,7 +48,7 @@ class Collected:
         self.distributions = Distributions(arms.names)
         self._raw = {name: RawValues(MAX_VALUES // len(quantiles)) for name in quantiles}
 
-    def add(self, rows: RowColumns, placed: Placed) -> tuple[I32, list[Values | None]]:
+    def add(self, rows: RowColumns, placed: Placement) -> tuple[I32, list[Values | None]]:
         """Analysed rows. Returns their strata, and what each measure says of them (None: feedback, which comes later).
 
         Every row belongs to the experiment.
@@ -75,7 +75,7 @@ class Collected:
                 self._raw[measure.metric].add(*raw)
         return stratum, values
 
-    def add_feedback(self, metric: str, matured: Matured) -> None:
+    def add_feedback(self, metric: str, matured: MaturedExposures) -> None:
         """Exposures whose window for a feedback metric is over."""
         given = np.isfinite(matured.value)
         everything = np.ones(len(given), np.bool_)

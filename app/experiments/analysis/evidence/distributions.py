@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.experiments.analysis.evidence.arms import Placed
+from app.experiments.analysis.evidence.arms import Placement
 from app.experiments.analysis.evidence.arrays import Ints
 from app.experiments.analysis.evidence.metrics import Facts, numbers_of
 from app.experiments.columns import RowColumns
@@ -33,7 +33,7 @@ class Distributions:
         self._arms = arms
         self._counts: dict[str, Ints] = {name: np.zeros((len(arms), _BINS), np.int64) for name in METRICS}
 
-    def add(self, rows: RowColumns, placed: Placed, facts: Facts) -> None:
+    def add(self, rows: RowColumns, placed: Placement, facts: Facts) -> None:
         """Analysed rows."""
         for name, counts in self._counts.items():
             value = numbers_of(name, rows, facts)

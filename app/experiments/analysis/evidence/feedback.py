@@ -28,7 +28,7 @@ UNKNOWN_S = 60.0
 _MAX_WAITING = 100_000
 
 
-class Matured(NamedTuple):
+class MaturedExposures(NamedTuple):
     """Exposures whose window is over, for one metric: equally long arrays."""
 
     unit: Hashes
@@ -116,10 +116,10 @@ class PendingFeedback:
         self.unmatched += max(0, len(self._waiting) - _MAX_WAITING)
         self._waiting = self._waiting[-_MAX_WAITING:]
 
-    def mature(self, now: float) -> dict[str, Matured]:
+    def mature(self, now: float) -> dict[str, MaturedExposures]:
         """Exposures whose window has ended since the last call, by metric."""
         self._match(now)
-        at, found = self._at.values, dict[str, Matured]()
+        at, found = self._at.values, dict[str, MaturedExposures]()
         too_many = len(self) - self._max
         for column, (name, window) in enumerate(zip(self._metrics, self._windows, strict=True)):
             ripe = at + window + GRACE_S <= now
@@ -127,7 +127,7 @@ class PendingFeedback:
                 ripe[np.argsort(at, kind="stable")[:too_many]] = True
             rows = np.flatnonzero(ripe & self._open.values[:, column])
             self._open.values[rows, column] = False
-            found[name] = Matured(
+            found[name] = MaturedExposures(
                 self._unit.values[rows],
                 self._stratum.values[rows],
                 self._arm.values[rows],

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config.experiments import Experiment, Guardrail
-from app.experiments.analysis.evidence.arms import Arms, Placed
+from app.experiments.analysis.evidence.arms import Arms, Placement
 from app.experiments.analysis.evidence.arrays import Hashes, Ints, Mask
 from app.experiments.analysis.evidence.outcomes import STREAMS_ONLY, happened, late_events, limits_of
 from app.experiments.analysis.watch.events import OncePerPeriod, UnitEvents
@@ -144,7 +144,7 @@ class Guardrails:
     def __iter__(self) -> Iterator[GuardrailWatch]:
         return (watch for _, watches in self._watches for watch in watches)
 
-    def add_rows(self, rows: RowColumns, placed: Placed, arms: Arms) -> None:
+    def add_rows(self, rows: RowColumns, placed: Placement, arms: Arms) -> None:
         """Random exposures that belong to the experiment."""
         if self.since is not None:
             rows, placed = _later(rows, placed, self.since)
@@ -153,7 +153,7 @@ class Guardrails:
             applies = rows.stream if rail.event in STREAMS_ONLY else np.ones(len(rows), np.bool_)
             _add(watches, hit, hit if rail.max_rate is None else applies, rows, placed, arms)
 
-    def add_late(self, late: LateColumns, placed: Placed, arms: Arms) -> None:
+    def add_late(self, late: LateColumns, placed: Placement, arms: Arms) -> None:
         """The same, of requests that still run. Those that do not have the event yet are no trials."""
         if self.since is not None:
             late, placed = _later(late, placed, self.since)
@@ -162,7 +162,7 @@ class Guardrails:
             _add(watches, hit, hit, late, placed, arms)
 
 
-def _later(columns: C, placed: Placed, since: float) -> tuple[C, Placed]:
+def _later(columns: C, placed: Placement, since: float) -> tuple[C, Placement]:
     which = columns.at >= since
     return (columns, placed) if which.all() else (columns.take(which), placed.take(which))
 
@@ -172,7 +172,7 @@ def _add(
     hit: Mask,
     trials: Mask,
     columns: RowColumns | LateColumns,
-    placed: Placed,
+    placed: Placement,
     arms: Arms,
 ) -> None:
     if not trials.any():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.analysis.evidence.arms import Placed
+from app.experiments.analysis.evidence.arms import Placement
 from app.experiments.analysis.evidence.arrays import Floats, Growing, Mask
 from app.experiments.columns import LateColumns, RowColumns, StartColumns, Tables
 from app.experiments.rendering import words
@@ -33,11 +33,11 @@ class Traffic:
         self._fallbacks, self._refused, self._unfinished, self._gone = (np.zeros(len(names)) for _ in range(4))
         self._lost = np.zeros(len(names))
 
-    def add_starts(self, starts: StartColumns, placed: Placed) -> None:
+    def add_starts(self, starts: StartColumns, placed: Placement) -> None:
         """Starts that belong to the experiment; forced ones, too."""
         self._starts += self._count(placed.arm, (starts.flags & Flag.FORCED) == 0)
 
-    def add_rows(self, rows: RowColumns, placed: Placed) -> None:
+    def add_rows(self, rows: RowColumns, placed: Placement) -> None:
         """Rows that belong to the experiment; forced ones, too."""
         forced = (rows.flags & Flag.FORCED) != 0
         random = ~forced
@@ -53,7 +53,7 @@ class Traffic:
         np.add.at(self._served.values, (rows.served[answered], placed.arm[answered]), 1.0)
         self._unanswered += self._count(placed.arm, random & (rows.served < 0))
 
-    def add_late(self, late: LateColumns, placed: Placed) -> None:
+    def add_late(self, late: LateColumns, placed: Placement) -> None:
         """Late records that belong to the experiment; forced ones, too."""
         hanging = (late.kind == LateKind.UNFINISHED) & ((late.flags & Flag.FORCED) == 0)
         self._unfinished += self._count(placed.arm, hanging)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from app.config.experiments import Experiment
-from app.experiments.analysis.evidence.arms import Placed
+from app.experiments.analysis.evidence.arms import Placement
 from app.experiments.analysis.evidence.arrays import Hashes
 from app.experiments.analysis.evidence.hash_index import HashIndex
 from app.experiments.analysis.evidence.outcomes import Limits, happened
@@ -48,14 +48,14 @@ class TreatedWatch:
     def _empty(self) -> Sequence[DistinctUnits]:
         return [DistinctUnits(self._min_units) for _ in self._treatments]
 
-    def add_starts(self, starts: StartColumns, placed: Placed) -> None:
+    def add_starts(self, starts: StartColumns, placed: Placement) -> None:
         """Random ones."""
         self._units.add(starts.unit[placed.arm > 0])
         present = starts.at >= self._since
         for number, units in enumerate(self._at_step, 1):
             units.add(starts.unit[present & (placed.arm == number)])
 
-    def add_rows(self, rows: RowColumns, placed: Placed) -> None:
+    def add_rows(self, rows: RowColumns, placed: Placement) -> None:
         """Random ones."""
         treated = placed.arm > 0
         self._errors += int((treated & happened("error", rows, Limits())).sum())
