@@ -112,7 +112,7 @@ def test_feedback_is_sent_one_by_one_or_from_a_file(running: Experimenting, tmp_
         (["r1", "thumbs", "yes"], "'yes': expected true, false or a number"),
     ],
 )
-def test_a_score_that_is_none(running: Experimenting, arguments: list[str], message: str) -> None:
+def test_an_invalid_score_is_refused(running: Experimenting, arguments: list[str], message: str) -> None:
     code, _, error = running.switchyard("feedback", *arguments)
     assert (code, error) == (ExitCode.USAGE, f"{message}\n")
 

@@ -145,7 +145,7 @@ def finished(answers: Answers, path: str) -> Any:
     return runs
 
 
-def test_a_bug_in_aa_runs_is_told_and_they_can_be_started_again(reader: FakeReader, answers: Answers) -> None:
+def test_a_bug_in_aa_runs_is_reported_and_they_can_be_started_again(reader: FakeReader, answers: Answers) -> None:
     path = "/experiments/green-float32/aa"
     reader.judged.failing = True
     answers.answer("POST", path, {}, b'{"runs": 1}')
@@ -174,7 +174,7 @@ def test_series_are_those_of_experiments_with_evidence(answers: Answers) -> None
     assert all(it["labels"]["endpoint"] == "chat" for it in series)
 
 
-def test_the_report_says_what_was_done_the_latest_things(answers: Answers, reader: FakeReader) -> None:
+def test_the_report_lists_the_latest_actions(answers: Answers, reader: FakeReader) -> None:
     reader.journal = [
         Entry(START + n, "decision", "green-float32", {"text": f"step {n}"}) for n in range(MAX_ACTIONS + 2)
     ]

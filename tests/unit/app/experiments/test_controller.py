@@ -201,7 +201,7 @@ def test_a_controller_that_starts_again_counts_everything_anew_and_asks_for_what
     assert desk.analysis.rows == {(A, seq): 1 for seq in (1, 2, 3)}
 
 
-def test_a_router_with_nothing_new_hears_and_leaves_nothing(desk: Desk) -> None:
+def test_an_empty_batch_gets_an_acknowledgement_and_is_not_kept(desk: Desk) -> None:
     desk.send(full(1))
     idle = batch(0, starts=[start(2)], rows=[row(2)], oldest=1)
     assert desk.send(idle) == Acknowledgement(received=1, durable=0)
@@ -223,7 +223,7 @@ def test_pins_go_from_one_router_to_the_others(desk: Desk) -> None:
     assert desk.send(batch(0, router="router-c", oldest=1)).pins == []
 
 
-def test_a_router_hears_what_running_conversations_follow_for_as_long_as_they_do(desk: Desk) -> None:
+def test_routers_get_replaced_weights_while_conversations_follow_them(desk: Desk) -> None:
     def pinning(blue: int) -> Config:
         chat = desk.config.endpoints["chat"]
         moved = chat.model_copy(
@@ -281,7 +281,7 @@ def test_losses_before_a_run_are_not_its_own_and_survive_a_restart(desk: Desk) -
         encode(batch(1, rows=[row(1, plan=3)])),
     ],
 )
-def test_what_is_no_batch_is_rejected_and_leaves_nothing(desk: Desk, data: bytes) -> None:
+def test_an_invalid_batch_is_rejected_and_leaves_nothing(desk: Desk, data: bytes) -> None:
     with pytest.raises(InvalidBatch):
         desk.controller.ingest(data)
     assert desk.send(full(1)).received == 1
@@ -349,7 +349,7 @@ def test_a_directory_that_cannot_be_made_costs_nothing(desk: Desk) -> None:
     assert desk.analysis.started_at == START
 
 
-def test_a_routers_clock_that_is_off_is_told(desk: Desk) -> None:
+def test_a_routers_clock_that_is_off_is_a_warning(desk: Desk) -> None:
     desk.send(full(1, sent_at=START + 5))
     (warning,) = desk.analysis_report_warnings()
     assert warning.startswith("The clock of router router-a is 5.0 s ahead")

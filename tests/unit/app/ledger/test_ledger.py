@@ -122,7 +122,7 @@ def test_the_secret_is_read_once_and_only_if_something_is_recorded() -> None:
     assert calls == [".run/ledger"]
 
 
-def test_a_request_has_one_row_whatever_is_told_twice() -> None:
+def test_a_request_has_one_row_however_often_its_end_is_recorded() -> None:
     recorder = Recorder()
     exposure = recorder.start()
     recorder.ledger.finish(exposure, RequestEnd(200, 1.0))
@@ -178,7 +178,7 @@ def test_numbers_fit_their_columns() -> None:
     assert [(row.turn, row.attempts, row.max_tokens) for row in batch.rows] == [(65535, 255, 2**32 - 1), (0, 1, None)]
 
 
-def test_late_requests_are_told_once() -> None:
+def test_late_requests_are_reported_once() -> None:
     recorder = Recorder(**PROMPTLY)
     recorder.start(age=3.0)
     recorder.start()

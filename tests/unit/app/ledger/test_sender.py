@@ -225,7 +225,7 @@ def rounds(recorder: Recorder, controller: Saying, wanted: Callable[[], bool], s
     return heard
 
 
-def test_a_router_with_nothing_to_report_asks_every_round_if_there_may_be_something_to_hear() -> None:
+def test_a_router_with_nothing_to_report_sends_empty_batches_if_stops_may_come() -> None:
     controller = Saying()
     assert rounds(Recorder(), controller, lambda: True, [0, 0, 1, 0]) == [0.0, 1.0, 2.0, 3.0]
     assert controller.numbers == [0, 0, 1, 0]
@@ -234,7 +234,7 @@ def test_a_router_with_nothing_to_report_asks_every_round_if_there_may_be_someth
     assert controller.numbers == [1]
 
 
-def test_an_absent_controller_is_left_alone_and_heard_when_it_is_back() -> None:
+def test_an_absent_controller_is_left_alone_and_used_when_it_is_back() -> None:
     controller = Saying()
     controller.is_absent = True
     assert rounds(Recorder(), controller, lambda: True, [0] * 8) == []

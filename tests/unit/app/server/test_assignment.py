@@ -44,7 +44,7 @@ def test_an_override_answers_whatever_the_score_is() -> None:
     assert "override" in answer["why"]
 
 
-def test_an_open_breaker_is_told() -> None:
+def test_an_open_breaker_is_reported() -> None:
     answer = explain("chat", endpoint(by="user"), "ann", unit=None, failing={"blue", "green"})
     assert "circuit breaker is open" in answer["why"]
     assert [it["breaker_open"] for it in answer["deployments"]] == [True, True, False]
@@ -67,7 +67,7 @@ def test_a_stop_gives_the_key_to_control_unless_controls_breaker_is_open() -> No
     assert (own["deployment"], own["reason"]) == ("blue", "override")
 
 
-def test_the_pins_of_running_conversations_are_told() -> None:
+def test_pins_of_running_conversations_are_reported() -> None:
     now = BesideTheWeights(pins={"green": 2, "blue": 5}, until=2000.0)
     answer = explain("chat", endpoint(by="user"), "ann", unit=None, failing=frozenset(), now=now)
     assert answer["pins"] == {"conversations": 7, "until": 2000.0}

@@ -190,7 +190,7 @@ def test_forced_requests_are_shown_and_never_analysed_and_carried_ones_only_watc
     assert "30 are needed" in report.primary[0].reason
 
 
-def test_a_verdict_stays_and_is_told_once() -> None:
+def test_a_verdict_latches_and_is_journalled_once() -> None:
     world = World(slower=1.3)
     analysis, report = run(world)
     since = report.primary[0].since

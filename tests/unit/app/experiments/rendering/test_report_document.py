@@ -74,7 +74,7 @@ def test_without_an_interval_a_dash_stands_in_its_place() -> None:
     assert "- empty: fewer than 10 events in an arm." in as_text(report)
 
 
-def test_the_response_rate_of_feedback_is_told() -> None:
+def test_the_response_rate_of_feedback_is_shown() -> None:
     assert "thumbs: 12.0 % of control's and 12.4 % of treatment's requests have feedback" in as_text(SHIP)
 
 
@@ -94,7 +94,7 @@ def test_a_guardrail_of_several_treatments_names_its_treatment() -> None:
     assert line(report, f"error, {GREEN}")
 
 
-def test_control_that_exceeds_an_absolute_limit_is_told() -> None:
+def test_control_above_an_absolute_limit_is_shown() -> None:
     report = msgspec.structs.replace(
         SHIP, guardrails=[msgspec.structs.replace(guardrail("error", 1.0, 900, 3), unhealthy=True)]
     )
