@@ -55,10 +55,14 @@ class Applied:
             return None
 
 
+RUNNING = "RUNNING"
+"""The state of a replica that takes requests."""
+
+
 class Replicas(NamedTuple):
-    """The replicas that the control plane runs. `applications`: how many are in which state, by application; the
-    states' names are the control plane's own. `routers`: those of the router. `asleep`: applications that are to
-    have no replica until a request comes."""
+    """The replicas that the control plane runs. `applications`: how many are in which state, by application; but for
+    `RUNNING`, the states' names are the control plane's own. `routers`: those of the router. `asleep`: applications
+    that are to have no replica until a request comes."""
 
     applications: Mapping[str, Mapping[str, int]]
     routers: Mapping[str, int]

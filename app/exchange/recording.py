@@ -11,7 +11,7 @@ from app.exchange.request import CLIENT_CLOSED_REQUEST
 from app.exchange.snapshot import Snapshot
 from app.ledger.exposure import Arrival, Exposure
 from app.ledger.ledger import Ledger
-from app.ledger.rows import Ending
+from app.ledger.rows import RequestEnd
 from app.routing.traffic import Assignment
 from app.telemetry.access_log import Record
 
@@ -60,4 +60,4 @@ def ended(ledger: Ledger, exposure: Exposure, record: Record) -> None:
         status == CLIENT_CLOSED_REQUEST,
         False,
     )
-    ledger.finish(exposure, tuple.__new__(Ending, facts))
+    ledger.finish(exposure, tuple.__new__(RequestEnd, facts))

@@ -14,7 +14,7 @@ from app.config.experiments import Experiment
 from app.errors import BadRequest, ClientError, Conflict, MethodNotAllowed, NotFound, PreconditionFailed
 from app.experiments.acting.decisions import Request
 from app.experiments.false_verdict_runs import FalseVerdictRuns, Runs
-from app.experiments.feed.entries import deeds
+from app.experiments.feed.entries import recent_actions
 from app.experiments.feed.page import page
 from app.experiments.plan_history import history
 from app.experiments.questions import MAX_RUNS, choice, decision, number, whole_number
@@ -34,15 +34,15 @@ from app.ledger.controller_client import Answer
 Query = Mapping[str, str]
 JSON, MARKDOWN, TEXT = "application/json", "text/markdown; charset=utf-8", "text/plain; charset=utf-8"
 FORMATS = ("json", "markdown", "text")
-DEEDS = 10
-"""How many of the last things that were done with an experiment its report lists."""
+MAX_ACTIONS = 10
+"""How many of an experiment's latest actions its report lists."""
 
 REPORT_S = 1.0
-"""How long a report is told again."""
+"""How long a report is cached."""
 
 
-class Judged(Protocol):
-    """What `app.experiments.analysis` tells of one experiment."""
+class ReadableAnalysis(Protocol):
+    """The read side of one experiment's analysis."""
 
     def report(self, now: float) -> Report: ...
 
@@ -67,7 +67,7 @@ class Reader(Protocol):
     def experiments(self) -> Mapping[str, Experiment]:
         """Every declared experiment."""
 
-    def analysis(self, name: str) -> Judged | None:
+    def analysis(self, name: str) -> ReadableAnalysis | None:
         """The evidence of a running experiment; None if there is none."""
 
     def acting(self, report: Report) -> Acting | None:
@@ -217,7 +217,7 @@ class Answers:
         return Answer(200, _json({"exposures": list(self._reader.exposures(int(request, 16)))}))
 
     def _pending(self, query: Query, body: bytes) -> Answer:
-        """How many of the (request hash, caller) in the body are of no exposure that is known."""
+        """How many of the (request hash, caller) in the body match no exposure that waits for feedback."""
         scores = msgspec.json.decode(body, type=list[tuple[int, int]])
         analyses = [it for name in self._reader.experiments() if (it := self._reader.analysis(name)) is not None]
         known = [any(found) for found in zip(*(it.knows(scores) for it in analyses), strict=True)]
@@ -238,7 +238,8 @@ class Answers:
         return Answer(200, _json(page(self._reader.entries(), self._reader.experiments(), query)))
 
     def _document(self, report: Report) -> Iterable[Block]:
-        return document(report, self._reader.acting(report), deeds(self._reader.entries(), report.experiment, DEEDS))
+        actions = recent_actions(self._reader.entries(), report.experiment, MAX_ACTIONS)
+        return document(report, self._reader.acting(report), actions)
 
     def _experiment(self, name: str) -> Experiment:
         declared = self._reader.experiments()
@@ -246,7 +247,7 @@ class Answers:
             raise NotFound(f"No experiment '{name}'; declared: {', '.join(declared) or 'none'}", param="name")
         return found
 
-    def _judged(self, name: str) -> Judged:
+    def _judged(self, name: str) -> ReadableAnalysis:
         experiment = self._experiment(name)
         if (judged := self._reader.analysis(name)) is None:
             raise NotFound(f"The experiment '{name}' has no evidence: its state is {experiment.state}", param="name")
@@ -258,7 +259,7 @@ class Answers:
         report = self._report_of(name, judged)
         return summary_of(report, self._reader.acting(report))
 
-    def _report_of(self, name: str, judged: Judged) -> Report:
+    def _report_of(self, name: str, judged: ReadableAnalysis) -> Report:
         """A report that is not older than `REPORT_S`: many readers and scrapers must not keep the controller busy."""
         now, last = self._reader.now(), self._reports.get(name)
         if last is None or not 0 <= now - last.at < REPORT_S:

@@ -205,7 +205,7 @@ class PairColumns(Columns):
 
 
 class Exposures(NamedTuple):
-    """Everything that one batch, or one segment, tells of requests."""
+    """All records of one batch, or of one segment."""
 
     starts: StartColumns
     rows: RowColumns

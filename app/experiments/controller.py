@@ -3,8 +3,8 @@
 Single-threaded and synchronous; `host.py` gives it a thread. It is the same object in a Serve application of its own
 and inside `switchyard router`. A batch is *received* once it is counted and held, *durable* once it is in the ledger's
 directory; routers keep it until then. So a controller that dies loses nothing, and one that starts again reads the
-directory, counts everything anew, and takes from the journal only what cannot be counted: when runs began, verdicts
-that stay.
+directory, counts everything anew, and takes from the journal and the saved states only what cannot be counted: when
+runs began, verdicts that stay, alarms.
 """
 
 import time
@@ -32,14 +32,14 @@ from app.experiments.plain import exposures_of, scored
 from app.experiments.plan_history import new_plans, replaced
 from app.experiments.recordings.keeping import RecordingKeeper
 from app.experiments.report import Report
-from app.experiments.routers import clock_warnings, total_lost
+from app.experiments.routers import clock_warnings, live, total_lost
 from app.experiments.runs import Run, SameRun, next_run, runs_of
 from app.experiments.shadows.report import ShadowReport
 from app.experiments.storage.entry import Entry
 from app.experiments.storage.snapshots import Snapshot
 from app.experiments.storage.store import open_store
 from app.experiments.summary import Acting, Foreseen
-from app.experiments.waiting import Taken
+from app.experiments.waiting import HeldBatch
 from app.ledger.acknowledgement import Replaced, encode_acknowledgement
 from app.ledger.controller_client import Export
 from app.ledger.wire import VERSION, decode_batch
@@ -72,7 +72,7 @@ class Controller:
     ) -> None:
         """`base`: what a relative `ledger.url` is relative to. `submit`: carries out what is written.
 
-        `can_move`: somebody makes the `changes` of traffic that are wanted.
+        `can_move`: the host makes the `changes` of traffic that are wanted.
         """
         self.tables = Tables()
         self.wants_configuration = True
@@ -81,7 +81,7 @@ class Controller:
         self._keeper = Keeper(ledger, base, self.tables, clock(), submit=submit, open_store=open_store)
         self._open_store = partial(open_store, ledger.url, base)
         self.recordings = RecordingKeeper(self._open_store)
-        """Of requests; in any thread."""
+        """Keeps recorded requests; usable in any thread."""
         self._journal = Journal(self._keeper.journal, lambda: self._keeper.durable, self._is_failing)
         self._actions = Actions(self._journal, can_move=can_move)
         self._act_at = 0.0
@@ -89,15 +89,16 @@ class Controller:
         self._runs: dict[str, Run] = {}
         self._judges = Judges(self.tables, self._keeper, analysis_factory)
         self._lost: dict[tuple[str, str], int] = {}
+        self._replicas: Mapping[str, int] | None = None
         self._knows_runs = False
-        """Whether the journal has told the runs; until then, new ones stand in for them."""
+        """Whether runs have been read from the journal; until then, new ones stand in for them."""
         self._retry_at = 0.0
         self._pins = PinExchange()
         self._replaced: list[Replaced] = []
         self._keeper.journal([Entry(clock(), "controller_started")])
 
     def configure(self, config: Config, *, settled: bool = True, turns: int | None = None) -> None:
-        """What is running, and whether every router has it. The same configuration again begins nothing anew.
+        """Takes the configuration in force, and whether every router has it. The same one again changes nothing.
 
         `turns`: what `turns` said before the configuration was read; None: it was read just now.
         """
@@ -113,7 +114,7 @@ class Controller:
     def ingest(self, data: bytes) -> bytes:
         """Takes an encoded batch, at most once; returns the encoded acknowledgement. Raises InvalidBatch.
 
-        Of a batch with the number 0 nothing is recorded: its router only wants to hear.
+        A batch with the number 0 records nothing: its router only asks for stops and pins.
         """
         try:
             batch = decode_batch(data)
@@ -135,10 +136,10 @@ class Controller:
             if batch.number not in router.counted:
                 router.counted.add(batch.number)
                 self._judges.count(exposures)
-            self._keeper.waiting.hold(Taken(batch.router, batch.number, exposures, now))
+            self._keeper.waiting.hold(HeldBatch(batch.router, batch.number, exposures, now))
             if self._judges.are_alarmed():
                 self._judge(now)
-        router.hear(batch, now)
+        router.update(batch, now)
         if self._actions.waits_for_directory:
             self._write(now)
         self._pins.take(batch.router, batch.pins, now)
@@ -156,8 +157,19 @@ class Controller:
             self._recover()
         self._write(now)
         self._tell_losses()
+        self._judges.observe_load(live(self._keeper.waiting.routers, now), self._replicas_of_deployments())
         self._judge(now)
         self.wants_configuration |= self._actions.waits_for_delivery
+
+    def observe_replicas(self, replicas: Mapping[str, int] | None) -> None:
+        """Running replicas by application, now; None if the control plane does not answer."""
+        self._replicas = replicas
+
+    def _replicas_of_deployments(self) -> dict[str, int] | None:
+        if self._replicas is None or self._config is None:
+            return None
+        deployments = self._config.deployments.items()
+        return {name: self._replicas.get(it.app, 0) for name, it in deployments if it.app is not None}
 
     @property
     def turns(self) -> int:
@@ -188,14 +200,14 @@ class Controller:
         return Evidence(judged.analysis, self.warnings, self._amended) if judged is not None else None
 
     def acting(self, report: Report) -> Acting | None:
-        """What is being done with the experiment of a report."""
+        """The state of acting on the experiment of a report."""
         run, config = self._runs[report.experiment], self._config
         return self._actions.acting(run, config, report, self.now()) if config is not None else None
 
     def decide(self, report: Report, request: Request) -> None:
         """Takes a person's decision on the experiment of a report.
 
-        Raises Conflict if it makes no sense now, PreconditionFailed if it was made for another state.
+        Raises Conflict if it is not applicable now, PreconditionFailed if it was made for another state.
         """
         assert self._config is not None
         now, run = self.now(), self._runs[report.experiment]
@@ -204,7 +216,7 @@ class Controller:
         self._write(now)
 
     def shadow(self, endpoint: str) -> ShadowReport | None:
-        """What is known of an endpoint's shadow; None if it has no mirror."""
+        """The report on an endpoint's shadow; None if it has no mirror."""
         return self._judges.shadows.report(endpoint, self.now(), self.warnings())
 
     def mirrored(self) -> Sequence[str]:
@@ -212,14 +224,14 @@ class Controller:
         return self._judges.shadows.endpoints()
 
     def foresee(self, report: Report, request: Request) -> Foreseen:
-        """What a decision would do. Raises what `decide` raises."""
+        """The consequences of a decision. Raises what `decide` raises."""
         assert self._config is not None
         return self._actions.foresee(self._runs[report.experiment], self._config, report, request, self.now())
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last.
 
-        In any thread: it changes nothing, and reads batches that nobody changes. Raises StoreError.
+        In any thread: it changes nothing, and reads only batches that do not change any more. Raises StoreError.
         """
         found = self._keeper.find(request)
         return scored(exposures_of(*found), self._keeper.scores(found[0])) if found is not None else []
@@ -237,7 +249,7 @@ class Controller:
         return self._keeper.health()
 
     def warnings(self) -> list[str]:
-        """What every report should say."""
+        """Warnings for every report."""
         now, health = self.now(), self.health()
         found = clock_warnings(self._keeper.waiting.routers, now)
         if health.failing_since is not None:
@@ -250,7 +262,7 @@ class Controller:
         return found
 
     def _amended(self, report: Report) -> Report:
-        """What happens next, and the arms' traffic as it is now: analyses know it from the latest requests only."""
+        """The report with the next step and the arms' present traffic: analyses know that of the latest requests."""
         assert self._config is not None
         run, now = self._runs[report.experiment], self.now()
         next_ = self._actions.next_sentence(run, self._config, report, now)
@@ -277,7 +289,7 @@ class Controller:
             self._act(now)
 
     def _act(self, now: float) -> None:
-        """Does with every experiment what follows from its evidence, and tells its analysis what was done."""
+        """Acts on every experiment's evidence, and passes the interventions to its analysis."""
         assert self._config is not None
         self._act_at, has_acted = now + ACT_S, False
         for judged in self._judges.of.values():

@@ -52,7 +52,7 @@ class FalseVerdictRuns:
         started = time.monotonic()
         try:
             results = list(work(runs))
-        except Exception as error:  # noqa: BLE001  a bug is reported as the runs' state, beside its traceback
+        except Exception as error:  # noqa: BLE001  a bug is reported as the runs' state, with its traceback
             self._last[name] = Runs(experiment=name, runs=runs, state="failed")
             _log.error("A/A runs failed", extra=event("aa_runs_failed", experiment=name, traceback=where(error)))
             return

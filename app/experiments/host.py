@@ -19,7 +19,7 @@ import msgspec
 
 from app.config.experiments import LedgerSettings
 from app.config.schema import Config
-from app.control_plane import ControlPlane, Delivery
+from app.control_plane import RUNNING, ControlPlane, Delivery
 from app.errors import ClientError, NotFound, Unavailable, UpstreamError
 from app.experiments.acting.changes import carry_out
 from app.experiments.answers import Answers
@@ -34,10 +34,10 @@ CONFIGURATION_S = 5.0
 """How often the configuration is read, unless a batch names a plan that is new."""
 
 FRESH_S = 0.5
-"""How long a question waits for the configuration, where the answer depends on what was delivered just now."""
+"""How long a question waits for the configuration, where the answer depends on the latest delivery."""
 
 ReadConfiguration = Callable[[], Awaitable[Config | None]]
-"""What is in force; None if there is nothing valid. Raises UpstreamError."""
+"""Returns the configuration in force; None if there is no valid one. Raises UpstreamError."""
 
 NewController = Callable[[LedgerSettings, Submit], Controller]
 
@@ -48,8 +48,8 @@ T = TypeVar("T")
 class ControllerHost:
     """An async context manager: the controller works while the block runs, and writes what waits at its end.
 
-    It is there from the first configuration on. One that names another directory gets another controller: what that
-    one holds is all that it knows.
+    The controller exists from the first configuration on. A configuration that names another directory gets a new
+    controller, which knows only what that directory holds.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class ControllerHost:
         """The controller's answer; a refusal is one, too. Raises Unavailable before the first configuration."""
         self._present()
         if path.endswith("/plans"):
-            # Whoever changes a plan asks for the last one before: so none is missed, however fast they follow.
+            # This question precedes every change of a plan: so none is missed, however fast they follow one another.
             await self._refresh_soon()
         answer = await self._answer(method, path, query, body)
         if answer.status == NotFound.status and path.startswith("/experiments/"):
-            # Routers get a configuration before it is read here, and whoever delivered it may ask at once.
+            # Routers get a configuration before it is read here, and its author may ask at once.
             await self._refresh_soon()
             answer = await self._answer(method, path, query, body)
         return answer
@@ -121,12 +121,12 @@ class ControllerHost:
         """As `app.experiments.export` makes it; one at a time, in a thread of its own. Its pieces raise StoreError."""
         controller, loop = self._present(), asyncio.get_running_loop()
 
-        def begun() -> tuple[Export, bytes | None]:
+        def first_piece() -> tuple[Export, bytes | None]:
             found = controller.export(query)
             return found, next(found.pieces, None)  # what is refused is refused before the first piece
 
         try:
-            found, first = await loop.run_in_executor(self._exporter, begun)
+            found, first = await loop.run_in_executor(self._exporter, first_piece)
         except ClientError as error:
             yield Answer(error.status, msgspec.json.encode({"message": error.message, "param": error.param}))
             return
@@ -136,7 +136,7 @@ class ControllerHost:
         try:
             yield ExportStream(found.media_type, self._pieces(first, found.pieces))
         finally:
-            # Behind the piece that may be under way: a generator cannot be closed while it works.
+            # After the piece that may be under way: a generator cannot be closed while it runs.
             self._exporter.submit(getattr(found.pieces, "close", lambda: None))
 
     async def _pieces(self, first: bytes | None, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
@@ -147,7 +147,7 @@ class ControllerHost:
 
     async def _answer(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
         assert self._answers is not None
-        # A search reads all that is on disk, in the worst case, and of the controller only what nobody changes.
+        # A search may read everything on disk, and of the controller only immutable state.
         thread = self._searcher if path.startswith("/requests/") else self._worker
         work = partial(self._answers.answer, method, path, query, body)
         try:
@@ -158,7 +158,7 @@ class ControllerHost:
     async def _refresh_soon(self) -> None:
         """Reads the configuration, if that does not take long."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._told(self._refresh()), FRESH_S)
+            await asyncio.wait_for(self._log_failures(self._refresh()), FRESH_S)
 
     def _present(self) -> Controller:
         if self._controller is None:
@@ -166,14 +166,14 @@ class ControllerHost:
         return self._controller
 
     async def _tick(self) -> None:
-        """Lets the controller work. A failure is told and ends nothing."""
+        """Lets the controller work. Failures are logged; the loop continues."""
         while True:
             await asyncio.sleep(TICK_S)
             if self._controller is not None:
-                await self._told(self._in_thread(self._controller.tick))
+                await self._log_failures(self._in_thread(self._controller.tick))
 
     async def _follow(self) -> None:
-        """Follows the configuration: apart from the ticks, since a control plane may take long to answer."""
+        """Follows the configuration, apart from the ticks, since a control plane may take long to answer."""
         loop = asyncio.get_running_loop()
         read_at = loop.time()
         while True:
@@ -181,14 +181,25 @@ class ControllerHost:
             wanted = self._controller is None or self._controller.wants_configuration
             if wanted or loop.time() - read_at >= CONFIGURATION_S:
                 read_at = loop.time()
-                await self._told(self._refresh())
+                await self._log_failures(self._refresh())
+                await self._log_failures(self._count_replicas())
+
+    async def _count_replicas(self) -> None:
+        if self._control is None or self._controller is None:
+            return
+        try:
+            found = (await self._control.replicas()).applications
+            running = {name: states.get(RUNNING, 0) for name, states in found.items()}
+        except UpstreamError:
+            running = None  # reports say that replicas are not known
+        await self._in_thread(partial(self._controller.observe_replicas, running))
 
     async def _move(self, control: ControlPlane) -> None:
-        """Makes the changes of traffic that experiments want: apart from the ticks, too, for the same reason."""
+        """Makes the changes of traffic that experiments want, apart from the ticks, as `_follow`."""
         while True:
             await asyncio.sleep(TICK_S)
             if self._controller is not None:
-                await self._told(self._make_changes(self._controller, control))
+                await self._log_failures(self._make_changes(self._controller, control))
 
     async def _make_changes(self, controller: Controller, control: ControlPlane) -> None:
         for change in await self._in_thread(controller.changes):
@@ -197,11 +208,13 @@ class ControllerHost:
             await self._in_thread(partial(controller.changed, change, refusal))
             await self._refresh()
 
-    async def _told(self, work: Awaitable[None]) -> None:
+    async def _log_failures(self, work: Awaitable[None]) -> None:
         try:
             await work
         except Exception as error:  # noqa: BLE001  a bug in one round must not end the following ones
-            _log.error("Experiments: a round failed", extra=event("experiments_failed", traceback=where(error)))
+            _log.error(
+                "Experiment controller iteration failed", extra=event("experiments_failed", traceback=where(error))
+            )
 
     async def _refresh(self) -> None:
         async with self._refreshing:  # what was read first must not come last
@@ -210,7 +223,9 @@ class ControllerHost:
                 config, settled = await self._read()
             except UpstreamError as error:
                 unread = event("configuration_not_read", error=str(error))
-                _log.warning("Experiments: the configuration could not be read, the last one stays", extra=unread)
+                _log.warning(
+                    "Experiments: the configuration could not be read, keeping the previous configuration", extra=unread
+                )
                 return
             if config is not None:
                 await self._in_thread(partial(self._configure, config, settled, turns))
@@ -231,7 +246,7 @@ class ControllerHost:
             controller = self._new_controller(config.ledger, self._writer.submit)
             self._url, self._answers = config.ledger.url, Answers(controller)
             controller.configure(config, settled=settled)
-            controller.tick()  # the journal says that it started before anybody can talk to it
+            controller.tick()  # writes the start to the journal before the first request
             self._controller = controller
             return
         self._controller.configure(config, settled=settled, turns=turns)

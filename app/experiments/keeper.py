@@ -38,6 +38,10 @@ MAX_QUEUED_ENTRIES = 10_000
 LOOK_S = 60.0
 """How often segments of other controllers are looked for (for a moment there may be two), and hours to merge."""
 
+LATCHING = frozenset({"verdict", "alarm"})
+"""Kinds of entries after which analyses' states are written without waiting for the next segment: what latched must
+outlive a controller that is killed."""
+
 TIDY_S = 86400.0
 CLOSE_S = 30.0
 """The longest wait for a round under way when the keeper closes."""
@@ -45,7 +49,7 @@ CLOSE_S = 30.0
 Submit = Callable[[Callable[[], Outcome]], "Future[Outcome]"]
 OpenStore = Callable[[str, Path], Store]
 States = Callable[[], list[Snapshot]]
-"""What analyses want to find again."""
+"""Returns the analyses' states to save."""
 
 
 class Health(NamedTuple):
@@ -81,7 +85,7 @@ class Keeper:
         self.entries: list[Entry] = []
         """The journal: what it said when the directory was opened, and what was added since."""
         self.snapshots: dict[str, Snapshot] = {}
-        """What analyses of an earlier controller wanted to find again."""
+        """States of an earlier controller's analyses."""
         self.writer = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(2)}"
         self._open_store = partial(open_store, settings.url, base)
         self._tables, self._submit = tables, submit
@@ -90,6 +94,8 @@ class Keeper:
         self._footers: dict[Segment, Footer] = {}
         self._queue: list[Entry] = []
         self._journalled = 0
+        self._has_latched = False
+        """States have to be written, since the journal got an entry of `LATCHING`."""
         self._known: set[bytes] = set()
         """Entries of other controllers, encoded."""
         self._news: list[Entry] = []
@@ -103,7 +109,7 @@ class Keeper:
 
     @property
     def is_open(self) -> bool:
-        """Whether the directory has told what it holds."""
+        """Whether the directory's content has been read."""
         return self._store is not None
 
     def health(self) -> Health:
@@ -116,6 +122,7 @@ class Keeper:
         self.entries += named
         self._queue = (self._queue + named)[-MAX_QUEUED_ENTRIES:]
         self._journalled += len(named)
+        self._has_latched |= any(it.kind in LATCHING for it in named)
         return self._journalled
 
     def news(self) -> list[Entry]:
@@ -221,12 +228,13 @@ class Keeper:
         since = self.waiting.since
         full = self.waiting.records >= FLUSH_RECORDS
         flush = since is not None and (full or now - since >= FLUSH_S)
+        due, self._has_latched = flush or self._has_latched, False
         return Round(
             writer=self.writer,
             now=now,
             segment=self._segment(now) if flush else None,
             entries=self._entries(),
-            snapshots=states() if flush else [],
+            snapshots=states() if due else [],
             look_since=date_of(now - LOOK_S - FLUSH_S) if now - self._looked_at >= LOOK_S else None,
             merge=self._merge(now),
             tidy_days=self.settings.retention_days if now - self._tidied_at >= TIDY_S else None,
@@ -277,6 +285,7 @@ class Keeper:
                 self._target = None
         if round_.entries is not None and outcome.journalled:
             self._queue, self._journal_file = self._queue[len(round_.entries[1]) :], None
+        self._has_latched |= bool(round_.snapshots) and not outcome.saved
         if round_.merge is not None and outcome.has_merged:
             sources, target = round_.merge
             self._footers = {it: footer for it, footer in self._footers.items() if it not in sources}

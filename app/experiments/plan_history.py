@@ -1,4 +1,4 @@
-"""The plans of endpoints, numbered and kept in the journal: whoever made them, a file's delivery included."""
+"""The plans of endpoints, numbered and kept in the journal, including those that a file delivered."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise

@@ -12,7 +12,7 @@ from app.errors import BadRequest
 from app.experiments.acting.decisions import Request
 
 MAX_RUNS = 10_000
-"""Of an A/A run."""
+"""The most runs of one A/A request."""
 
 
 def choice(query: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
@@ -52,7 +52,7 @@ def whole_number(body: bytes, name: str, *, highest: int) -> int:
 
 
 def unix_seconds(text: str) -> float:
-    """Of Unix seconds, a date or a time (ISO 8601, UTC unless it has a zone). Raises ValueError."""
+    """Parses Unix seconds, a date or a time (ISO 8601, UTC unless it has a zone). Raises ValueError."""
     try:
         return float(text)
     except ValueError:

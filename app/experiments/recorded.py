@@ -16,7 +16,7 @@ from app.errors import BadRequest, Conflict
 from app.experiments.acting.decisions import Request
 from app.experiments.acting.state import states_of
 from app.experiments.columns import Exposures, Tables
-from app.experiments.judging.evidence import AnalysisFactory, Evidence, Judged
+from app.experiments.judging.evidence import AnalysisFactory, Evidence, RunAnalysis
 from app.experiments.plain import exposures_of, scored
 from app.experiments.report import Report
 from app.experiments.routers import total_lost
@@ -63,7 +63,7 @@ class RecordedLedger:
         self._judged: dict[str, Evidence] = {}
 
     def now(self) -> float:
-        """The moment of which it tells."""
+        """The moment of its reports, in Unix seconds."""
         return self._clock() if self._at is None else self._at
 
     def experiments(self) -> Mapping[str, Experiment]:
@@ -71,7 +71,7 @@ class RecordedLedger:
         return {name: _section(run) for name, run in self._runs.items()}
 
     def analysis(self, name: str) -> Evidence | None:
-        """The evidence of the experiment's last run. Raises BadRequest if the journal does not say enough of it."""
+        """The evidence of the experiment's last run. Raises BadRequest if the journal lacks what its analysis needs."""
         run = self._runs.get(name)
         if run is None:
             return None
@@ -80,7 +80,7 @@ class RecordedLedger:
         return self._judged[name]
 
     def acting(self, report: Report) -> None:
-        """Nobody acts on what was recorded."""
+        """None: nothing acts on what was recorded."""
 
     def decide(self, report: Report, request: Request) -> None:
         """Raises Conflict."""
@@ -112,7 +112,7 @@ class RecordedLedger:
         tables = Tables()
         config = self._config_of(run)
         analysis = self._new_analysis(run.name, config.experiments[run.name], config, tables, run.started_at)
-        judged = Judged(run, None, analysis)
+        judged = RunAnalysis(run, None, analysis)
         acted = states_of(self._entries).get(run.name)
         if acted is not None and acted.started_at == run.started_at:
             analysis.intervene(acted.interventions)
@@ -162,7 +162,7 @@ def _lost(contents: Contents, at: float | None) -> dict[tuple[str, str], int]:
 
 
 def _until(exposures: Exposures, at: float) -> Exposures:
-    """What a controller had been told by the Unix time `at`, give or take a router's second."""
+    """The exposures that a controller had by the Unix time `at`, give or take a router's second."""
     starts, rows, late, feedback, pairs = exposures
     return Exposures(
         starts.take(starts.at <= at),

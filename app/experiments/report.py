@@ -1,4 +1,4 @@
-"""What an experiment tells: one report, returned as JSON by the API, rendered as Markdown and as words."""
+"""The report of an experiment, returned as JSON by the API, rendered as Markdown and as words."""
 
 from typing import Any, Literal
 
@@ -110,7 +110,7 @@ class SampleRatio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """Anything that makes verdicts invalid or needs a look; `metric` is set if only that one is invalid."""
+    """Anything that makes verdicts invalid or needs attention; `metric` is set if only that one is invalid."""
 
     kind: Literal["sample_ratio", "completeness", "rows_lost", "guardrail", "endpoint_unhealthy", "aa"]
     at: float
@@ -138,7 +138,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Treated(msgspec.Struct, frozen=True, kw_only=True):
-    """What treatments have had since the run's start, all of them together: `ends` limits it."""
+    """Traffic of all treatments together since the run's start: `ends` limits it."""
 
     units: int = 0
     """Distinct ones; counted up to `ends.units` only."""
@@ -160,7 +160,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float | None
     decision: Decision
     decisions: dict[str, Decision] = {}
-    """Of each treatment."""
+    """Each treatment's."""
     headline: str
     """One sentence: green-float32 on chat: green is better than blue."""
     details: list[str]
@@ -179,7 +179,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     carried: dict[str, int]
     rows_lost: dict[str, int]
     in_flight: dict[str, float | None]
-    """Mean requests of the endpoint at arrival, per arm."""
+    """Mean requests in flight on the arm's deployment when one of its requests arrived, on all routers together."""
+    replicas: dict[str, float | None] = {}
+    """Mean replicas of the arm's deployment; None where they are not known."""
     primary: list[Comparison]
     secondary: list[Comparison]
     guardrails: list[GuardrailStatus]
@@ -210,9 +212,9 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     power: float
     alpha: float
     treatment_share: float
-    """Of the units of control and this treatment together."""
+    """The share of this treatment among its units and control's."""
     units: int
-    """Of both arms together, from the start."""
+    """Units of both arms together, from the start."""
     units_so_far: int
     units_per_day: float | None = None
     days: float | None = None
@@ -235,7 +237,7 @@ class FalseVerdicts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
-    """What an analysis tells once, for the journal: a verdict that stays, an alarm."""
+    """Something that an analysis reports once, for the journal: a latched verdict, an alarm."""
 
     at: float
     kind: str

@@ -1,4 +1,4 @@
-"""What the controller knows of each router: which batches it has, what the router lost, how far its clock is off."""
+"""Each router as the controller sees it: batches that it has, lost rows, and how far its clock is off."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,10 +9,13 @@ from app.ledger.acknowledgement import Acknowledgement
 from app.ledger.wire import Batch, Lost
 
 FORGOTTEN_S = 30 * 86400.0
-"""A router process that was not heard of for so long is gone."""
+"""A router process without a batch for so long is gone."""
 
 CLOCK_TOLERANCE_S = 2.0
-"""A clock that is further off is told. The time that a batch takes to arrive counts, too."""
+"""A clock that is further off is a warning. The time that a batch takes to arrive counts, too."""
+
+LIVE_S = 30.0
+"""A router sends every second; one without a batch for so long does not run."""
 
 CLOCK_HEARD_S = 600.0
 """How long after its last batch a router's clock is of interest."""
@@ -36,8 +39,8 @@ class RouterProgress:
     ahead_s: float = 0.0
     """The router's clock less the controller's."""
 
-    def hear(self, batch: Batch, now: float) -> None:
-        """What every batch tells, repeated or not."""
+    def update(self, batch: Batch, now: float) -> None:
+        """Takes what every batch carries, repeated or not."""
         self.oldest = max(self.oldest, batch.oldest)
         for lost in batch.lost:
             key = (lost.endpoint, lost.deployment)
@@ -76,6 +79,11 @@ def total_lost(routers: Mapping[str, RouterProgress]) -> dict[tuple[str, str], i
         for key, rows in router.lost.items():
             total[key] = total.get(key, 0) + rows
     return total
+
+
+def live(routers: Mapping[str, RouterProgress], now: float) -> int:
+    """How many router processes run."""
+    return sum(it.heard_at > now - LIVE_S for it in routers.values())
 
 
 def forget(routers: dict[str, RouterProgress], now: float) -> None:

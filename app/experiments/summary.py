@@ -140,7 +140,7 @@ def summary_of(report: Report, acting: Acting | None = None) -> Summary:
 
 
 def summary_without_evidence(name: str, experiment: Experiment) -> Summary:
-    """The line of an experiment that has not begun."""
+    """The line of an experiment that has not started."""
     return Summary(
         experiment=name,
         endpoint=experiment.endpoint,

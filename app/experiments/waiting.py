@@ -13,7 +13,7 @@ MAX_WAITING_RECORDS = 1_000_000
 """What is held in memory while the directory fails: about 110 MB."""
 
 
-class Taken(NamedTuple):
+class HeldBatch(NamedTuple):
     """A batch that is not stored yet."""
 
     router: str
@@ -34,24 +34,24 @@ class Waiting:
         self.records = 0
         """Records that are held, those that are being written among them."""
         self._max_records = max_records
-        self._held: list[Taken] = []
-        self._writing: list[Taken] = []
+        self._held: list[HeldBatch] = []
+        self._writing: list[HeldBatch] = []
         self._has_passed = False
 
-    def __iter__(self) -> Iterator[Taken]:
+    def __iter__(self) -> Iterator[HeldBatch]:
         """In the order of arrival."""
         return iter((*self._writing, *self._held))
 
     @property
     def since(self) -> float | None:
-        """When the first batch came of those that nobody writes yet."""
+        """Arrival of the first batch that is not being written yet."""
         return self._held[0].taken_at if self._held else None
 
     def router(self, name: str) -> RouterProgress:
         """What is known of a router, which may be new."""
         return self.routers.setdefault(name, RouterProgress())
 
-    def hold(self, taken: Taken) -> None:
+    def hold(self, taken: HeldBatch) -> None:
         """Keeps a batch until it is stored, if there is room."""
         size = taken.exposures.size
         if self.records and self.records + size > self._max_records:
@@ -62,16 +62,16 @@ class Waiting:
         self.router(taken.router).waiting.add(taken.number)
 
     def acknowledge(self, router: str) -> Acknowledgement:
-        """What the router is told."""
+        """The acknowledgement for a router."""
         return self.routers[router].acknowledgement(counted_suffices=self._has_passed)
 
-    def begin(self) -> list[Taken]:
+    def begin(self) -> list[HeldBatch]:
         """The batches of the next segment: all of them."""
         self._writing, self._held = self._writing + self._held, []
         return self._writing
 
     def end(self, *, stored: bool) -> None:
-        """Whether the directory has the batches of `begin` now."""
+        """Ends the writing of the batches of `begin`."""
         if not stored:
             self._writing, self._held = [], self._writing + self._held
             return
@@ -110,7 +110,7 @@ class Waiting:
         for router in self.routers.values():
             router.counted = router.held
 
-    def _drop(self, batches: list[Taken]) -> None:
+    def _drop(self, batches: list[HeldBatch]) -> None:
         for taken in batches:
             self.records -= taken.exposures.size
             self.routers[taken.router].waiting.discard(taken.number)

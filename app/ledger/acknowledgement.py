@@ -42,10 +42,10 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     stops: list[Stop] = []
     """All that are in force."""
     pins: list[Pins] = []
-    """Of other routers, after `Batch.pins_seen`; not necessarily all of them at once."""
+    """Pins of other routers, after `Batch.pins_seen`; not necessarily all of them at once."""
     pins_end: int = 0
     replaced: list[Replaced] = []
-    """Of plans that do not say themselves what they replaced, an endpoint's oldest first: for routers that have started
+    """Weights replaced by plans that do not list them, an endpoint's oldest first: for routers that have started
     since."""
 
 

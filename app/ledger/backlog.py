@@ -1,7 +1,7 @@
 """The batches that a router keeps until they are durable at the controller, within a bound.
 
 Beyond the bound the oldest whole batch is dropped, which is blind to arms, and its rows are counted as lost. A batch
-that the controller has received but not yet made durable is lost, too, when it is dropped: nobody could send it again.
+that the controller has received but not yet made durable is lost, too, when it is dropped: it cannot be sent again.
 """
 
 from collections import Counter, deque
@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from app.ledger.acknowledgement import Acknowledgement
 from app.ledger.open_batch import Arm
-from app.ledger.wire import Sealed
+from app.ledger.wire import SealedBatch
 
 
 class _Kept(NamedTuple):
-    batch: Sealed
+    batch: SealedBatch
     arms: Mapping[Arm, int]
 
 
@@ -37,7 +37,7 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def __iter__(self) -> Iterator[Sealed]:
+    def __iter__(self) -> Iterator[SealedBatch]:
         return (kept.batch for kept in self._kept)
 
     @property
@@ -45,18 +45,18 @@ class Backlog:
         """The lowest number that is kept; 0 if none is."""
         return self._kept[0].batch.number if self._kept else 0
 
-    def add(self, batch: Sealed, arms: Mapping[Arm, int]) -> None:
+    def add(self, batch: SealedBatch, arms: Mapping[Arm, int]) -> None:
         """Keeps the newest batch; drops old ones if there is no room for all."""
         self._kept.append(_Kept(batch, arms))
         self.size += batch.size
         while self.size > self.limit_bytes and self._drop_oldest():
             pass
 
-    def next(self) -> Sealed | None:
+    def next(self) -> SealedBatch | None:
         """The first batch that the controller has not received."""
         return next((it.batch for it in self._kept if it.batch.number > self._received), None)
 
-    def unconfirmed(self) -> Sealed | None:
+    def unconfirmed(self) -> SealedBatch | None:
         """The first batch that is not known to be durable: sent again, it asks the controller what is."""
         return self._kept[0].batch if self._kept else None
 

@@ -1,6 +1,6 @@
 """One request of a recorded endpoint, from the draw of its arm to its end: what the router sees of it.
 
-The exchange tells it what happens; `chunk` is on the hot path of every stream. It keeps no text beyond the request's
+The exchange calls it for every step; `chunk` is on the hot path of every stream. It keeps no text beyond the request's
 end: of an answer, only what the patterns of `engine.output` find is recorded.
 """
 
@@ -24,7 +24,7 @@ MOST_CHECKED = 64 * 1024
 """A longer answer is not checked for the form that was promised."""
 
 _LAST_CHUNKS = 4
-"""Of a stream: the finish reason, the usage and the end may come in a chunk each."""
+"""Chunks kept at a stream's end: the finish reason, the usage and the end may come in a chunk each."""
 
 _MOST_CHUNKS = 32
 """Kept in between: to cut a list at every chunk would cost more than the rest."""
@@ -41,7 +41,7 @@ _FAILURES: tuple[tuple[type[SwitchyardError], Failure], ...] = (
 
 
 def failure_of(error: SwitchyardError) -> Failure:
-    """What an error says of the deployment; NONE for a client's."""
+    """The failure that an error means for the deployment; NONE for a client's."""
     return next((failure for kind, failure in _FAILURES if isinstance(error, kind)), Failure.NONE)
 
 
@@ -216,7 +216,7 @@ class Exposure:
         return (self._last - self._first) / (count - 1) if count > 1 and self._chunks > 1 else None
 
     def late(self, age: float) -> Iterator[tuple[LateKind, float]]:
-        """The limits that the request has passed at `age` and that were not told before."""
+        """The limits that the request has passed at `age` and that were not reported before."""
         scope = self.scope
         while self.arrival.stream and self._slow < len(scope.slow) and age > (limit := scope.slow[self._slow]):
             self._slow += 1

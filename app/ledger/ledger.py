@@ -1,4 +1,4 @@
-"""What a router records of the requests of recorded endpoints: starts, rows, late requests and feedback.
+"""Records the requests of recorded endpoints: starts, rows, late requests and feedback.
 
 Everything here is synchronous and runs on the router's event loop; `sender.Sender` sends what has been recorded.
 """
@@ -16,12 +16,12 @@ from app.ledger.conversation import turns
 from app.ledger.exposure import Arrival, Exposure, Identity
 from app.ledger.open_batch import Arm, OpenBatch
 from app.ledger.plans import Scope, plans_of, scopes
-from app.ledger.rows import Ending, row_of
+from app.ledger.rows import RequestEnd, row_of
 from app.ledger.units import Hashes, request_hash
-from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Pins, Plan, Reason, Sealed, Start, encode_sealed
+from app.ledger.wire import FeedbackItem, Flag, Late, Lost, Pair, Pins, Plan, Reason, SealedBatch, Start, encode_sealed
 
 MOST_ENTRIES = 4096
-"""Of one batch: starts, rows and the rest, but for the last few."""
+"""The most entries of one batch (starts, rows and the rest), apart from the last few."""
 
 _MOST_UNCHECKED = 64
 """Answers that wait for the check of their form; of more, it is not checked."""
@@ -54,8 +54,8 @@ class Ledger:
         self.rows: Counter[Arm] = Counter()
         """Recorded since the start, in batches that have been sealed."""
         self.hashes: Hashes | None = None
-        """Of units and callers; None before anything is recorded."""
-        self.unchecked: list[tuple[Exposure, Ending]] = []
+        """Hashes of units and callers; None before anything is recorded."""
+        self.unchecked: list[tuple[Exposure, RequestEnd]] = []
         """Requests that have ended and whose answer's form is to be checked."""
         self._secret_of, self._enabled, self._clock = secret_of, enabled, clock
         self._url = ""
@@ -64,9 +64,10 @@ class Ledger:
         self._carried_until: dict[str, float] = {}
         self._open = OpenBatch()
         self._started: list[Exposure] = []
-        self._ended: list[tuple[Exposure, Ending]] = []
+        self._ended: list[tuple[Exposure, RequestEnd]] = []
         self._requests: dict[int, Exposure] = {}
         self._in_flight: dict[str, int] = {}
+        """Recorded requests by the deployment that they were assigned to."""
         self._seq = self._number = 0
         self._epoch = clock() - time.perf_counter()
         self._most_entries = MOST_ENTRIES
@@ -113,21 +114,21 @@ class Ledger:
 
     def start(self, scope: Scope, arrival: Arrival) -> Exposure:
         """Records the draw of an arm."""
-        endpoint = scope.plan.endpoint
+        assigned = arrival.assigned
         self._seq = seq = self._seq + 1
-        in_flight = self._in_flight.get(endpoint, 0)
-        self._in_flight[endpoint] = in_flight + 1
+        in_flight = self._in_flight.get(assigned, 0)
+        self._in_flight[assigned] = in_flight + 1
         exposure = self._requests[seq] = Exposure(scope, arrival, seq, in_flight)
         self._started.append(exposure)
         if len(self._started) >= 2 * AT_ONCE:
             self.catch_up()
         return exposure
 
-    def finish(self, exposure: Exposure, ending: Ending) -> None:
+    def finish(self, exposure: Exposure, ending: RequestEnd) -> None:
         """The request has ended: records its row, now or after its answer has been checked."""
         if self._requests.pop(exposure.seq, None) is None:
             return
-        self._in_flight[exposure.scope.plan.endpoint] -= 1
+        self._in_flight[exposure.arrival.assigned] -= 1
         self._ended.append((exposure, ending))
         if len(self._ended) >= AT_ONCE:
             self.catch_up()
@@ -220,7 +221,7 @@ class Ledger:
             self.backlog.add(self._open.sealed(self._number), self._open.arms)
             self._open = OpenBatch()
 
-    def encoded(self, batch: Sealed, pins: Sequence[Pins] = (), pins_seen: int = 0) -> bytes:
+    def encoded(self, batch: SealedBatch, pins: Sequence[Pins] = (), pins_seen: int = 0) -> bytes:
         """A batch of the backlog, or `idle`, as it is sent now."""
         lost = [Lost(endpoint, deployment, rows) for (endpoint, deployment), rows in self.backlog.lost.items()]
         oldest = self.backlog.oldest or batch.number or self._number + 1
@@ -236,8 +237,8 @@ class Ledger:
             pins_seen=pins_seen,
         )
 
-    def idle(self) -> Sealed:
-        """A batch without anything, to hear what the controller says."""
+    def idle(self) -> SealedBatch:
+        """An empty batch, to get the controller's stops and pins."""
         return OpenBatch().sealed(0)
 
     def _record_start(self, exposure: Exposure) -> None:
@@ -266,7 +267,7 @@ class Ledger:
         )
         return tuple.__new__(Identity, facts)
 
-    def _record(self, exposure: Exposure, ending: Ending) -> None:
+    def _record(self, exposure: Exposure, ending: RequestEnd) -> None:
         batch, arm = self._open, (exposure.scope.plan.endpoint, exposure.arrival.assigned)
         batch.rows.add(row_of(exposure, ending, batch))
         batch.arms[arm] += 1

@@ -4,7 +4,7 @@ from collections import Counter
 
 import msgspec
 
-from app.ledger.wire import FeedbackItem, Late, Pair, Plan, Row, Sealed, Start, encoder
+from app.ledger.wire import FeedbackItem, Late, Pair, Plan, Row, SealedBatch, Start, encoder
 
 Arm = tuple[str, str]
 """An endpoint and the assigned deployment."""
@@ -63,7 +63,7 @@ class OpenBatch:
             self._plan_list.append(plan)
         return index
 
-    def sealed(self, number: int) -> Sealed:
+    def sealed(self, number: int) -> SealedBatch:
         """As it is kept and sent."""
         names, plans = msgspec.Raw(encoder.encode(list(self.names))), msgspec.Raw(encoder.encode(self._plan_list))
-        return Sealed(number, names, plans, *(entries.array() for entries in self._parts))
+        return SealedBatch(number, names, plans, *(entries.array() for entries in self._parts))

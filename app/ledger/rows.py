@@ -1,4 +1,4 @@
-"""From an exposure that has ended to its row. Pure."""
+"""Makes the row of an exposure that has ended. Pure."""
 
 from typing import NamedTuple
 
@@ -10,11 +10,11 @@ from app.ledger.wire import Failure, Flag, Row
 _MAX_U8, _MAX_U16, _MAX_U32 = 2**8 - 1, 2**16 - 1, 2**32 - 1
 
 
-class Ending(NamedTuple):
+class RequestEnd(NamedTuple):
     """How a request ended.
 
-    `complete`: the client has a whole answer. `gone`: it closed the connection. `invalid`: the answer has not the form
-    that the request asked for.
+    `complete`: the client has a whole answer. `gone`: it closed the connection. `invalid`: the answer does not have the
+    form that the request asked for.
     """
 
     status: int
@@ -27,7 +27,7 @@ class Ending(NamedTuple):
     invalid: bool = False
 
 
-def row_of(exposure: Exposure, ending: Ending, batch: OpenBatch) -> Row:
+def row_of(exposure: Exposure, ending: RequestEnd, batch: OpenBatch) -> Row:
     """The row, with indexes into `batch`."""
     arrival, identity, usage = exposure.arrival, exposure.identity, ending.usage
     assert identity is not None, "starts are recorded before rows"

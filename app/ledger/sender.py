@@ -1,4 +1,4 @@
-"""Sends what a router has recorded to the controller, without anybody waiting for it."""
+"""Sends what a router has recorded to the controller, in the background."""
 
 import asyncio
 import logging
@@ -10,10 +10,10 @@ from typing import Protocol
 
 from app.ledger.acknowledgement import decode_acknowledgement
 from app.ledger.backoff import Backoff
-from app.ledger.hearing import Hearing
+from app.ledger.controller_sync import ControllerSync
 from app.ledger.ledger import Ledger
 from app.ledger.open_batch import Arm
-from app.ledger.wire import Sealed
+from app.ledger.wire import SealedBatch
 from app.telemetry.logs import event, where
 
 EVERY_S = 1.0
@@ -30,7 +30,7 @@ FLUSH_S = 5.0
 _log = logging.getLogger("switchyard")
 
 Send = Callable[[bytes], Awaitable[bytes]]
-"""Hands over an encoded `Batch`; returns the encoded `Acknowledgement`. Raises whatever went wrong."""
+"""Sends an encoded `Batch`; returns the encoded `Acknowledgement`. May raise anything."""
 
 
 class LedgerObserver(Protocol):
@@ -44,9 +44,9 @@ class LedgerObserver(Protocol):
 
 class Sender:
     """One batch is under way at a time. A controller that fails or hangs is left alone for 1, 2, 4 … 30 seconds; what
-    is recorded meanwhile waits in the ledger's backlog, and what the controller has to say waits there.
+    is recorded meanwhile waits in the ledger's backlog, and the controller's stops and pins wait there.
 
-    `hearing`: who hears what it says. If that is wanted, a round without anything to report sends an empty batch.
+    `sync`: exchanges stops and pins. If it wants to, a round without anything to report sends an empty batch.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Sender:
         every_s: float = EVERY_S,
         timeout_s: float = TIMEOUT_S,
         confirm_s: float = CONFIRM_S,
-        hearing: Hearing | None = None,
+        sync: ControllerSync | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger, self._send, self._observer = ledger, send, observer
         self._every_s, self._timeout_s, self._confirm_s = every_s, timeout_s, confirm_s
-        self._hearing, self._clock = hearing, clock
+        self._sync, self._clock = sync, clock
         self._backoff = Backoff()
         self._sent_at = clock()
         self._reported: tuple[Counter[Arm], Counter[Arm]] = (Counter(), Counter())
@@ -91,9 +91,9 @@ class Sender:
         """Makes batches of what has happened, and sends them unless the controller is left alone."""
         await self._prepare()
         if self._backoff.allows(self._clock()) and not await self._send_all():
-            await self._hear()
-        if self._hearing is not None:
-            self._hearing.tidy()
+            await self._poll()
+        if self._sync is not None:
+            self._sync.tidy()
         self._report()
 
     async def _prepare(self) -> None:
@@ -108,7 +108,7 @@ class Sender:
         """Whether there was anything to send."""
         backlog, before = self._ledger.backlog, 0
         while (batch := backlog.next()) is not None:
-            # A controller that acknowledges, but not this batch, must not be asked again and again.
+            # A controller that acknowledges, but never this batch, must not be sent it in a loop.
             if batch.number == before or not await self._deliver(batch):
                 self._backoff.failed(self._clock())
                 return True
@@ -118,27 +118,27 @@ class Sender:
             return True
         return before > 0
 
-    async def _hear(self) -> None:
-        """Asks the controller what it has to say."""
-        if self._hearing is not None and self._hearing.is_wanted and not await self._deliver(self._ledger.idle()):
+    async def _poll(self) -> None:
+        """Sends an empty batch, to get stops and pins."""
+        if self._sync is not None and self._sync.is_wanted and not await self._deliver(self._ledger.idle()):
             self._backoff.failed(self._clock())
 
-    async def _deliver(self, batch: Sealed) -> bool:
+    async def _deliver(self, batch: SealedBatch) -> bool:
         """Sends one batch; returns whether the controller has answered."""
         backlog, began = self._ledger.backlog, self._clock()
         if batch.number:
             self._sent_at, backlog.in_flight = began, batch.number
         try:
             async with asyncio.timeout(self._timeout_s):
-                pins, seen = self._hearing.outgoing() if self._hearing is not None else ((), 0)
+                pins, seen = self._sync.outgoing() if self._sync is not None else ((), 0)
                 answer = await self._send(self._ledger.encoded(batch, pins, seen))
             acknowledgement = decode_acknowledgement(answer)
             backlog.acknowledge(acknowledgement)
-            if self._hearing is not None:
-                self._hearing.heard(acknowledgement)
+            if self._sync is not None:
+                self._sync.apply(acknowledgement)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001  whatever goes wrong there, nothing may go wrong here
+        except Exception as error:  # noqa: BLE001  no failure of the controller may end the sender
             if not self._backoff.is_failing:
                 unsent = event("ledger_not_sent", error=type(error).__name__)
                 _log.warning("The controller of experiments does not answer; exposures wait here", extra=unsent)
@@ -155,7 +155,7 @@ class Sender:
             async with asyncio.timeout(FLUSH_S):
                 await self._prepare()
                 await self._send_all()
-                # A controller that has restarted since lacks what it had received; only its answer tells.
+                # A controller that has restarted since lacks what it had received; only its answer shows it.
                 if (batch := self._ledger.backlog.unconfirmed()) is not None and await self._deliver(batch):
                     await self._send_all()
         except TimeoutError:

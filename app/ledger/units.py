@@ -7,7 +7,8 @@ _EMPTY = hashlib.blake2b(digest_size=8)
 
 
 def request_hash(id: str) -> int:
-    """Of a request id or the id in an answer's body: not keyed, so that whoever knows the id finds its exposure."""
+    """The hash of a request id or of the id in an answer's body: not keyed, so that the id is enough to find its
+    exposure."""
     digest = _EMPTY.copy()
     digest.update(id.encode("utf-8", "surrogatepass"))
     return int.from_bytes(digest.digest())
@@ -28,13 +29,13 @@ class Hashes:
         self.caller = lru_cache(maxsize=4096)(self._caller_hash)
 
     def unit(self, key: str) -> int:
-        """Of a sticky key."""
+        """The hash of a sticky key."""
         digest = self._unit.copy()
         digest.update(key.encode("utf-8", "surrogatepass"))
         return int.from_bytes(digest.digest())
 
     def conversation(self, caller: str, key: str) -> int:
-        """Of a caller's conversation: two callers' equal keys are two conversations."""
+        """The hash of a caller's conversation: two callers' equal keys are two conversations."""
         digest = self._conversation.copy()
         digest.update(f"{len(caller)}:{caller}{key}".encode("utf-8", "surrogatepass"))
         return int.from_bytes(digest.digest())

@@ -22,7 +22,7 @@ class Reason(IntEnum):
     MODEL = 3
     OVERRIDE = 4
     PINNED = 5
-    """The conversation had begun under other weights, and keeps its deployment."""
+    """The conversation started under other weights, and keeps its deployment."""
 
 
 class Finish(IntEnum):
@@ -57,7 +57,7 @@ class Flag(IntFlag):
     FORCED = 1
     """The client named the deployment, or a manager gave it to the unit; never analysed."""
     CARRIED = 2
-    """The conversation may have begun under an earlier plan; left out of the analysis, not of guardrails."""
+    """The conversation may have started under an earlier plan; left out of the analysis, not of guardrails."""
     INVALID_OUTPUT = 4
     """A JSON schema or a forced tool was asked for, and the whole answer does not parse."""
     EMPTY = 8
@@ -66,7 +66,7 @@ class Flag(IntFlag):
 
 
 class LateKind(IntEnum):
-    """What a router tells of a request before it ends, by its clock."""
+    """Reports about a request before it ends, by the router's clock."""
 
     SLOW = 0
     """No first token within a guardrail's `ttft_above_s`."""
@@ -126,14 +126,14 @@ class Row(NamedTuple):
     turn: int
     """Assistant messages in the request."""
     in_flight: int
-    """The endpoint's requests on this router at arrival."""
+    """Requests on this router at arrival that were assigned to the same deployment, of recorded endpoints."""
     cold: bool
     """The replica was younger than 60 s."""
     flags: int
 
 
 class Late(NamedTuple):
-    """A request that is late, told while it runs. At most one per kind, limit and request."""
+    """A request that is late, reported while it runs. At most one per kind, limit and request."""
 
     kind: int
     above_s: float
@@ -163,7 +163,7 @@ class Skip(IntEnum):
     PRIMARY_FAILED = 7
     """It failed, or its client left before the end: there is nothing to compare with."""
     CARRIED = 8
-    """Its conversation may have begun under other weights."""
+    """Its conversation may have started under other weights."""
     STOPPED = 9
     """The experiment's controller has stopped the shadow."""
     BREAKER_OPEN = 10
@@ -180,7 +180,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Pair(NamedTuple):
-    """A mirrored request: what the shadow did beside the primary. Indexes as in `Row`; None where there is no value.
+    """A mirrored request: the shadow's answer against the primary's. Indexes as in `Row`; None where there is no value.
 
     Differences are shadow minus primary, in seconds or tokens per second, both counted from the call of the engine.
     Comparisons are 1 (as wanted) or 0.
@@ -238,10 +238,10 @@ class FeedbackItem(msgspec.Struct, frozen=True):
 
 
 class Pins(msgspec.Struct, frozen=True):
-    """Conversations that have begun since a change of an endpoint's traffic, and where.
+    """Conversations that started after a change of an endpoint's traffic, with their deployment.
 
     `conversations` are `Hashes.conversation`. `until`: Unix seconds; it counts for all pins of the endpoint, and may be
-    told without conversations and deployment.
+    sent without conversations and deployment.
     """
 
     endpoint: str
@@ -265,11 +265,11 @@ class Batch(msgspec.Struct, frozen=True):
     router: str
     """A random id of the router process."""
     number: int
-    """1, 2, 3, … without gaps, except for batches that were dropped. 0: nothing is recorded, the router only wants to
-    hear; such a batch is never kept."""
+    """1, 2, 3, … without gaps, except for batches that were dropped. 0: nothing is recorded, the router only
+    asks for stops and pins; such a batch is never kept."""
     oldest: int
-    """The lowest number that the router still keeps, this batch included: every lower one is durable or dropped. It
-    tells the controller a gap that will be filled (it restarted) from one that will not."""
+    """The lowest number that the router still keeps, this batch included: every lower one is durable or dropped. By it
+    the controller distinguishes a gap that will be filled (it restarted) from one that will not."""
     sent_at: float
     """The router's clock, so that the controller can tell how far it is off."""
     names: list[str]
@@ -286,7 +286,7 @@ class Batch(msgspec.Struct, frozen=True):
     """How far the router has read the controller's pins: the last `Acknowledgement.pins_end`."""
 
 
-class Sealed(msgspec.Struct, frozen=True):
+class SealedBatch(msgspec.Struct, frozen=True):
     """A batch with its parts encoded. What depends on the moment of sending is added then: `encode_sealed`."""
 
     number: int
@@ -306,7 +306,7 @@ class Sealed(msgspec.Struct, frozen=True):
 
 
 class _SealedBatch(msgspec.Struct, frozen=True):
-    """A `Batch` on the wire, made of a `Sealed`."""
+    """A `Batch` on the wire, made of a `SealedBatch`."""
 
     version: int
     router: str
@@ -335,7 +335,7 @@ def encode(batch: Batch) -> bytes:
 
 
 def encode_sealed(
-    batch: Sealed,
+    batch: SealedBatch,
     *,
     router: str,
     oldest: int,

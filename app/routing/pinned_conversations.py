@@ -1,6 +1,6 @@
 """Conversations that have begun during the time after a change of weights, and the deployment of each.
 
-Every router keeps the pins of all routers: they are exchanged through the controller (`ledger.hearing`).
+Every router keeps the pins of all routers: they are exchanged through the controller (`ledger.controller_sync`).
 """
 
 import time

@@ -38,7 +38,7 @@ from app.exchange.snapshot_builder import SnapshotBuilder
 from app.exchange.state import RouterState
 from app.ledger.acknowledgement import Replaced, Stop
 from app.ledger.controller_client import ControllerClient, ExportClient, RecordingClient
-from app.ledger.hearing import Hearing
+from app.ledger.controller_sync import ControllerSync
 from app.ledger.ledger import Ledger
 from app.ledger.recordings.recorder import Recorder
 from app.ledger.recordings.sender import FILE_S, RecordingSender
@@ -128,9 +128,9 @@ class Router:
         )
         pins = PinnedConversations(telemetry.pin_missed)
         self._snapshots = SnapshotBuilder(ledger, pins, clock)
-        hearing = Hearing(pins, lambda: self._snapshots.is_watched, self._stop, self._follow, telemetry.pinned)
+        sync = ControllerSync(pins, lambda: self._snapshots.is_watched, self._stop, self._follow, telemetry.pinned)
         self._sender = (
-            Sender(ledger, controller.send, telemetry, every_s=send_every_s, hearing=hearing)
+            Sender(ledger, controller.send, telemetry, every_s=send_every_s, sync=sync)
             if controller is not None
             else None
         )

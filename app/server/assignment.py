@@ -53,7 +53,7 @@ def explain(
     elif assigned is not None and assigned in now.stops:
         why += f" It is stopped, but answers until the circuit breaker of {now.stops[assigned]} has closed."
     if now.until is not None and assigned is not None:
-        why += " A conversation that has begun before the last change of traffic keeps its deployment for now."
+        why += " A conversation that started before the last change of traffic keeps its deployment for now."
     reason = "override" if override is not None else "sticky" if assigned is not None else "traffic"
     if assigned is not None and assigned in failing:
         others = alternatives_to(endpoint.fallback, effective(traffic, stops), assigned, stops)

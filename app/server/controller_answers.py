@@ -20,7 +20,8 @@ _REFUSALS: Mapping[int, type[ClientError]] = {400: BadRequest, 404: NotFound, 40
 
 
 class ControllerAway(UpstreamError):
-    """It does not answer. `answered_at`: when it did last, in Unix seconds; None: never since this router started."""
+    """The controller does not answer. `answered_at`: its last answer, in Unix seconds; None: none since this router
+    started."""
 
     kind = "unavailable"
 
@@ -59,7 +60,7 @@ async def ask(
     query: Mapping[str, str] | None = None,
     body: bytes = b"",
 ) -> Answer:
-    """The controller's answer, if it is none of refusal.
+    """The controller's answer, unless it is a refusal.
 
     Raises the ClientError that it refuses with (PreconditionFailed with the present state, which is the answer), and
     Unavailable if there is no controller or if it does not answer.
@@ -81,13 +82,13 @@ def refusal(answer: Answer) -> SwitchyardError:
     """The error that an answer of at least 400 is: PreconditionFailed with the present state, which is the answer."""
     if answer.status == PreconditionFailed.status:
         return PreconditionFailed("This was meant for another state", current=json.loads(answer.body))
-    message, param = _told(answer)
+    message, param = _message(answer)
     if (error := _REFUSALS.get(answer.status)) is not None:
         return error(message, param=param)
     return Unavailable(message)
 
 
-def _told(answer: Answer) -> tuple[str, str | None]:
+def _message(answer: Answer) -> tuple[str, str | None]:
     try:
         content = json.loads(answer.body)
         return content["message"], content["param"]

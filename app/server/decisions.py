@@ -99,7 +99,7 @@ def stale(present: Mapping[str, Any]) -> PreconditionFailed:
 
 
 def error_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:
-    """OpenAI's form; beside it the experiment's present state, if the request was made for another one."""
+    """OpenAI's form, with the experiment's present state if the request was made for another one."""
     reply = openai_words(error, request, request_id)
     if isinstance(error, PreconditionFailed):
         present = dump(error.current)

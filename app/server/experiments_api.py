@@ -1,4 +1,4 @@
-"""The API of experiments, below `/api`: what the controller tells, to those who may know it.
+"""The API of experiments, below `/api`: the controller's answers, for callers that may see them.
 
 A caller sees experiments of the endpoints that it may use, and exposures of its own requests. Managers see all of them,
 decide about experiments, and start A/A runs. Errors have OpenAI's form.
@@ -96,15 +96,15 @@ class ExperimentsApi:
     def _table(self) -> list[Entry]:
         form = {"format": _FORMAT}
         history, planner = {**form, "metric": _TEXT, "treatment": _TEXT}, {"effect": _NUMBER, "power": _NUMBER}
-        tell = self._tell
+        forward = self._forward
         return [
             Entry("GET", "/api/experiments", "list_experiments", self._list, form),
             Entry("POST", "/api/experiments/check", "check_experiment", self._check, bodies=[Body(CheckRequest)]),
-            Entry("GET", _EXPERIMENT, "get_experiment", partial(tell, ""), form),
-            Entry("GET", f"{_EXPERIMENT}/report", "report", partial(tell, "/report"), {**form, "at": _TEXT}),
-            Entry("GET", f"{_EXPERIMENT}/history", "history", partial(tell, "/history"), history),
-            Entry("GET", f"{_EXPERIMENT}/planner", "planner", partial(tell, "/planner"), {**history, **planner}),
-            Entry("GET", f"{_EXPERIMENT}/aa", "aa_runs", partial(tell, "/aa"), form),
+            Entry("GET", _EXPERIMENT, "get_experiment", partial(forward, ""), form),
+            Entry("GET", f"{_EXPERIMENT}/report", "report", partial(forward, "/report"), form),
+            Entry("GET", f"{_EXPERIMENT}/history", "history", partial(forward, "/history"), history),
+            Entry("GET", f"{_EXPERIMENT}/planner", "planner", partial(forward, "/planner"), {**history, **planner}),
+            Entry("GET", f"{_EXPERIMENT}/aa", "aa_runs", partial(forward, "/aa"), form),
             Entry("POST", f"{_EXPERIMENT}/aa", "start_aa_runs", self._start_runs, {}, [Body(RunsRequest)], 202),
             Entry(
                 "POST",
@@ -136,7 +136,7 @@ class ExperimentsApi:
         renderer = markdown if form == "markdown" else text
         return Reply(renderer.render(list_document(found)).encode(), media_type=f"text/{_SUBTYPES[form]}")
 
-    async def _tell(self, suffix: str, request: HTTPRequest, context: OperationContext) -> Reply:
+    async def _forward(self, suffix: str, request: HTTPRequest, context: OperationContext) -> Reply:
         """What the controller answers at the same path."""
         name = self._experiment(request, context)
         answer = await ask(self._controller, "GET", f"/experiments/{name}{suffix}", dict(request.query_params))
@@ -202,7 +202,7 @@ class ExperimentsApi:
         key = request.query_params.get("key")
         if key is None and endpoint.sticky is not None and endpoint.sticky.by == "api_key":
             key = next(iter(credentials(headers_of(request.scope))), None)
-        # The hash of a key is what its unit is called in the ledger: whoever reads that could look for a person.
+        # The hash of a key is what its unit is called in the ledger: with it a person could be looked up.
         hashes = self._ledger.hashes if self._access.may_manage(context.caller) else None
         unit = hashes.unit(key) if hashes is not None and key is not None else None
         override = None
@@ -212,7 +212,7 @@ class ExperimentsApi:
         return Reply(dump(explain(name, endpoint, key, unit=unit, failing=failing, override=override, now=now)))
 
     async def _request(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        """The exposures of a request id: of the caller's own requests, or for a manager of anybody's."""
+        """The exposures of a request id: of the caller's own requests, or for a manager of any caller."""
         self._views()
         id = request.path_params["id"]
         found = []
@@ -244,7 +244,7 @@ class ExperimentsApi:
         return Reply(dump({"accepted": len(items), "pending": pending, "unknown_metric": unknown}), 202)
 
     async def _pending(self, items: Sequence[FeedbackItem]) -> int | None:
-        """How many of the items are for a request that the controller has not seen yet; None if it does not answer."""
+        """How many of the items match no answer that waits for feedback; None if the controller does not answer."""
         try:
             scores = msgspec.json.encode([(it.request, it.caller) for it in items])
             answer = await ask(self._controller, "POST", "/feedback/pending", body=scores)

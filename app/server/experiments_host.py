@@ -1,4 +1,4 @@
-"""The controller of experiments over HTTP, for routers in other processes. Its host puts the internal key before it.
+"""The controller of experiments over HTTP, for routers in other processes. Its host requires the internal key.
 
 POST /batches               an encoded batch; the answer is an acknowledgement, both MessagePack
 POST /recordings            an encoded file of recorded requests; 204 once it is written
@@ -89,11 +89,11 @@ def experiments_app(host: ControllerHost) -> Starlette:
 
 
 async def _invalid(request: Request, raised: Exception) -> Response:
-    return JSONResponse({"message": f"This is no batch: {raised}", "param": None}, 400, _OURS)
+    return JSONResponse({"message": f"This is not a batch: {raised}", "param": None}, 400, _OURS)
 
 
 async def _invalid_recording(request: Request, raised: Exception) -> Response:
-    return JSONResponse({"message": f"This is no recording: {raised}", "param": None}, 400, _OURS)
+    return JSONResponse({"message": f"This is not a recording: {raised}", "param": None}, 400, _OURS)
 
 
 async def _not_written(request: Request, raised: Exception) -> Response:

@@ -158,7 +158,8 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     that the file would undo.
 
     FILE may also be a kustomize directory, or a file with a RayService: then it also finds deployments that do not fit
-    the cluster's groups of nodes, and weights that its pods cannot load.
+    the cluster's groups of nodes, and weights that its pods cannot load, and warns of experiments whose ledger is on a
+    node's own disk.
 
     \b
     Examples:
@@ -192,14 +193,16 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
 
 def _check_cluster(path: Path) -> None:
     from app.config.base import ConfigError
-    from deployments.kubernetes import capacity, manifests
+    from deployments.kubernetes import capacity, ledger_volume, manifests
 
     try:
-        found = capacity.problems(manifests.ray_service(manifests.read(path)))
+        service = manifests.ray_service(manifests.read(path))
+        found = capacity.problems(service)
     except ConfigError as error:
         raise CommandError("\n".join(error.problems)) from None
     if found:
         raise CommandError("\n".join(found))
+    _warn(ledger_volume.warnings(service))
     typer.echo(f"{path}: OK")
 
 

@@ -150,19 +150,19 @@ class Actions:
         course.trouble = refusal
 
     def acting(self, run: Run, config: Config, report: Report, now: float) -> Acting | None:
-        """As summaries tell it."""
+        """The present state for summaries; None if nothing acts on the experiment."""
         if report.mode == "aa" or run.stopped_at is not None:
             return None
         return acting_of(self._state(run), self._facts(run, config, report), now)
 
     def next_sentence(self, run: Run, config: Config, report: Report, now: float) -> str:
-        """What happens next, for the report; what it says by itself if nothing acts."""
+        """The report's sentence about the next step; its own one if nothing acts."""
         if report.mode == "aa" or run.stopped_at is not None:
             return report.next
         return next_sentence(self._state(run), self._facts(run, config, report), now)
 
     def weights(self, run: Run, config: Config, report: Report) -> dict[str, int]:
-        """What the arms have, for the report: as it is applied, less what routers were told to stop."""
+        """The arms' weights for the report: as applied, less the stops in force."""
         if report.mode == "aa" or run.stopped_at is not None:
             return report.weights
         facts = self._facts(run, config, report)
@@ -238,7 +238,7 @@ class Actions:
 
 
 def _started_at(entry: Entry) -> float | None:
-    """Of the run that an entry's state belongs to."""
+    """The start of the run that an entry's state belongs to."""
     state = entry.detail.get("state")
     return state.get("started_at") if isinstance(state, dict) else None
 

@@ -1,4 +1,4 @@
-"""Decisions of people: what each does to an experiment, and when it makes no sense."""
+"""Decisions of people: what each does to an experiment, and when it is not applicable."""
 
 from collections.abc import Callable
 from typing import Annotated, Literal
@@ -26,13 +26,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reason: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_REASON)]
     by: str
     revision: int | None = None
-    """`Acting.revision` that the caller saw; None: whatever it is."""
+    """`Acting.revision` that the caller saw; None: any."""
     treatment: str | None = None
-    """Which one `promote` means."""
+    """The one to `promote`."""
 
 
 def decided(state: State, facts: Facts, request: Request, now: float) -> Turn:
-    """The turn that carries out a decision. Raises Conflict where it makes no sense; the message says what to do."""
+    """The turn that carries out a decision. Raises Conflict where it is not applicable; the message says what to do."""
     if facts.experiment.mode == "aa":
         raise Conflict("Mode aa routes nothing: there is nothing to decide")
     if state.phase == "stopped":

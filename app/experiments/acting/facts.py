@@ -1,4 +1,4 @@
-"""What acting decides by: an experiment's evidence, and what is applied."""
+"""Inputs of acting: an experiment's evidence, and the applied traffic."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ SILENCING: dict[str, Cause] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Finding:
     """An alarm of a guardrail, or a primary metric that is worse. `key` names it as long as it stays."""
 
     key: str
@@ -58,10 +58,10 @@ class Facts:
         return author_of(self.name)
 
     @property
-    def alarms(self) -> list[Found]:
+    def alarms(self) -> list[Finding]:
         """Guardrails'."""
         return [
-            Found(
+            Finding(
                 f"{it.event} ({it.limit}) {it.treatment}",
                 it.treatment,
                 it.action,
@@ -73,10 +73,10 @@ class Facts:
         ]
 
     @property
-    def worse(self) -> list[Found]:
+    def worse(self) -> list[Finding]:
         """Primary metrics of treatments."""
         return [
-            Found(
+            Finding(
                 f"worse {it.metric} {it.treatment}",
                 it.treatment,
                 self.experiment.on_worse,
@@ -89,7 +89,7 @@ class Facts:
 
     @property
     def silenced(self) -> list[tuple[Cause, str]]:
-        """Why the evidence does not count, if it does not."""
+        """Reasons why the evidence does not count."""
         return [(SILENCING[it.kind], it.text) for it in self.report.alarms if it.kind in SILENCING]
 
     @property
@@ -99,7 +99,7 @@ class Facts:
 
 
 class Interventions(msgspec.Struct, frozen=True):
-    """What has been done, as far as counting depends on it. Times are Unix seconds."""
+    """Actions on which counting depends. Times are Unix seconds."""
 
     armed_since: float | None = None
     """Guardrails count from then on."""

@@ -1,8 +1,8 @@
-"""What is to be done next with an experiment: a pure function of its state, the facts and the time.
+"""The next action on an experiment: a pure function of its state, the facts and the time.
 
 `next_turn` returns one turn, the state after it and the journal's entry; it is called until there is none. Nothing else
-is an effect: stops and the wanted change of the traffic are parts of the state, which the journal keeps, and whoever
-reads the state carries them out (`actions.py`). Doing so twice changes nothing.
+is an effect: stops and the wanted change of the traffic are parts of the state, which the journal keeps, and
+`actions.py` carries them out. Doing so twice changes nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from app.experiments.acting import shares
-from app.experiments.acting.facts import Facts, Found
+from app.experiments.acting.facts import Facts, Finding
 from app.experiments.acting.next_step import next_step
 from app.experiments.acting.state import Intent, Phase, State
 from app.experiments.rendering import words
@@ -19,7 +19,7 @@ from app.experiments.summary import Cause
 from app.ledger.acknowledgement import Stop
 
 MAX_TURNS = 20
-"""In a row, at one moment: far more than can be needed."""
+"""The most turns at one moment: far more than can be needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def resumed(state: State, now: float, text: str, by: str | None = None, kind: st
     )
 
 
-def live_alarms(state: State, facts: Facts) -> list[Found]:
+def live_alarms(state: State, facts: Facts) -> list[Finding]:
     """Guardrails' alarms since they were armed."""
     return [it for it in facts.alarms if state.armed_since is None or it.at > state.armed_since]
 
@@ -116,10 +116,10 @@ def _rollback(revision: int, facts: Facts, treatments: list[str], reason: str) -
 
 
 def _stops(state: State, facts: Facts, now: float) -> Turn | None:
-    """A stop is lifted when a plan that says the same has reached every router. Until then nobody gives it traffic."""
+    """Lifts stops once a plan that says the same has reached every router. Until then they get no traffic."""
     if not state.stops or not facts.can_move or (state.intent is not None and state.intent.kind == "rollback"):
         return None
-    if not facts.is_fresh:  # somebody may have given it traffic meanwhile
+    if not facts.is_fresh:  # another change may have given it traffic meanwhile
         return None
     names = [stop.deployment for stop in state.stops]
     if _have_nothing(names, facts):
@@ -172,7 +172,7 @@ def _worse(state: State, facts: Facts, now: float) -> Turn | None:
 
 
 def _taken_back(
-    state: State, facts: Facts, now: float, found: Sequence[Found], cause: Cause, until: float | None
+    state: State, facts: Facts, now: float, found: Sequence[Finding], cause: Cause, until: float | None
 ) -> Turn:
     treatments, keys = list(dict.fromkeys(it.treatment for it in found)), [it.key for it in found]
     text = "; ".join(it.text for it in found)
@@ -198,7 +198,7 @@ def _as_the_file_says(state: State, facts: Facts, now: float) -> Turn | None:
 def _paused(state: State, facts: Facts, now: float) -> Turn | None:
     if state.phase != "running":
         return None
-    cases: tuple[tuple[Cause, list[Found]], ...] = (("alarm", live_alarms(state, facts)), ("worse", facts.worse))
+    cases: tuple[tuple[Cause, list[Finding]], ...] = (("alarm", live_alarms(state, facts)), ("worse", facts.worse))
     for cause, candidates in cases:
         found = [it for it in candidates if it.action == "pause" and it.key not in state.seen]
         if found:
@@ -226,7 +226,7 @@ def _halted(state: State, kind: str, phase: Phase, cause: Cause, text: str, **ch
 
 
 def _applied(state: State, facts: Facts, now: float) -> Turn | None:
-    """An intent that is known to be applied is done, whoever did it. One that cannot be is given up."""
+    """Ends an intent that is known to be applied, by any controller. One that cannot be applied is given up."""
     if (intent := state.intent) is None:
         return None
     arms = shares.of_arms(facts.traffic, facts.experiment)
@@ -244,7 +244,7 @@ def _applied(state: State, facts: Facts, now: float) -> Turn | None:
 
 
 def _changed(state: State, facts: Facts, now: float) -> Turn | None:
-    """While a ramp runs, nobody else moves its arms; who does, takes over."""
+    """Only the ramp moves its arms while it runs; a change by anyone else takes over."""
     arms = shares.of_arms(facts.traffic, facts.experiment)
     if state.phase != "running" or state.weights is None or state.intent is not None or arms == state.weights:
         return None
@@ -268,7 +268,7 @@ def _changed_by_others(state: State, facts: Facts, arms: dict[str, int], now: fl
 
 
 def _fed_again(state: State, facts: Facts, now: float) -> Turn | None:
-    """Somebody gave a treatment traffic that was rolled back: guardrails watch it again.
+    """A treatment that was rolled back has traffic again: guardrails watch it again.
 
     If that was a step of another controller, which knew nothing of the rollback, it is taken back.
     """

@@ -26,13 +26,13 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     """The arms' weights that it replaces. A rollback replaces any."""
     after: dict[str, int] = {}
     treatments: list[str] = []
-    """Of a rollback: they get nothing."""
+    """For a rollback: the treatments that lose their traffic."""
     by: str
     reason: str
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one run. Times are Unix seconds."""
+    """The state of one run. Times are Unix seconds."""
 
     started_at: float
     """The run's."""
@@ -51,7 +51,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     stops: list[Stop] = []
     """In force until a plan says the same."""
     out: list[str] = []
-    """Treatments that were rolled back, until somebody resumes."""
+    """Treatments that were rolled back, until the experiment is resumed."""
     armed_since: float | None = None
     """Guardrails count from then on; None: from the start."""
     seen: list[str] = []

@@ -12,7 +12,7 @@ from app.experiments.summary import Acting, Cause
 
 
 def acting_of(state: State, facts: Facts, now: float) -> Acting:
-    """As summaries tell it. `now`: Unix seconds."""
+    """The present state for summaries. `now`: Unix seconds."""
     experiment = facts.experiment
     arms = shares.of_arms(facts.traffic, experiment)
     step = next_step(state, facts, now)

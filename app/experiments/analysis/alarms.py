@@ -1,4 +1,4 @@
-"""Alarms of one experiment: each is told once, with the time at which it was raised."""
+"""Alarms of one experiment: each is journalled once, with the time at which it was raised."""
 
 from collections.abc import Iterator
 from typing import Any

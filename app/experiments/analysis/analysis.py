@@ -15,17 +15,17 @@ from app.config.experiments import Experiment
 from app.config.schema import Config
 from app.experiments.acting.facts import Interventions
 from app.experiments.analysis import watching
-from app.experiments.analysis.evidence.arms import Arms, Placed
+from app.experiments.analysis.evidence.arms import Arms, Placement
 from app.experiments.analysis.evidence.arrays import Mask
 from app.experiments.analysis.evidence.collected import Collected
 from app.experiments.analysis.evidence.feedback import PendingFeedback
 from app.experiments.analysis.evidence.metrics import facts_of, measures_of
-from app.experiments.analysis.false_verdicts import MAX_UNITS, Recorded, false_verdicts
+from app.experiments.analysis.false_verdicts import MAX_UNITS, RecordedMetric, false_verdicts
 from app.experiments.analysis.pace import Pace
 from app.experiments.analysis.reporting import reported
-from app.experiments.analysis.verdicts.comparing import Comparing
+from app.experiments.analysis.verdicts.comparing import Comparator
 from app.experiments.analysis.verdicts.planning import planned
-from app.experiments.analysis.watching import Watched
+from app.experiments.analysis.watching import Monitoring
 from app.experiments.columns import LateColumns, RowColumns, StartColumns, Tables
 from app.experiments.report import FalseVerdicts, HistoryPoint, Occurrence, Planned, Report
 from app.experiments.statistics.sequences import effect_size
@@ -60,7 +60,7 @@ class Analysis:
         self._collected = Collected(
             measures, self._arms, facts_of(config, tables), experiment.strata, returning=returning
         )
-        self._watched = Watched(experiment, measures, self._arms, tables, returning=returning)
+        self._watched = Monitoring(experiment, measures, self._arms, tables, returning=returning)
         self._feedback = PendingFeedback(experiment.feedback)
         self._comparing = self._comparisons()
         self._pace = pace or Pace(time.perf_counter)
@@ -69,11 +69,11 @@ class Analysis:
         """Counts additions."""
         self._occurrences: list[Occurrence] = []
 
-    def _comparisons(self) -> list[Comparing]:
+    def _comparisons(self) -> list[Comparator]:
         experiment, names = self.experiment, self._arms.names
         each = experiment.alpha / (len(experiment.primary) * len(experiment.treatments))
         return [
-            Comparing(
+            Comparator(
                 measure,
                 column,
                 treatment,
@@ -86,12 +86,12 @@ class Analysis:
         ]
 
     def intervene(self, done: Interventions) -> None:
-        """What has been done. To be said before exposures are added again, too."""
+        """Takes the actions so far. Also called before exposures are added again."""
         if done != self._done:
             self._done = done
             self._watched.intervene(done)
 
-    # What routers tell.
+    # Records of routers.
 
     def add_starts(self, starts: StartColumns) -> None:
         """Draws of an arm, of any endpoint."""
@@ -133,7 +133,11 @@ class Analysis:
             rows = dict.fromkeys(experiment.arms, rows.get(experiment.control, 0) // len(experiment.arms))
         self._watched.traffic.set_lost(rows)
 
-    def _belonging(self, columns: C) -> tuple[C, Placed]:
+    def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
+        """Routers that send rows and running replicas by deployment, now; None: replicas are not known."""
+        self._watched.load.observe(routers, replicas)
+
+    def _belonging(self, columns: C) -> tuple[C, Placement]:
         placed = self._arms.place(columns)
         if placed.belongs.all():
             return columns, placed
@@ -143,7 +147,7 @@ class Analysis:
         """Whether a guardrail has an alarm that `tick` has still to raise."""
         return any(watch.is_new_alarm() for watch in self._watched.guardrails)
 
-    # What follows from it.
+    # Looks, alarms and reports.
 
     def tick(self, now: float) -> list[Occurrence]:
         """Counts feedback whose window is over, raises alarms, makes looks as far as the pace allows.
@@ -175,8 +179,8 @@ class Analysis:
                 if self._pace.is_over():
                     return
 
-    def _stale(self, now: float) -> list[Comparing]:
-        """Those about which there is more to know. Quantiles wait for their minute."""
+    def _stale(self, now: float) -> list[Comparator]:
+        """Comparisons with new data. Quantiles wait for their minute."""
         return [
             it
             for it in self._comparing
@@ -184,7 +188,7 @@ class Analysis:
             and (it.measure.kind != "quantile" or now - it.looked_at >= QUANTILES_EVERY_S)
         ]
 
-    def _look_at(self, comparing: Comparing, now: float) -> None:
+    def _look_at(self, comparing: Comparator, now: float) -> None:
         if comparing.looked_version < self._version:
             comparing.looked_version = self._version
             comparing.look(self._collected, self._arms.weights, now)
@@ -208,7 +212,7 @@ class Analysis:
         return self._reported(now)
 
     def standing(self, now: float) -> Report:
-        """What the last `tick` left, in milliseconds: a report without new looks, and without the arms' values."""
+        """A report of the state after the last `tick`, in milliseconds: without new looks and the arms' values."""
         return self._reported(now, with_values=False)
 
     def _reported(self, now: float, *, with_values: bool = True) -> Report:
@@ -224,7 +228,7 @@ class Analysis:
         )
 
     def update(self, config: Config) -> None:
-        """A new configuration of the same run (`same_run`): its state and what else reports tell."""
+        """Takes a new configuration of the same run (`same_run`): its state and what reports show of it."""
         self._config = config
 
     def history(self, metric: str, treatment: str) -> list[HistoryPoint]:
@@ -245,20 +249,20 @@ class Analysis:
     def false_verdicts(self) -> Callable[[int], list[FalseVerdicts]]:
         """A/A runs on a copy of what is recorded now: a function of the number of runs, for any thread."""
         recorded = [
-            Recorded(measure.key, scale, effect_size(measure.minimal_effect, measure.scale), lines, hashes)
+            RecordedMetric(measure.key, scale, effect_size(measure.minimal_effect, measure.scale), lines, hashes)
             for measure, scale, lines, hashes in self._collected.recorded(MAX_UNITS)
         ]
         alpha = self.experiment.alpha
         return lambda runs: false_verdicts(recorded, runs, alpha)
 
-    def _compared(self, metric: str, treatment: str) -> Comparing:
+    def _compared(self, metric: str, treatment: str) -> Comparator:
         for comparing in self._comparing:
             if (comparing.measure.key, comparing.names[1]) == (metric, treatment):
                 return comparing
         raise KeyError(f"{metric} of {treatment}")
 
     def state(self) -> dict[str, Any]:
-        """What the exposures alone do not tell: verdicts that stay, the largest evidence, alarms, past looks.
+        """State that cannot be recomputed from exposures: latched verdicts, the largest evidence, alarms, past looks.
 
         Plain data, for the journal.
         """

@@ -16,7 +16,7 @@ from app.experiments.statistics.look import Lines, LookScale, look
 from app.experiments.statistics.peeked import PeekedTest
 
 MAX_UNITS = 10_000
-"""Of more, a part is taken, by hash: a run must not take seconds."""
+"""With more units, a part is taken, by hash: a run must not take seconds."""
 
 LOOKS = 20
 FIRST_LOOK = 60
@@ -26,7 +26,7 @@ PEEKED_ALPHA = 0.05
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedMetric:
     """One metric's lines, ordered by unit; `unit` are codes from 0, in the order in which units came."""
 
     metric: str
@@ -36,15 +36,15 @@ class Recorded:
     lines: Lines
     """`arm` does not matter."""
     hashes: Hashes
-    """Of each unit."""
+    """Each unit's."""
 
 
-def false_verdicts(recorded: Sequence[Recorded], runs: int, alpha: float) -> list[FalseVerdicts]:
+def false_verdicts(recorded: Sequence[RecordedMetric], runs: int, alpha: float) -> list[FalseVerdicts]:
     """The shares of runs with a verdict, at the level `alpha` for the sequences and 5 % for the t-test."""
     return [_of_metric(one, runs, alpha) for one in recorded]
 
 
-def _of_metric(recorded: Recorded, runs: int, alpha: float) -> FalseVerdicts:
+def _of_metric(recorded: RecordedMetric, runs: int, alpha: float) -> FalseVerdicts:
     units = len(recorded.hashes)
     seen = np.unique(np.linspace(min(FIRST_LOOK, units), units, LOOKS).astype(np.int64)) if units else np.zeros(0, int)
     ends = np.searchsorted(recorded.lines.unit, seen)
@@ -60,7 +60,7 @@ def _of_metric(recorded: Recorded, runs: int, alpha: float) -> FalseVerdicts:
     )
 
 
-def _run(recorded: Recorded, salted: Hashes, ends: Ints, alpha: float) -> tuple[bool, bool]:
+def _run(recorded: RecordedMetric, salted: Hashes, ends: Ints, alpha: float) -> tuple[bool, bool]:
     """Whether each method finds a difference at any look."""
     arm = (salted >> np.uint64(63)).astype(np.int64)[recorded.lines.unit]
     lines, peeked, largest = recorded.lines._replace(arm=arm), PeekedTest(PEEKED_ALPHA), 0.0

@@ -10,9 +10,9 @@ from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.analysis.evidence.collected import Collected
 from app.experiments.analysis.evidence.feedback import PendingFeedback
 from app.experiments.analysis.verdicts import sentences
-from app.experiments.analysis.verdicts.comparing import Comparing
+from app.experiments.analysis.verdicts.comparing import Comparator
 from app.experiments.analysis.verdicts.rules import decision_of
-from app.experiments.analysis.watching import Watched
+from app.experiments.analysis.watching import Monitoring
 from app.experiments.report import Comparison, Decision, Report
 from app.experiments.statistics.discovery import e_bh
 
@@ -24,9 +24,9 @@ def reported(
     name: str,
     config: Config,
     collected: Collected,
-    watched: Watched,
+    watched: Monitoring,
     feedback: PendingFeedback,
-    comparing: Sequence[Comparing],
+    comparing: Sequence[Comparator],
     now: float,
     *,
     with_values: bool = True,
@@ -71,7 +71,8 @@ def reported(
         forced=watched.traffic.forced,
         carried=watched.traffic.carried,
         rows_lost=watched.traffic.lost,
-        in_flight=watched.traffic.in_flight,
+        in_flight=watched.load.in_flight,
+        replicas=watched.load.replicas,
         primary=primary,
         secondary=_discovered([it for it in comparisons if it.role == "secondary"]),
         guardrails=[watch.status() for watch in watched.guardrails],
@@ -94,8 +95,8 @@ def reported(
 def _decisions(
     experiment: Experiment,
     primary: Sequence[Comparison],
-    comparing: Sequence[Comparing],
-    watched: Watched,
+    comparing: Sequence[Comparator],
+    watched: Monitoring,
     *,
     long_enough: bool,
 ) -> dict[str, Decision]:
@@ -107,13 +108,14 @@ def _decisions(
         decisions[treatment] = decision_of(
             [it for it in primary if it.treatment == treatment],
             acted=any(rail.alarmed_at is not None and rail.acts for rail in rails),
+            quiet=not any(rail.alarmed_at is not None or rail.unhealthy for rail in rails),
             invalid=any(watched.invalidates(column, number) for column in columns),
             long_enough=long_enough,
         )
     return decisions
 
 
-def _decision(experiment: Experiment, decisions: dict[str, Decision], watched: Watched) -> Decision:
+def _decision(experiment: Experiment, decisions: dict[str, Decision], watched: Monitoring) -> Decision:
     """One for all treatments: ship if any is to be shipped, do not ship if none may be."""
     if experiment.mode == "aa":
         wrong = any(alarm.kind not in ("guardrail", "endpoint_unhealthy") for alarm in watched.alarms)
@@ -140,9 +142,9 @@ def _discovered(secondary: list[Comparison]) -> list[Comparison]:
 
 
 def _warnings(
-    comparisons: Sequence[Comparison], collected: Collected, watched: Watched, feedback: PendingFeedback
+    comparisons: Sequence[Comparison], collected: Collected, watched: Monitoring, feedback: PendingFeedback
 ) -> list[str]:
-    warnings = watched.traffic.warnings()
+    warnings = watched.load.warnings()
     clustered = [it for it in comparisons if it.design_effect is not None and it.design_effect > MUCH_CLUSTERING]
     if clustered:
         most = max(clustered, key=lambda it: it.design_effect or 0.0)
@@ -161,5 +163,8 @@ def _warnings(
     if feedback.late:
         warnings.append(f"{feedback.late:,} scores came after their window and do not count.")
     if feedback.unmatched:
-        warnings.append(f"{feedback.unmatched:,} scores belong to no exposure that is waited for.")
+        warnings.append(
+            f"{feedback.unmatched:,} scores match no answer that waits for feedback: the answer is unknown, another "
+            "caller's, or its window was over long before."
+        )
     return warnings

@@ -1,4 +1,4 @@
-"""What is watched beside the metrics: guardrails, sample ratio, completeness, lost rows; and the alarms they raise."""
+"""Monitoring apart from the metrics: guardrails, sample ratio, completeness, lost rows; and the alarms they raise."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -6,12 +6,13 @@ from typing import Any
 from app.config.experiments import Experiment
 from app.experiments.acting.facts import Interventions
 from app.experiments.analysis.alarms import Alarms
-from app.experiments.analysis.evidence.arms import Arms, Placed
+from app.experiments.analysis.evidence.arms import Arms, Placement
 from app.experiments.analysis.evidence.arrays import Mask
 from app.experiments.analysis.evidence.metrics import Measure, Values, can_be_missing
-from app.experiments.analysis.verdicts.comparing import Comparing
+from app.experiments.analysis.verdicts.comparing import Comparator
 from app.experiments.analysis.watch.completeness import Completeness
 from app.experiments.analysis.watch.guardrails import Guardrails, GuardrailWatch
+from app.experiments.analysis.watch.load import Load
 from app.experiments.analysis.watch.rare_events import RareEvents
 from app.experiments.analysis.watch.sample_ratio import SampleRatioWatch
 from app.experiments.analysis.watch.traffic import Traffic
@@ -24,8 +25,8 @@ SPLIT = "sample_ratio"
 LOST = "rows_lost"
 
 
-class Watched:
-    """Of one experiment. `measures` as in `Collected`."""
+class Monitoring:
+    """The monitoring of one experiment. `measures` as in `Collected`."""
 
     def __init__(
         self, experiment: Experiment, measures: Sequence[Measure], arms: Arms, tables: Tables, *, returning: bool
@@ -39,6 +40,8 @@ class Watched:
         self._arms = arms
         self._measures = measures
         self.traffic = Traffic(arms.names, tables)
+        labels = experiment.mode == "aa"
+        self.load = Load(arms.names, [experiment.control] * len(arms.names) if labels else arms.names)
         self.sample_ratio = SampleRatioWatch(arms, tables, returning=returning)
         self.guardrails = Guardrails(experiment)
         self.completeness = {(c, t): Completeness(t) for c, measure, t in pairs if can_be_missing(measure)}
@@ -54,14 +57,14 @@ class Watched:
         return self._arms
 
     def intervene(self, done: Interventions) -> None:
-        """What has been done since. Guardrails that are armed anew forget what they counted, and their alarms."""
+        """Takes the actions so far. Guardrails that are armed anew forget what they counted, and their alarms."""
         if done.armed_since != self.guardrails.since:
             self.guardrails = Guardrails(self._experiment, done.armed_since)
             self._forget_alarms()
         self.treated.count_since(done.since)
 
     def _forget_alarms(self) -> None:
-        """Of guardrails, from before they were armed."""
+        """Drops guardrails' alarms from before they were armed."""
         since = self.guardrails.since
         for watch in self.guardrails:
             raised = self.alarms.raised_at(f"guardrail {watch.key}")
@@ -69,26 +72,27 @@ class Watched:
                 self.alarms.drop(f"guardrail {watch.key}")
         self._mark()
 
-    def add_starts(self, starts: StartColumns, placed: Placed, random: Mask, analysed: Mask) -> None:
+    def add_starts(self, starts: StartColumns, placed: Placement, random: Mask, analysed: Mask) -> None:
         """Starts that belong to the experiment."""
         self.treated.add_starts(starts.take(random), placed.take(random))
         self.traffic.add_starts(starts, placed)
         self.sample_ratio.add(starts.unit[analysed], starts.at[analysed], starts.plan[analysed], placed.arm[analysed])
 
-    def add_rows(self, rows: RowColumns, placed: Placed, random: Mask) -> None:
+    def add_rows(self, rows: RowColumns, placed: Placement, random: Mask) -> None:
         """Rows that belong to the experiment."""
         self.traffic.add_rows(rows, placed)
         rows, placed = rows.take(random), placed.take(random)
+        self.load.add(rows.in_flight, placed.arm)
         self.treated.add_rows(rows, placed)
         self.guardrails.add_rows(rows, placed, self._arms)
 
-    def add_late(self, late: LateColumns, placed: Placed, random: Mask) -> None:
+    def add_late(self, late: LateColumns, placed: Placement, random: Mask) -> None:
         """Late records that belong to the experiment."""
         self.traffic.add_late(late, placed)
         self.guardrails.add_late(late.take(random), placed.take(random), self._arms)
 
-    def add_values(self, rows: RowColumns, placed: Placed, values: Sequence[Values | None]) -> None:
-        """Analysed rows, and what each measure says of them."""
+    def add_values(self, rows: RowColumns, placed: Placement, values: Sequence[Values | None]) -> None:
+        """Analysed rows, with each measure's values."""
         sets = self._arms.weights
         for (column, _), completeness in self.completeness.items():
             if (known := values[column]) is not None:
@@ -104,7 +108,7 @@ class Watched:
         return new * _DAY_S / (now - since) if new and now > since else None
 
     def split_differences(self) -> list[str]:
-        """What may explain a wrong sample ratio; empty without an alarm."""
+        """Possible explanations of a wrong sample ratio; empty without an alarm."""
         if self.sample_ratio.alarmed_at is None:
             return []
         return self.traffic.differences() or [
@@ -125,7 +129,7 @@ class Watched:
         return f"completeness {self._measures[column].key} {self._arms.names[treatment]}"
 
     def raise_alarms(self, now: float) -> list[Occurrence]:
-        """What is new, for the journal."""
+        """Raises alarms; returns the new ones, for the journal."""
         found = [self._hold(key, alarm) for key, alarm in self._new_alarms(now)]
         found += [self._while_it_lasts(LOST, "rows_lost", self.traffic.too_many_lost(), now)]
         found += [
@@ -151,7 +155,7 @@ class Watched:
         text = f"Requests lack {metric} more often on one arm than the weights explain. Units with one: {counts}."
         return Alarm(kind="completeness", at=now, text=text, metric=metric)
 
-    def raise_rig_alarms(self, verdicts: Sequence[Comparing], now: float) -> list[Occurrence]:
+    def raise_rig_alarms(self, verdicts: Sequence[Comparator], now: float) -> list[Occurrence]:
         """In mode `aa`: a difference where there is none."""
         wrong = [it for it in verdicts if it.measure.role == "primary" and it.stays in ("better", "worse")]
         text = "The labels of A/A differ in {}, where nothing differs: something about the rig is wrong."
@@ -180,7 +184,7 @@ class Watched:
         self._forget_alarms()
 
     def _mark(self) -> None:
-        """Tells those who watch that their alarm is raised."""
+        """Copies the times of alarms to the watches."""
         self.sample_ratio.alarmed_at = self.alarms.raised_at(SPLIT)
         for watch in self.guardrails:
             watch.alarmed_at = self.alarms.raised_at(f"guardrail {watch.key}")
@@ -201,7 +205,7 @@ def _unhealthy(watch: GuardrailWatch) -> str:
     return f"control itself exceeds the limit of {watch.rail.event}, {watch.limit}: the endpoint is unhealthy"
 
 
-def verdict_occurrence(comparing: Comparing, now: float) -> Occurrence:
+def verdict_occurrence(comparing: Comparator, now: float) -> Occurrence:
     """A verdict that stays from now on."""
     control, treatment = comparing.names
     metric, verdict = comparing.measure.key, comparing.stays

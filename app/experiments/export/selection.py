@@ -56,7 +56,7 @@ def _time(query: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise BadRequest(f"{name}: '{text}' is no time: Unix seconds, or ISO 8601 (UTC)", param=name)
+        raise BadRequest(f"{name}: '{text}' is not a valid time: Unix seconds, or ISO 8601 (UTC)", param=name)
     return value
 
 

@@ -1,4 +1,4 @@
-"""An entry of the journal as an event: times, names and numbers, and a sentence. No hash of a unit or a caller."""
+"""Journal entries as events: times, names, numbers and a sentence. They contain no hash of a unit or a caller."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ def id_of(entry: Entry) -> str:
 
 
 def event_of(entry: Entry, endpoint_of: Callable[[str], str | None]) -> Event | None:
-    """The entry as an event; None if it is for the controller alone, or about an experiment that nobody knows.
+    """The entry as an event; None if it is for the controller alone, or about an unknown experiment.
 
     `endpoint_of` an experiment returns its endpoint.
     """
@@ -44,8 +44,8 @@ def event_of(entry: Entry, endpoint_of: Callable[[str], str | None]) -> Event | 
     return Event(id=id_of(entry), kind=kind, endpoint=endpoint, data=data)
 
 
-def deeds(entries: Sequence[Entry], experiment: str, most: int) -> list[tuple[float, str]]:
-    """When something was done with an experiment (Unix seconds), and what: the last ones, the latest last."""
+def recent_actions(entries: Sequence[Entry], experiment: str, most: int) -> list[tuple[float, str]]:
+    """The last actions on an experiment with their times (Unix seconds), the latest last."""
     found = (it for it in reversed(entries) if it.experiment == experiment and it.kind in KINDS)
     return [(it.at, _own_text(it.detail)) for it in islice(found, most)][::-1]
 
@@ -72,7 +72,7 @@ def _run_state(detail: Detail) -> str:
 
 
 def _acted(detail: Detail) -> dict[str, Any]:
-    """What is known of an experiment after something was done with it."""
+    """The experiment's state after the action."""
     state = detail.get("state", {})
     stopped = [it["deployment"] for it in state.get("stops", [])]
     known = {name: state.get(name) or None for name in ("revision", "cause", "by", "until", "weights")}

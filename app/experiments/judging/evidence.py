@@ -39,14 +39,16 @@ class Analysis(Protocol):
         """Whether a guardrail has an alarm that `tick` has still to raise."""
 
     def intervene(self, done: Interventions) -> None:
-        """What has been done with the experiment, as far as counting depends on it: before exposures are added again,
-        and whenever it changes."""
+        """Takes the actions on which counting depends: before exposures are added again, and whenever they change."""
 
     def set_lost(self, rows: Mapping[str, int]) -> None:
         """Rows of the run that routers have lost, by deployment."""
 
+    def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
+        """Routers that send rows and running replicas by deployment, now; None: replicas are not known."""
+
     def tick(self, now: float) -> Sequence[Occurrence]:
-        """Makes a look, if it is time for one. Returns what the journal should know."""
+        """Makes a look, if it is time for one. Returns entries for the journal."""
 
     def update(self, config: Config) -> None:
         """A configuration by which the same analysis goes on: other traffic, another state."""
@@ -61,7 +63,7 @@ class Analysis(Protocol):
     ) -> Planned: ...
     def false_verdicts(self) -> Callable[[int], Sequence[FalseVerdicts]]: ...
     def state(self) -> dict[str, Any]:
-        """What cannot be computed from exposures again, as plain data."""
+        """State that cannot be recomputed from exposures, as plain data."""
 
     def restore(self, state: Mapping[str, Any]) -> None: ...
 
@@ -71,7 +73,7 @@ AnalysisFactory = Callable[[str, Experiment, Config, Tables, float], Analysis]
 
 
 @dataclass(slots=True)
-class Judged:
+class RunAnalysis:
     """A run and its analysis. `basis`: what the analysis was built from; with another one it has to be built again."""
 
     run: Run
@@ -102,7 +104,7 @@ class Judged:
 
 
 class Evidence:
-    """The read side of one analysis. Reports say what the controller knows of routers and of the directory, too."""
+    """The read side of one analysis. Reports include the controller's warnings about routers and the directory."""
 
     def __init__(
         self,
@@ -110,7 +112,7 @@ class Evidence:
         warnings: Callable[[], Iterable[str]],
         amended: Callable[[Report], Report] = lambda report: report,
     ) -> None:
-        """`amended`: a report with what whoever acts on the evidence knows better."""
+        """`amended`: completes a report with the state of acting."""
         self._analysis, self._warnings, self._amended = analysis, warnings, amended
 
     def report(self, now: float) -> Report:
@@ -129,7 +131,7 @@ class Evidence:
     def plan_sample_size(
         self, metric: str, effect: float, power: float, now: float, treatment: str | None = None
     ) -> Planned:
-        """What it takes to find an effect, by default of the first treatment."""
+        """The units that an effect needs, by default of the first treatment."""
         return self._analysis.plan_sample_size(metric, effect, power, now, treatment)
 
     def false_verdicts(self) -> Callable[[int], Sequence[FalseVerdicts]]:
@@ -138,7 +140,7 @@ class Evidence:
 
 
 def basis_of(name: str, run: Run, config: Config) -> Any:
-    """What the experiment's analysis depends on; traffic and state it can be told."""
+    """Everything that the experiment's analysis is built from; its traffic and state may change later."""
     experiment = config.experiments[name].model_copy(update={"state": "running"})
     prices = [config.deployments[arm].price for arm in experiment.arms if arm in config.deployments]
     return run.started_at, experiment, run.unit, config.timeouts.total_s, prices

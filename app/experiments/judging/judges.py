@@ -1,4 +1,4 @@
-"""All that judges what was recorded: an analysis for each run, and the shadows of mirrors.
+"""Everything that judges recorded exposures: an analysis for each run, and the shadows of mirrors.
 
 Each of them counts every exposure once. One whose basis is new is made anew, and counts what was recorded so far.
 """
@@ -9,7 +9,7 @@ from typing import Any
 from app.config.schema import Config
 from app.experiments.acting.facts import Interventions
 from app.experiments.columns import Exposures, Tables
-from app.experiments.judging.evidence import AnalysisFactory, Judged, basis_of
+from app.experiments.judging.evidence import AnalysisFactory, RunAnalysis, basis_of
 from app.experiments.keeper import Keeper
 from app.experiments.runs import Run
 from app.experiments.shadows.judge import ShadowJudge
@@ -26,27 +26,32 @@ class Judges:
     def __init__(self, tables: Tables, keeper: Keeper, new_analysis: AnalysisFactory) -> None:
         self._tables, self._keeper, self._new_analysis = tables, keeper, new_analysis
         self.shadows = ShadowJudge(tables)
-        self.of: dict[str, Judged] = {}
+        self.of: dict[str, RunAnalysis] = {}
         self.has_counted_all = False
-        """Whether all that was recorded before could be read."""
+        """All that was recorded before could be read."""
 
     def are_alarmed(self) -> bool:
         """Whether a guardrail has an alarm that has still to be raised."""
         return any(it.analysis.is_alarmed() for it in self.of.values())
 
     def count(self, exposures: Exposures) -> None:
-        """What has been recorded now."""
+        """Counts new exposures."""
         for judged in self.of.values():
             judged.count(exposures, self._tables)
         self.shadows.count(exposures.pairs)
 
     def set_lost(self, lost: Lost) -> None:
-        """Of all routers together."""
+        """Takes the lost rows of all routers together."""
         for judged in self.of.values():
             judged.set_lost(lost)
 
+    def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
+        """Routers that send rows and running replicas by deployment, now; None: replicas are not known."""
+        for judged in self.of.values():
+            judged.analysis.observe_load(routers, replicas)
+
     def snapshots(self, now: float) -> list[Snapshot]:
-        """What the analyses want to be found again, for the directory."""
+        """The analyses' states, for the directory."""
         return [Snapshot(now, name, it.run.started_at, it.analysis.state()) for name, it in self.of.items()]
 
     def rebuild(
@@ -63,7 +68,7 @@ class Judges:
             waiting.recount()
             self.shadows.forget()
         former = {name: judged for name, judged in self.of.items() if name in config.experiments}
-        new: dict[str, Judged] = {}
+        new: dict[str, RunAnalysis] = {}
         for name, experiment in config.experiments.items():
             run = runs.get(name)
             if run is None:
@@ -72,7 +77,7 @@ class Judges:
             if everything or name not in former or former[name].basis != basis:
                 analysis = self._new_analysis(name, experiment, config, self._tables, run.started_at)
                 analysis.intervene(interventions(run))
-                new[name] = Judged(run, basis, analysis)
+                new[name] = RunAnalysis(run, basis, analysis)
             else:
                 former[name].run = run
                 former[name].analysis.update(config)
@@ -83,7 +88,7 @@ class Judges:
             judged.set_lost(lost)
         self.of = {**former, **new} if self.has_counted_all else {**new, **former}
 
-    def _replay(self, new: Sequence[Judged], *, shadows: bool) -> bool:
+    def _replay(self, new: Sequence[RunAnalysis], *, shadows: bool) -> bool:
         """Counts for new analyses, and for the shadows, what was recorded before. Whether that was possible."""
         begins = [judged.run.started_at for judged in new]
         if shadows and self.shadows.since is not None:
@@ -100,8 +105,8 @@ class Judges:
             return False
         return True
 
-    def _state_of(self, run: Run, former: Judged | None) -> Mapping[str, Any] | None:
-        """What the run's former analysis, of this or an earlier controller, wants to be found again."""
+    def _state_of(self, run: Run, former: RunAnalysis | None) -> Mapping[str, Any] | None:
+        """The state of the run's former analysis, of this or an earlier controller."""
         if former is not None:
             return former.analysis.state() if former.run.started_at == run.started_at else None
         snapshot = self._keeper.snapshots.get(run.name)

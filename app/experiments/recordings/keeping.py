@@ -46,7 +46,7 @@ def path_of(file: RecordingFile) -> str:
     try:
         at = datetime.fromtimestamp(file.written_at, UTC)
     except (ValueError, OverflowError, OSError) as error:
-        raise InvalidRecording(f"written_at: {file.written_at} is no time") from error
+        raise InvalidRecording(f"written_at: {file.written_at} is not a valid time") from error
     if not _ROUTER.fullmatch(file.router):
         raise InvalidRecording("router: is no id")
     return f"{RECORDINGS}/date={at:%Y-%m-%d}/{at:%Y%m%dT%H%M%S}-{file.router}-{file.number:06d}.jsonl.gz"

@@ -7,7 +7,7 @@ from app.experiments.rendering.document import Block, Bullets, Heading, Paragrap
 from app.experiments.report import Report
 from app.experiments.summary import Acting
 
-Deed = tuple[float, str]
+Action = tuple[float, str]
 """When something was done (Unix seconds), and what."""
 
 
@@ -23,14 +23,14 @@ def standing(acting: Acting, now: float | None = None) -> str:
     return text
 
 
-def acting_blocks(report: Report, acting: Acting, deeds: Sequence[Deed]) -> Iterator[Block]:
-    """The state, what changes it, and what was done: `deeds`, the latest last."""
+def acting_blocks(report: Report, acting: Acting, actions: Sequence[Action]) -> Iterator[Block]:
+    """The state, what changes it, and the latest `actions`, the last one last."""
     yield Heading("What is done about it")
     yield Paragraph(
         [line for line in (_state(report, acting), _stops(report, acting), _way_on(report, acting)) if line]
     )
-    if deeds:
-        yield Bullets([f"{words.moment(at, report.at)}: {text}" for at, text in deeds])
+    if actions:
+        yield Bullets([f"{words.moment(at, report.at)}: {text}" for at, text in actions])
 
 
 def _state(report: Report, acting: Acting) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from app.experiments.rendering import words
-from app.experiments.rendering.acting_document import Deed, acting_blocks
+from app.experiments.rendering.acting_document import Action, acting_blocks
 from app.experiments.rendering.document import Block, Bullets, Heading, Paragraph, Table
 from app.experiments.report import ArmDistribution, Comparison, Distribution, GuardrailStatus, Report, SampleRatio
 from app.experiments.summary import Acting
@@ -15,8 +15,8 @@ _SHOWN = (0.05, 0.5, 0.95, 0.99)
 """The quantiles of a distribution that a table has room for."""
 
 
-def document(report: Report, acting: Acting | None = None, deeds: Sequence[Deed] = ()) -> Iterator[Block]:
-    """The whole report as blocks. `acting`: what is being done, if anything is; `deeds`: what was."""
+def document(report: Report, acting: Acting | None = None, actions: Sequence[Action] = ()) -> Iterator[Block]:
+    """The whole report as blocks. `acting`: the state and what changes it, if known; `actions`: the latest."""
     yield Heading(report.headline, level=1)
     yield Paragraph([*report.details, *([report.next] if report.next else [])])
     if report.alarms:
@@ -26,7 +26,7 @@ def document(report: Report, acting: Acting | None = None, deeds: Sequence[Deed]
         yield Heading("Warnings")
         yield Bullets(report.warnings)
     if acting is not None:
-        yield from acting_blocks(report, acting, deeds)
+        yield from acting_blocks(report, acting, actions)
     yield Paragraph([_standing(report, acting)])
     yield from _arms(report)
     for treatment in report.treatments:
@@ -52,11 +52,12 @@ def _arms(report: Report) -> Iterator[Block]:
         ("units", _counts(report.units)),
         ("requests", _counts(report.requests)),
         ("in flight", {arm: f"{n:.1f}" for arm, n in report.in_flight.items() if n is not None}),
+        ("replicas", {arm: f"{n:.3g}" for arm, n in report.replicas.items() if n is not None}),
         ("forced", _counts(report.forced)),
         ("carried", _counts(report.carried)),
         ("rows lost", _counts(report.rows_lost)),
     ]
-    optional = ("in flight", "forced", "carried", "rows lost")
+    optional = ("in flight", "replicas", "forced", "carried", "rows lost")
     shown = [(name, cells) for name, cells in columns if name not in optional or set(cells.values()) - {"0"}]
     arms = [(report.control, "control"), *((arm, "treatment") for arm in report.treatments)]
     rows = [[role, arm, *(str(cells.get(arm, words.MISSING)) for _, cells in shown)] for arm, role in arms]
@@ -78,7 +79,10 @@ def _strata(report: Report) -> str:
 def _thinned(report: Report) -> str:
     if report.thinned >= 1:
         return ""
-    return f"{words.percent(report.thinned)} of the units are kept for metrics; guardrails and the split count all."
+    return (
+        f"{words.percent(report.thinned)} of the units are kept for metrics. Guardrails keep up to two million units "
+        "with an event, and the split up to eight million units: above that, half of them, drawn by hash."
+    )
 
 
 def _comparisons(report: Report, treatment: str) -> Iterator[Block]:
@@ -117,9 +121,9 @@ def _metric_row(report: Report, comparison: Comparison, treatment: str) -> list[
 
 
 def _verdict(report: Report, comparison: Comparison) -> str:
-    text = words.verdict(comparison.verdict, not_worse=comparison.not_worse)
-    if comparison.since is not None and comparison.verdict != "invalid":
-        text += f" since {words.moment(comparison.since, report.at, short=True)}"
+    latched = comparison.since is not None and comparison.verdict != "invalid"
+    since = words.moment(comparison.since or 0.0, report.at, short=True) if latched else ""
+    text = words.verdict(comparison.verdict, not_worse=comparison.not_worse, since=since)
     if comparison.verdict == "undecided" and comparison.units_needed is not None:
         text += f": about {words.count(words.rounded(comparison.units_needed))} more units"
         if comparison.days_needed is not None:

@@ -100,11 +100,12 @@ def interval(comparison: Comparison, effect: Effect) -> str:
     return f"{effect_value(comparison, effect.lower)} to {effect_value(comparison, effect.upper)}"
 
 
-def verdict(verdict: Verdict, *, not_worse: bool = False) -> str:
-    """A verdict in a table; `not worse` is said where the verdict itself does not say it."""
-    if not_worse and verdict == "undecided":
-        return "undecided, not worse"
-    return verdict
+def verdict(verdict: Verdict, *, not_worse: bool = False, since: str = "") -> str:
+    """A verdict in a table, with `not worse` beside any other one that it holds for. `since`: when it latched."""
+    text = f"{verdict} since {since}" if since else verdict
+    if not not_worse or verdict == "invalid":
+        return text
+    return f"{text}, but by less than the minimal effect" if verdict == "worse" else f"{text}, not worse"
 
 
 DECISIONS = {

@@ -1,4 +1,4 @@
-"""Sends one replayed request to one arm, and tells an exposure what comes back, as a router's forwarder does."""
+"""Sends one replayed request to one arm, and records the answer in an exposure, as a router's forwarder does."""
 
 import json
 import time
@@ -10,9 +10,9 @@ import aiohttp
 
 from app.engine.usage import Usage, find_usage
 from app.errors import Broken, SwitchyardError, TimedOut, Unavailable, Unreachable
-from app.experiments.replay.requests import Replayed
+from app.experiments.replay.requests import ReplayRequest
 from app.ledger.exposure import Exposure
-from app.ledger.rows import Ending
+from app.ledger.rows import RequestEnd
 from app.routing.traffic import DEPLOYMENT_HEADER
 
 _FAILURES: Mapping[int, type[SwitchyardError]] = {503: Unavailable, 504: TimedOut}
@@ -39,7 +39,7 @@ class ReplayClient:
     url: str
     headers: Mapping[str, str]
 
-    async def send(self, request: Replayed, arm: str, exposure: Exposure, body: bytes) -> Ending:
+    async def send(self, request: ReplayRequest, arm: str, exposure: Exposure, body: bytes) -> RequestEnd:
         """The request at one arm. Raises ReplayRefused; what fails otherwise is the arm's failure."""
         began, status, usage, complete = time.perf_counter(), 0, None, False
         headers = {**self.headers, DEPLOYMENT_HEADER: arm, "content-type": "application/json"}
@@ -64,10 +64,10 @@ class ReplayClient:
             status = status or Broken.status
             exposure.failed(arm, Broken(str(error)))
         limit = request.body.get("max_tokens", request.body.get("max_output_tokens"))
-        return Ending(status, time.perf_counter() - began, 1, usage, limit, complete)
+        return RequestEnd(status, time.perf_counter() - began, 1, usage, limit, complete)
 
 
-async def _read(answer: aiohttp.ClientResponse, request: Replayed, arm: str, exposure: Exposure) -> Usage | None:
+async def _read(answer: aiohttp.ClientResponse, request: ReplayRequest, arm: str, exposure: Exposure) -> Usage | None:
     if not request.recorded.stream:
         whole = await answer.read()
         exposure.answer(whole)

@@ -20,14 +20,14 @@ _PARSED: Mapping[str, str] = {"/score": "score"}
 """Route to OpenAI's operation, where it is not named as the task."""
 
 _ENVELOPE_BYTES = 120
-"""What a request's body has beside its text, about."""
+"""About the size of a request's body without its text."""
 
 _DEFAULT_TOKENS = 128
-"""Of an answer whose length is not known and that nothing bounds."""
+"""The length of an answer that is not known and that nothing bounds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayRequest:
     """What is sent. `is_synthetic`: the text is made up, since the recording has none."""
 
     recorded: RecordedRequest
@@ -36,7 +36,7 @@ class Replayed:
     is_synthetic: bool
 
 
-def replayed(recorded: RecordedRequest) -> Replayed:
+def replayed(recorded: RecordedRequest) -> ReplayRequest:
     """The request with the recorded body, or with a made-up one of the same size."""
     task, body = recorded.task, recorded.body
     if task not in _PATHS:
@@ -55,7 +55,7 @@ def replayed(recorded: RecordedRequest) -> Replayed:
     sent.pop("stream_options", None)
     if recorded.stream and path in ("/v1/chat/completions", "/v1/completions"):
         sent["stream_options"] = {"include_usage": True}
-    return Replayed(recorded, path, sent, is_synthetic)
+    return ReplayRequest(recorded, path, sent, is_synthetic)
 
 
 def text_of(recorded: RecordedRequest) -> list[str]:

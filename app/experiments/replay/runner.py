@@ -18,7 +18,7 @@ from app.config.schema import Config
 from app.experiments.controller import Controller
 from app.experiments.recorded import REPLAYED
 from app.experiments.replay.client import ReplayClient, ReplayRefused
-from app.experiments.replay.requests import Replayed, replayed
+from app.experiments.replay.requests import ReplayRequest, replayed
 from app.experiments.replay.schedule import Punctuality, due, order
 from app.experiments.storage import journal
 from app.experiments.storage.entry import Entry
@@ -27,7 +27,7 @@ from app.ledger.exposure import Arrival
 from app.ledger.ledger import Ledger
 from app.ledger.plans import Scope
 from app.ledger.recordings.wire import RecordedRequest
-from app.ledger.rows import Ending
+from app.ledger.rows import RequestEnd
 from app.ledger.sender import Sender
 from app.ledger.units import secret_of
 
@@ -35,7 +35,7 @@ CLIENT_CLOSED = 499
 """The status of requests that an interrupted replay gave up."""
 
 _SECRET = secret_of("replay")
-"""Of the hashes of pairs, which are numbers: there is nothing to hide."""
+"""For the hashes of pairs, which are numbers: there is nothing to hide."""
 
 
 class _Nobody:
@@ -146,7 +146,13 @@ class Replay:
                 pair.add_done_callback(lambda _: slots.release())
 
     async def _pair(
-        self, client: ReplayClient, ledger: Ledger, scope: Scope, number: int, request: Replayed, arms: Sequence[str]
+        self,
+        client: ReplayClient,
+        ledger: Ledger,
+        scope: Scope,
+        number: int,
+        request: ReplayRequest,
+        arms: Sequence[str],
     ) -> None:
         """One recorded request at every arm, at the same time."""
         body = msgspec.json.encode(request.body)
@@ -155,7 +161,14 @@ class Replay:
                 tasks.create_task(self._one(client, ledger, scope, number, request, arm, body))
 
     async def _one(
-        self, client: ReplayClient, ledger: Ledger, scope: Scope, number: int, request: Replayed, arm: str, body: bytes
+        self,
+        client: ReplayClient,
+        ledger: Ledger,
+        scope: Scope,
+        number: int,
+        request: ReplayRequest,
+        arm: str,
+        body: bytes,
     ) -> None:
         recorded, started = request.recorded, time.perf_counter()
         arrival = Arrival(
@@ -172,7 +185,7 @@ class Replay:
             started=started,
         )
         exposure = ledger.start(scope, arrival)
-        ending = Ending(CLIENT_CLOSED, 0.0, complete=False, gone=True)
+        ending = RequestEnd(CLIENT_CLOSED, 0.0, complete=False, gone=True)
         try:
             ending = await client.send(request, arm, exposure, body)
             self.statuses[ending.status] += 1
@@ -181,6 +194,6 @@ class Replay:
 
 
 def _first(group: BaseExceptionGroup[ReplayRefused]) -> ReplayRefused:
-    """Of a group in groups."""
+    """The first error of nested groups."""
     found = group.exceptions[0]
     return _first(found) if isinstance(found, BaseExceptionGroup) else found

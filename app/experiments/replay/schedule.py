@@ -8,7 +8,7 @@ from random import Random
 from app.ledger.recordings.wire import RecordedRequest
 
 LATE_S = 1.0
-"""A request that is sent so much later than it should is told of."""
+"""A request that is sent so much too late is counted."""
 
 
 @dataclass(slots=True)

@@ -86,7 +86,7 @@ def _answer_tokens(request: RecordedRequest, usual: int | None, estimates: Estim
 
 
 def _each(request: RecordedRequest, tokens: int) -> int:
-    """Of one choice."""
+    """Tokens of one choice."""
     return max(1, tokens // max(1, int(request.parameters.get("n", 1))))
 
 

@@ -1,1 +1,1 @@
-"""Shadows: what mirrored requests say of a deployment beside the one that answered them."""
+"""Shadows: comparison of a mirror's deployment with those that answered."""

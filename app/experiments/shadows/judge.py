@@ -45,7 +45,7 @@ class ShadowJudge:
 
     @property
     def since(self) -> float | None:
-        """Of the oldest shadow's; None: there is none."""
+        """The start of the oldest shadow, in Unix seconds; None: there is none."""
         return min((it.period.since for it in self._judged.values()), default=None)
 
     def adopt(self, config: Config, journal: Iterable[Entry] | None, now: float) -> list[Entry]:
@@ -100,7 +100,7 @@ class ShadowJudge:
                     judged.evidence.setdefault(names[code], ShadowEvidence()).add(sent)
 
     def report(self, endpoint: str, now: float, warnings: Sequence[str] = ()) -> ShadowReport | None:
-        """Of an endpoint; None if it has no mirror."""
+        """The report on an endpoint's shadow; None if it has no mirror."""
         if (judged := self._judged.get(endpoint)) is None:
             return None
         found = sorted(judged.evidence.items(), key=lambda item: -item[1].copies)

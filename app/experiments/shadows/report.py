@@ -24,7 +24,7 @@ class PairedValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PairedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that an answer has or has not, in pairs. Pairs with it on one side alone tell a difference."""
+    """A 0/1 event, in pairs. Pairs with it on one side alone are evidence of a difference."""
 
     event: str
     pairs: int
@@ -37,7 +37,7 @@ class PairedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShadowOf(msgspec.Struct, frozen=True, kw_only=True):
-    """The shadow beside one primary. `failed`: copies without an answer, by what went wrong."""
+    """The shadow against one primary. `failed`: copies without an answer, by what went wrong."""
 
     primary: str
     compared: int
@@ -55,7 +55,7 @@ class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
     since: float
     at: float
     alpha: float
-    """Of each interval, and of each event's evidence."""
+    """For each interval, and for each event's evidence."""
     copies: int
     """That were sent."""
     tokens: int

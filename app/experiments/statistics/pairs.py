@@ -1,7 +1,7 @@
 """Paired differences: shadow minus primary of the same requests.
 
-A mean is a one-sample look: its variance is clustered by unit, and `sequences` makes it hold at any time. Of outcomes
-that are or are not, only pairs with one of both tell something: if shadow and primary have them equally often, each
+A mean is a one-sample look: its variance is clustered by unit, and `sequences` makes it hold at any time. Of 0/1
+outcomes, only discordant pairs are informative: if shadow and primary have them equally often, each
 such pair is the shadow's with probability 1/2, which is what `events` tests.
 """
 
@@ -46,7 +46,10 @@ class PairedLook:
 
 
 def paired_look(unit: Codes, n: Floats, x: Floats) -> PairedLook | None:
-    """Of `n` differences with the sum `x` for each unit (codes from 0; several lines may be of one). None: no pair."""
+    """The look at `n` differences with the sum `x` for each unit (codes from 0; several lines may be of one).
+
+    None without a pair.
+    """
     pairs = float(n.sum())
     if pairs <= 0:
         return None

@@ -10,7 +10,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     at: float
     kind: str
-    """controller_started, configuration, run_begun, run_state, or what an analysis tells: verdict, alarm …"""
+    """controller_started, configuration, run_begun, run_state, or what an analysis reports: verdict, alarm …"""
     experiment: str | None = None
     detail: dict[str, Any] = {}
     writer: str = ""

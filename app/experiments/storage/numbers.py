@@ -8,7 +8,7 @@ class Numbers:
     """A set of whole numbers."""
 
     def __init__(self, numbers: Iterable[int] = (), *, ranges: Iterable[Sequence[int]] = ()) -> None:
-        """Of single numbers, or of ranges: first and last."""
+        """From single numbers, or from ranges: first and last."""
         self._ranges: list[list[int]] = []
         for first, last in sorted([*([n, n] for n in numbers), *(list(it) for it in ranges)]):
             if self._ranges and first <= self._ranges[-1][1] + 1:

@@ -29,7 +29,7 @@ class Contents(NamedTuple):
     snapshots: dict[str, Snapshot]
     segments: set[Segment]
     footers: dict[Segment, Footer]
-    """Of the last two days with any: footers tell all that a controller knew of routers."""
+    """Footers of the last two days that have any: they hold everything that a controller knew of routers."""
 
 
 def contents(store: Store) -> Contents:
@@ -109,8 +109,8 @@ def is_of(feedback: FeedbackColumns, rows: RowColumns) -> npt.NDArray[np.bool_]:
 
 
 def _footers(store: Store, since: str) -> Iterator[tuple[Segment, Footer]]:
-    """Of all segments, again and again until there is none that was not there before: a segment that was merged in the
-    meantime is found as what it was merged into."""
+    """Footers of all segments, listed until no new one appears: a segment that was merged in the meantime is found as
+    what it was merged into."""
     seen: set[Segment] = set()
     while found := [segment for segment in segments.committed(store, since) if segment not in seen]:
         yield from _read_footers(store, found)

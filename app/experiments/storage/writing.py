@@ -35,14 +35,16 @@ class Round:
 
 @dataclass(slots=True)
 class Outcome:
-    """How far a round came."""
+    """The result of a round."""
 
     error: str | None = None
     stored: Footer | None = None
     journalled: bool = False
+    saved: bool = False
+    """All snapshots are written."""
     found: list[Segment] | None = None
     entries: list[Entry] = field(default_factory=list)
-    """Of other writers, since the day."""
+    """Entries of other writers, since the day."""
     has_merged: bool = False
     merged: Footer | None = None
     """None with `has_merged`: the sources were gone."""
@@ -68,6 +70,7 @@ def _carry_out(store: Store, round_: Round, tables: Tables, outcome: Outcome) ->
         outcome.journalled = True
     for snapshot in round_.snapshots:
         snapshots.write(store, round_.writer, snapshot)
+    outcome.saved = True
     if round_.look_since is not None:
         outcome.entries = journal.read_days(store, [round_.look_since, date_of(round_.now)], besides=round_.writer)
         outcome.found = segments.committed(store, round_.look_since)

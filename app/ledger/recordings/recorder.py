@@ -71,7 +71,8 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """`unit_of` returns the hash of a sticky key, `draw` 64 random bits. `enabled` False: nobody takes recordings."""
+    """`unit_of` returns the hash of a sticky key, `draw` 64 random bits. `enabled` False: no controller takes
+    recordings."""
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ def _value(value: Any, patterns: Sequence[re.Pattern[str]], depth: int) -> Any:
 
 
 def _members(members: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; names that have become the same are told apart by a number."""
+    """An object; names that have become equal get a number."""
     found: dict[str, Any] = {}
     for name, value in members:
         unique, count = name, 1

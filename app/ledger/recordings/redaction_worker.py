@@ -14,7 +14,7 @@ import msgspec
 from app.ledger.recordings.redaction import NotRedactable, redacted
 
 LIMIT_S = 0.5
-"""Of processor time, for one message."""
+"""Processor time for one message."""
 
 LENGTH_BYTES = 4
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder()

@@ -1,4 +1,4 @@
-"""Hands what is recorded to the controller, in files of about a minute. Nobody waits for it.
+"""Sends recorded requests to the controller in the background, in files of about a minute.
 
 A file is kept until the controller has written it. Beyond the bound the oldest file is dropped, and its requests are
 counted as lost.
@@ -27,7 +27,7 @@ FILE_BYTES = 4 * 1024 * 1024
 """A file ends when its first line has waited so long, or when it has so many bytes."""
 
 MOST_WAITING_BYTES = 16 * 1024 * 1024
-"""Of compressed files that the controller does not have."""
+"""The most bytes of compressed files that the controller does not have."""
 
 TIMEOUT_S = 10.0
 FLUSH_S = 5.0
@@ -36,8 +36,8 @@ FLUSH_S = 5.0
 _log = logging.getLogger("switchyard")
 
 Send = Callable[[bytes], Awaitable[None]]
-"""Hands over an encoded `RecordingFile`; returns once it is written for good. Raises Broken if the file is refused for
-good, and whatever else went wrong."""
+"""Sends an encoded `RecordingFile`; returns once it is written for good. Raises Broken if the file is refused for
+good, and may raise anything else."""
 
 
 class RecordingObserver(Protocol):

@@ -24,7 +24,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The model's earlier turns that the request holds."""
     status: int
     prompt_bytes: int
-    """Of the whole body, as it arrived."""
+    """Size of the whole body, as it arrived."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     parameters: dict[str, int | float] = {}

@@ -1,1 +1,1 @@
-"""The journal's events for those who listen: one question a second to the controller, whoever and however many."""
+"""Journal events for API clients: each router polls the controller once a second, whatever the number of clients."""

@@ -1,7 +1,7 @@
 """`GET /api/events`: the journal as server-sent events, as it is written.
 
-A caller gets what is about endpoints that it may use. `Last-Event-ID` or `since` resumes. A stream ends after a while,
-so that nobody holds a stopping router, and clients go on with `Last-Event-ID`, as browsers do by themselves.
+A caller gets the events of endpoints that it may use. `Last-Event-ID` or `since` resumes. A stream ends after a while,
+so that no client delays a stopping router, and clients resume with `Last-Event-ID`, as browsers do by themselves.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from app.telemetry.metrics import Telemetry
 
 HEARTBEAT_S = 15.0
 STREAM_S = 60.0
-"""How long a stream lasts. A router that stops waits for it, and a key that is withdrawn is not asked for again."""
+"""How long a stream lasts. A stopping router waits for it, and a withdrawn key is only noticed at the next one."""
 
 RETRY_S = 5.0
-"""How long after a controller that did not tell the past it is asked again."""
+"""How long after a failure the controller is asked for past events again."""
 
 SEND_S = 10.0
-"""How long a client may leave something unread in a full connection."""
+"""How long a client with a full connection may read nothing."""
 
 _BEGIN = b"retry: 1000\n: the journal's events\n\n"
 _AWAY = b": the controller of experiments does not answer; the stream goes on when it does\n\n"
@@ -93,7 +93,7 @@ class EventsApi:
         yield _BEGIN
         seen: deque[str] = deque(maxlen=4 * MAX_WAITING)
         if since is not None:
-            await self._feed.begun()
+            await self._feed.started()
             async for item in self._missed(since, end):
                 if item is not None:
                     seen.append(item.id)

@@ -1,4 +1,4 @@
-"""Follows the controller's journal while somebody listens, and hands each listener what is new."""
+"""Follows the controller's journal while there are listeners, and passes new events to each of them."""
 
 import asyncio
 import time
@@ -21,7 +21,7 @@ PATIENCE_S = 5.0
 
 MAX_LISTENERS = 64
 MAX_WAITING = 256
-"""What waits for a slow listener; one that is slower is let go, and may come back for the rest."""
+"""Events that wait for a slow listener; a slower one is disconnected, and may come back for the rest."""
 
 _REMEMBERED = 1024
 """Ids of events that went out: a page after a time may have some of them again."""
@@ -43,15 +43,15 @@ Item = Sent | None
 
 
 class Listener:
-    """What waits for one client."""
+    """The queue of one client."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Queue[Item] = asyncio.Queue(MAX_WAITING)
         self.is_lagging = False
-        """It was too slow: something is missing behind what waits."""
+        """It was too slow: events after the queued ones are missing."""
 
     async def next(self) -> Item:
-        """What comes next; never returns if nothing does."""
+        """The next event; waits for it."""
         return await self._waiting.get()
 
     @property
@@ -60,7 +60,7 @@ class Listener:
         return self._waiting.empty()
 
     def give(self, item: Item) -> None:
-        """Lets `item` wait, unless the client is too slow."""
+        """Queues `item`, unless the client is too slow."""
         if self.is_lagging or self._waiting.full():
             self.is_lagging = True
         else:
@@ -83,7 +83,7 @@ class EventFeed:
         self._sent: deque[str] = deque(maxlen=_REMEMBERED)
         self._latest = ""
         self._is_away = False
-        self._begun = asyncio.Event()
+        self._started = asyncio.Event()
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[Listener]:
@@ -107,11 +107,11 @@ class EventFeed:
             if not self._listeners and self._task is not None:
                 self._task.cancel()
                 self._task, self._latest, self._is_away = None, "", False
-                self._begun = asyncio.Event()
+                self._started = asyncio.Event()
 
-    async def begun(self) -> None:
-        """Waits until listeners get what happens from now on: what was before is for `after`."""
-        await self._begun.wait()
+    async def started(self) -> None:
+        """Waits until listeners get new events: earlier ones are for `after`."""
+        await self._started.wait()
 
     async def after(self, query: Mapping[str, str]) -> Page:
         """A page of the journal. Raises what `ask` raises, and Unavailable if the controller takes too long."""
@@ -133,12 +133,12 @@ class EventFeed:
                 page = await self.after(query)
             except SwitchyardError:
                 self._lose()
-                # Somebody listens, and what happens meanwhile is for them.
+                # Listeners get what happens while the controller is away once it is back.
                 query = query or {"since": f"{asked_at:.6f}"}
-                self._begun.set()
+                self._started.set()
                 await self._sleep(EVERY_S)
                 continue
-            self._begun.set()
+            self._started.set()
             self._is_away = False
             self._hand_out(page)
             query = {"position": page.position} | ({"after": page.latest} if page.latest else {})

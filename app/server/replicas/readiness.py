@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from app.config.schema import Config
-from app.control_plane import Replicas
+from app.control_plane import RUNNING, Replicas
 from app.server.replicas.running import RunningReplicas
 from app.upstream.target import Target
 
@@ -19,9 +19,6 @@ CACHE_S = 1.0
 """However many probes come, a server is asked once in this time."""
 
 TIMEOUT_S = 2.0
-
-RUNNING = "RUNNING"
-"""Serve's word for a replica that takes requests."""
 
 Probe = Callable[[Target, float], Awaitable[bool]]
 

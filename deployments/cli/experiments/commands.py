@@ -114,7 +114,7 @@ def planner(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Tell how many units an effect needs, and for how long, at the present rate.
+    """Show how many units an effect needs, and for how long, at the present rate.
 
     \b
     Examples:
@@ -164,7 +164,7 @@ def explain(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Tell which deployment a sticky key reaches, and why.
+    """Show which deployment a sticky key reaches, and why.
 
     \b
     Example:
@@ -340,7 +340,7 @@ def _source(url: str | None, key: str | None, ledger: str | None = None, at: str
 
     if ledger is None:
         if at is not None:
-            raise CommandError("--at needs --ledger: a running server tells the present", ExitCode.USAGE)
+            raise CommandError("--at needs --ledger: a running server reports the present", ExitCode.USAGE)
         return Server(router_client(url, key))
     from deployments.cli.experiments.directory import open_directory
     from deployments.cli.experiments.times import moment

@@ -26,14 +26,14 @@ def decide(
 ) -> None:
     """Decide about an experiment, as a manager.
 
-    Shows what holds and what the decision does, and asks. If somebody else was faster, nothing is done; with --yes,
-    pause, rollback and stop are done all the same.
+    Shows what holds and what the decision does, and asks. If the experiment has changed meanwhile, nothing is done;
+    with --yes, pause, rollback and stop are done all the same.
 
     \b
     Actions:
       promote   a treatment gets all the traffic that the holdout leaves, and it is over
       advance   the ramp's next step, without waiting for it
-      pause     no step is taken until somebody resumes; the traffic stays
+      pause     no step is taken until it is resumed; the traffic stays
       resume    it goes on
       rollback  control gets the treatments' traffic at once, and the ramp pauses
       stop      nothing acts on it any more; the traffic stays
@@ -53,7 +53,7 @@ def decide(
     if moves:
         typer.echo(moves, err=True)
     if not (yes or _confirmed()):
-        raise CommandError("Nothing is decided. Without a terminal: add --yes")
+        raise CommandError("No decision was made. Without a terminal: add --yes")
     typer.echo(decisions.described(decisions.decide(client, summary, action, reason, treatment, anyway=yes)))
 
 
@@ -93,5 +93,5 @@ def watch(
 def _confirmed() -> bool:
     try:
         return typer.confirm("Do it?", err=True)
-    except typer.Abort:  # there is nobody to ask
+    except typer.Abort:  # no terminal to ask on
         return False

@@ -102,7 +102,7 @@ def _write(pieces: Iterable[bytes], output: Path | None) -> None:
                 file.write(piece)
             file.flush()
     except BrokenPipeError:
-        # Whoever read it, such as `head`, has enough. What is buffered has nowhere to go, and Python would complain.
+        # The reader, such as `head`, has enough. The buffer has nowhere to go, and Python would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         raise CommandError(f"{output}: {error.strerror}") from None

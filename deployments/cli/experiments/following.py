@@ -26,7 +26,7 @@ def follow(
 ) -> Iterator[dict[str, Any]]:
     """The data of each event, for ever. Streams end, and the next one goes on after the last event.
 
-    `since`: an event's id or Unix seconds; None: from now on. `say` tells what is not an event, once. Raises
+    `since`: an event's id or Unix seconds; None: from now on. `say` gets other messages, each once. Raises
     CommandError if the first stream cannot be had.
     """
     last, is_first, said = since, True, ""
@@ -49,7 +49,7 @@ def follow(
             if said != error.message:
                 said = error.message
                 say(f"{error.message}; trying again")
-        if is_empty:  # nobody there, or something that ends streams at once
+        if is_empty:  # no server, or one that ends streams at once
             sleep(RETRY_S)
 
 

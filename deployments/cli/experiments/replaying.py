@@ -75,7 +75,7 @@ def run(wanted: Wanted, router: RouterClient, key: str | None, form: str) -> byt
             )
             asyncio.run(replay.run())
         except KeyboardInterrupt:
-            pass  # the report tells of what has been answered
+            pass  # the report covers what has been answered
         except ReplayRefused as error:
             raise _refused(error) from None
         except (StoreError, ConfigError) as error:

@@ -26,7 +26,7 @@ def read(file: Path) -> Iterator[list[dict[str, Any]]]:
     try:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{file}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+        raise CommandError(f"{file}: {getattr(error, 'strerror', None) or 'is not a text file'}") from None
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -35,7 +35,7 @@ def read(file: Path) -> Iterator[list[dict[str, Any]]]:
         except ValueError:
             score = None
         if not isinstance(score, dict):
-            raise CommandError(f"{file}:{number}: is no JSON object")
+            raise CommandError(f"{file}:{number}: is not a JSON object")
         scores.append(score)
     for start in range(0, len(scores), MOST_AT_ONCE):
         yield scores[start : start + MOST_AT_ONCE]
@@ -50,7 +50,9 @@ def summary(answers: list[dict[str, Any]]) -> str:
     if None in pending:
         parts.append("the controller does not answer: they are sent later")
     elif total := sum(pending):
-        parts.append(f"{total} of them for answers that are not known yet; they wait a minute")
+        parts.append(
+            f"{total} of them match no answer that waits for feedback; those of answers under way are kept for a minute"
+        )
     if unknown:
         parts.append(f"no running experiment declares {', '.join(unknown)}")
     return "; ".join(parts) + "."

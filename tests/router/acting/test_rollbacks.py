@@ -31,7 +31,7 @@ def truncated(body: dict[str, Any]) -> Any:
     ],
     ids=["failing", "empty", "truncated", "slow"],
 )
-async def test_an_ill_treatment_is_rolled_back_for_the_right_reason(
+async def test_a_failing_treatment_is_rolled_back_for_the_right_reason(
     acting: ActingRig, green: Answer, event: str
 ) -> None:
     acting.green.answer = green
@@ -88,7 +88,7 @@ async def test_a_slower_treatment_is_worse_and_is_treated_as_configured(acting: 
     assert failed(acting.outcomes) == []
 
 
-async def test_when_both_are_as_ill_nothing_moves(acting: ActingRig) -> None:
+async def test_equal_failures_of_both_arms_move_nothing(acting: ActingRig) -> None:
     acting.deploy(green=50, guardrails=GUARDRAILS, ramp={"steps": [50, 100], "hold_s": 600, "min_units": 10})
     await acting.send(60)
     acting.blue.answer, acting.green.answer = (some(0.5, failing, some(0.5, empty)) for _ in "bg")

@@ -80,7 +80,7 @@ async def test_a_controller_that_dies_again_and_again_under_traffic_counts_every
     assert sum(report.requests.values()) == sum(report.units.values()) == 250
 
 
-async def test_a_directory_that_cannot_be_written_is_told_and_costs_nothing(live: LiveRig, tmp_path: Path) -> None:
+async def test_an_unwritable_directory_is_reported_and_loses_nothing(live: LiveRig, tmp_path: Path) -> None:
     (tmp_path / "blocked").write_text("a file where a directory should be")
     live.change(ledger={"url": "blocked"})
     live.controller.replaced(killed=True)
@@ -99,7 +99,7 @@ async def test_a_directory_that_cannot_be_written_is_told_and_costs_nothing(live
     assert sum(report.requests.values()) == 50
 
 
-async def test_what_does_not_fit_into_the_routers_memory_is_lost_and_told(live: LiveRig) -> None:
+async def test_rows_beyond_the_routers_memory_are_lost_and_reported(live: LiveRig) -> None:
     live.change(ledger={"buffer_bytes": 64 * 1024})
     live.controller.absent = True
     outcomes = await sent(live, 600)

@@ -110,7 +110,7 @@ class Listening:
         return found[-1]
 
 
-def test_a_step_is_decided_made_and_told(ramped: Ramped) -> None:
+def test_a_step_is_decided_applied_and_reported(ramped: Ramped) -> None:
     seen = ramped.until(lambda acting: acting["step"] == 0 and acting["next_share"] == 25 and acting["revision"] > 0)
     listening = Listening(ramped.url, since="0")
     listening.until("ramp", "green 1 %")
@@ -151,7 +151,7 @@ def test_a_rollback_and_the_way_back(ramped: Ramped) -> None:
     ramped.until(lambda acting: acting["state"] == "running" and acting["share"] == 1)
 
 
-def test_a_decision_that_makes_no_sense_says_why(ramped: Ramped) -> None:
+def test_an_inapplicable_decision_is_refused_with_the_reason(ramped: Ramped) -> None:
     seen = ramped.until(lambda acting: acting["revision"] > 0)
     body = {"action": "pause", "reason": "what if"}
     dry = httpx.post(f"{ramped.url}{EXPERIMENT}/decision?dry_run=true", json=body).json()

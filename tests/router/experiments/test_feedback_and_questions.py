@@ -96,7 +96,7 @@ def thumbs(report: Report) -> Sequence[ArmValue]:
     return compared.values
 
 
-async def test_the_caller_scores_by_either_id_and_nobody_else_but_a_manager(calls: Asked) -> None:
+async def test_only_the_caller_or_a_manager_scores_by_either_id(calls: Asked) -> None:
     outcomes = await calls.requests(60)
     async with calls.client("ann") as ann, calls.client("bob") as bob, calls.client("eve") as eve:
         early = await ann.post("/api/feedback", json=score(request_id(outcomes[0]), True))
@@ -156,7 +156,7 @@ def shell(calls: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     return run
 
 
-def test_the_commands_tell_what_happened(calls: Asked, shell: Any) -> None:
+def test_the_commands_show_what_happened(calls: Asked, shell: Any) -> None:
     outcomes = asyncio.run(calls.requests(160))
     report = asyncio.run(calls.live.report_of(160))
     code, listed, _ = shell("list")

@@ -65,7 +65,7 @@ def only_alarm(report: Report, event: str) -> str:
     return alarm.text
 
 
-async def test_failures_are_the_treatments_though_the_control_answered_for_it(live: LiveRig) -> None:
+async def test_failures_count_for_the_treatment_even_if_control_answered(live: LiveRig) -> None:
     live.experiment(guardrails=[{"event": it, "action": "rollback"} for it in ("error", "empty", "stalled")])
     live.chat_endpoint(fallback=["blue"])
     live.green.answer = some(0.2, refuse(500, "broken", kind="InternalServerError"), chat)
@@ -78,7 +78,7 @@ async def test_failures_are_the_treatments_though_the_control_answered_for_it(li
     assert sum(it.status == 200 for it in outcomes) > sum(report.requests.values()) - status.events["green"]
 
 
-async def test_a_treatment_that_says_nothing(live: LiveRig) -> None:
+async def test_empty_answers_of_a_treatment_raise_an_alarm(live: LiveRig) -> None:
     live.experiment(guardrails=[{"event": it, "action": "rollback"} for it in ("error", "empty", "stalled")])
     live.green.answer = lambda body: stream([chunk(" \n"), chunk("", finish_reason="stop"), "data: [DONE]\n\n"])
     report, _ = await until_alarm(live, "empty")

@@ -98,7 +98,7 @@ async def test_two_routers_fill_one_report_and_a_user_stays_on_its_deployment(ro
     assert shown[0]["requests"] == shown[1]["requests"]
 
 
-async def test_a_router_whose_clock_is_wrong_is_told_and_counted(live: LiveRig) -> None:
+async def test_a_wrong_clock_of_a_router_is_reported_and_its_rows_count(live: LiveRig) -> None:
     live.controller.ahead_s = -5.0
     assert unexplained(await ask_all(live.url, traffic(30))) == []
     found = await live.report_of(30)
@@ -107,7 +107,7 @@ async def test_a_router_whose_clock_is_wrong_is_told_and_counted(live: LiveRig) 
     assert sum(found.requests.values()) == 30
 
 
-def test_the_router_alone_judges_and_its_ledger_tells_the_same(
+def test_a_standalone_router_judges_and_its_ledger_agrees(
     live: LiveRig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port, file, base = free_port(), tmp_path / "router.yaml", tmp_path / "base"

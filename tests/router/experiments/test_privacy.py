@@ -66,7 +66,7 @@ def written(directory: Path) -> Sequence[str]:
     return found
 
 
-async def test_no_text_name_or_key_is_kept_or_told(live: LiveRig, tmp_path: Path) -> None:
+async def test_no_text_name_or_key_is_kept_or_returned(live: LiveRig, tmp_path: Path) -> None:
     key, record = create("marker-caller")
     append(tmp_path / "keys.yaml", record.line)
     live.change(access={"keys_file": str(tmp_path / "keys.yaml")})

@@ -211,7 +211,7 @@ async def test_all_dialects_recordings_can_be_replayed_with_and_without_their_te
         pytest.param(["--experiment", "second"], 1, "serve_config.yaml", id="no such experiment"),
     ],
 )
-async def test_what_is_wrong_is_told_in_a_line_with_the_fix(
+async def test_errors_are_one_line_with_the_fix(
     live: LiveRig,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
@@ -231,7 +231,7 @@ async def test_what_is_wrong_is_told_in_a_line_with_the_fix(
     assert error.count("\n") == 1
 
 
-async def test_a_directory_without_recordings_is_told(live: LiveRig, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_directory_without_recordings_is_an_error(live: LiveRig, capsys: pytest.CaptureFixture[str]) -> None:
     await ask_all(live.url, users(2, each=1))
     found, out, error = await asyncio.to_thread(replay, live, capsys)
     assert (found, out) == (1, "")

@@ -80,7 +80,7 @@ def test_a_report_of_many_users(shadowed: LiveRig) -> None:
     assert "## Beside blue" in httpx.get(shadowed.url + PATH, params={"format": "markdown"}).text
 
 
-def test_failures_and_skips_are_told(shadowed: LiveRig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failures_and_skips_are_reported(shadowed: LiveRig, capsys: pytest.CaptureFixture[str]) -> None:
     shadowed.green.answer = refuse(500, "broken", kind="InternalServerError")
     for number in range(6):
         say(shadowed, "one user")
@@ -104,7 +104,7 @@ def test_an_endpoint_without_a_mirror_says_so(shadowed: LiveRig, capsys: pytest.
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "format")
 
 
-def test_who_may_not_use_the_endpoint_learns_nothing_of_its_shadow(shadowed: LiveRig, tmp_path: Path) -> None:
+def test_callers_without_access_do_not_see_the_endpoints_shadow(shadowed: LiveRig, tmp_path: Path) -> None:
     keys = {}
     for name, endpoints in (("chat team", ["chat"]), ("embed team", ["embed"])):
         keys[name], record = create(name, endpoints=endpoints)
@@ -116,7 +116,7 @@ def test_who_may_not_use_the_endpoint_learns_nothing_of_its_shadow(shadowed: Liv
     assert (statuses, httpx.get(shadowed.url + PATH).status_code) == ([200, 403], 401)
 
 
-def test_nothing_that_was_said_is_kept(shadowed: LiveRig) -> None:
+def test_no_text_of_mirrored_requests_is_kept(shadowed: LiveRig) -> None:
     say(shadowed, "somebody")
     report(shadowed, 1)
     shadowed.controller.ahead_s += 61

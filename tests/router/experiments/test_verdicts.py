@@ -1,12 +1,17 @@
-"""A treatment that is slower: the verdict, its history, and the plan for the next experiment."""
+"""A treatment that is slower, in every dialect: the verdict, its history, and the plan for the next experiment."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import httpx
+from starlette.responses import Response, StreamingResponse
 
 from tests.router.experiments.conftest import LiveRig
+from tests.router.experiments.test_no_difference import DIALECTS
 from tests.support.engine.fake_engine import Answer, chunk, stream
+from tests.support.engine.other_answers import every_route
 from tests.support.processes.load import Lane, ask_all, unexplained
 
 CHAT = Lane(
@@ -16,23 +21,42 @@ CHAT = Lane(
     b"data: [DONE]",
     True,
 )
+STREAMS = [lane for lane in DIALECTS if lane.streamed]
 
 
-def users(count: int, each: int) -> Iterator[Lane]:
-    """So many users, with so many streams each."""
+def users(count: int, each: int, lanes: Sequence[Lane] = (CHAT,)) -> Iterator[Lane]:
+    """So many users, with so many streams each, in one dialect after the other."""
     for number in range(count * each):
-        yield replace(CHAT, headers={"x-user": f"user-{number % count}"})
+        lane = lanes[number % len(lanes)]
+        yield replace(lane, headers={**lane.headers, "x-user": f"user-{number % count}"})
 
 
-def after(seconds: float) -> Answer:
-    """A stream whose first token comes after so long."""
-    frames = [chunk("Hel"), chunk("lo", finish_reason="stop"), "data: [DONE]\n\n"]
-    return lambda body: stream([seconds, *frames])
+def hello(body: dict[str, Any]) -> Response:
+    """A stream of a chat."""
+    return stream([chunk("Hel"), chunk("lo", finish_reason="stop"), "data: [DONE]\n\n"])
+
+
+def after(seconds: float, answers: Answer = hello) -> Answer:
+    """Streams whose first token comes after so long."""
+
+    async def late(parts: Any) -> AsyncIterator[Any]:
+        await asyncio.sleep(seconds)
+        async for part in parts:
+            yield part
+
+    def answer(body: dict[str, Any]) -> Response:
+        response = answers(body)
+        assert isinstance(response, StreamingResponse)
+        response.body_iterator = late(response.body_iterator)
+        return response
+
+    return answer
 
 
 async def test_a_slower_treatment_is_worse(live: LiveRig) -> None:
-    live.blue.answer, live.green.answer = after(0.01), after(0.08)
-    outcomes = await ask_all(live.url, users(100, each=4), at_once=16)
+    live.blue.answer = after(0.01, every_route(live.blue))
+    live.green.answer = after(0.08, every_route(live.green))
+    outcomes = await ask_all(live.url, users(100, each=2, lanes=STREAMS), at_once=16)
     assert unexplained(outcomes) == []
     report = await live.report_of(len(outcomes))
     (ttft,) = report.primary
@@ -48,7 +72,7 @@ async def test_a_slower_treatment_is_worse(live: LiveRig) -> None:
         planned = (await http.get("/api/experiments/first/planner", params={"effect": 0.05})).json()
         assert planned["units_so_far"] == 100
         assert planned["units"] > 0
-    live.controller.replaced()
+    live.controller.replaced(killed=True)  # with nothing on disk but the journal and the analysis's state
     after_restart = await live.report_of(len(outcomes))
     assert after_restart.primary[0].verdict == "worse"
     assert after_restart.primary[0].since == ttft.since

@@ -62,18 +62,18 @@ def test_a_treatment_can_be_named(running: Deciding) -> None:
     assert running.controller.decisions[0]["treatment"] == "green"
 
 
-def test_without_a_yes_nothing_is_decided(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_confirmation_no_decision_is_made(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO())  # nobody is there
     code, out, shown = running.decide("stop")
     assert (code, out.strip()) == (ExitCode.WRONG, "")
-    assert shown.endswith("Nothing is decided. Without a terminal: add --yes\n")
+    assert shown.endswith("No decision was made. Without a terminal: add --yes\n")
     for answer, decided in ((False, 0), (True, 1)):
         monkeypatch.setattr(deciding, "_confirmed", lambda answer=answer: answer)
         running.decide("pause")
         assert len(running.controller.decisions) == decided
 
 
-def test_somebody_else_was_faster(running: Deciding) -> None:
+def test_a_decision_on_a_stale_state_is_refused(running: Deciding) -> None:
     running.controller.overtaken = True
     code, out, shown = running.decide("advance", "--yes")
     assert (code, out) == (ExitCode.WRONG, "")
@@ -98,7 +98,7 @@ def test_a_step_of_the_ramp_in_between_does_not_hold_up_a_rollback(
     assert len(running.controller.decisions) == (1 if code == 0 else 0)
 
 
-def test_what_cannot_be_decided(running: Deciding) -> None:
+def test_inapplicable_decisions_are_refused(running: Deciding) -> None:
     running.controller.refuse("The experiment runs: there is nothing to resume")
     code, out, shown = running.decide("resume", "--yes")
     assert (code, out, shown.splitlines()[-1]) == (1, "", "The experiment runs: there is nothing to resume")
@@ -162,7 +162,7 @@ def test_events_as_json(running: Deciding, monkeypatch: pytest.MonkeyPatch) -> N
     }
 
 
-def test_there_is_nothing_to_watch(running: Deciding) -> None:
+def test_watch_without_an_experiment_a_time_or_a_server_fails(running: Deciding) -> None:
     assert running.switchyard("watch", "red")[0] == ExitCode.WRONG
     assert running.switchyard("watch", "--since", "yesterday")[0] == ExitCode.USAGE
     assert main(["experiments", "watch", "--url", "http://127.0.0.1:9"]) == ExitCode.UNREACHABLE

@@ -18,7 +18,7 @@ def test_it_prints_what_every_deployment_answered(rig: Rig, capsys: pytest.Captu
     assert all(int(row.split()[1]) > 0 and row.split()[2] == "0" for row in rows)
 
 
-def test_an_endpoint_that_does_not_exist_is_told(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_endpoint_is_an_error(rig: Rig, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "traffic", "nothing", *ARGUMENTS, "--url", rig.url]) == ExitCode.UNREACHABLE
     printed = capsys.readouterr()
     assert "The last error: The model 'nothing' does not exist" in printed.out

@@ -182,7 +182,7 @@ def thumbs(live: Live) -> Any:
     return next(it for it in live.report(20)["secondary"] if it["metric"] == "thumbs")["values"]
 
 
-def test_nobody_scores_another_callers_answers(live: Live) -> None:
+def test_scores_of_other_callers_answers_do_not_count(live: Live) -> None:
     id = live.ask(1, "team a")
     live.report(1)
     score = {"request_id": id, "metric": "thumbs", "value": True}
@@ -191,7 +191,7 @@ def test_nobody_scores_another_callers_answers(live: Live) -> None:
     assert live.call("POST", "/api/feedback", "team a", json=score).json()["pending"] == 0
 
 
-def test_the_api_tells_no_names_no_keys_and_no_texts(live: Live) -> None:
+def test_the_api_returns_no_names_keys_or_texts(live: Live) -> None:
     id = live.ask(424242)
     live.report(1)
     paths = ["/api/experiments", REPORT, f"/api/requests/{id}", "/metrics"]

@@ -93,7 +93,8 @@ def test_a_request_is_shown_as_json(running: Experimenting) -> None:
 def test_feedback_is_sent_one_by_one_or_from_a_file(running: Experimenting, tmp_path: Path) -> None:
     code, out, _ = running.switchyard("feedback", "r1", "thumbs", "true")
     assert code == 0
-    assert out == "Accepted 1; 1 of them for answers that are not known yet; they wait a minute.\n"
+    kept = "those of answers under way are kept for a minute"
+    assert out == f"Accepted 1; 1 of them match no answer that waits for feedback; {kept}.\n"
     scores = [{"request_id": f"r{number}", "metric": "stars", "value": 4} for number in range(1500)]
     file = tmp_path / "scores.jsonl"
     file.write_text("".join(f"{json.dumps(score)}\n" for score in [*scores, {**scores[0], "metric": "stras"}]) + "\n")
@@ -111,7 +112,7 @@ def test_feedback_is_sent_one_by_one_or_from_a_file(running: Experimenting, tmp_
         (["r1", "thumbs", "yes"], "'yes': expected true, false or a number"),
     ],
 )
-def test_a_score_that_is_none(running: Experimenting, arguments: list[str], message: str) -> None:
+def test_an_invalid_score_is_refused(running: Experimenting, arguments: list[str], message: str) -> None:
     code, _, error = running.switchyard("feedback", *arguments)
     assert (code, error) == (ExitCode.USAGE, f"{message}\n")
 
@@ -119,7 +120,7 @@ def test_a_score_that_is_none(running: Experimenting, arguments: list[str], mess
 def test_a_file_of_scores_with_a_mistake_names_the_line(running: Experimenting, tmp_path: Path) -> None:
     file = tmp_path / "scores.jsonl"
     file.write_text("{}\n\nno json\n")
-    assert running.switchyard("feedback", "--file", str(file))[2] == f"{file}:3: is no JSON object\n"
+    assert running.switchyard("feedback", "--file", str(file))[2] == f"{file}:3: is not a JSON object\n"
     assert running.switchyard("feedback", "--file", str(tmp_path))[2].startswith(f"{tmp_path}: ")
 
 

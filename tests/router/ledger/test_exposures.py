@@ -286,7 +286,7 @@ def test_a_young_replica_is_cold_and_its_age_is_not_passed_on(
     assert recorded.keeper.the_row().item.cold is cold
 
 
-def test_requests_that_are_late_are_told_before_they_end(recorded: Rig) -> None:
+def test_late_requests_are_reported_before_they_end(recorded: Rig) -> None:
     limits = [
         {"event": "slow", "ttft_above_s": 0.05},
         {"event": "slow", "ttft_above_s": 0.1, "tolerance": 3},

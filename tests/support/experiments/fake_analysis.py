@@ -22,6 +22,7 @@ class FakeAnalysis:
         self.lost: dict[str, int] = {}
         self.restored: Mapping[str, Any] | None = None
         self.occurrences: list[Occurrence] = []
+        self.load: tuple[int, Mapping[str, int] | None] = (0, None)
         self.largest = 0.0
         self.alarmed = False
         self.done = Interventions()
@@ -49,6 +50,9 @@ class FakeAnalysis:
 
     def set_lost(self, rows: Mapping[str, int]) -> None:
         self.lost = dict(rows)
+
+    def observe_load(self, routers: int, replicas: Mapping[str, int] | None) -> None:
+        self.load = routers, replicas
 
     def tick(self, now: float) -> Sequence[Occurrence]:
         answer, self.occurrences = self.occurrences, []

@@ -21,8 +21,8 @@ Arm = NDArray[np.int8]
 OUTSIDE = -1
 
 
-class Placed(NamedTuple):
-    """Of exposures: whether each belongs, and where. Equally long arrays."""
+class Placement(NamedTuple):
+    """The arm and weights of each exposure, and whether it belongs to the experiment. Equally long arrays."""
 
     belongs: Mask
     arm: Arm
@@ -30,9 +30,9 @@ class Placed(NamedTuple):
     weights: I32
     """The plan's weights: a row of `Arms.weights`."""
 
-    def take(self, which: Mask) -> "Placed":
+    def take(self, which: Mask) -> "Placement":
         """Only these exposures."""
-        return Placed(self.belongs[which], self.arm[which], self.weights[which])
+        return Placement(self.belongs[which], self.arm[which], self.weights[which])
 
 
 class Arms:
@@ -72,7 +72,7 @@ class Arms:
             return (1,) * len(self.names)
         return tuple(plan.weights.get(name, 0) for name in self.names)
 
-    def place(self, columns: AnyColumns) -> Placed:
+    def place(self, columns: AnyColumns) -> Placement:
         """The arm and weights of each exposure."""
         self._learn()
         arm = self._arm_of_name.values[columns.assigned]
@@ -82,7 +82,7 @@ class Arms:
         arm = np.where(belongs, arm, OUTSIDE).astype(np.int8)
         if self._experiment.mode == "aa" and belongs.any():
             arm[belongs] = labels(columns.unit[belongs], len(self.names), self._salt)
-        return Placed(belongs, arm, np.where(belongs, weights, OUTSIDE).astype(np.int32))
+        return Placement(belongs, arm, np.where(belongs, weights, OUTSIDE).astype(np.int32))
 
     def _follow(self, at: F64, plan: I32) -> None:
         """Keeps the latest plan."""

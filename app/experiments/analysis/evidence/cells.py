@@ -1,7 +1,7 @@
 """Sums per unit, stratum and arm, and per stratum and arm: everything that a look needs.
 
 `Cells` are for endpoints whose units come back: one line for each (unit, stratum, arm). `Totals` hold second moments
-of single requests: what a look needs where the request is the unit, and what tells how much the clustering matters.
+of single requests: what a look needs where the request is the unit, and what shows how much the clustering matters.
 """
 
 from typing import NamedTuple
@@ -120,7 +120,7 @@ class Cells:
 
     @property
     def share(self) -> float:
-        """Of the units, the share that is kept."""
+        """The share of units that is kept."""
         return 0.5**self._bits
 
     def units(self, metric: int, arm: int) -> int:
@@ -171,7 +171,7 @@ class Totals:
         return np.asarray(self._sums.values[:, :, metric].sum(axis=0))
 
     def moments(self, metric: int, strata: I32, treatment: int, without: "Totals | None" = None) -> Moments:
-        """Of control and one treatment, by the comparison's strata. `without`: as in `Cells.lines`."""
+        """Moments of control and one treatment, by the comparison's strata. `without`: as in `Cells.lines`."""
         pair = self._sums.values[:, [0, treatment], metric].copy()
         if without is not None:
             pair[: len(without._sums)] -= without._sums.values[:, [0, treatment], metric]

@@ -50,7 +50,7 @@ class ColdMinutes(Generic[S]):
 
     @property
     def sums(self) -> S | None:
-        """Of all requests of cold minutes; None if no minute is cold."""
+        """Sums over all requests of cold minutes; None if no minute is cold."""
         return self._sums if len(self._minutes) else None
 
     def add(self, at: Floats, cold: Mask, block: Block) -> None:

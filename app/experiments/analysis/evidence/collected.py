@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config.experiments import Stratum
-from app.experiments.analysis.evidence.arms import Arms, Placed
+from app.experiments.analysis.evidence.arms import Arms, Placement
 from app.experiments.analysis.evidence.arrays import Growing, Hashes, Ints
 from app.experiments.analysis.evidence.cells import Block, Cells, Totals
 from app.experiments.analysis.evidence.cold import ColdMinutes
 from app.experiments.analysis.evidence.distributions import Distributions
-from app.experiments.analysis.evidence.feedback import Matured
+from app.experiments.analysis.evidence.feedback import MaturedExposures
 from app.experiments.analysis.evidence.metrics import RESPONSE_RATE, Facts, Measure, Values, values_of
 from app.experiments.analysis.evidence.raw_values import MAX_VALUES, RawValues
 from app.experiments.analysis.evidence.strata import Strata
@@ -48,7 +48,7 @@ class Collected:
         self.distributions = Distributions(arms.names)
         self._raw = {name: RawValues(MAX_VALUES // len(quantiles)) for name in quantiles}
 
-    def add(self, rows: RowColumns, placed: Placed) -> tuple[I32, list[Values | None]]:
+    def add(self, rows: RowColumns, placed: Placement) -> tuple[I32, list[Values | None]]:
         """Analysed rows. Returns their strata, and what each measure says of them (None: feedback, which comes later).
 
         Every row belongs to the experiment.
@@ -75,7 +75,7 @@ class Collected:
                 self._raw[measure.metric].add(*raw)
         return stratum, values
 
-    def add_feedback(self, metric: str, matured: Matured) -> None:
+    def add_feedback(self, metric: str, matured: MaturedExposures) -> None:
         """Exposures whose window for a feedback metric is over."""
         given = np.isfinite(matured.value)
         everything = np.ones(len(given), np.bool_)
@@ -93,12 +93,12 @@ class Collected:
 
     @property
     def share(self) -> float:
-        """Of the units, the share that is kept for looks."""
+        """The share of units that is kept for looks."""
         return self._cells.share if self._returning else 1.0
 
     @property
     def quantiles_share(self) -> float:
-        """Of the units, the share that is kept for quantiles."""
+        """The share of units that is kept for quantiles."""
         return min([1.0, *(raw.share for raw in self._raw.values())])
 
     @property
@@ -166,7 +166,7 @@ class Collected:
         return int(self.sums(column, arm)[0])
 
     def response_rate(self, metric: str, arm: int) -> float | None:
-        """Of the matured exposures of an arm, the share that has any score."""
+        """The share of an arm's matured exposures that has any score."""
         for column, measure in enumerate(self.measures):
             if measure.metric == metric and measure.statistic == RESPONSE_RATE:
                 return self.value(column, arm)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from app.experiments.analysis.evidence.arms import Placed
+from app.experiments.analysis.evidence.arms import Placement
 from app.experiments.analysis.evidence.arrays import Ints
 from app.experiments.analysis.evidence.metrics import Facts, numbers_of
 from app.experiments.columns import RowColumns
@@ -17,7 +17,7 @@ from app.experiments.report import ArmDistribution, Distribution
 
 METRICS = ("ttft", "itl", "duration", "output_tokens")
 SHARES = (0.01, 0.025, *(number / 20 for number in range(1, 20)), 0.975, 0.99)
-"""Of an arm's requests: the points of its curve."""
+"""Shares of an arm's requests: the points of its curve."""
 
 _LOWEST, _WIDTH, _BINS = math.log(1e-4), 0.04, 576
 """From 0.0001 to a million: seconds and tokens."""
@@ -27,13 +27,13 @@ _COUNTS = {"output_tokens"}
 
 
 class Distributions:
-    """Of one experiment's analysed requests."""
+    """Distributions of one experiment's analysed requests."""
 
     def __init__(self, arms: Sequence[str]) -> None:
         self._arms = arms
         self._counts: dict[str, Ints] = {name: np.zeros((len(arms), _BINS), np.int64) for name in METRICS}
 
-    def add(self, rows: RowColumns, placed: Placed, facts: Facts) -> None:
+    def add(self, rows: RowColumns, placed: Placement, facts: Facts) -> None:
         """Analysed rows."""
         for name, counts in self._counts.items():
             value = numbers_of(name, rows, facts)

@@ -28,7 +28,7 @@ UNKNOWN_S = 60.0
 _MAX_WAITING = 100_000
 
 
-class Matured(NamedTuple):
+class MaturedExposures(NamedTuple):
     """Exposures whose window is over, for one metric: equally long arrays."""
 
     unit: Hashes
@@ -63,12 +63,12 @@ class PendingFeedback:
         self._arm = Growing(np.int8)
         self._open = Growing(np.bool_, len(self._metrics))
         self._value = Growing(np.float64, len(self._metrics))
-        self._told_at = Growing(np.float64, len(self._metrics))
+        self._scored_at = Growing(np.float64, len(self._metrics))
         self._waiting: list[_Waiting] = []
         self.late = 0
-        """Scores that came after their window."""
+        """Scores that came after their window, as long as their exposure is remembered."""
         self.unmatched = 0
-        """Scores of no answer that is waited for: unknown, somebody else's, or long over."""
+        """Scores of no answer that waits for feedback: unknown, another caller's, or forgotten since its window."""
 
     def __len__(self) -> int:
         return len(self._at)
@@ -88,12 +88,12 @@ class PendingFeedback:
             (self._arm, arm),
         ):
             column.append(values)
-        for table, filled in ((self._open, True), (self._value, np.nan), (self._told_at, -np.inf)):
+        for table, filled in ((self._open, True), (self._value, np.nan), (self._scored_at, -np.inf)):
             table.append(np.full((len(rows), len(self._metrics)), filled))
         self._index(np.arange(start, start + len(rows)))
 
     def _index(self, exposures: Ints) -> None:
-        """Makes exposures known by the request of their caller, by the request, and by the answer."""
+        """Indexes exposures by the request of their caller, by the request, and by the answer."""
         request, answer = self._request.values[exposures], self._answer.values[exposures]
         keys = np.concatenate([_of_caller(request, self._caller.values[exposures]), request, answer])
         which = np.tile(exposures, 3)
@@ -116,10 +116,10 @@ class PendingFeedback:
         self.unmatched += max(0, len(self._waiting) - _MAX_WAITING)
         self._waiting = self._waiting[-_MAX_WAITING:]
 
-    def mature(self, now: float) -> dict[str, Matured]:
-        """What has ripened since the last call, by metric."""
+    def mature(self, now: float) -> dict[str, MaturedExposures]:
+        """Exposures whose window has ended since the last call, by metric."""
         self._match(now)
-        at, found = self._at.values, dict[str, Matured]()
+        at, found = self._at.values, dict[str, MaturedExposures]()
         too_many = len(self) - self._max
         for column, (name, window) in enumerate(zip(self._metrics, self._windows, strict=True)):
             ripe = at + window + GRACE_S <= now
@@ -127,7 +127,7 @@ class PendingFeedback:
                 ripe[np.argsort(at, kind="stable")[:too_many]] = True
             rows = np.flatnonzero(ripe & self._open.values[:, column])
             self._open.values[rows, column] = False
-            found[name] = Matured(
+            found[name] = MaturedExposures(
                 self._unit.values[rows],
                 self._stratum.values[rows],
                 self._arm.values[rows],
@@ -153,16 +153,16 @@ class PendingFeedback:
         on_time = item.at <= self._at.values[row] + self._windows[column]
         if not on_time or not self._open.values[row, column]:
             self.late += 1
-        elif item.at >= self._told_at.values[row, column]:
-            self._told_at.values[row, column] = item.at
+        elif item.at >= self._scored_at.values[row, column]:
+            self._scored_at.values[row, column] = item.at
             self._value.values[row, column] = item.value
 
     def knows(self, scored: Sequence[tuple[int, int]]) -> list[bool]:
-        """Whether each (request, caller) of a score is an exposure that is waited for."""
+        """Returns whether each (request, caller) of a score is an exposure that waits for feedback."""
         return [row >= 0 for row in self._rows_of(scored)]
 
     def _rows_of(self, scored: Sequence[tuple[int, int]]) -> list[int]:
-        """Where the exposure of each (request, caller) stands; -1 if it is not known, or is somebody else's."""
+        """The index of each (request, caller)'s exposure; -1 if it is unknown, or another caller's."""
         if not scored or not len(self):
             return [-1] * len(scored)
         request, caller = np.array(scored, np.uint64).T
@@ -181,7 +181,7 @@ class PendingFeedback:
             return
         for column in (
             *(self._at, self._unit, self._caller, self._request, self._answer, self._stratum, self._arm),
-            *(self._open, self._value, self._told_at),
+            *(self._open, self._value, self._scored_at),
         ):
             column.keep(waiting)
         self._keys, self._latest = HashIndex(), Growing(np.int64)

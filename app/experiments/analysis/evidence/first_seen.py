@@ -31,7 +31,7 @@ class FirstSeen:
 
     @property
     def share(self) -> float:
-        """Of the units, the share that is counted."""
+        """The share of units that is counted."""
         return 0.5**self._bits
 
     @property

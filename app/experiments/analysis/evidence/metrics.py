@@ -29,7 +29,7 @@ Kind = Literal["geometric_mean", "mean", "ratio", "proportion", "quantile"]
 Role = Literal["primary", "secondary"]
 
 SHORTEST_S = 1e-4
-"""Shorter times count as this long: below, a logarithm tells of the clock and not of the server."""
+"""Shorter times count as this long: below, a logarithm measures the clock and not the server."""
 
 RESPONSE_RATE = "response_rate"
 """The statistic of a feedback metric that counts who answers at all."""
@@ -64,7 +64,7 @@ class Measure:
 
 
 class Values(NamedTuple):
-    """Of one measure, for each row. `x` and `d` are 0 where there is no value."""
+    """One measure's values, for each row. `x` and `d` are 0 where there is no value."""
 
     x: Floats
     d: Floats
@@ -150,7 +150,7 @@ def _response_rate(measure: Measure) -> Measure:
 
 
 def values_of(measure: Measure, rows: RowColumns, facts: Facts) -> Values:
-    """Of a measure that is not feedback."""
+    """Values of a measure that is not feedback."""
     applies = rows.stream if measure.metric in _STREAMS_ONLY else np.ones(len(rows), np.bool_)
     if measure.kind == "ratio":
         x, d = _tokens_and_seconds(rows)
@@ -191,7 +191,7 @@ def _duration(rows: RowColumns, _: Facts) -> Floats:
 def _cost(rows: RowColumns, facts: Facts) -> Floats:
     """At the price of who answered. Embeddings have no completion tokens."""
     prices = np.array([facts.prices.get(name, (np.nan, np.nan)) for name in (*facts.tables.names, "")])
-    price = prices[rows.served]  # -1, nobody answered, is the last one
+    price = prices[rows.served]  # -1, no deployment answered, is the last one
     return np.asarray(rows.prompt_tokens * price[:, 0] + np.nan_to_num(rows.completion_tokens) * price[:, 1])
 
 

@@ -70,8 +70,8 @@ def happened(event: Event, rows: RowColumns, limits: Limits) -> Mask:
     return _mask(_EVENTS[event](rows, limits))
 
 
-def told_late(event: Event, late: LateColumns, limits: Limits) -> Mask:
-    """Whether a record of a request that still runs tells the event: `slow` and `unfinished` by the clock."""
+def late_events(event: Event, late: LateColumns, limits: Limits) -> Mask:
+    """Whether a late record of a running request is the event: `slow` and `unfinished` happen by the clock."""
     if event == "slow":
         return _mask((late.kind == LateKind.SLOW) & (late.above_s >= limits.ttft_above_s - 1e-9))
     if event == "unfinished":

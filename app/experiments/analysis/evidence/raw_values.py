@@ -7,7 +7,8 @@ from app.experiments.analysis.evidence.arrays import Floats, Growing, Hashes, In
 from app.experiments.columns import I32
 
 MAX_VALUES = 1_000_000
-"""Of all quantile metrics of an experiment together; 25 bytes each. Above, half of the units are left out, by hash.
+"""Values of all quantile metrics of an experiment together, 25 bytes each. Above, half of the units are left out, by
+hash.
 
 A look at as many takes two seconds, in which the controller takes no batch.
 """
@@ -30,7 +31,7 @@ class RawValues:
 
     @property
     def share(self) -> float:
-        """Of the units, the share that is kept."""
+        """The share of units that is kept."""
         return 0.5**self._bits
 
     def add(self, value: Floats, unit: Hashes, stratum: I32, arm: NDArray[np.int8], at: Floats) -> None:

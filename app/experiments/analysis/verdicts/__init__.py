@@ -1,1 +1,1 @@
-"""From looks to verdicts, the decision, and the sentences that tell them."""
+"""From looks to verdicts, the decision, and the sentences about them."""

@@ -20,7 +20,7 @@ POWER = 0.8
 
 
 @dataclass(frozen=True)
-class Known:
+class LatestLook:
     """What the latest look says."""
 
     effect: Effect = NO_EFFECT
@@ -35,7 +35,7 @@ class Known:
 
 
 @dataclass
-class Comparing:
+class Comparator:
     """`column` is the measure's number in `Collected`; `names` are control's and the treatment's."""
 
     measure: Measure
@@ -45,7 +45,7 @@ class Comparing:
     alpha: float
     rare: RareEvents | None
     """For proportions that are not feedback."""
-    known: Known = field(default_factory=Known)
+    known: LatestLook = field(default_factory=LatestLook)
     ln_e_max: float = 0.0
     stays: Verdict | None = None
     since: float | None = None
@@ -72,17 +72,17 @@ class Comparing:
             self.ln_e_max = max(self.ln_e_max, self.known.ln_e)
         self.history.add(now, self.known.effect, self.known.ln_e, self.known.verdict)
 
-    def _looked(self, collected: Collected, sets: Ints) -> Known:
+    def _looked(self, collected: Collected, sets: Ints) -> LatestLook:
         look = collected.look(self.column, self.treatment)
         units = look.units if look else self._units(collected)
         if min(units) < MIN_UNITS:
             few = min(zip(units, self.names, strict=True))
             reason = f"{few[0]} unit{'' if few[0] == 1 else 's'} on {few[1]} so far, {MIN_UNITS} are needed"
-            return Known(verdict="invalid", reason=reason, look=look, units=units)
+            return LatestLook(verdict="invalid", reason=reason, look=look, units=units)
         if self.measure.kind == "proportion" and (rare := self._few_events(collected)):
             return self._exact(rare, sets, units)
         if look is None:
-            return Known(reason="no estimate yet: too few requests, or values that do not differ", units=units)
+            return LatestLook(reason="no estimate yet: too few requests, or values that do not differ", units=units)
         return self._interval(look, collected, units)
 
     def _units(self, collected: Collected) -> tuple[int, int]:
@@ -93,16 +93,18 @@ class Comparing:
         events = [collected.sums(self.column, arm)[1] for arm in (0, self.treatment)]
         return f"fewer than {FEW} events in an arm" if min(events) < FEW else ""
 
-    def _exact(self, reason: str, sets: Ints, units: tuple[int, int]) -> Known:
+    def _exact(self, reason: str, sets: Ints, units: tuple[int, int]) -> LatestLook:
         if self.rare is None or not self.rare.applies:
-            return Known(reason=reason, units=units)
+            return LatestLook(reason=reason, units=units)
         effect, ln_e = self.rare.effect(sets, self.alpha)
-        return Known(ln_e=ln_e, verdict=verdict_of(effect, self.measure), reason=reason, event_test=effect, units=units)
+        return LatestLook(
+            ln_e=ln_e, verdict=verdict_of(effect, self.measure), reason=reason, event_test=effect, units=units
+        )
 
-    def _interval(self, look: AnyLook, collected: Collected, units: tuple[int, int]) -> Known:
+    def _interval(self, look: AnyLook, collected: Collected, units: tuple[int, int]) -> LatestLook:
         bounds = look.interval(effect=self.delta, alpha=self.alpha)
         effect = effect_of(look.est, bounds, self.measure.scale)
-        return Known(
+        return LatestLook(
             effect=effect,
             ln_e=look.ln_e(effect=self.delta, alpha=self.alpha),
             verdict=verdict_of(effect, self.measure),

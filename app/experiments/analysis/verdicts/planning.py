@@ -3,13 +3,13 @@
 import math
 
 from app.errors import Conflict
-from app.experiments.analysis.verdicts.comparing import Comparing, clusters
+from app.experiments.analysis.verdicts.comparing import Comparator, clusters
 from app.experiments.report import Planned
 from app.experiments.statistics.planner import information_needed
 from app.experiments.statistics.sequences import effect_size
 
 
-def planned(comparing: Comparing, effect: float, power: float, units_per_day: float | None) -> Planned:
+def planned(comparing: Comparator, effect: float, power: float, units_per_day: float | None) -> Planned:
     """For an effect in the direction of more; the other one needs as much. From the latest look.
 
     Raises Conflict before there is an estimate.

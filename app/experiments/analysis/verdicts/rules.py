@@ -46,12 +46,15 @@ def _good_direction(effect: Effect, better: Better) -> tuple[float, float]:
     return (-high, -low) if better == "lower" else (low, high)
 
 
-def decision_of(primary: Sequence[Comparison], *, acted: bool, invalid: bool, long_enough: bool) -> Decision:
-    """Of one treatment, from its primary metrics.
+def decision_of(
+    primary: Sequence[Comparison], *, acted: bool, quiet: bool, invalid: bool, long_enough: bool
+) -> Decision:
+    """The decision on one treatment, from its primary metrics.
 
-    `acted`: a guardrail whose alarm does more than alert has one; `invalid`: something about the traffic makes a
-    primary verdict invalid; `long_enough`: the shortest duration before a promotion is over. Guardrails come first:
-    what fails lacks values, too.
+    `acted`: a guardrail whose alarm does more than alert has one; `quiet`: no guardrail of any action has an alarm, and
+    control keeps every absolute limit; `invalid`: something about the traffic makes a primary verdict invalid;
+    `long_enough`: the shortest duration before a promotion is over. Guardrails come first: a treatment that fails lacks
+    values, too.
     """
     if acted:
         return "do_not_ship"
@@ -60,4 +63,4 @@ def decision_of(primary: Sequence[Comparison], *, acted: bool, invalid: bool, lo
     if any(it.verdict == "worse" for it in primary):
         return "do_not_ship"
     good = all(it.not_worse for it in primary) and any(it.verdict == "better" for it in primary)
-    return "ship" if good and long_enough else "keep_going"
+    return "ship" if good and quiet and long_enough else "keep_going"

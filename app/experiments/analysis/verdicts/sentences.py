@@ -140,10 +140,21 @@ def _counts(report: Report, units: str) -> str:
 
 
 def _guardrails(guardrails: Sequence[GuardrailStatus]) -> str:
-    alarms = [f"{rail.event} on {rail.treatment}" for rail in guardrails if rail.alarm]
+    alarms = _alarmed(guardrails)
     if alarms:
         return f"Guardrails alarmed: {', '.join(alarms)}."
+    if unhealthy := _unhealthy(guardrails):
+        return f"Control itself exceeds the limit of {', '.join(unhealthy)}."
     return "Guardrails quiet." if guardrails else "No guardrails."
+
+
+def _alarmed(guardrails: Sequence[GuardrailStatus]) -> list[str]:
+    return [f"{rail.event} on {rail.treatment}" for rail in guardrails if rail.alarm]
+
+
+def _unhealthy(guardrails: Sequence[GuardrailStatus]) -> list[str]:
+    """Events whose absolute limit control exceeds; each once, with several treatments too."""
+    return list(dict.fromkeys(rail.event for rail in guardrails if rail.unhealthy))
 
 
 def _split(report: Report) -> str:
@@ -176,6 +187,10 @@ def _keep_going(report: Report, earliest: float) -> str:
         days = f", {words.duration(most.days_needed * 86400)} at the present rate" if most.days_needed else ""
         size = words.effect_value(most, most.minimal_effect).lstrip("+")
         return f"about {words.count(most.units_needed)} more units{days}, to find a difference of {size}."
+    if alarmed := _alarmed(report.guardrails):
+        return f"look into the guardrails that alarmed, {', '.join(alarmed)}."
+    if unhealthy := _unhealthy(report.guardrails):
+        return f"look into control, which exceeds the limit of {', '.join(unhealthy)}."
     if report.at < earliest and any(it.verdict == "better" for it in report.primary):
         return f"keep going until {words.moment(earliest, report.at)}, so that every hour of the day has been seen."
     if all(it.verdict == "equivalent" for it in report.primary):

@@ -18,7 +18,7 @@ THRESHOLD = math.log(1000)
 
 
 class Completeness:
-    """Of one metric, for one treatment."""
+    """Missing values of one metric, for one treatment."""
 
     def __init__(self, treatment: int) -> None:
         self._events = UnitEvents(treatment)

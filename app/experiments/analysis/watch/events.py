@@ -1,4 +1,4 @@
-"""Events of units, and what they say of a treatment's rate against control's.
+"""Events of units: the evidence about a treatment's rate against control's.
 
 An event counts once per unit. Only whose it was matters: `app.experiments.statistics.events` has the mathematics.
 """
@@ -17,7 +17,7 @@ from app.experiments.report import Effect
 from app.experiments.statistics.events import EventEvidence, chance, two_sided
 
 MAX_UNITS = 2_000_000
-"""With an event, of one kind. Above, half of them are forgotten, by hash: nothing that small is left to be found."""
+"""Units with an event of one kind. Above, half of them are forgotten, by hash: no small effect is left to be found."""
 
 _LARGEST_RATIO = 1e4
 _HALVINGS = 40
@@ -39,7 +39,7 @@ class UnitEvents:
 
     @property
     def units(self) -> tuple[int, int]:
-        """Of control and of the treatment."""
+        """Units with the event, on control and on the treatment."""
         control, treated = self._first.counts.sum(axis=0).tolist()
         return round(control / self._first.share), round(treated / self._first.share)
 
@@ -114,7 +114,7 @@ def _crossing(holds: Callable[[float], bool]) -> float | None:
 
 
 class OncePerPeriod:
-    """Tells what is new in its period (an hour or a day). The latest two periods are remembered, older ones closed."""
+    """Finds what is new in its period (an hour or a day). The latest two periods are remembered, older ones closed."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.config.experiments import Experiment, Guardrail
-from app.experiments.analysis.evidence.arms import Arms, Placed
+from app.experiments.analysis.evidence.arms import Arms, Placement
 from app.experiments.analysis.evidence.arrays import Hashes, Ints, Mask
-from app.experiments.analysis.evidence.outcomes import STREAMS_ONLY, happened, limits_of, told_late
+from app.experiments.analysis.evidence.outcomes import STREAMS_ONLY, happened, late_events, limits_of
 from app.experiments.analysis.watch.events import OncePerPeriod, UnitEvents
 from app.experiments.analysis.watch.trials import Trials
 from app.experiments.columns import F64, I32, LateColumns, RowColumns
@@ -101,7 +101,7 @@ class GuardrailWatch:
         return f"at most {self.rail.tolerance:g} times control's rate"
 
     def status(self) -> GuardrailStatus:
-        """As reports tell it."""
+        """Its state for reports."""
         trials = self._trials
         evidence = self._evidence if trials is None else trials.evidence
         detector = self._detector if trials is None else trials.detector
@@ -144,7 +144,7 @@ class Guardrails:
     def __iter__(self) -> Iterator[GuardrailWatch]:
         return (watch for _, watches in self._watches for watch in watches)
 
-    def add_rows(self, rows: RowColumns, placed: Placed, arms: Arms) -> None:
+    def add_rows(self, rows: RowColumns, placed: Placement, arms: Arms) -> None:
         """Random exposures that belong to the experiment."""
         if self.since is not None:
             rows, placed = _later(rows, placed, self.since)
@@ -153,16 +153,16 @@ class Guardrails:
             applies = rows.stream if rail.event in STREAMS_ONLY else np.ones(len(rows), np.bool_)
             _add(watches, hit, hit if rail.max_rate is None else applies, rows, placed, arms)
 
-    def add_late(self, late: LateColumns, placed: Placed, arms: Arms) -> None:
+    def add_late(self, late: LateColumns, placed: Placement, arms: Arms) -> None:
         """The same, of requests that still run. Those that do not have the event yet are no trials."""
         if self.since is not None:
             late, placed = _later(late, placed, self.since)
         for rail, watches in self._watches:
-            hit = told_late(rail.event, late, limits_of(rail))
+            hit = late_events(rail.event, late, limits_of(rail))
             _add(watches, hit, hit, late, placed, arms)
 
 
-def _later(columns: C, placed: Placed, since: float) -> tuple[C, Placed]:
+def _later(columns: C, placed: Placement, since: float) -> tuple[C, Placement]:
     which = columns.at >= since
     return (columns, placed) if which.all() else (columns.take(which), placed.take(which))
 
@@ -172,7 +172,7 @@ def _add(
     hit: Mask,
     trials: Mask,
     columns: RowColumns | LateColumns,
-    placed: Placed,
+    placed: Placement,
     arms: Arms,
 ) -> None:
     if not trials.any():

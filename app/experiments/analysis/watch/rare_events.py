@@ -13,11 +13,11 @@ FEW = 10
 """With fewer events in an arm, an interval from the look would promise too much."""
 
 _MAX_UNITS = 1_000_000
-"""Of an arm that has many events while the other one stays below `FEW`; later ones are not counted."""
+"""Units of an arm that has many events while the other one stays below `FEW`; later ones are not counted."""
 
 
 class RareEvents:
-    """Of one proportion, for one treatment. Forgotten once both arms have enough events."""
+    """Rare events of one proportion, for one treatment. Forgotten once both arms have enough events."""
 
     def __init__(self, treatment: int) -> None:
         self._treatment = treatment

@@ -71,7 +71,7 @@ class SampleRatioWatch:
 
     @property
     def share(self) -> float:
-        """Of all units, those that are counted: below 1 after eight millions."""
+        """The share of units that is counted: below 1 after eight million."""
         return 1.0 if self._first is None else self._first.share
 
     @property
@@ -84,7 +84,7 @@ class SampleRatioWatch:
         return self.alarmed_at is None and self._evidence >= THRESHOLD
 
     def status(self, attribution: list[str]) -> SampleRatio:
-        """As reports tell it."""
+        """Its state for reports."""
         names = self._arms.names
         plans = [(self._tables.plans[plan], counts) for plan, counts in enumerate(self._counts.tolist()) if any(counts)]
         return SampleRatio(

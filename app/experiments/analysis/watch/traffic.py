@@ -1,4 +1,4 @@
-"""Counts of each arm's exposures: what reports show beside the verdict, and what may explain a wrong sample ratio."""
+"""Counts of each arm's exposures, for reports and for the explanation of a wrong sample ratio."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from app.experiments.analysis.evidence.arms import Placed
+from app.experiments.analysis.evidence.arms import Placement
 from app.experiments.analysis.evidence.arrays import Floats, Growing, Mask
 from app.experiments.columns import LateColumns, RowColumns, StartColumns, Tables
 from app.experiments.rendering import words
@@ -15,9 +15,6 @@ from app.ledger.wire import Flag, LateKind
 LOST_SHARE = 0.05
 """With a larger share of an arm's rows lost, no verdict counts."""
 
-BUSIER = 1.5
-"""Requests of the endpoint in flight by which arms may differ."""
-
 _STANDARD_ERRORS = 4.0
 _ENOUGH = 30.0
 
@@ -25,7 +22,7 @@ Arm = NDArray[np.int8]
 
 
 class Traffic:
-    """Of one experiment. Arms by number, control first."""
+    """Counts of one experiment. Arms by number, control first."""
 
     def __init__(self, names: Sequence[str], tables: Tables) -> None:
         self._names = names
@@ -34,14 +31,13 @@ class Traffic:
         self._unanswered = np.zeros(len(names))
         self._starts, self._rows, self._forced, self._carried = (np.zeros(len(names)) for _ in range(4))
         self._fallbacks, self._refused, self._unfinished, self._gone = (np.zeros(len(names)) for _ in range(4))
-        self._in_flight = np.zeros(len(names))
         self._lost = np.zeros(len(names))
 
-    def add_starts(self, starts: StartColumns, placed: Placed) -> None:
+    def add_starts(self, starts: StartColumns, placed: Placement) -> None:
         """Starts that belong to the experiment; forced ones, too."""
         self._starts += self._count(placed.arm, (starts.flags & Flag.FORCED) == 0)
 
-    def add_rows(self, rows: RowColumns, placed: Placed) -> None:
+    def add_rows(self, rows: RowColumns, placed: Placement) -> None:
         """Rows that belong to the experiment; forced ones, too."""
         forced = (rows.flags & Flag.FORCED) != 0
         random = ~forced
@@ -52,13 +48,12 @@ class Traffic:
         self._gone += self._count(placed.arm, random & ((rows.flags & Flag.CLIENT_GONE) != 0))
         refused = (rows.status >= 400) & (rows.status < 499) & (rows.error == 0)
         self._refused += self._count(placed.arm, random & refused)
-        self._in_flight += np.bincount(placed.arm[random], rows.in_flight[random], len(self._names))
         answered = random & (rows.served >= 0)
         self._served.resize(len(self._tables.names))
         np.add.at(self._served.values, (rows.served[answered], placed.arm[answered]), 1.0)
         self._unanswered += self._count(placed.arm, random & (rows.served < 0))
 
-    def add_late(self, late: LateColumns, placed: Placed) -> None:
+    def add_late(self, late: LateColumns, placed: Placement) -> None:
         """Late records that belong to the experiment; forced ones, too."""
         hanging = (late.kind == LateKind.UNFINISHED) & ((late.flags & Flag.FORCED) == 0)
         self._unfinished += self._count(placed.arm, hanging)
@@ -100,28 +95,12 @@ class Traffic:
             for arm, name in enumerate(self._names)
         }
 
-    @property
-    def in_flight(self) -> dict[str, float | None]:
-        """The endpoint's requests at arrival, on average."""
-        pairs = zip(self._names, self._in_flight.tolist(), self._rows.tolist(), strict=True)
-        return {name: total / rows if rows else None for name, total, rows in pairs}
-
     def too_many_lost(self) -> str:
         """In words, empty if not."""
         for name, lost, rows in zip(self._names, self._lost.tolist(), self._rows.tolist(), strict=True):
             if lost > LOST_SHARE * (lost + rows):
                 return f"{words.percent(lost / (lost + rows))} of the rows of {name} were lost"
         return ""
-
-    def warnings(self) -> list[str]:
-        """What should be known of the arms' loads."""
-        known = {name: mean for name, mean in self.in_flight.items() if mean is not None}
-        if not known or max(known.values()) - min(known.values()) <= BUSIER:
-            return []
-        means = ", ".join(f"{mean:.1f} on {name}" for name, mean in known.items())
-        return [
-            f"The arms saw different loads: requests in flight at arrival were {means}. Compare them as provisioned."
-        ]
 
     def differences(self) -> list[str]:
         """What differs by arm more than chance explains, in words."""

@@ -1,11 +1,11 @@
-"""What treatments have had: units since the step of a ramp began, and since the start what `ends` limits."""
+"""Traffic that treatments have received: units since the present step began, and totals that `ends` limits."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from app.config.experiments import Experiment
-from app.experiments.analysis.evidence.arms import Placed
+from app.experiments.analysis.evidence.arms import Placement
 from app.experiments.analysis.evidence.arrays import Hashes
 from app.experiments.analysis.evidence.hash_index import HashIndex
 from app.experiments.analysis.evidence.outcomes import Limits, happened
@@ -30,7 +30,7 @@ class DistinctUnits:
 
 
 class TreatedWatch:
-    """Of one experiment. Exposures whose arm was drawn count, carried ones among them."""
+    """Counts for one experiment: exposures whose arm was drawn, including carried ones."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._treatments = experiment.treatments
@@ -38,24 +38,24 @@ class TreatedWatch:
         self._units = DistinctUnits(experiment.ends.units or 0)
         self._errors = self._tokens = 0
         self._since = 0.0
-        self._at_step = self._nobody()
+        self._at_step = self._empty()
 
     def count_since(self, since: float) -> None:
-        """A step began at a Unix time. Exposures from before do not count for the next one."""
+        """Starts a step at a Unix time: earlier exposures do not count towards the next one."""
         if since != self._since:
-            self._since, self._at_step = since, self._nobody()
+            self._since, self._at_step = since, self._empty()
 
-    def _nobody(self) -> Sequence[DistinctUnits]:
+    def _empty(self) -> Sequence[DistinctUnits]:
         return [DistinctUnits(self._min_units) for _ in self._treatments]
 
-    def add_starts(self, starts: StartColumns, placed: Placed) -> None:
+    def add_starts(self, starts: StartColumns, placed: Placement) -> None:
         """Random ones."""
         self._units.add(starts.unit[placed.arm > 0])
         present = starts.at >= self._since
         for number, units in enumerate(self._at_step, 1):
             units.add(starts.unit[present & (placed.arm == number)])
 
-    def add_rows(self, rows: RowColumns, placed: Placed) -> None:
+    def add_rows(self, rows: RowColumns, placed: Placement) -> None:
         """Random ones."""
         treated = placed.arm > 0
         self._errors += int((treated & happened("error", rows, Limits())).sum())
@@ -68,5 +68,5 @@ class TreatedWatch:
 
     @property
     def step_units(self) -> dict[str, int]:
-        """Of each treatment."""
+        """Units of each treatment at this step."""
         return {name: len(units) for name, units in zip(self._treatments, self._at_step, strict=True)}

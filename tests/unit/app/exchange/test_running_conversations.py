@@ -19,7 +19,7 @@ from app.experiments.pins import PinExchange
 from app.experiments.plan_history import new_plans, replaced
 from app.experiments.storage.entry import Entry
 from app.ledger.acknowledgement import Acknowledgement, Replaced, Stop
-from app.ledger.hearing import Hearing
+from app.ledger.controller_sync import ControllerSync
 from app.ledger.ledger import Ledger
 from app.routing.pinned_conversations import PinnedConversations
 from app.routing.rules import Turn
@@ -53,7 +53,7 @@ class OneRouter:
         self.name, self.clock = name, clock
         self.pins = PinnedConversations(lambda endpoint, cause: None, clock)
         self.builder = SnapshotBuilder(Ledger(lambda url: b"s" * 32), self.pins, clock)
-        self.hearing = Hearing(self.pins, lambda: True, self._stop, self._follow, lambda sizes: None)
+        self.sync = ControllerSync(self.pins, lambda: True, self._stop, self._follow, lambda sizes: None)
 
     def configure(self, endpoint: Endpoint) -> None:
         self.snapshot = self.builder.configured(Config(endpoints={"chat": endpoint}, deployments=DEPLOYMENTS), {})
@@ -65,12 +65,12 @@ class OneRouter:
         self.snapshot = self.builder.replaced(replaced) or self.snapshot
 
     def exchange(self, controller: PinExchange, stops: list[Stop], former: Sequence[Replaced] = ()) -> None:
-        pins, seen = self.hearing.outgoing()
+        pins, seen = self.sync.outgoing()
         controller.take(self.name, pins, self.clock())
         answer, end = controller.after(seen, self.name)
         said = Acknowledgement(0, 0, controller.id, stops=stops, pins=answer, pins_end=end, replaced=list(former))
-        self.hearing.heard(said)
-        self.hearing.tidy()
+        self.sync.apply(said)
+        self.sync.tidy()
 
     def answers(self, user: str, turn: Turn) -> str:
         if (rules := self.snapshot.rules.get("chat")) is None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.experiments.answers import DEEDS, REPORT_S, Answers
+from app.experiments.answers import MAX_ACTIONS, REPORT_S, Answers
 from app.experiments.report import Report
 from app.experiments.storage.entry import Entry
 from tests.support.experiments.reader import FakeReader
@@ -145,7 +145,7 @@ def finished(answers: Answers, path: str) -> Any:
     return runs
 
 
-def test_a_bug_in_aa_runs_is_told_and_they_can_be_started_again(reader: FakeReader, answers: Answers) -> None:
+def test_a_bug_in_aa_runs_is_reported_and_they_can_be_started_again(reader: FakeReader, answers: Answers) -> None:
     path = "/experiments/green-float32/aa"
     reader.judged.failing = True
     answers.answer("POST", path, {}, b'{"runs": 1}')
@@ -174,12 +174,14 @@ def test_series_are_those_of_experiments_with_evidence(answers: Answers) -> None
     assert all(it["labels"]["endpoint"] == "chat" for it in series)
 
 
-def test_the_report_says_what_was_done_the_latest_things(answers: Answers, reader: FakeReader) -> None:
-    reader.journal = [Entry(START + n, "decision", "green-float32", {"text": f"deed {n}"}) for n in range(DEEDS + 2)]
+def test_the_report_lists_the_latest_actions(answers: Answers, reader: FakeReader) -> None:
+    reader.journal = [
+        Entry(START + n, "decision", "green-float32", {"text": f"step {n}"}) for n in range(MAX_ACTIONS + 2)
+    ]
     reader.journal += [Entry(START, "done", "next", {"text": "of another one"}), Entry(START, "plan", None, {})]
     shown = get(answers, "/experiments/green-float32/report", format="text")
-    assert [line[-7:].strip() for line in shown.splitlines() if "deed" in line] == [
-        f"deed {n}" for n in range(2, DEEDS + 2)
+    assert [line[-7:].strip() for line in shown.splitlines() if "step " in line] == [
+        f"step {n}" for n in range(2, MAX_ACTIONS + 2)
     ]
     assert "of another one" not in shown
     assert "The ramp" not in get(answers, "/experiments/green-float32/report", format="markdown")

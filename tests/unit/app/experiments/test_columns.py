@@ -82,6 +82,6 @@ def test_a_record_that_points_nowhere_is_rejected(wrong: dict[str, int]) -> None
         from_batch(batch(rows=[row(1, **wrong)]), Tables())
 
 
-def test_nothing_is_a_batch_too() -> None:
+def test_an_empty_batch_is_valid() -> None:
     nothing = from_batch(batch(names=[], plans=[]), Tables())
     assert nothing.size == Exposures.concat([]).size == len(StartColumns.concat([])) == 0

@@ -13,8 +13,10 @@ from app.config.experiments import LedgerSettings
 from app.config.schema import Config, Sticky, parse
 from app.experiments.columns import RowColumns, Tables, router_hash
 from app.experiments.controller import Controller, InvalidBatch
-from app.experiments.storage import segments
-from app.experiments.storage.store import LocalStore
+from app.experiments.report import Occurrence
+from app.experiments.routers import LIVE_S
+from app.experiments.storage import segments, snapshots
+from app.experiments.storage.store import LocalStore, StoreError
 from app.ledger.acknowledgement import Acknowledgement, decode_acknowledgement, encode_acknowledgement
 from app.ledger.wire import VERSION, Batch, FeedbackItem, Lost, Pins, Plan, encode
 from tests.support.experiments.exposures import batch, late, row, start
@@ -116,6 +118,55 @@ def full(number: int, **fields: Any) -> Batch:
     return batch(number, starts=[start(number)], rows=[row(number)], oldest=1, **fields)
 
 
+@pytest.mark.parametrize("kind", ["verdict", "alarm"])
+def test_what_latched_outlives_a_controller_killed_before_its_next_segment(desk: Desk, kind: str) -> None:
+    desk.send(full(1))
+    desk.analysis.largest = 7.5
+    desk.analysis.occurrences = [Occurrence(at=START + 1, kind=kind, text="ttft: green is better")]
+    desk.pass_time(1.0)
+    desk.pass_time(1.0)
+    assert len(desk.rows_on_disk()) == 0, "there was no segment yet"
+    desk.start()
+    assert desk.analysis.restored == {"largest": 7.5}
+
+
+def test_a_state_that_could_not_be_written_when_a_verdict_latched_is_written_later(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.send(full(1))
+    desk.analysis.largest = 7.5
+    desk.analysis.occurrences = [Occurrence(at=START + 1, kind="verdict", text="ttft: green is better")]
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshots, "write", refuse)
+        desk.pass_time(1.0)
+    desk.pass_time(30.0)
+    desk.start()
+    assert desk.analysis.restored == {"largest": 7.5}
+
+
+def refuse(*_: object) -> None:
+    raise StoreError("full")
+
+
+def test_analyses_know_the_running_routers_and_replicas(desk: Desk) -> None:
+    served = {"blue": {"app": "blue-app", "model": "blue"}, "green": {"app": "green-app", "model": "green"}}
+    desk.config = parse({**configuration().model_dump(exclude_unset=True), "deployments": served})
+
+    def load() -> Any:
+        return desk.analysis.load
+
+    desk.controller.configure(desk.config)
+    desk.send(full(1))
+    desk.send(full(1, router="router-b"))
+    desk.pass_time(1.0)
+    assert load() == (2, None)
+    desk.controller.observe_replicas({"blue-app": 3, "router": 2})
+    desk.pass_time(1.0)
+    assert load() == (2, {"blue": 3, "green": 0})
+    desk.pass_time(LIVE_S)
+    assert load() == (0, {"blue": 3, "green": 0})
+
+
 def test_a_batch_is_received_at_once_and_durable_after_a_minute(desk: Desk) -> None:
     assert desk.send(full(1)) == Acknowledgement(received=1, durable=0)
     desk.pass_time(59)
@@ -150,7 +201,7 @@ def test_a_controller_that_starts_again_counts_everything_anew_and_asks_for_what
     assert desk.analysis.rows == {(A, seq): 1 for seq in (1, 2, 3)}
 
 
-def test_a_router_with_nothing_new_hears_and_leaves_nothing(desk: Desk) -> None:
+def test_an_empty_batch_gets_an_acknowledgement_and_is_not_kept(desk: Desk) -> None:
     desk.send(full(1))
     idle = batch(0, starts=[start(2)], rows=[row(2)], oldest=1)
     assert desk.send(idle) == Acknowledgement(received=1, durable=0)
@@ -172,7 +223,7 @@ def test_pins_go_from_one_router_to_the_others(desk: Desk) -> None:
     assert desk.send(batch(0, router="router-c", oldest=1)).pins == []
 
 
-def test_a_router_hears_what_running_conversations_follow_for_as_long_as_they_do(desk: Desk) -> None:
+def test_routers_get_replaced_weights_while_conversations_follow_them(desk: Desk) -> None:
     def pinning(blue: int) -> Config:
         chat = desk.config.endpoints["chat"]
         moved = chat.model_copy(
@@ -230,7 +281,7 @@ def test_losses_before_a_run_are_not_its_own_and_survive_a_restart(desk: Desk) -
         encode(batch(1, rows=[row(1, plan=3)])),
     ],
 )
-def test_what_is_no_batch_is_rejected_and_leaves_nothing(desk: Desk, data: bytes) -> None:
+def test_an_invalid_batch_is_rejected_and_leaves_nothing(desk: Desk, data: bytes) -> None:
     with pytest.raises(InvalidBatch):
         desk.controller.ingest(data)
     assert desk.send(full(1)).received == 1
@@ -298,7 +349,7 @@ def test_a_directory_that_cannot_be_made_costs_nothing(desk: Desk) -> None:
     assert desk.analysis.started_at == START
 
 
-def test_a_routers_clock_that_is_off_is_told(desk: Desk) -> None:
+def test_a_routers_clock_that_is_off_is_a_warning(desk: Desk) -> None:
     desk.send(full(1, sent_at=START + 5))
     (warning,) = desk.analysis_report_warnings()
     assert warning.startswith("The clock of router router-a is 5.0 s ahead")

@@ -74,7 +74,7 @@ async def test_what_a_router_sends_is_on_disk_when_the_host_has_stopped(tmp_path
     assert segments.read(store, segment, Tables())[1].rows.seq.tolist() == [1]
 
 
-async def test_an_experiment_that_was_delivered_just_now_is_known_to_whoever_asks(tmp_path: Path) -> None:
+async def test_an_experiment_delivered_just_now_is_found(tmp_path: Path) -> None:
     bare = configuration().model_copy(update={"experiments": {}})
     hosted, source = host(tmp_path, bare)
     async with hosted:
@@ -213,7 +213,7 @@ async def test_an_answer_of_something_else_is_no_answer() -> None:
             await client.send(one_request())
 
 
-async def test_what_is_no_batch_is_told_in_the_same_process_too(tmp_path: Path) -> None:
+async def test_an_invalid_batch_raises_in_the_same_process_too(tmp_path: Path) -> None:
     hosted, _ = host(tmp_path, configuration())
     async with hosted:
         with pytest.raises(InvalidBatch):

@@ -10,7 +10,7 @@ def pins(*conversations: int, deployment: str = "blue", endpoint: str = "chat", 
     return Pins(endpoint, deployment, until, list(conversations))
 
 
-def test_every_router_hears_the_others_pins_once_in_their_order() -> None:
+def test_every_router_gets_the_others_pins_once_in_order() -> None:
     exchange = PinExchange()
     exchange.take("a", [pins(1, 2), pins(3, deployment="green")], NOW)
     exchange.take("b", [pins(4)], NOW)

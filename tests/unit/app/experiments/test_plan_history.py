@@ -137,7 +137,7 @@ def test_what_the_plan_says_itself_is_left_out() -> None:
     assert followed(*by_file) == [(90, 262.0), (80, 262.0)], "the plan does not know of the file before"
 
 
-def test_what_a_plan_withdrew_is_told_when_the_present_one_says_it_no_more() -> None:
+def test_withdrawn_deployments_are_sent_when_the_present_plan_lacks_them() -> None:
     half, withdrawn = {"weights": {"blue": 50, "green": 50}, "until": 2e9}, {"withdrawn": {"green": "blue"}}
     rolled_back = pinning(100, {"generation": 1, "since": 200.0, "earlier": [half], **withdrawn})
     steps = new_plans([], pinning(50), 100.0)

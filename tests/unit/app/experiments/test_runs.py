@@ -43,7 +43,7 @@ def test_a_draft_has_no_run() -> None:
     assert story.entries == []
 
 
-def test_the_journal_tells_every_run_as_it_was() -> None:
+def test_runs_are_restored_from_the_journal() -> None:
     story = Story()
     first = story.goes_on(configuration(), blue=3)
     assert first is not None

@@ -49,7 +49,7 @@ def test_a_text_and_its_only_part_are_the_same_and_cache_marks_change_nothing() 
     assert chat(FIRST, system="Be kind.") == chat(FIRST, system=[{"type": "text", "text": "Be kind."}])
 
 
-def test_images_count() -> None:
+def test_images_are_part_of_the_conversations_key() -> None:
     def with_image(url: str) -> str | None:
         image = {"type": "image_url", "image_url": {"url": url, "detail": "low"}}
         return chat({"role": "user", "content": [image]})

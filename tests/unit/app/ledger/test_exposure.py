@@ -53,7 +53,7 @@ def streamed(
     return made
 
 
-def test_a_stream() -> None:
+def test_a_stream_gives_its_times_and_finish_reason() -> None:
     seen = streamed((1.0, ROLE), (1.5, TOKEN), (1.6, TOKEN), (2.1, TOKEN), (2.2, LAST), (2.2, USAGE), (2.3, DONE))
     assert (seen.finish, seen.is_visible, seen.failure) == (Finish.LENGTH, True, Failure.NONE)
     assert seen.answer_id == request_hash("chatcmpl-1")
@@ -151,7 +151,7 @@ def test_only_answers_with_a_promise_are_kept_and_only_short_ones() -> None:
     assert long.itl_max == pytest.approx(0.5)
 
 
-def test_limits_are_told_once_each() -> None:
+def test_each_limit_is_reported_once() -> None:
     seen = exposure(slow=(1.0, 3.0), unfinished=(2.0, 4.0))
     assert seen.due == 1.0
     assert list(seen.late(0.9)) == []

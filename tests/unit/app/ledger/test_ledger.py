@@ -12,7 +12,7 @@ from app.ledger.exposure import Arrival, Exposure, Identity
 from app.ledger.ledger import AT_ONCE, MOST_ENTRIES, Ledger
 from app.ledger.open_batch import OpenBatch
 from app.ledger.plans import Scope
-from app.ledger.rows import Ending
+from app.ledger.rows import RequestEnd
 from app.ledger.wire import VERSION, Batch, FeedbackItem, Flag, Late, Plan, Row, Start, decode_batch, encode_sealed
 from tests.support.experiments.exposures import pair
 
@@ -66,7 +66,7 @@ class Recorder:
 
     def record(self, count: int = 1, **fields: Any) -> None:
         for _ in range(count):
-            self.ledger.finish(self.start(**fields), Ending(200, 1.0))
+            self.ledger.finish(self.start(**fields), RequestEnd(200, 1.0))
 
     def batches(self) -> list[Batch]:
         """Everything that has been recorded; the controller makes it durable."""
@@ -122,11 +122,11 @@ def test_the_secret_is_read_once_and_only_if_something_is_recorded() -> None:
     assert calls == [".run/ledger"]
 
 
-def test_a_request_has_one_row_whatever_is_told_twice() -> None:
+def test_a_request_has_one_row_however_often_its_end_is_recorded() -> None:
     recorder = Recorder()
     exposure = recorder.start()
-    recorder.ledger.finish(exposure, Ending(200, 1.0))
-    recorder.ledger.finish(exposure, Ending(500, 2.0))
+    recorder.ledger.finish(exposure, RequestEnd(200, 1.0))
+    recorder.ledger.finish(exposure, RequestEnd(500, 2.0))
     (batch,) = recorder.batches()
     assert [row.seq for row in batch.rows] == [start.seq for start in batch.starts] == [1]
 
@@ -137,7 +137,7 @@ def test_a_row_names_its_plan_and_names_in_its_own_batch() -> None:
     recorder.ledger.seal()
     recorder.start("blue")
     first.served = "blue"
-    recorder.ledger.finish(first, Ending(200, 1.0))
+    recorder.ledger.finish(first, RequestEnd(200, 1.0))
     one, two = recorder.batches()
     assert one.names[one.starts[0].assigned] == two.names[two.rows[0].assigned] == "green"
     assert two.names[two.rows[0].served] == "blue"
@@ -148,11 +148,12 @@ def test_a_row_names_its_plan_and_names_in_its_own_batch() -> None:
 def test_requests_in_flight_are_counted_until_they_end() -> None:
     recorder = Recorder()
     open_requests = [recorder.start() for _ in range(3)]
-    recorder.ledger.finish(open_requests[0], Ending(200, 1.0))
-    recorder.start()
+    recorder.ledger.finish(open_requests[0], RequestEnd(200, 1.0))
+    other, last = recorder.start("green"), recorder.start()
     (batch,) = recorder.batches()
     assert [it.in_flight for it in open_requests] == [0, 1, 2]
-    assert len(batch.starts) == 4
+    assert (other.in_flight, last.in_flight) == (0, 2), "each deployment's own"
+    assert len(batch.starts) == 5
 
 
 @pytest.mark.parametrize(("turn", "blue", "flags"), [(0, 60, 0), (1, 60, Flag.CARRIED), (1, 50, 0)])
@@ -171,13 +172,13 @@ def test_a_request_that_names_its_deployment_is_forced() -> None:
 
 def test_numbers_fit_their_columns() -> None:
     recorder = Recorder()
-    recorder.ledger.finish(recorder.start(turn=70_000), Ending(200, 1.0, attempts=1000, max_tokens=10**30))
-    recorder.ledger.finish(recorder.start(), Ending(200, 1.0, max_tokens="many"))
+    recorder.ledger.finish(recorder.start(turn=70_000), RequestEnd(200, 1.0, attempts=1000, max_tokens=10**30))
+    recorder.ledger.finish(recorder.start(), RequestEnd(200, 1.0, max_tokens="many"))
     (batch,) = recorder.batches()
     assert [(row.turn, row.attempts, row.max_tokens) for row in batch.rows] == [(65535, 255, 2**32 - 1), (0, 1, None)]
 
 
-def test_late_requests_are_told_once() -> None:
+def test_late_requests_are_reported_once() -> None:
     recorder = Recorder(**PROMPTLY)
     recorder.start(age=3.0)
     recorder.start()
@@ -190,13 +191,13 @@ def test_late_requests_are_told_once() -> None:
 @pytest.mark.parametrize(
     ("answer", "ending", "flags"),
     [
-        (SAID % b"hi", Ending(200, 1.0), 0),
-        (SAID % b"", Ending(200, 1.0), Flag.EMPTY),
-        (SAID % b"", Ending(502, 1.0, complete=False), 0),
-        (SAID % b"hi", Ending(499, 1.0, complete=False, gone=True), Flag.CLIENT_GONE),
+        (SAID % b"hi", RequestEnd(200, 1.0), 0),
+        (SAID % b"", RequestEnd(200, 1.0), Flag.EMPTY),
+        (SAID % b"", RequestEnd(502, 1.0, complete=False), 0),
+        (SAID % b"hi", RequestEnd(499, 1.0, complete=False, gone=True), Flag.CLIENT_GONE),
     ],
 )
-def test_flags_of_answers(answer: bytes, ending: Ending, flags: int) -> None:
+def test_flags_of_answers(answer: bytes, ending: RequestEnd, flags: int) -> None:
     recorder = Recorder()
     exposure = recorder.start(stream=False)
     exposure.sent("/v1/chat/completions", {})
@@ -211,7 +212,7 @@ def test_a_promised_form_is_checked_before_the_row_is_recorded() -> None:
         exposure = recorder.start(stream=False)
         exposure.sent("/v1/chat/completions", {"response_format": {"type": "json_object"}})
         exposure.answer(SAID % text)
-        recorder.ledger.finish(exposure, Ending(200, 1.0))
+        recorder.ledger.finish(exposure, RequestEnd(200, 1.0))
     assert [len(batch.rows) for batch in recorder.batches()] == [0]
     assert len(recorder.ledger.unchecked) == 2
     recorder.ledger.checked(recorder.ledger.check(2))

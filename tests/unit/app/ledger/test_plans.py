@@ -31,7 +31,7 @@ def plan_id(**endpoint: Any) -> str:
     return plan_of("chat", config(**endpoint).endpoints["chat"]).id
 
 
-def test_a_plan_is_the_same_everywhere_and_changes_with_whatever_decides_who_is_assigned() -> None:
+def test_a_plan_is_the_same_everywhere_and_changes_with_anything_that_decides_the_assignment() -> None:
     assert plan_id() == plan_id(traffic={"green": 10, "blue": 90}) == plan_id(fallback=["green"], ledger="always")
     others = {plan_id(traffic={"blue": 80, "green": 20}), plan_id(sticky={"by": "user"})}
     others |= {plan_id(sticky={"by": "conversation"}), plan_id(sticky={"by": "header", "name": "x"})}

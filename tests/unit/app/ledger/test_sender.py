@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.ledger.acknowledgement import Acknowledgement, Stop, encode_acknowledgement
-from app.ledger.hearing import Hearing
-from app.ledger.rows import Ending
+from app.ledger.controller_sync import ControllerSync
+from app.ledger.rows import RequestEnd
 from app.ledger.sender import Sender
 from app.ledger.wire import Batch, Flag, Row, decode_batch
 from app.routing.pinned_conversations import PinnedConversations
@@ -134,7 +134,7 @@ def test_a_promised_form_is_checked_on_the_way() -> None:
     exposure = recorder.start(stream=False)
     exposure.sent("/v1/chat/completions", {"response_format": {"type": "json_object"}})
     exposure.answer(b'{"id":"c","choices":[{"message":{"content":"{"},"finish_reason":"stop"}]}')
-    recorder.ledger.finish(exposure, Ending(200, 1.0))
+    recorder.ledger.finish(exposure, RequestEnd(200, 1.0))
 
     async def send(data: bytes) -> bytes:
         return controller.take(data)
@@ -212,10 +212,10 @@ def rounds(recorder: Recorder, controller: Saying, wanted: Callable[[], bool], s
     async def run() -> None:
         nonlocal now
         pins = PinnedConversations(lambda endpoint, cause: None)
-        hearing = Hearing(
+        sync = ControllerSync(
             pins, wanted, lambda stops: heard.append(now) if list(stops) == [STOP] else None, print, print
         )
-        one = sender(recorder, controller.send, Counts(), hearing=hearing, clock=lambda: now)
+        one = sender(recorder, controller.send, Counts(), sync=sync, clock=lambda: now)
         for rows in steps:
             recorder.record(rows)
             await one.round()
@@ -225,7 +225,7 @@ def rounds(recorder: Recorder, controller: Saying, wanted: Callable[[], bool], s
     return heard
 
 
-def test_a_router_with_nothing_to_report_asks_every_round_if_there_may_be_something_to_hear() -> None:
+def test_a_router_with_nothing_to_report_sends_empty_batches_if_stops_may_come() -> None:
     controller = Saying()
     assert rounds(Recorder(), controller, lambda: True, [0, 0, 1, 0]) == [0.0, 1.0, 2.0, 3.0]
     assert controller.numbers == [0, 0, 1, 0]
@@ -234,7 +234,7 @@ def test_a_router_with_nothing_to_report_asks_every_round_if_there_may_be_someth
     assert controller.numbers == [1]
 
 
-def test_an_absent_controller_is_left_alone_and_heard_when_it_is_back() -> None:
+def test_an_absent_controller_is_left_alone_and_used_when_it_is_back() -> None:
     controller = Saying()
     controller.is_absent = True
     assert rounds(Recorder(), controller, lambda: True, [0] * 8) == []

@@ -13,7 +13,7 @@ from app.errors import TimedOut, Unavailable
 from app.ledger.acknowledgement import Acknowledgement
 from app.ledger.exposure import Arrival
 from app.ledger.ledger import Ledger
-from app.ledger.rows import Ending
+from app.ledger.rows import RequestEnd
 from app.ledger.wire import Failure, Pair, Skip, decode_batch
 from app.mirror import mirrors as module
 from app.mirror.mirrors import MOST_WAITING, Mirrors, ServedRequest
@@ -127,7 +127,7 @@ class Bench:
         original.chunk(answer)
         exposure.answer(answer)
         exposure.served = "blue"
-        self.ledger.finish(exposure, Ending(200, 1.0))
+        self.ledger.finish(exposure, RequestEnd(200, 1.0))
         facts: dict[str, Any] = {
             "deployment": "blue",
             "complete": True,

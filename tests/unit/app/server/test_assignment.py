@@ -83,7 +83,7 @@ def test_a_stop_gives_the_key_to_control_unless_controls_breaker_is_open() -> No
     assert (own["deployment"], own["reason"]) == ("blue", "override")
 
 
-def test_the_pins_of_running_conversations_are_told() -> None:
+def test_pins_of_running_conversations_are_reported() -> None:
     now = LiveRouting(pins={"green": 2, "blue": 5}, until=2000.0)
     answer = explain("chat", endpoint(by="user"), "ann", unit=None, failing=frozenset(), now=now)
     assert answer["pins"] == {"conversations": 7, "until": 2000.0}

@@ -193,7 +193,7 @@ def test_an_endpoint_that_is_sticky_by_api_key_takes_the_callers_own(rig: Rig) -
     assert view["unit"] == f"{HASHES.unit(rig.keys['boss'][0]):016x}"
 
 
-def test_a_failing_deployment_is_told(rig: Rig) -> None:
+def test_an_open_breaker_is_reported(rig: Rig) -> None:
     view = rig.get("/api/endpoints/chat/assignment", key="x").json()
     assert {it["deployment"]: it["breaker_open"] for it in view["deployments"]} == {BLUE: False, GREEN: True}
 

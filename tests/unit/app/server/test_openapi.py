@@ -49,7 +49,7 @@ def test_the_api_of_experiments_is_described_with_its_parameters_and_bodies() ->
     paths = shown()["paths"]
     report = paths["/api/experiments/{name}/report"]["get"]
     parameters = {it["name"]: it for it in report["parameters"]}
-    assert parameters.keys() == {"name", "format", "at"}
+    assert parameters.keys() == {"name", "format"}, "a server reports the present"
     assert parameters["format"]["schema"]["enum"] == ["json", "markdown", "text"]
     assert not parameters["format"]["required"]
     one, several = paths["/api/feedback"]["post"]["requestBody"]["content"]["application/json"]["schema"]["anyOf"]

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from deployments.cli.errors import ExitCode
 from deployments.cli.main import app, main
+from deployments.kubernetes import capacity
 from deployments.local.processes import RUN_DIRECTORY
 from deployments.weights.recipes import MODELS
 from tests.support.processes.project import ROOT
@@ -160,6 +161,20 @@ def test_check_warns_of_a_shadow_that_answers_clients(tmp_path: Path, capsys: py
     assert main(["check", str(file)]) == 0
     warning = "warning: endpoints.chat.mirror.deployment: 'near' has 10 % of the traffic, too; the requests"
     assert capsys.readouterr().err.startswith(warning)
+
+
+def test_check_of_a_cluster_warns_of_a_ledger_on_a_nodes_own_disk(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "problems", lambda service: [])
+    record = {"endpoints": {"chat": {**ROUTER_PART["endpoints"]["chat"], "ledger": "always"}}}
+    spec = {"serveConfigV2": yaml.safe_dump({**ROUTER_PART, **record}), "rayClusterConfig": {"workerGroupSpecs": []}}
+    file = tmp_path / "rendered.yaml"
+    file.write_text(yaml.safe_dump({"kind": "RayService", "spec": spec}))
+    assert main(["check", str(file)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.startswith("warning: serveConfigV2: ledger.url: '.run/ledger' is on a node's own disk")
+    assert printed.out == f"{file}: OK\n"
 
 
 @pytest.mark.parametrize("command", ["serve", "router"])

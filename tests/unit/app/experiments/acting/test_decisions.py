@@ -120,7 +120,7 @@ def test_a_stale_decision_is_answered_with_the_present_state(tmp_path: Path) -> 
     assert stage.acting["state"] == "paused"
 
 
-def test_without_a_control_plane_traffic_does_not_move_and_a_stop_lasts_until_somebody_resumes(tmp_path: Path) -> None:
+def test_without_a_control_plane_traffic_does_not_move_and_a_stop_lasts_until_resume(tmp_path: Path) -> None:
     stage = stage_at(tmp_path, can_move=False, ramp=RAMP)
     assert "no control plane" in stage.acting["waits_for"][0]
     for action in ("advance", "promote"):
@@ -161,7 +161,7 @@ def test_several_treatments_are_promoted_by_name(tmp_path: Path) -> None:
     assert change.intent.after == {"blue": 0, "green": 0, "red": 100}
 
 
-def test_decisions_on_a_stopped_file_or_mode_aa_make_no_sense(tmp_path: Path) -> None:
+def test_decisions_in_mode_aa_and_a_resume_against_the_file_are_refused(tmp_path: Path) -> None:
     stage = stage_at(tmp_path / "aa", mode="aa", treatments=["label"])
     assert "nothing to decide" in refusal(stage, "pause")
     paused = stage_at(tmp_path / "paused", state="paused")

@@ -1,7 +1,7 @@
 """The host carries out what its controller wants, on the event loop, whatever the control plane does."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from app.config.schema import Config, parse
-from app.control_plane import Delivery
+from app.control_plane import Delivery, Replicas
 from app.errors import Unavailable
 from app.experiments import host as hosts
+from app.experiments.controller import Controller
 from app.experiments.host import ControllerHost, host_controller
 from app.ledger.acknowledgement import Stop, decode_acknowledgement
 from app.ledger.wire import Plan, encode
@@ -135,3 +136,14 @@ async def test_a_change_of_a_manager_in_between_is_taken_along(rig: Rig) -> None
         await until(lambda: rig.green == 0)
         plan = parse(rig.control.config).endpoints["chat"].plan
         assert (plan.by, plan.generation) == ("experiment trial", 5)
+
+
+async def test_the_controller_is_given_the_replicas_that_run(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    observed: list[Mapping[str, int] | None] = []
+    monkeypatch.setattr(Controller, "observe_replicas", lambda _, replicas: observed.append(replicas))
+    monkeypatch.setattr(hosts, "CONFIGURATION_S", 0.0)
+    rig.control.running = Replicas({"blue": {"STARTING": 1, "RUNNING": 2}, "green": {"STARTING": 1}}, {"RUNNING": 1})
+    async with rig.host:
+        await until(lambda: {"blue": 2, "green": 0} in observed)
+        rig.control.failure = Unavailable("down", retry_after=1)
+        await until(lambda: observed[-1] is None)

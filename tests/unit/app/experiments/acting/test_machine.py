@@ -152,7 +152,7 @@ def test_an_alarm_comes_before_a_step_that_is_wanted() -> None:
     assert state.intent.kind == "rollback"
 
 
-def test_an_alarm_with_pause_keeps_the_weight_until_somebody_resumes() -> None:
+def test_an_alarm_with_pause_keeps_the_weight_until_resume() -> None:
     given = ready(guardrails=[alarmed("pause")])
     state, kinds = at(LATER, given, RUNNING)
     assert kinds == ["paused"]
@@ -206,7 +206,7 @@ def test_the_time_ends_it_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("by", ["bob", None])
-def test_who_changes_the_arms_takes_over(by: str | None) -> None:
+def test_a_change_of_the_arms_by_others_takes_over(by: str | None) -> None:
     state, kinds = at(LATER, facts(green=20, planned_by=by), RUNNING)
     assert kinds == ["paused"]
     assert (state.phase, state.cause) == ("paused", "superseded")
@@ -230,7 +230,7 @@ def test_a_step_of_another_controller_is_read_and_not_fought() -> None:
     assert (kinds, state.phase, state.cause, state.until) == (["paused"], "paused", "alarm", LATER + 3600)
 
 
-def test_who_gives_a_stopped_treatment_traffic_before_all_routers_have_the_plan_is_overruled() -> None:
+def test_traffic_given_to_a_stopped_treatment_before_all_routers_have_the_plan_is_taken_back() -> None:
     state, _ = at(LATER, facts(guardrails=[alarmed("rollback")]), RUNNING)
     state, _ = at(LATER, facts(green=0, settled=False, guardrails=[alarmed("rollback")]), state)
     state, kinds = at(LATER, facts(green=30, planned_by="bob", guardrails=[alarmed("rollback")]), state)

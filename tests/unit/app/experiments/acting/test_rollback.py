@@ -186,7 +186,7 @@ async def test_units_of_a_step_count_after_a_restart_too(tmp_path: Path) -> None
     assert stage.green == 50
 
 
-async def test_who_changes_the_arms_by_hand_pauses_the_ramp(tmp_path: Path) -> None:
+async def test_a_manual_change_of_the_arms_pauses_the_ramp(tmp_path: Path) -> None:
     stage = Stage(tmp_path, plain(5, ramp=RAMP))
     stage.wait(1)
     stage.change(20)
@@ -198,7 +198,7 @@ async def test_who_changes_the_arms_by_hand_pauses_the_ramp(tmp_path: Path) -> N
     assert stage.green == 20
 
 
-async def test_what_another_controller_was_told_is_known_a_minute_later(tmp_path: Path) -> None:
+async def test_decisions_made_at_another_controller_are_known_a_minute_later(tmp_path: Path) -> None:
     stage = Stage(tmp_path, plain(5, ramp=RAMP))
     stage.wait(1)
     former, answers = stage.controller, stage.answers

@@ -12,7 +12,7 @@ from app.errors import Conflict
 from app.experiments.analysis.analysis import Analysis, same_run
 from app.experiments.analysis.evidence.arms import Arms
 from app.experiments.report import Comparison, Effect, Report
-from app.ledger.wire import FeedbackItem, Flag
+from app.ledger.wire import FeedbackItem, Flag, LateKind
 from tests.support.experiments.world import DAY_S, START, Unpaced, World, analysis_of, config
 
 NOW = START + 1.1 * DAY_S
@@ -75,6 +75,35 @@ def test_a_treatment_that_is_faster_ships_once_a_day_is_over() -> None:
     assert report.decision == "ship"
     assert analysis.report(START + DAY_S / 2).decision == "keep_going"
     assert "15 January" in report.details[-1]
+
+
+@pytest.mark.parametrize(("action", "decision"), [("alert", "keep_going"), ("rollback", "do_not_ship")])
+def test_unfinished_requests_alarm_before_they_end_and_nothing_ships(action: str, decision: str) -> None:
+    analysis = analysis_of(
+        world := World(slower=0.85, users=3000, hangs=0.1),
+        config(guardrails=[{"event": "unfinished", "action": action}]),
+    )
+    recorded = world.requests(20_000)
+    count = len(recorded.late)
+    late = replace(
+        recorded.late, kind=np.full(count, LateKind.UNFINISHED, np.uint8), above_s=np.full(count, 600.0, np.float32)
+    )
+    replace(recorded, late=late).tell(analysis)
+    assert [it.detail["kind"] for it in analysis.tick(NOW) if it.kind == "alarm"] == ["guardrail"]
+    report = analysis.report(NOW)
+    assert report.primary[0].verdict == "better"
+    assert report.guardrails[0].alarm
+    assert report.decision == decision
+
+
+def test_nothing_ships_while_control_exceeds_an_absolute_limit() -> None:
+    rail = {"event": "error", "max_rate": 0.005}
+    _, report = run(World(slower=0.85, users=3000, error_rate=(0.03, 0.03)), guardrails=[rail])
+    assert alarms(report) == {"endpoint_unhealthy"}
+    assert report.primary[0].verdict == "better"
+    assert report.decision == "keep_going"
+    assert "Control itself exceeds the limit of error." in report.details[-1]
+    assert report.next == "Next: look into control, which exceeds the limit of error."
 
 
 def test_a_treatment_that_fails_breaks_the_guardrail_and_has_no_valid_latency() -> None:
@@ -161,7 +190,7 @@ def test_forced_requests_are_shown_and_never_analysed_and_carried_ones_only_watc
     assert "30 are needed" in report.primary[0].reason
 
 
-def test_a_verdict_stays_and_is_told_once() -> None:
+def test_a_verdict_latches_and_is_journalled_once() -> None:
     world = World(slower=1.3)
     analysis, report = run(world)
     since = report.primary[0].since

@@ -1,19 +1,19 @@
 import numpy as np
 
 from app.experiments.analysis.evidence.arrays import combined
-from app.experiments.analysis.false_verdicts import Recorded, false_verdicts
+from app.experiments.analysis.false_verdicts import RecordedMetric, false_verdicts
 from app.experiments.statistics.look import Lines
 from tests.support.experiments.world import World, analysis_of, config
 
 
-def recorded(units: int, seed: int = 1) -> Recorded:
+def recorded(units: int, seed: int = 1) -> RecordedMetric:
     """Users who come back and differ."""
     rng = np.random.default_rng(seed)
     n = rng.integers(1, 20, units).astype(np.float64)
     x = n * rng.normal(0, 0.5, units) + np.sqrt(n) * rng.normal(0, 0.5, units)
     codes = np.arange(units)
     lines = Lines(codes, np.zeros(units, np.int64), np.zeros(units, np.int64), n, x, n)
-    return Recorded("ttft", "difference", 0.05, lines, combined(codes.astype(np.uint64), codes))
+    return RecordedMetric("ttft", "difference", 0.05, lines, combined(codes.astype(np.uint64), codes))
 
 
 def test_sequences_keep_their_level_where_a_repeated_t_test_does_not() -> None:

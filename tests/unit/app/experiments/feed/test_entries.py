@@ -25,7 +25,7 @@ def answer(entry: Entry) -> tuple[str, str | None, dict[str, object]]:
     return event.kind, event.endpoint, event.data
 
 
-def test_an_alarm() -> None:
+def test_an_alarm_becomes_an_event() -> None:
     detail = {
         "text": "Too many errors.",
         "kind": "guardrail",

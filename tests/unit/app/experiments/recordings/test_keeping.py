@@ -49,7 +49,7 @@ def test_anything_else_is_refused(tmp_path: Path, data: bytes) -> None:
     assert files(tmp_path) == []
 
 
-def test_a_directory_that_fails_is_told(tmp_path: Path) -> None:
+def test_a_failing_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "recordings").write_text("a file")
     with pytest.raises(StoreError):
         keeper(tmp_path).keep(encode_file(FILE))

@@ -64,6 +64,6 @@ def test_what_is_no_recording_is_told_with_its_place(tmp_path: Path, name: str, 
         read(name, tmp_path)
 
 
-def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UnreadableRecording, match="holds no recorded requests"):
         read("nowhere", tmp_path)

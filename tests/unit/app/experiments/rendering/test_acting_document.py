@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.experiments.rendering import markdown, text
-from app.experiments.rendering.acting_document import Deed, acting_blocks, standing
+from app.experiments.rendering.acting_document import Action, acting_blocks, standing
 from app.experiments.rendering.answer_documents import list_document
 from app.experiments.rendering.report_document import document
 from app.experiments.summary import Acting, summary_of
@@ -19,8 +19,8 @@ def acting(**given: Any) -> Acting:
     return Acting(**{"state": "running", "revision": 3, "step": 1, "share": 5, "next_share": 25, **given})
 
 
-def lines(found: Acting, deeds: Sequence[Deed] = ()) -> list[str]:
-    return text.render(acting_blocks(SHIP, found, deeds)).splitlines()[1:]
+def lines(found: Acting, actions: Sequence[Action] = ()) -> list[str]:
+    return text.render(acting_blocks(SHIP, found, actions)).splitlines()[1:]
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_a_ramp_on_its_way() -> None:
 
 def test_a_rollback_says_until_when_what_was_done_and_how_to_go_on() -> None:
     found = acting(state="paused", cause="alarm", until=NOW + 3600, share=0, stopped=["smollm2-green"])
-    deeds = [(START, "The ramp begins"), (START + 60, "smollm2-green exceeds the guardrail error")]
-    assert lines(found, deeds) == [
+    actions = [(START, "The ramp begins"), (START + 60, "smollm2-green exceeds the guardrail error")]
+    assert lines(found, actions) == [
         "Paused until 13 November 17:20 UTC: the ramp is at step 2, and the treatment has 0 % of the traffic.",
         "Routers give smollm2-green nothing, and its traffic to smollm2-blue, until the plan says the same.",
         RESUME,

@@ -58,7 +58,7 @@ def test_a_metrics_row_has_both_values_the_change_its_interval_and_the_verdict()
         "288 ms",
         "-7.7 %",
         "-13.4 % to -1.7 %",
-        "better since 13 Nov 13:58",
+        "better since 13 Nov 13:58, not worse",
     ]
 
 
@@ -74,7 +74,7 @@ def test_without_an_interval_a_dash_stands_in_its_place() -> None:
     assert "- empty: fewer than 10 events in an arm." in as_text(report)
 
 
-def test_the_response_rate_of_feedback_is_told() -> None:
+def test_the_response_rate_of_feedback_is_shown() -> None:
     assert "thumbs: 12.0 % of control's and 12.4 % of treatment's requests have feedback" in as_text(SHIP)
 
 
@@ -94,7 +94,7 @@ def test_a_guardrail_of_several_treatments_names_its_treatment() -> None:
     assert line(report, f"error, {GREEN}")
 
 
-def test_control_that_exceeds_an_absolute_limit_is_told() -> None:
+def test_control_above_an_absolute_limit_is_shown() -> None:
     report = msgspec.structs.replace(
         SHIP, guardrails=[msgspec.structs.replace(guardrail("error", 1.0, 900, 3), unhealthy=True)]
     )
@@ -165,3 +165,8 @@ def test_distributions_are_quantiles_of_each_arm() -> None:
     silent = Distribution(metric="itl", shares=[0.5], arms=[ArmDistribution(arm=BLUE, requests=0, values=[])])
     report = msgspec.structs.replace(SHIP, distributions=[silent])
     assert f"| itl | {BLUE} | 0 | - | - | - | - |" in as_markdown(report)
+
+
+def test_thinned_units_are_reported_with_what_guardrails_and_the_split_keep() -> None:
+    shown = as_markdown(msgspec.structs.replace(SHIP, thinned=0.25))
+    assert "25.0 % of the units are kept for metrics. Guardrails keep up to two million units with an event" in shown

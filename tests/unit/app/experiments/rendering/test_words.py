@@ -1,7 +1,7 @@
 import pytest
 
 from app.experiments.rendering import words
-from app.experiments.report import Effect
+from app.experiments.report import Effect, Verdict
 from tests.support.experiments.reports import START, TAIL, THUMBS, TTFT
 
 
@@ -45,3 +45,22 @@ def test_an_effect_is_a_lift_or_a_difference() -> None:
     assert words.effect_value(TTFT, -0.0769, "absolute") == "-76.9 ms"
     assert words.interval(TTFT, TTFT.effect) == "-13.4 % to -1.7 %"
     assert words.interval(TTFT, Effect()) == "-"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shown"),
+    [
+        ("better", "better, not worse"),
+        ("equivalent", "equivalent, not worse"),
+        ("undecided", "undecided, not worse"),
+        ("worse", "worse, but by less than the minimal effect"),
+    ],
+)
+def test_not_worse_is_reported_with_every_verdict(verdict: Verdict, shown: str) -> None:
+    assert words.verdict(verdict, not_worse=True) == shown
+    assert words.verdict(verdict) == verdict
+
+
+def test_a_latched_verdict_says_since_when() -> None:
+    assert words.verdict("better", not_worse=True, since="13 Nov 13:58") == "better since 13 Nov 13:58, not worse"
+    assert words.verdict("invalid", not_worse=True) == "invalid"

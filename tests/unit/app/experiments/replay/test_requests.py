@@ -170,6 +170,6 @@ def test_anthropics_bodies_go_to_anthropics_api() -> None:
     assert replayed(request(dialect="anthropic", prompt_tokens=5)).path == "/v1/chat/completions"
 
 
-def test_a_task_of_another_version_is_told() -> None:
+def test_a_task_of_another_version_is_an_error() -> None:
     with pytest.raises(ValueError, match="unknown task 'sing'"):
         replayed(request("sing"))

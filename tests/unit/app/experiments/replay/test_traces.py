@@ -34,7 +34,7 @@ def test_a_line_has_the_time_since_the_first_and_the_lengths() -> None:
     assert "prompt" not in found[0]
 
 
-def test_what_was_not_counted_is_estimated_and_told() -> None:
+def test_missing_token_counts_are_estimated_and_reported() -> None:
     known = [request(prompt_tokens=5, completion_tokens=tokens) for tokens in (10, 20, 90)]
     found, estimates = lines([*known, request(prompt_bytes=400), request(parameters={"max_tokens": 12})])
     assert [(it["input_length"], it["output_length"]) for it in found[3:]] == [(100, 20), (125, 12)]

@@ -9,7 +9,7 @@ SETS = st.sets(st.integers(1, 30))
 
 
 @given(SETS, SETS, st.integers(1, 30), st.integers(0, 31))
-def test_it_is_a_set(one: set[int], other: set[int], added: int, floor: int) -> None:
+def test_numbers_behave_like_a_set(one: set[int], other: set[int], added: int, floor: int) -> None:
     a, b = Numbers(one), Numbers(other)
     assert set(a) == one
     assert set(a.union(b)) == one | other

@@ -175,7 +175,7 @@ async def test_what_was_missed_comes_first_and_nothing_twice(rig: Rig) -> None:
     await client.task
 
 
-async def test_a_client_that_knows_where_it_is_is_not_told_where_the_journal_ends(rig: Rig) -> None:
+async def test_a_client_with_a_position_gets_no_mark_of_the_journals_end(rig: Rig) -> None:
     assert rig.controller is not None
     rig.controller.reader.journal.append(Entry(1002.5, "configuration", None, {}, "w"))  # nobody hears of it
     live = Live(rig, stream_s=1e9)

@@ -50,7 +50,7 @@ def test_an_event_that_is_cut_off_comes_again() -> None:
     assert streams.calls == [None, "1"]
 
 
-def test_a_server_that_is_away_for_a_while_is_said_once() -> None:
+def test_an_unreachable_server_is_reported_once() -> None:
     streams = Streams([event(1), AWAY], [AWAY], [AWAY], [event(2)])
     assert followed(streams, 2) == ([1, 2], ["it cannot be reached; trying again"], [RETRY_S] * 2)
 
@@ -59,7 +59,7 @@ def test_a_stream_that_ends_at_once_is_not_asked_for_in_a_hurry() -> None:
     assert followed(Streams([], [], [event(1)]), 1) == ([1], [], [RETRY_S] * 2)
 
 
-def test_a_controller_that_is_away_is_said_once_for_each_time() -> None:
+def test_each_absence_of_the_controller_is_reported_once() -> None:
     away = ": the controller does not answer\n"
     streams = Streams([away, away, event(1), away], [away, event(2)])
     assert followed(streams, 2)[:2] == ([1, 2], ["the controller does not answer"] * 2)

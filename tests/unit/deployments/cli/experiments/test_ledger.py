@@ -55,7 +55,7 @@ def test_the_list_names_the_experiment_and_its_decision(shell: Shell) -> None:
     assert "do not ship" in out
 
 
-def test_the_report_is_what_the_controller_would_have_told(shell: Shell) -> None:
+def test_the_report_is_the_controllers(shell: Shell) -> None:
     code, out, _ = shell("report", NAME)
     assert code == 0
     assert out.startswith(f"{NAME} on chat: ")
@@ -91,7 +91,7 @@ def test_the_check_exits_by_the_decision(shell: Shell) -> None:
     assert shell("report", NAME, "--check", "--format", "json")[0] == Check.DO_NOT_SHIP
 
 
-def test_the_check_tells_a_missing_report_from_every_decision(shell: Shell) -> None:
+def test_a_missing_report_has_an_exit_code_of_its_own(shell: Shell) -> None:
     code, out, error = shell("report", "red", "--check")
     assert (code, out) == (Check.NO_REPORT, "")
     assert error == f"No experiment 'red'; declared: {NAME}\n"
@@ -116,7 +116,7 @@ def test_the_history_has_the_looks_of_the_controller(shell: Shell) -> None:
     assert "BETWEEN" in shell("history", NAME)[1]
 
 
-def test_the_planner_tells_units(shell: Shell) -> None:
+def test_the_planner_shows_units(shell: Shell) -> None:
     code, out, _ = shell("planner", NAME, "--effect", "0.02", "--power", "0.9")
     assert code == 0
     assert "units in both arms together" in out
@@ -140,7 +140,7 @@ def test_the_journal_has_the_prices(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("directory", ["missing", "."])
-def test_a_directory_without_a_ledger_is_told(
+def test_a_directory_without_a_ledger_is_an_error(
     directory: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, _, error = Shell(str(tmp_path / directory), capsys)("list")
@@ -156,9 +156,9 @@ def test_a_file_is_no_ledger(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert error.count("\n") == 1
 
 
-def test_a_running_server_tells_the_present(capsys: pytest.CaptureFixture[str]) -> None:
+def test_at_needs_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["experiments", "report", NAME, "--at", "0", "--url", "http://127.0.0.1:9"]) == ExitCode.USAGE
-    assert capsys.readouterr().err == "--at needs --ledger: a running server tells the present\n"
+    assert capsys.readouterr().err == "--at needs --ledger: a running server reports the present\n"
 
 
 # --- export ----------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_parquet_needs_a_file(shell: Shell) -> None:
     assert (code, error) == (ExitCode.USAGE, "Parquet needs a file: --output exposures.parquet\n")
 
 
-def test_a_file_that_cannot_be_written_is_told(shell: Shell, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_an_error(shell: Shell, tmp_path: Path) -> None:
     code, _, error = shell("export", "--output", str(tmp_path / "missing" / "file.csv"))
     assert code == ExitCode.WRONG
     assert error.endswith("No such file or directory\n")

@@ -23,7 +23,7 @@ NOBODY = "http://127.0.0.1:9"
     ],
     ids=["several endpoints", "an unknown task", "no such endpoint", "no server", "nothing recorded"],
 )
-def test_what_is_wrong_is_told_in_a_line_with_the_fix(
+def test_errors_are_one_line_with_the_fix(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     endpoints: list[str],

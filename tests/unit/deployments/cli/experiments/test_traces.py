@@ -78,7 +78,7 @@ def test_an_experiments_exposures_become_a_trace(capsys: pytest.CaptureFixture[s
         pytest.param(["nobody"], 1, "The ledger has no run of 'nobody'", id="no such experiment"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line_with_the_fix(
+def test_errors_are_one_line_with_the_fix(
     capsys: pytest.CaptureFixture[str], recording: Path, arguments: list[str], code: int, says: str
 ) -> None:
     if arguments:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from app.experiments.analysis.evidence.arms import Placed
+from app.experiments.analysis.evidence.arms import Placement
 from app.experiments.analysis.evidence.distributions import METRICS, SHARES, Distributions
 from app.experiments.analysis.evidence.metrics import facts_of
 from app.experiments.report import Distribution
@@ -21,7 +21,7 @@ def found(arms: list[int], fields: list[Fields], batch: int = 10**9) -> dict[str
         recorder = Recorder()
         rows = recorder.rows(*fields[start : start + batch])
         arm = np.array(arms[start : start + batch], np.int8)
-        placed = Placed(np.ones(len(arm), np.bool_), arm, np.zeros(len(arm), np.int64))
+        placed = Placement(np.ones(len(arm), np.bool_), arm, np.zeros(len(arm), np.int64))
         distributions.add(rows, placed, facts_of(config(), recorder.tables))
     return {it.metric: it for it in distributions.report()}
 

@@ -119,7 +119,7 @@ def test_a_score_of_an_unknown_answer_waits_a_minute() -> None:
     assert values(found) == [None, None]
 
 
-def test_what_is_waited_for_is_known_to_who_may_score_it() -> None:
+def test_answers_waiting_for_feedback_are_known_to_their_caller_and_managers() -> None:
     found = pending({"request": 1, "answer": 11})
     assert found.knows([(1, ALICE), (11, ALICE), (1, BOB), (1, MANAGER), (2, ALICE)]) == [
         True,

@@ -6,7 +6,7 @@ import pytest
 
 from app.config.experiments import EVENTS
 from app.experiments.analysis.evidence.metrics import Measure, Values, can_be_missing, facts_of, measures_of, values_of
-from app.experiments.analysis.evidence.outcomes import Limits, happened, told_late
+from app.experiments.analysis.evidence.outcomes import Limits, happened, late_events
 from app.ledger.wire import Flag
 from tests.support.experiments.exposure_columns import Fields, Recorder
 from tests.support.experiments.world import config
@@ -125,11 +125,11 @@ def test_a_stream_that_ends_without_a_first_token_after_the_limit_was_slow() -> 
     assert happened("slow", rows, Limits()).tolist() == [True, False, False]
 
 
-def test_late_records_tell_slow_and_unfinished_by_their_limits() -> None:
+def test_late_records_are_slow_or_unfinished_by_their_limits() -> None:
     late = Recorder().late({"kind": 0, "above_s": 10.0}, {"kind": 0, "above_s": 2.0}, {"kind": 1, "above_s": 600.0})
-    assert told_late("slow", late, Limits()).tolist() == [True, False, False]
-    assert told_late("unfinished", late, Limits()).tolist() == [False, False, True]
-    assert not told_late("error", late, Limits()).any()
+    assert late_events("slow", late, Limits()).tolist() == [True, False, False]
+    assert late_events("unfinished", late, Limits()).tolist() == [False, False, True]
+    assert not late_events("error", late, Limits()).any()
 
 
 def test_metrics_of_events_take_the_limit_of_the_guardrail() -> None:
@@ -139,7 +139,7 @@ def test_metrics_of_events_take_the_limit_of_the_guardrail() -> None:
     assert measures_of(declared.experiments["green-float32"])[0].limits.ttft_above_s == 2.0
 
 
-def test_feedback_brings_the_rate_of_those_who_answer_along() -> None:
+def test_feedback_metrics_come_with_their_response_rate() -> None:
     declared = config(
         feedback={"thumbs": {}, "stars": {"type": "number", "min": 1, "max": 5, "better": "lower"}},
         secondary=[{"metric": "thumbs", "minimal_effect": 0.02}, {"metric": "stars", "minimal_effect": 0.2}],

@@ -72,6 +72,9 @@ BETTER, SAME, OPEN = (
         ([SAME, OPEN], {}, "keep_going"),
         ([BETTER, compared("worse", not_worse=True)], {}, "do_not_ship"),
         ([BETTER], {"acted": True}, "do_not_ship"),
+        ([BETTER], {"quiet": False}, "keep_going"),
+        ([BETTER], {"quiet": False, "acted": True}, "do_not_ship"),
+        ([compared("worse")], {"quiet": False}, "do_not_ship"),
         ([BETTER], {"long_enough": False}, "keep_going"),
         ([BETTER], {"invalid": True}, "invalid"),
         ([compared("worse")], {"invalid": True}, "invalid"),
@@ -79,5 +82,5 @@ BETTER, SAME, OPEN = (
     ],
 )
 def test_the_decision(primary: list[Comparison], facts: dict[str, bool], decision: Decision) -> None:
-    everything = {"acted": False, "invalid": False, "long_enough": True} | facts
+    everything = {"acted": False, "quiet": True, "invalid": False, "long_enough": True} | facts
     assert decision_of(primary, **everything) == decision

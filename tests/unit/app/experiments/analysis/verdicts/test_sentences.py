@@ -56,7 +56,7 @@ def test_an_effect_in_words(fields: dict[str, Any], sentence: str) -> None:
     assert sentences.effect_sentence(compared(**fields)) == sentence
 
 
-def test_an_effect_that_does_not_count_is_not_told() -> None:
+def test_an_invalid_effect_is_not_shown() -> None:
     invalid = compared(verdict="invalid", reason="the units contradict the weights")
     report = msgspec.structs.replace(SHIP, primary=[invalid])
     assert sentences.details(report, 0.05, "users")[0] == "First token: the units contradict the weights."
@@ -81,7 +81,7 @@ def test_the_headline_says_what_the_primary_metrics_say(verdicts: list[Any], wor
     assert headline(primary=[compared(verdict=verdict) for verdict in verdicts]) == words
 
 
-def test_what_must_be_known_first_comes_first() -> None:
+def test_alarms_and_invalid_evidence_come_first_in_the_headline() -> None:
     assert (
         headline(guardrails=[guardrail("error", 9.0, 1, 40, alarm=True)])
         == "smollm2-green exceeds the guardrail error."
@@ -92,7 +92,7 @@ def test_what_must_be_known_first_comes_first() -> None:
     assert headline(primary=[neutral]) == "smollm2-green differs from smollm2-blue."
 
 
-def test_the_details_tell_effect_certainty_counts_guardrails_and_split() -> None:
+def test_the_details_have_effect_certainty_counts_guardrails_and_split() -> None:
     first, last = sentences.details(SHIP, 0.05, "users")
     assert first.endswith("True at any time you look, with 95 % certainty.")
     assert last == (
@@ -113,6 +113,10 @@ def test_the_details_tell_effect_certainty_counts_guardrails_and_split() -> None
         ),
         ({"primary": [compared(verdict="undecided", units_needed=0)]}, "Next: keep going; a verdict is due."),
         ({}, "Next: keep going until 15 November 14:05, so that every hour of the day has been seen."),
+        (
+            {"guardrails": [msgspec.structs.replace(guardrail("error", 9.0, 1, 40, alarm=True), action="alert")]},
+            "Next: look into the guardrails that alarmed, error on smollm2-green.",
+        ),
         ({"primary": [compared(verdict="equivalent")]}, "Next: take the one that you prefer for other reasons."),
         (
             {"primary": [compared(verdict="invalid", reason="12 units on green so far, 30 are needed")]},

@@ -1,5 +1,4 @@
-"""What a router tells and hears with every batch, beside exposures: the conversations that are pinned, stops, and
-what plans have replaced."""
+"""State exchanged with the controller alongside each batch: pinned conversations, stops, and replaced weights."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,11 +7,11 @@ from app.ledger.wire import Pins
 from app.routing.pinned_conversations import Pinned, PinnedConversations
 
 
-class Hearing:
-    """Belongs to one sender. `is_watched`: whether the controller may have stops or replaced weights to tell.
+class ControllerSync:
+    """The exchange of one sender. `is_watched`: whether the controller may have stops or replaced weights for us.
 
     `on_stops` is called with all stops that are in force, `on_replaced` with weights that running conversations follow
-    though the plan does not say so, `on_pins` with how many conversations are pinned, by endpoint.
+    though the plan does not say so, `on_pins` with the number of pinned conversations by endpoint.
     """
 
     def __init__(
@@ -31,21 +30,21 @@ class Hearing:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a router with nothing to report asks all the same."""
+        """Whether a router with nothing to report sends an empty batch."""
         return self._is_watched() or self._pins.is_open
 
     def outgoing(self) -> tuple[list[Pins], int]:
-        """What goes into the next batch: pins, and how far the controller's have been read."""
+        """Content for the next batch: new pins, and how far the controller's pins have been read."""
         self._outgoing = self._pins.unsent()
         return [Pins(*it) for it in self._outgoing], self._seen
 
-    def heard(self, acknowledgement: Acknowledgement) -> None:
-        """The controller's answer to the batch after `outgoing`."""
+    def apply(self, acknowledgement: Acknowledgement) -> None:
+        """Takes the controller's answer to the batch that followed `outgoing`."""
         is_new = acknowledgement.controller != self._controller
         if is_new and self._controller:
             self._pins.send_again()
         self._pins.sent(self._outgoing)
-        # What another controller has told is read from the beginning: it counts anew.
+        # Another controller numbers its pins anew: they are read from the beginning.
         self._seen = 0 if is_new and self._seen else acknowledgement.pins_end
         self._controller = acknowledgement.controller
         # First: what has been pinned since a stop was lifted is not to be moved with what was stopped.
@@ -56,6 +55,6 @@ class Hearing:
             self._pins.heard(Pinned(it.endpoint, it.deployment, it.until, it.conversations))
 
     def tidy(self) -> None:
-        """To be called about every second: forgets what is over."""
+        """Forgets pins that have ended; called about every second."""
         self._pins.expire()
         self._on_pins(self._pins.sizes())
