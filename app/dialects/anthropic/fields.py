@@ -1,8 +1,8 @@
 """The fields of Anthropic's requests, as far as vLLM 0.29 models them; it would ignore any other one silently."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
 from app.dialects.common.support import MODEL, RECORDS
 
@@ -16,7 +16,7 @@ class CountTokens(BaseModel):
     messages: list[Any] = Field(min_length=1)
     chat_template_kwargs: Any = None
     system: str | list[Any] | None = None
-    thinking: Any = Field(
+    thinking: Annotated[Any, WithJsonSchema({"enum": [{"type": "disabled"}, None]})] = Field(
         default=None,
         description="`disabled` is the same as absent; any other value is rejected: the engine has no budget for "
         "thoughts, and whether a model thinks depends on its chat template (`chat_template_kwargs`)",

@@ -24,13 +24,14 @@ _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
 _SHARED_PATHS = frozenset(route.path for prefix in ("", "/endpoints/{endpoint}") for route in openai_routes(prefix))
 """Paths at which a request without `api-version` is OpenAI's."""
 
-_EXTRA_PARAMETERS: Mapping[str, str] = {
+EXTRA_PARAMETERS: Mapping[str, str] = {
     "error": "error",
     "drop": "drop",
     "ignore": "drop",
     "pass-through": "pass-through",
     "allow": "pass-through",
 }
+"""The values of the header `extra-parameters`, and what each means."""
 
 
 class Azure:
@@ -131,7 +132,7 @@ def _check_version(request: Request) -> None:
 
 def _without_extras(body: dict[str, Any], operation: str, header: str | None) -> dict[str, Any]:
     """`body` after the header `extra-parameters`: fields that Azure does not document are rejected, dropped or kept."""
-    mode = _EXTRA_PARAMETERS.get((header or "error").strip().lower())
+    mode = EXTRA_PARAMETERS.get((header or "error").strip().lower())
     if mode is None:
         raise BadRequest(
             f"Unexpected EXTRA_PARAMETERS option {header}, expected options are ['error', 'drop', 'pass-through']",

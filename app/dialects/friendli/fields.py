@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.dialects.common.fields import NonEmpty
+from app.dialects.common.schema_rules import absent, both, described_by, either, given, values
 from app.dialects.common.support import GREEDY_N, GREEDY_TOP_P, MODEL, REST_OF_THE_CONTEXT, USER
 from app.dialects.json_body import value_at
 from app.dialects.validation import Problem, validated
@@ -57,6 +58,17 @@ class JsonSchema(Strict):
 
 class ResponseFormat(Strict):
     """`response_format`. `schema` is a JSON schema, as text or as an object, or a regular expression."""
+
+    model_config = described_by(
+        either(
+            both(values({"type": ["text"]}), absent("schema", "json_schema")),
+            both(values({"type": ["json_object"]}), absent("json_schema")),
+            both(values({"type": ["json_schema"]}), given("json_schema")),
+            both(
+                values({"type": ["regex"]}), given("schema", {"type": "string", "minLength": 1}), absent("json_schema")
+            ),
+        )
+    )
 
     type: Literal["text", "json_object", "json_schema", "regex"]
     schema_: str | dict[str, Any] | None = Field(default=None, alias="schema")
