@@ -393,7 +393,7 @@ def test_openais_sdk_on_friendlis_mount(engine: Rig) -> None:
         engine.blue.answer = chat
         result = sdk.chat.completions.create(model="chat", messages=[{"role": "user", "content": "hi"}])
         assert result.choices[0].message.content == "Hello blue-model"
-        assert [model.id for model in sdk.models.list()] == ["chat", "embed"]
+        assert [model.id for model in sdk.models.list()][:2] == ["chat", "embed"]
 
 
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -549,6 +549,14 @@ def test_the_sdk_embeds(friendli: Any, engine: Rig) -> None:
     assert engine.mini.requests[-1]["input"] == [[5, 6]]
 
 
-def test_the_model_list_has_the_endpoints(friendli: Any) -> None:
+def test_the_model_list_has_the_endpoints_and_their_deployments(friendli: Any) -> None:
     models = friendli.serverless.model.models(retries=None).data
-    assert [(model.id, model.mode) for model in models] == [("chat", "chat"), ("embed", "embedding")]
+    modes = {model.id: model.mode for model in models}
+    assert modes == {
+        "chat": "chat",
+        "embed": "embedding",
+        "chat:blue": "chat",
+        "chat:green": "chat",
+        "embed:mini": "embedding",
+    }
+    assert all(model.created for model in models)
