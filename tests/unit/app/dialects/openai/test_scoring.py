@@ -35,7 +35,7 @@ def with_fields(operation: str, **fields: Any) -> Call:
 @pytest.mark.parametrize(
     ("operation", "path"), [("rerank", "/v1/rerank"), ("rerank_v2", "/v1/rerank"), ("score", "/score")]
 )
-def test_the_least_request_passes_unchanged(operation: str, path: str) -> None:
+def test_a_minimal_request_passes_unchanged(operation: str, path: str) -> None:
     call = with_fields(operation)
     request = engine_request(call, SERVED)
     assert (call.task, call.model, request.path) == ("rerank", "embed", path)
