@@ -64,7 +64,7 @@ class Azure:
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         _check_version(request)
-        body = _without_extras(json_object(request.body), operation, request.headers.get("extra-parameters"))
+        body = _without_undocumented(json_object(request.body), operation, request.headers.get("extra-parameters"))
         call, user = PARSERS[operation](body), body.get("user")
         call = replace(call, user=user if isinstance(user, str) else None)
         if (endpoint := request.params.get("endpoint")) is None:
@@ -130,7 +130,7 @@ def _check_version(request: Request) -> None:
         )
 
 
-def _without_extras(body: dict[str, Any], operation: str, header: str | None) -> dict[str, Any]:
+def _without_undocumented(body: dict[str, Any], operation: str, header: str | None) -> dict[str, Any]:
     """`body` after the header `extra-parameters`: fields that Azure does not document are rejected, dropped or kept."""
     mode = EXTRA_PARAMETERS.get((header or "error").strip().lower())
     if mode is None:
@@ -138,12 +138,12 @@ def _without_extras(body: dict[str, Any], operation: str, header: str | None) ->
             f"Unexpected EXTRA_PARAMETERS option {header}, expected options are ['error', 'drop', 'pass-through']",
             param="extra-parameters",
         )
-    extras = [name for name in body if name not in MODELS[operation].model_fields]
-    if extras and mode == "error":
+    undocumented = [name for name in body if name not in MODELS[operation].model_fields]
+    if undocumented and mode == "error":
         # Clients match this text.
         raise BadRequest(
-            f"Extra parameters {extras} are not allowed when extra-parameters is not set or set to be 'error'. "
+            f"Extra parameters {undocumented} are not allowed when extra-parameters is not set or set to be 'error'. "
             "Set extra-parameters to 'pass-through' to pass to the model.",
-            param=extras[0],
+            param=undocumented[0],
         )
-    return body if mode == "pass-through" else {name: value for name, value in body.items() if name not in extras}
+    return body if mode == "pass-through" else {name: value for name, value in body.items() if name not in undocumented}
