@@ -12,12 +12,12 @@ from app.config.base import Section
 from app.config.urls import is_safe
 
 ANONYMOUS = "anonymous"
-"""The name of callers without credentials, where these are let in."""
+"""The name of callers without credentials, if they are admitted."""
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 
 CallerName = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,198}[!-~])?$")]
-"""Printable: it stands in log lines."""
+"""Printable, for log lines."""
 
 
 class Limits(Section):
@@ -31,7 +31,7 @@ class Limits(Section):
     concurrent_requests: Count | None = Field(default=None, description="Running at the same time.")
 
     def within(self, wider: "Limits") -> "Limits":
-        """These limits, and `wider`'s where these say nothing."""
+        """These limits, completed by `wider`'s."""
         if not self.model_fields_set:  # in most configurations, and for every request
             return wider
         return Limits(**{**wider.model_dump(exclude_unset=True), **self.model_dump(exclude_unset=True)})
@@ -56,7 +56,7 @@ class StoreSettings(Section):
         return self
 
     def read(self) -> str:
-        """The URL. Raises KeyError or OSError where it is not to be had."""
+        """The URL. Raises KeyError or OSError if it cannot be read."""
         if self.url_env is not None:
             return os.environ[self.url_env]
         return self.url_file.read_text().strip() if self.url_file is not None else str(self.url)
@@ -83,7 +83,7 @@ class Limiting(Section):
     )
 
     def of(self, caller: str, endpoint: str, own: Limits | None) -> Limits:
-        """What holds for `caller` on `endpoint`; `own` are the limits that came with its key."""
+        """The limits of `caller` on `endpoint`; `own` are those of its key."""
         found = self.default
         for narrower in (self.endpoints.get(endpoint), self.callers.get(caller), own):
             if narrower is not None:
@@ -215,7 +215,7 @@ class AccessSettings(Section):
 
 
 def exposure_problems(access: AccessSettings, *, loopback: bool) -> Iterator[str]:
-    """Why a server that is reachable from elsewhere may not take everyone."""
+    """The reasons why a server that other machines reach must not admit everyone."""
     if not loopback and not access.may_be_exposed:
         yield (
             "access: the server would be reachable from other machines without authentication; set "
@@ -224,7 +224,7 @@ def exposure_problems(access: AccessSettings, *, loopback: bool) -> Iterator[str
 
 
 def sharing_problems(limiting: Limiting, *, several_routers: bool, keys_have_limits: bool = False) -> Iterator[str]:
-    """Why several routers cannot count in their memories: each would admit the whole limit."""
+    """The reasons why several routers cannot count limits in memory: each would admit the whole limit."""
     if several_routers and limiting.store is None and (limiting.says_something or keys_have_limits):
         yield (
             "access.limits: several routers cannot count limits in memory, each would admit the full limit; "

@@ -22,7 +22,7 @@ class Adapter(NamedTuple):
 
 
 class Deployment(Protocol):
-    """What the checks look at: `schema.Deployment`."""
+    """The part of `schema.Deployment` that the checks read."""
 
     @property
     def app(self) -> str | None: ...
@@ -35,7 +35,7 @@ class Deployment(Protocol):
 
 
 def adapters_of(llm_config: Mapping[str, Any]) -> list[Adapter]:
-    """Those that are declared as they should be, in their order."""
+    """The adapters that are declared correctly, in their order."""
     modules = _modules(llm_config)
     return [
         Adapter(module["name"], module["path"])
@@ -45,7 +45,7 @@ def adapters_of(llm_config: Mapping[str, Any]) -> list[Adapter]:
 
 
 def is_on_cpu(llm_config: Mapping[str, Any]) -> bool:
-    """Whether the engine runs on processors alone."""
+    """Whether the engine runs on CPUs only."""
     return bool(_part(llm_config, "accelerator_config").get("kind") == "cpu")
 
 
@@ -93,7 +93,7 @@ def model_problems(
 
 
 def parent_problems(deployments: Mapping[str, Deployment]) -> Iterator[str]:
-    """Parents that adapters cannot have."""
+    """Problems with the parents of adapters."""
     for name, deployment in deployments.items():
         if deployment.parent is None:
             continue

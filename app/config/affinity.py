@@ -1,4 +1,4 @@
-"""Which of a deployment's replicas a conversation reaches."""
+"""Which replica of a deployment a conversation reaches: the section `affinity`."""
 
 from typing import Literal
 

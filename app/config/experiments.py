@@ -1,4 +1,4 @@
-"""What an experiment compares, how sure it must be, and what it watches: the sections below `experiments`.
+"""The sections below `experiments`: arms, metrics, guardrails, ramps, ends.
 
 The checks that need endpoints and deployments are in `experiment_checks`.
 """
@@ -59,7 +59,7 @@ class Metric(Section):
 
     @property
     def key(self) -> str:
-        """What reports call it: ``ttft``, or with a statistic that is not the default, ``ttft.p95``."""
+        """Its name in reports: ``ttft``, or with a statistic that is not the default, ``ttft.p95``."""
         default = STATISTICS.get(self.metric, (None,))[0]
         return self.metric if self.statistic in (None, default) else f"{self.metric}.{self.statistic}"
 

@@ -1,4 +1,4 @@
-"""What the traffic API writes beside an endpoint's weights: the section `plan`. Files leave it out.
+"""The section `plan`, which the traffic API writes next to an endpoint's weights. Files leave it out.
 
 Ray Serve keeps it with the rest of the routers' configuration: a plan needs no other store to survive a restart.
 """

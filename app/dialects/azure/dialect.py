@@ -101,9 +101,9 @@ def _main_endpoint(config: Config) -> str | None:
 
 
 def _means_no_model(call: Call, config: Config) -> bool:
-    """Whether `model` is what `/info` says of the whole server, in a task that another endpoint does by default.
+    """Whether `model` is the name that `/info` gives the whole server, in a task with another default endpoint.
 
-    LlamaIndex asks `/info` for a name and sends that, also where it embeds.
+    LlamaIndex reads the name from `/info` and sends it with requests for embeddings, too.
     """
     if call.model is None or call.model != _main_endpoint(config) or call.model not in config.endpoints:
         return False

@@ -13,7 +13,7 @@ from app.dialects.friendli.fields import (
     Strict,
     checked,
 )
-from app.dialects.friendli.rule import UNFORMATTED, Exclusive, OnlyWith, Rule, obeyed, unset
+from app.dialects.friendli.rule import UNFORMATTED, Exclusive, OnlyWith, Rule, checked_against, unset
 from app.dialects.friendli.rules import GENERATION_RULES
 from app.dialects.friendli.sampling import seeds_count_up
 from app.internal_api import MAX_STOP_STRINGS
@@ -147,4 +147,4 @@ CHAT_RULES: Sequence[Rule[Chat]] = (
 
 def read(body: Mapping[str, Any]) -> Chat:
     """The fields of a chat request. Raises BadRequest or Unprocessable, which name the field."""
-    return obeyed(checked(body, Chat), [*GENERATION_RULES, *CHAT_RULES])
+    return checked_against(checked(body, Chat), [*GENERATION_RULES, *CHAT_RULES])

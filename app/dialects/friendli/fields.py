@@ -1,4 +1,4 @@
-"""The fields of Friendli's requests: types and bounds. `rules` has what excludes what.
+"""The fields of Friendli's requests: types and bounds. `rules` has the combinations that are excluded.
 
 Contract: Friendli's API reference (`/v1/completions` of its model APIs, dedicated endpoints and containers), and what
 its two SDKs send. Null is absent, and so is an empty list. Where the two differ, the `Form` of the request decides.
@@ -125,7 +125,7 @@ class GenerationFields(Strict):
     xtc_threshold: Share | None = Field(default=None, description=_PROCESSOR)
 
     def is_given(self, name: str) -> bool:
-        """Whether a field says anything: an empty list and false say no more than its absence."""
+        """Whether a field is set: an empty list and false count as absent."""
         value = getattr(self, name)
         return value is not None and value is not False and value != []
 

@@ -1,4 +1,4 @@
-"""What a request asks of the deployment that serves it: checks against its model, and fields that depend on it.
+"""Checks of a request against its deployment's model, and the fields that depend on that model.
 
 Everything here raises BadRequest, which names the client's field.
 """

@@ -30,8 +30,8 @@ class Rule(ABC, Generic[_Fields]):
         return None
 
 
-def obeyed(fields: _Checked, rules: Iterable[Rule[_Checked]]) -> _Checked:
-    """`fields`. Raises BadRequest for the first rule that they break."""
+def checked_against(fields: _Checked, rules: Iterable[Rule[_Checked]]) -> _Checked:
+    """Returns `fields`. Raises BadRequest for the first rule that they break."""
     for rule in rules:
         if rule.when(fields):
             raise BadRequest(f"{rule.field}: {rule.message}", param=rule.field)

@@ -20,7 +20,7 @@ from app.dialects.friendli.rule import (
     RequiredWith,
     Rule,
     Unsupported,
-    obeyed,
+    checked_against,
     unset,
 )
 
@@ -179,4 +179,4 @@ CLASSIC_RULES: Sequence[Rule[Completions]] = (RepetitionPenaltyFromOne(), Positi
 def read(body: Mapping[str, Any], form: Form) -> Completions:
     """The fields of a completions request. Raises BadRequest or Unprocessable, which name the field."""
     classic = CLASSIC_RULES if form == "classic" else ()
-    return obeyed(checked(body, Completions), [*GENERATION_RULES, *COMPLETION_RULES, *classic])
+    return checked_against(checked(body, Completions), [*GENERATION_RULES, *COMPLETION_RULES, *classic])

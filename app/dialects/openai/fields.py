@@ -36,7 +36,7 @@ TokenIds = Annotated[list[int], Field(min_length=1)]
 
 
 class Request(BaseModel):
-    """What the bodies of all operations share."""
+    """The fields that the bodies of all operations share."""
 
     # Strict: a number in quotes is an error, as it is at OpenAI's.
     model_config = ConfigDict(extra="ignore", strict=True)

@@ -211,7 +211,7 @@ def test_a_stop_phrase_is_left_out(ask: Three, kind: str, streamed: bool) -> Non
         ({"model": "chat:gone"}, 404, "azureml-model-deployment"),
     ],
 )
-def test_what_is_wrong_is_an_sdk_error_that_names_the_field(
+def test_an_invalid_field_is_an_sdk_error_that_names_it(
     ask: Three, kind: str, streamed: bool, fields: dict[str, Any], status: int, param: str
 ) -> None:
     with pytest.raises(SDKError) as raised:
@@ -269,7 +269,7 @@ def test_the_clients_time_breaks_the_connection_after_it(engine: Rig) -> None:
             list(lines)
 
 
-def test_a_plain_server_rejects_what_it_cannot(engine: Rig, tmp_path: Any) -> None:
+def test_a_plain_server_rejects_fields_that_need_an_extension(engine: Rig, tmp_path: Any) -> None:
     tokenizer().save(str(tmp_path / "tokenizer.json"))
     deployment = {**engine.config["deployments"]["blue"], "tokenizer_dir": str(tmp_path)}
     engine.change(deployments={"blue": deployment})

@@ -61,7 +61,7 @@ def test_pairs_are_scored(reranking: Rig, path: str) -> None:
     assert reranking.mini.paths == ["/score"]
 
 
-def test_without_a_model_the_default_answers_and_others_say_what_they_do(reranking: Rig) -> None:
+def test_without_a_model_the_default_answers_and_other_endpoints_name_their_tasks(reranking: Rig) -> None:
     assert post(reranking, "/v2/rerank", query="a", documents=["b"]).status_code == 200
     wrong = post(reranking, "/v2/rerank", model="chat", query="a", documents=["b"])
     assert wrong.status_code == 400
@@ -99,7 +99,7 @@ def test_the_engines_refusal_names_the_field(reranking: Rig) -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens_per_doc")
 
 
-def test_a_priority_needs_the_operators_leave(reranking: Rig) -> None:
+def test_a_priority_needs_the_operators_permission(reranking: Rig) -> None:
     calls = {"model": "embed", "query": "a", "documents": ["b"], "priority": 1}
     assert post(reranking, "/v2/rerank", **calls).json()["error"]["param"] == "priority"
 

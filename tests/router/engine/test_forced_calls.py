@@ -72,7 +72,7 @@ def test_other_chats_are_not_collected(rig: Rig) -> None:
     assert [request.get("stream", False) for request in rig.blue.requests] == [False, False]
 
 
-def test_a_stream_that_breaks_off_is_asked_of_another_deployment(rig: Rig) -> None:
+def test_a_stream_that_breaks_off_is_retried_on_another_deployment(rig: Rig) -> None:
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = lambda body: stream([chunk({"role": "assistant", "content": ""})])
     rig.green.answer = cut_chat

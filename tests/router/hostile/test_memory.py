@@ -47,7 +47,7 @@ def test_memory_does_not_grow(hostile: HostileRig) -> None:
     assert grown < LARGEST_LEAK * REQUESTS, sizes
 
 
-def test_no_label_of_a_metric_is_a_clients_word(hostile: HostileRig) -> None:
+def test_no_metric_label_comes_from_a_client(hostile: HostileRig) -> None:
     """Every new value of a label is a time series that stays for ever."""
     one_round(hostile, 99)
     assert b"r99-" not in hostile.client.request("GET", "/metrics").body

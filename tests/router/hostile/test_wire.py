@@ -91,7 +91,7 @@ def _end_after(connection: socket.socket, silence_s: float) -> None:
 
 
 @pytest.mark.parametrize("raw", AMBIGUOUS, ids=lambda raw: repr(raw[:90]))
-def test_an_ambiguous_request_hides_no_other(hostile: HostileRig, raw: bytes) -> None:
+def test_an_ambiguous_request_smuggles_no_other(hostile: HostileRig, raw: bytes) -> None:
     received = answers(hostile, raw + LAST, waits_s=0.5)
     assert b"x-request-id: smuggled" not in received
     assert b"HTTP/1.1 5" not in received

@@ -27,7 +27,7 @@ class _Tool(_Strict):
 
 
 class GenerationFields(_Strict):
-    """What both requests in OpenAI's form have."""
+    """The fields that both requests in OpenAI's form share."""
 
     model: str | None = Field(
         default=None,

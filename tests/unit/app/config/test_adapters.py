@@ -80,7 +80,7 @@ def test_an_engine_that_cannot_serve_its_adapters_is_refused(llm_config: dict[st
 
 
 @pytest.mark.parametrize("llm_config", [{}, {"engine_kwargs": None}, {"engine_kwargs": "x"}, engine(engine_kwargs={})])
-def test_an_engine_without_adapters_is_none_of_their_business(llm_config: dict[str, Any]) -> None:
+def test_an_engine_without_adapters_is_not_checked(llm_config: dict[str, Any]) -> None:
     assert list(engine_problems(llm_config)) == []
     assert adapters_of(llm_config) == []
 

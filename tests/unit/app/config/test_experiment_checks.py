@@ -65,7 +65,7 @@ def changed(key: str, value: object, of: dict[str, Any] = BASE) -> dict[str, Any
     return document
 
 
-def test_four_lines_suffice() -> None:
+def test_a_minimal_experiment_has_four_lines() -> None:
     config = parse(with_experiments(first=FOUR_LINES))
     experiment = config.experiments["first"]
     assert experiment.arms == ("blue", "green")
@@ -133,7 +133,7 @@ def test_an_invalid_experiment_is_refused_with_path_and_fix(change: dict[str, An
     assert any(line.startswith(said) for line in found), found
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     broken = {
         **FOUR_LINES,
         "control": "mini",
