@@ -169,7 +169,7 @@ class Oidc(Section):
         for name, url in (("issuer", self.issuer), ("jwks_url", self.jwks_url)):
             if url is not None and not is_safe(url):
                 raise ValueError(
-                    f"`{name}` '{url}' must be an https:// URL; whoever can alter its response can forge tokens"
+                    f"`{name}` '{url}' must be an https:// URL; anyone who can alter its response can forge tokens"
                 )
         return self
 
@@ -198,7 +198,7 @@ class AccessSettings(Section):
     @model_validator(mode="after")
     def _somebody_can_be_meant(self) -> Self:
         if self.metrics == "restricted" and not self.knows_callers:
-            raise ValueError("`metrics: restricted` needs `keys_file` or `oidc`; without them nobody can read metrics")
+            raise ValueError("`metrics: restricted` needs `keys_file` or `oidc`; otherwise no caller can read them")
         if ANONYMOUS in self.managers:
             raise ValueError(f"`managers` names '{ANONYMOUS}'; anyone who reaches the server could change traffic")
         return self

@@ -150,7 +150,7 @@ def _arm_problems(
     seen = {experiment.control}
     for number, arm in enumerate(experiment.treatments):
         if arm in seen:
-            problems.append(f"{path}.treatments.{number}: '{arm}' stands there twice or is the control; remove it")
+            problems.append(f"{path}.treatments.{number}: '{arm}' is listed twice or is the control; remove it")
         seen.add(arm)
     endpoint = endpoints.get(experiment.endpoint)
     if endpoint is None:

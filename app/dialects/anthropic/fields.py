@@ -18,8 +18,8 @@ class CountTokens(BaseModel):
     system: str | list[Any] | None = None
     thinking: Annotated[Any, WithJsonSchema({"enum": [{"type": "disabled"}, None]})] = Field(
         default=None,
-        description="`disabled` is the same as absent; any other value is rejected: the engine has no budget for "
-        "thoughts, and whether a model thinks depends on its chat template (`chat_template_kwargs`)",
+        description="`disabled` is the same as absent; any other value is rejected: the engine has no reasoning "
+        "budget, and whether a model thinks depends on its chat template (`chat_template_kwargs`)",
     )
     tool_choice: Any = None
     tools: list[Any] | None = None
@@ -27,7 +27,7 @@ class CountTokens(BaseModel):
     @field_validator("thinking")
     @classmethod
     def _only_disabled(cls, value: Any) -> Any:
-        # Absent means disabled at Anthropic's too. vLLM has neither a budget nor a switch for thoughts.
+        # Absent means disabled at Anthropic's too. vLLM has neither a budget nor a switch for reasoning.
         if value != {"type": "disabled"}:
             raise ValueError(
                 'only {"type": "disabled"} is supported; whether a model thinks is up to its chat template '

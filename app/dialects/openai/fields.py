@@ -46,7 +46,7 @@ class Request(BaseModel):
         "conversation": "conversations are not stored; send the items in `input`",
         "function_call": "deprecated by OpenAI; use `tool_choice`",
         "functions": "deprecated by OpenAI; use `tools`",
-        "max_tool_calls": "it limits built-in tools, and none is run here; for functions there is "
+        "max_tool_calls": "it limits built-in tools, which are not supported; for functions there is "
         "`parallel_tool_calls`",
         "modalities": "only text is generated; leave it out",
         "prediction": "predicted outputs are not supported",

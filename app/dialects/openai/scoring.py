@@ -52,7 +52,7 @@ class Rerank(_Scoring):
     refused: ClassVar[Mapping[str, str]] = {
         **Request.refused,
         "max_chunks_per_doc": "documents are not cut into chunks; `max_tokens_per_doc` shortens them",
-        "rank_fields": "a document is ranked by its whole text; send what counts as `documents`",
+        "rank_fields": "a document is ranked by its whole text; send only the relevant text as `documents`",
     }
 
     query: Text = Field(description=_TEXTS)

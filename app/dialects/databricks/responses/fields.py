@@ -204,7 +204,7 @@ class Responses(Request):
     )
 
     refused: ClassVar[Mapping[str, str]] = {  # whatever the value: `store` false, too
-        "background": "not supported; every response is made while the client waits",
+        "background": "not supported; every response is generated while the client waits",
         "conversation": "not supported; send the conversation's items in `input`",
         "previous_response_id": "not supported, responses are not stored; send the conversation's items in `input`",
         "prompt": "not supported, there are no stored prompts; write it into `instructions` and `input`",

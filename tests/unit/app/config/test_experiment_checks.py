@@ -83,8 +83,8 @@ def test_a_minimal_experiment_has_four_lines() -> None:
             "experiments.first.control: 'mini' is not in the traffic of 'chat' (blue, green); add it",
         ),
         ({"treatments": ["gone"]}, "experiments.first.treatments.0: 'gone' is not in the traffic of 'chat'"),
-        ({"treatments": ["blue"]}, "experiments.first.treatments.0: 'blue' stands there twice or is the control"),
-        ({"treatments": ["green", "green"]}, "experiments.first.treatments.1: 'green' stands there twice"),
+        ({"treatments": ["blue"]}, "experiments.first.treatments.0: 'blue' is listed twice or is the control"),
+        ({"treatments": ["green", "green"]}, "experiments.first.treatments.1: 'green' is listed twice"),
         ({"treatments": []}, "experiments.first.treatments: Tuple should have at least 1 item"),
         ({"primary": []}, "experiments.first.primary: Tuple should have at least 1 item"),
         (

@@ -164,7 +164,7 @@ def test_an_error_is_openais_and_cohere_clients_find_its_message() -> None:
 def test_audio_is_not_served_and_the_error_says_so(path: str) -> None:
     (route,) = (it for it in OpenAI.routes if it.path == f"/v1/audio/{path}")
     assert route.local
-    with pytest.raises(NotFound, match=f"^/v1/audio/{path}: this server neither transcribes nor speaks") as raised:
+    with pytest.raises(NotFound, match=f"^/v1/audio/{path}: this server does not support audio") as raised:
         OpenAI().answer(route.operation, Request("POST", route.path), CONFIG)
     body = json.loads(OpenAI().render_error(raised.value, route.operation, Request("POST", route.path)).body)
     assert body["error"]["code"] == "unsupported_route"
