@@ -102,7 +102,7 @@ def test_on_gpus_every_slot_may_be_an_adapters() -> None:
         (
             "fr",
             {"app": "llama", "model": "french", "parent": "elsewhere"},
-            "fr.parent: 'elsewhere' belongs to another engine",
+            "'elsewhere' belongs to another engine",
         ),
         ("fr", {"app": "llama", "model": "french", "parent": "de"}, "fr.parent: 'de' is not a model that 'fr' adapts"),
         ("base", {"app": "llama", "model": "llama", "parent": "plain"}, "base.parent: .* own model, no adapter"),
