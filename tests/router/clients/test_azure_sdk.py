@@ -207,7 +207,7 @@ def test_info_and_load_client(azure: Rig) -> None:
 
 @pytest.mark.parametrize("base", ["", "/models", "/endpoints/embed"])
 def test_the_name_from_info_is_accepted_as_the_model(azure: Rig, base: str) -> None:
-    """LlamaIndex's embeddings ask the one and send the other, also where `/info` names the endpoint of chats."""
+    """LlamaIndex's embeddings read it from `/info` and send it, also if it is the name of a chat endpoint."""
     azure.mini.answer = embeddings
     with EmbeddingsClient(azure.url + base, KEY) as client:
         shown = client.get_model_info().model_name

@@ -296,7 +296,7 @@ DATA = "data: "
 
 
 class Classic:
-    """`friendli-client` 1.5, as far as its wire goes. `tokens` and `complete` are what a stream said."""
+    """`friendli-client` 1.5, as far as its wire goes. `tokens` and `complete` are a stream's events."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -14,7 +14,7 @@ TOKENS = "x-ratelimit-remaining-tokens"
 
 
 def scores(body: dict[str, Any]) -> Response:
-    """The later, the better, as vLLM answers at `/v1/rerank` and at `/score`."""
+    """vLLM's answer at `/v1/rerank` and `/score`; later documents score higher."""
     count = len(body["documents"])
     usage = {"prompt_tokens": 40, "total_tokens": 40}
     if "queries" in body:

@@ -106,7 +106,7 @@ async def test_hugging_faces_async_client(url: str) -> None:
 
 @pytest.fixture
 def application(engine: Rig) -> Rig:
-    """The engine as a model application of this project, which tells about itself and has all processors."""
+    """The engine as a model application of this project, which describes its model and has all processors."""
     card = {"tokenizer": tokenizer().to_str(), "eos_token_ids": [0], "max_model_len": CONTEXT}
     engine.blue.card = {**card, "processors": sorted(PROCESSORS)}
     engine.change(deployments={"blue": {**engine.config["deployments"]["blue"], "tokenizer_dir": None}})

@@ -47,7 +47,7 @@ def rig(rig: Rig) -> Rig:
 
 
 def sent(rig: Rig) -> list[dict[str, Any]]:
-    """What the deployments were sent."""
+    """The requests that the deployments got."""
     return [*rig.blue.requests, *rig.mini.requests]
 
 

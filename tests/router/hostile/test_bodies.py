@@ -1,4 +1,4 @@
-"""Bodies that are wrong in every way: refused in the dialect's own form, or taken."""
+"""Bodies that are wrong in every way: rejected in the dialect's own form, or accepted."""
 
 from typing import Any
 

@@ -45,7 +45,7 @@ def with_few_rules(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def named(case: Any, name: str) -> Any:
-    """The case with a name that exists: else nearly all of them would be a 404."""
+    """The case with a name that exists: otherwise nearly all cases would be a 404."""
     if isinstance(case.body, dict) and "model" in case.body:
         case.body["model"] = name
     case.path_parameters = {key: name if value else value for key, value in (case.path_parameters or {}).items()}

@@ -80,7 +80,7 @@ def answers(hostile: HostileRig, raw: bytes, *, waits_s: float) -> bytes:
 
 
 def _end_after(connection: socket.socket, silence_s: float) -> None:
-    """Says no more, if nothing comes for so long."""
+    """Ends the input if nothing arrives for so long."""
     if select.select([connection], [], [], silence_s)[0]:
         return
     try:
@@ -99,7 +99,7 @@ def test_an_ambiguous_request_smuggles_no_other(hostile: HostileRig, raw: bytes)
 
 
 def test_two_pipelined_requests_are_answered(hostile: HostileRig) -> None:
-    """The oracle of the tests above: what is no body is a request, and is answered."""
+    """The oracle of the tests above: bytes that are not a body are a request, and answered."""
     received = answers(hostile, _POST + b"content-length: 0\r\n\r\n" + SMUGGLED + LAST, waits_s=HANGS_S)
     assert b"x-request-id: smuggled" in received
 

@@ -1,4 +1,4 @@
-"""What the section `access` refuses, and when a server may be reached from elsewhere."""
+"""Invalid sections `access`, and servers that other machines may reach."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which experiments a configuration refuses, and of which it warns."""
+"""Experiments that a configuration rejects, and experiments that it warns about."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What was parsed before is not parsed again, and changes nothing."""
+"""Unchanged items are not parsed again, and the result is the same."""
 
 import copy
 from collections.abc import Callable

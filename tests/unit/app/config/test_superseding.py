@@ -1,4 +1,4 @@
-"""What a file does to running ramps, said before it is delivered."""
+"""The effects of a file on running ramps, reported before it is delivered."""
 
 from typing import Any
 

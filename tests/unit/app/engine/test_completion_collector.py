@@ -1,4 +1,4 @@
-"""A stream of completion chunks, folded: whole, cut short, and broken."""
+"""Streams of completion chunks, collected into whole answers: complete, cut short, and broken."""
 
 import json
 from itertools import pairwise

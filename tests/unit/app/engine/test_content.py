@@ -1,4 +1,4 @@
-"""What an answer says, whichever route of the engine's it came from."""
+"""The content of answers, from each of the engine's routes."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""What is read off the engine's answers."""
+"""Errors and usage in the engine's answers."""
 
 import json
 from typing import Any

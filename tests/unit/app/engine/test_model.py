@@ -1,4 +1,4 @@
-"""What the router knows of a model, from a model application's card or from a directory."""
+"""A model as the router knows it, from a model application's card or from a directory."""
 
 import json
 from pathlib import Path

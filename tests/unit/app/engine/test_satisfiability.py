@@ -1,4 +1,4 @@
-"""Schemas, expressions and grammars that admit nothing are recognised; no other one is."""
+"""Schemas, expressions and grammars that admit nothing are recognised, and no others."""
 
 import re
 from typing import Any
