@@ -12,12 +12,12 @@ from app.config.base import Section
 from app.config.urls import is_safe
 
 ANONYMOUS = "anonymous"
-"""The name of callers without credentials, where these are let in."""
+"""The name of callers without credentials, if they are admitted."""
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 
 CallerName = Annotated[str, StringConstraints(pattern=r"^[!-~]([ -~]{0,198}[!-~])?$")]
-"""Printable: it stands in log lines."""
+"""Printable, for log lines."""
 
 
 class Limits(Section):
@@ -31,7 +31,7 @@ class Limits(Section):
     concurrent_requests: Count | None = Field(default=None, description="Running at the same time.")
 
     def within(self, wider: "Limits") -> "Limits":
-        """These limits, and `wider`'s where these say nothing."""
+        """These limits, completed by `wider`'s."""
         if not self.model_fields_set:  # in most configurations, and for every request
             return wider
         return Limits(**{**wider.model_dump(exclude_unset=True), **self.model_dump(exclude_unset=True)})
@@ -56,7 +56,7 @@ class StoreSettings(Section):
         return self
 
     def read(self) -> str:
-        """The URL. Raises KeyError or OSError where it is not to be had."""
+        """The URL. Raises KeyError or OSError if it cannot be read."""
         if self.url_env is not None:
             return os.environ[self.url_env]
         return self.url_file.read_text().strip() if self.url_file is not None else str(self.url)
@@ -83,7 +83,7 @@ class Limiting(Section):
     )
 
     def of(self, caller: str, endpoint: str, own: Limits | None) -> Limits:
-        """What holds for `caller` on `endpoint`; `own` are the limits that came with its key."""
+        """The limits of `caller` on `endpoint`; `own` are those of its key."""
         found = self.default
         for narrower in (self.endpoints.get(endpoint), self.callers.get(caller), own):
             if narrower is not None:
@@ -91,7 +91,7 @@ class Limiting(Section):
         return found
 
     @property
-    def says_something(self) -> bool:
+    def has_any(self) -> bool:
         """Whether any number is set."""
         every = (self.default, *self.endpoints.values(), *self.callers.values())
         return any(limits != Limits() for limits in every)
@@ -169,7 +169,7 @@ class Oidc(Section):
         for name, url in (("issuer", self.issuer), ("jwks_url", self.jwks_url)):
             if url is not None and not is_safe(url):
                 raise ValueError(
-                    f"`{name}` '{url}' must be an https:// URL; whoever can alter its response can forge tokens"
+                    f"`{name}` '{url}' must be an https:// URL; anyone who can alter its response can forge tokens"
                 )
         return self
 
@@ -197,9 +197,9 @@ class AccessSettings(Section):
     limits: Limiting = Limiting()
 
     @model_validator(mode="after")
-    def _somebody_can_be_meant(self) -> Self:
+    def _managers_can_be_identified(self) -> Self:
         if self.metrics == "restricted" and not self.knows_callers:
-            raise ValueError("`metrics: restricted` needs `keys_file` or `oidc`; without them nobody can read metrics")
+            raise ValueError("`metrics: restricted` needs `keys_file` or `oidc`; otherwise no caller can read them")
         if ANONYMOUS in self.managers:
             raise ValueError(f"`managers` names '{ANONYMOUS}'; anyone who reaches the server could change traffic")
         return self
@@ -216,7 +216,7 @@ class AccessSettings(Section):
 
 
 def exposure_problems(access: AccessSettings, *, loopback: bool) -> Iterator[str]:
-    """Why a server that is reachable from elsewhere may not take everyone."""
+    """The reasons why a server that other machines reach must not admit everyone."""
     if not loopback and not access.may_be_exposed:
         yield (
             "access: the server would be reachable from other machines without authentication; set "
@@ -225,8 +225,8 @@ def exposure_problems(access: AccessSettings, *, loopback: bool) -> Iterator[str
 
 
 def sharing_problems(limiting: Limiting, *, several_routers: bool, keys_have_limits: bool = False) -> Iterator[str]:
-    """Why several routers cannot count in their memories: each would admit the whole limit."""
-    if several_routers and limiting.store is None and (limiting.says_something or keys_have_limits):
+    """The reasons why several routers cannot count limits in memory: each would admit the whole limit."""
+    if several_routers and limiting.store is None and (limiting.has_any or keys_have_limits):
         yield (
             "access.limits: several routers cannot count limits in memory, each would admit the full limit; "
             "set `store`, or run one router"

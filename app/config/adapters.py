@@ -22,7 +22,7 @@ class Adapter(NamedTuple):
 
 
 class Deployment(Protocol):
-    """What the checks look at: `schema.Deployment`."""
+    """The part of `schema.Deployment` that the checks read."""
 
     @property
     def app(self) -> str | None: ...
@@ -35,7 +35,7 @@ class Deployment(Protocol):
 
 
 def adapters_of(llm_config: Mapping[str, Any]) -> list[Adapter]:
-    """Those that are declared as they should be, in their order."""
+    """The adapters that are declared correctly, in their order."""
     modules = _modules(llm_config)
     return [
         Adapter(module["name"], module["path"])
@@ -45,7 +45,7 @@ def adapters_of(llm_config: Mapping[str, Any]) -> list[Adapter]:
 
 
 def is_on_cpu(llm_config: Mapping[str, Any]) -> bool:
-    """Whether the engine runs on processors alone."""
+    """Whether the engine runs on CPUs only."""
     return bool(_part(llm_config, "accelerator_config").get("kind") == "cpu")
 
 
@@ -63,7 +63,7 @@ def engine_problems(llm_config: Mapping[str, Any]) -> Iterator[str]:
     if modules and kwargs.get("enable_lora") is False:
         yield f"{path}.enable_lora: false, and there are lora_modules; leave it out"
     if adapted and kwargs.get("enable_prompt_embeds"):
-        yield f"{path}.enable_prompt_embeds: vLLM dies of such a prompt beside an adapter; leave it out"
+        yield f"{path}.enable_prompt_embeds: vLLM crashes on such a prompt if it has adapters; leave it out"
     slots = kwargs.get("max_loras")
     if modules and is_on_cpu(llm_config) and isinstance(slots, int) and slots <= len(modules):
         yield (
@@ -93,7 +93,7 @@ def model_problems(
 
 
 def parent_problems(deployments: Mapping[str, Deployment]) -> Iterator[str]:
-    """Parents that adapters cannot have."""
+    """Problems with the parents of adapters."""
     for name, deployment in deployments.items():
         if deployment.parent is None:
             continue
@@ -101,9 +101,9 @@ def parent_problems(deployments: Mapping[str, Deployment]) -> Iterator[str]:
         if parent is None:
             yield f"{path}: unknown deployment '{deployment.parent}'; declare it under deployments"
         elif (parent.app, parent.url) != (deployment.app, deployment.url):
-            yield f"{path}: '{deployment.parent}' is another engine's; an adapter has its parent's `app` or `url`"
+            yield f"{path}: '{deployment.parent}' belongs to another engine; an adapter has its parent's `app` or `url`"
         elif parent.parent is not None or parent.model == deployment.model:
-            yield f"{path}: '{deployment.parent}' is no model that '{name}' adapts; name the base model's deployment"
+            yield f"{path}: '{deployment.parent}' is not a model that '{name}' adapts; name the base model's deployment"
 
 
 def _module_problems(path: str, llm_config: Mapping[str, Any], modules: Sequence[Any]) -> Iterator[str]:

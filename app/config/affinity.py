@@ -1,4 +1,4 @@
-"""Which of a deployment's replicas a conversation reaches."""
+"""Which replica of a deployment a conversation reaches: the section `affinity`."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ class Affinity(Section):
 
     by: Literal["prefix", "session", "none"] = Field(
         default="prefix",
-        description="`prefix`: what the conversation began with (system prompt, tools, first user message; the first "
+        description="`prefix`: the beginning of the conversation (system prompt, tools, first user message; the first "
         "KiB of a completion's prompt), or the sticky key of an endpoint that is sticky by something else than "
         "`api_key`. `session`: the sticky key, else the header x-session-id. `none`: the replica with the fewest "
         "requests.",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
-"""What endpoints, deployments and experiments may be called."""
+"""The names that endpoints, deployments and experiments may have."""
 
 
 class ConfigError(ValueError):

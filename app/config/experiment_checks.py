@@ -13,14 +13,14 @@ _OF_STREAMS = frozenset({"ttft", "itl", "itl_max", "tokens_per_second", "goodput
 
 _EMBEDDINGS = "embeddings"
 _NEVER_STREAMED: Mapping[str, str] = {_EMBEDDINGS: "embeddings", "rerank": "scores"}
-"""Task to its answers."""
+"""Task to the name of its answers."""
 
 ALL = 100
 """The step of a ramp that is a promotion."""
 
 
 class Endpoint(Protocol):
-    """What the checks look at: `schema.Endpoint`."""
+    """The part of `schema.Endpoint` that the checks read."""
 
     @property
     def tasks(self) -> Sequence[str]: ...
@@ -31,7 +31,7 @@ class Endpoint(Protocol):
 
 
 class Deployment(Protocol):
-    """What the checks look at: `schema.Deployment`."""
+    """The part of `schema.Deployment` that the checks read."""
 
     @property
     def price(self) -> object: ...
@@ -40,7 +40,7 @@ class Deployment(Protocol):
 
 
 def is_active(experiment: Experiment) -> bool:
-    """Whether it holds its endpoint: it is neither a draft nor stopped."""
+    """Whether the experiment occupies its endpoint: it is neither a draft nor stopped."""
     return experiment.state not in ("draft", "stopped")
 
 
@@ -61,7 +61,7 @@ def experiment_problems(
 
 
 def experiment_warnings(experiments: Mapping[str, Experiment], endpoints: Mapping[str, Endpoint]) -> list[str]:
-    """What is allowed but seldom meant, in active experiments of a valid configuration."""
+    """Warnings about settings of active experiments that are valid but rarely intended."""
     warnings: list[str] = []
     for name, experiment in experiments.items():
         endpoint = endpoints[experiment.endpoint]
@@ -86,7 +86,7 @@ def experiment_warnings(experiments: Mapping[str, Experiment], endpoints: Mappin
 
 
 def _acting_warnings(path: str, experiment: Experiment, endpoint: Endpoint) -> Iterator[str]:
-    """What is to be done with the evidence, and cannot be, or not as it reads."""
+    """Warnings about automatic actions that cannot happen, or not as the configuration reads."""
     if experiment.mode == "aa":
         if any(it.action != "alert" for it in experiment.guardrails if "guardrails" in experiment.model_fields_set):
             yield f"{path}.guardrails: mode aa routes nothing, so that an alarm is only shown; use `action: alert`"
@@ -145,12 +145,12 @@ def _one_per_endpoint(experiments: Mapping[str, Experiment]) -> Iterator[str]:
 def _arm_problems(
     path: str, experiment: Experiment, endpoints: Mapping[str, Endpoint], deployments: Mapping[str, Deployment]
 ) -> list[str]:
-    """Whether the endpoint and the arms exist and differ. Whether they do its tasks is checked with the endpoint."""
+    """Problems with the endpoint and the arms, which must exist and differ. Their tasks: see `Config`."""
     problems: list[str] = []
     seen = {experiment.control}
     for number, arm in enumerate(experiment.treatments):
         if arm in seen:
-            problems.append(f"{path}.treatments.{number}: '{arm}' stands there twice or is the control; remove it")
+            problems.append(f"{path}.treatments.{number}: '{arm}' is listed twice or is the control; remove it")
         seen.add(arm)
     endpoint = endpoints.get(experiment.endpoint)
     if endpoint is None:

@@ -1,4 +1,4 @@
-"""What an experiment compares, how sure it must be, and what it watches: the sections below `experiments`.
+"""The sections below `experiments`: arms, metrics, guardrails, ramps, ends.
 
 The checks that need endpoints and deployments are in `experiment_checks`.
 """
@@ -59,7 +59,7 @@ class Metric(Section):
 
     @property
     def key(self) -> str:
-        """What reports call it: ``ttft``, or with a statistic that is not the default, ``ttft.p95``."""
+        """Its name in reports: ``ttft``, or with a statistic that is not the default, ``ttft.p95``."""
         default = STATISTICS.get(self.metric, (None,))[0]
         return self.metric if self.statistic in (None, default) else f"{self.metric}.{self.statistic}"
 
@@ -70,7 +70,7 @@ class Feedback(Section):
     type: Literal["boolean", "number"] = Field(default="boolean", description="`number` needs `min` and `max`.")
     min: float | None = Field(default=None, description="The smallest number.")
     max: float | None = Field(default=None, description="The largest number.")
-    better: Literal["higher", "lower"] = Field(default="higher", description="Which scores are good.")
+    better: Literal["higher", "lower"] = Field(default="higher", description="Which scores are better.")
     window_s: Positive = Field(
         default=3600.0,
         description="Seconds after a request in which its feedback counts; it counts once they are over.",
@@ -163,26 +163,26 @@ class Experiment(Section):
     state: State = Field(default="running", description="`draft` and `stopped` record and compare nothing.")
     mode: Mode = Field(default="ab", description="`aa` labels units of control's own traffic and routes nothing.")
     alpha: Fraction = Field(default=0.05, description="The chance of any false primary verdict.")
-    primary: tuple[Metric, ...] = Field(min_length=1, description="What decides.")
-    secondary: tuple[Metric, ...] = Field(default=(), description="What is reported beside it.")
+    primary: tuple[Metric, ...] = Field(min_length=1, description="The metrics that decide.")
+    secondary: tuple[Metric, ...] = Field(default=(), description="Metrics that are reported but do not decide.")
     feedback: dict[MetricName, Feedback] = Field(default_factory=dict, description="Scores that callers send.")
     guardrails: tuple[Guardrail, ...] = Field(
         default=DEFAULT_GUARDRAILS,
-        description="What must not get worse. Default: `error`, `slow` (10 s) and `empty` with `rollback`, and "
+        description="Events whose rate must not rise. Default: `error`, `slow` (10 s) and `empty` with `rollback`, and "
         "`stalled` with `alert`.",
     )
     alpha_guardrails: Fraction = Field(default=0.02, description="The chance of any false guardrail alarm.")
     on_worse: Literal["pause", "rollback"] = Field(
-        default="pause", description="What happens once a primary metric is worse."
+        default="pause", description="The action once a primary metric is worse."
     )
-    ramp: Ramp | None = Field(default=None, description="How the treatments' share is to grow. Default: by hand.")
+    ramp: Ramp | None = Field(default=None, description="How the treatments' share grows. Default: by hand.")
     holdout: Percent = Field(
         default=0, description="Percent of the endpoint's traffic that keeps control after the last step of `ramp`."
     )
     starts_at: float | None = Field(default=None, description="Unix seconds; earlier requests do not count.")
-    ends: Ends = Field(default=Ends(), description="When nothing acts any more.")
+    ends: Ends = Field(default=Ends(), description="When the experiment ends by itself.")
     strata: tuple[Stratum, ...] = Field(
-        default=("prompt_bytes",), description="What requests are compared within, beside the plan's shares."
+        default=("prompt_bytes",), description="Strata within which requests are compared, besides the plan's shares."
     )
     min_duration_s: Positive = Field(default=86400.0, description="The earliest promotion, after the start.")
 
@@ -197,6 +197,6 @@ class LedgerSettings(Section):
 
     url: str = Field(default=".run/ledger", description="A directory, or s3://, gs:// or abfs://.")
     buffer_bytes: int = Field(
-        default=64 * 1024 * 1024, ge=64 * 1024, description="What a router keeps while the controller is away."
+        default=64 * 1024 * 1024, ge=64 * 1024, description="What a router buffers while the controller is unreachable."
     )
     retention_days: int = Field(default=30, ge=1, description="Older exposures are deleted.")

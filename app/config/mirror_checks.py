@@ -10,7 +10,7 @@ _EMBEDDINGS = "embeddings"
 
 
 class Endpoint(Protocol):
-    """What the checks look at: `schema.Endpoint`."""
+    """The part of `schema.Endpoint` that the checks read."""
 
     @property
     def tasks(self) -> Sequence[str]: ...
@@ -21,7 +21,7 @@ class Endpoint(Protocol):
 
 
 class Deployment(Protocol):
-    """What the checks look at: `schema.Deployment`."""
+    """The part of `schema.Deployment` that the checks read."""
 
     @property
     def space_id(self) -> str | None: ...
@@ -38,7 +38,7 @@ def mirror_problems(endpoints: Mapping[str, Endpoint]) -> Iterator[str]:
 
 
 def mirror_warnings(endpoints: Mapping[str, Endpoint], deployments: Mapping[str, Deployment]) -> Iterator[str]:
-    """What is allowed but seldom meant, in a valid configuration."""
+    """Warnings about settings of a valid configuration that are rarely intended."""
     for name, endpoint in endpoints.items():
         if (mirror := endpoint.mirror) is None:
             continue

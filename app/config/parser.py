@@ -1,4 +1,4 @@
-"""Parses configurations that follow one another: what has not changed is not parsed again.
+"""Parses successive configurations: what has not changed is not parsed again.
 
 With a thousand endpoints, of which a change concerns one, this takes a twentieth of the time.
 """
@@ -44,7 +44,7 @@ class Parser:
 
 
 def _encoded(items: object) -> dict[str, bytes]:
-    """Each item's content as bytes; {} if it is not plain data: then all is parsed."""
+    """Each item's content as bytes; {} if it is not plain data, and everything is parsed."""
     if not isinstance(items, Mapping) or not all(isinstance(name, str) for name in items):
         return {}
     try:

@@ -1,4 +1,4 @@
-"""What the traffic API writes beside an endpoint's weights: the section `plan`. Files leave it out.
+"""The section `plan`, which the traffic API writes next to an endpoint's weights. Files leave it out.
 
 Ray Serve keeps it with the rest of the routers' configuration: a plan needs no other store to survive a restart.
 """
@@ -47,7 +47,7 @@ class Expiry(Section):
 
 
 class EarlierWeights(Section):
-    """Weights that a later plan replaced, as long as running conversations follow them."""
+    """Weights that a later plan replaced, while running conversations follow them."""
 
     weights: dict[str, Percent] = Field(min_length=1, description="Percentages.")
     until: UnixTime = Field(description="Unix seconds: when the endpoint's `pin_s` after the change is over.")
@@ -66,13 +66,13 @@ class PlanSettings(Section):
     expires: Expiry | None = Field(default=None, description="For a temporary plan.")
     by: str | None = Field(default=None, description="The caller who made it.")
     reason: Annotated[str, StringConstraints(max_length=MAX_REASON)] | None = Field(
-        default=None, description="Why, in that caller's words."
+        default=None, description="The reason that the caller gave."
     )
     since: UnixTime | None = Field(default=None, description="When it was made, in Unix seconds.")
     earlier: Annotated[tuple[EarlierWeights, ...], Field(max_length=MAX_EARLIER)] = Field(
-        default=(), description="What running conversations follow, the oldest first."
+        default=(), description="Earlier weights that running conversations follow, the oldest first."
     )
     withdrawn: dict[str, str] = Field(
         default={},
-        description="Deployments that running conversations leave all the same, each with the one that gets them.",
+        description="Deployments that running conversations leave at once, each with the one that takes them over.",
     )

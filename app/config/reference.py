@@ -72,7 +72,7 @@ def _referred(key: Schema) -> str | None:
 
 
 def _value(key: Schema) -> str:
-    """What may stand there, in a few words."""
+    """The accepted values, in a few words."""
     if (reached := _object(key)) is not None:
         return {"": "object", "[]": "list of objects"}.get(reached[0], "map of objects")
     options = [it for it in key.get("anyOf", [key]) if it.get("type") != "null"]

@@ -1,7 +1,7 @@
-"""The router's configuration: what it may say, and every reason to refuse it.
+"""The router's configuration: its schema, and every reason to reject it.
 
 It is the `user_config` of the application `router` in `serve_config.yaml`, or a file of its own (`switchyard router`).
-A `Config` that exists is right: whatever cannot be served is refused here, with the path and the fix.
+A constructed `Config` is always valid: whatever cannot be served is rejected here, with the path and the fix.
 
     switchyard check FILE     reports every problem of FILE and starts nothing; exit code 1 if there are any
     switchyard schema         prints the JSON Schema of `serve_config.yaml` for editors
@@ -103,7 +103,7 @@ class Endpoint(_Model):
     pin_s: float = Field(
         default=1800.0,
         ge=0,
-        description="Seconds after a change of traffic in which a conversation that has begun keeps its deployment. "
+        description="Seconds after a change of traffic in which running conversations keep their deployment. "
         "Needs `sticky`.",
     )
     mirror: Mirror | None = Field(default=None, description="Shadow copies for another deployment.")
@@ -176,7 +176,7 @@ class Deployment(_Model):
         if self.url is None and self.trace_context:
             raise ValueError("`trace_context` needs `url`; an `app` gets the trace context anyway")
         if self.app is None and self.affinity != _AFFINITY:
-            raise ValueError("`affinity` needs `app`: what balances the requests to a `url` knows no keys")
+            raise ValueError("`affinity` needs `app`: the load balancer of a `url` does not use keys")
         if self.api_key_env and self.api_key_file:
             raise ValueError("set either `api_key_env` or `api_key_file`, not both")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
@@ -285,7 +285,7 @@ class Config(_Model):
         if missing:
             return [
                 f"{where}: deployment '{name}' does {', '.join(deployment.tasks)}, the endpoint promises "
-                f"{', '.join(tasks)}; take it out or put it behind an endpoint of its own"
+                f"{', '.join(tasks)}; remove it or give it an endpoint of its own"
             ]
         return []
 

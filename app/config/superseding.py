@@ -1,4 +1,4 @@
-"""What a file would undo: the shares that running ramps have reached."""
+"""The shares of running ramps that a file would undo."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from app.config.schema import Config, Endpoint
 
 
 def superseded(applied: Config, wanted: Config) -> list[str]:
-    """What delivering `wanted` does to the experiments that move traffic in `applied`, a line each."""
+    """The effects of delivering `wanted` on the experiments that move traffic in `applied`, a line each."""
     return [
         line
         for name, experiment in applied.experiments.items()

@@ -1,4 +1,4 @@
-"""What a dialect is: pure functions and objects that translate between a client's format and vLLM's. No I/O.
+"""The interface of dialects: pure functions and objects that translate between a client's format and vLLM's. No I/O.
 
     Request ── parse ──► Call, which holds a Translation
     Translation.engine_requests ──► small requests, then the main one ──► (exchange, upstream)
@@ -6,7 +6,7 @@
     the event stream ── Translation.open_stream: feed, close, fail ──► bytes
     any SwitchyardError ── render_error ──► Reply
 
-A dialect object holds no state. What it may know beside the request comes as `ParseContext` before a deployment is
+A dialect object holds no state. Its other input comes as `ParseContext` before a deployment is
 chosen, and as `ServingContext` after.
 """
 
@@ -28,12 +28,12 @@ JSON = "application/json"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 
 MALFORMED_ANSWER_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What translations may raise on an answer that is not what the engine promises."""
+"""Exceptions that translations may raise on a malformed answer of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a dialect sees of an HTTP request. Header names are lower-case; `params` are the path's.
+    """An HTTP request as dialects see it. Header names are lower-case; `params` are the path's.
 
     `configured_at` is when the configuration in force was applied here, in Unix seconds; 0 for requests without one.
     """
@@ -54,7 +54,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ParseContext:
-    """What `parse` may know beside the request: the configuration in force, and the source of random seeds."""
+    """The input of `parse` besides the request: the configuration in force, and the source of random seeds."""
 
     config: Config
     random: Random
@@ -151,10 +151,10 @@ class Translation(ABC):
 
     @abstractmethod
     def engine_requests(self, serving: ServingContext) -> Flow:
-        """What the deployment is sent. Raises ClientError where this deployment cannot serve the request."""
+        """The requests to the deployment. Raises ClientError where this deployment cannot serve the request."""
 
     def collector(self, request: EngineRequest) -> StreamCollector | None:
-        """What collects the whole answer to the main request from a stream; None if the engine sends it whole."""
+        """Collects the whole answer to the main request from a stream; None if the engine sends it whole."""
         return forced_call_collector(request.path, request.body)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
@@ -216,7 +216,7 @@ class Dialect(Protocol):
     """Operation to the bodies it accepts, in the order of the documentation's table; others have no body."""
 
     unknown_fields: ClassVar[str]
-    """What becomes of a field that no body has, for the docs."""
+    """How a field that no body has is handled, for the docs."""
 
     def claims(self, route: Route, request: Request) -> bool:
         """Whether `request`, on a path that several dialects have, belongs to this one.

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import BaseModel
 
 from app.config.schema import ENGINE_PARAMS
-from app.dialects.openapi_schemas import Body
+from app.dialects.openapi_schemas import ALLOWED, Body
 
 VLLM = "vLLM's"
 NOT_USED = "checked; changes nothing here"
 REJECTED = "rejected: "
-ALLOWED = "vLLM's; rejected unless the endpoint allows it (`allow_engine_params`)"
 
 FieldSupport = Mapping[str, Mapping[str, str]]
 """Operation to field to sentence."""

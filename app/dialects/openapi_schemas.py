@@ -6,7 +6,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from app.config.schema import ENGINE_PARAMS
+
 Schema = Mapping[str, Any]
+
+ALLOWED = "vLLM's; rejected unless the endpoint allows it (`allow_engine_params`)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +21,14 @@ class Body:
     class attribute `refused`, a mapping, names fields that no value makes acceptable, with the reason. `passed` are
     fields beside the model's that go to vLLM unchecked. `used` are the fields that matter to this operation, for one
     that checks more than it uses; None for all. `nested` are models of fields whose own fields are documented beside
-    the model's: field to model, as ``{"parameters": Parameters}``.
+    the model's: field to model, as ``{"parameters": Parameters}``. `rules` are schemas that the body must match too.
     """
 
     model: type[BaseModel]
     passed: frozenset[str] = frozenset()
     used: frozenset[str] | None = None
     nested: Mapping[str, type[BaseModel]] = field(default_factory=dict)
+    rules: Sequence[Schema] = ()
 
 
 class Schemas:
@@ -41,13 +46,20 @@ class Schemas:
         if name not in self.components:
             schema = body.model.model_json_schema(ref_template=_PLACE.format(f"{name}.{{model}}"))
             parts = schema.pop("$defs", {})
+            if body.rules:
+                schema["allOf"] = [*schema.get("allOf", []), *body.rules]
             if body.passed:
                 refused: Mapping[str, str] = getattr(body.model, "refused", {})
                 unchecked = sorted(body.passed - schema["properties"].keys() - refused.keys())
-                properties = {**schema["properties"], **{extra: {} for extra in unchecked}}
+                properties = {**schema["properties"], **{extra: _unchecked(extra) for extra in unchecked}}
                 schema |= {"properties": properties, "additionalProperties": False}
             self.components |= {name: schema, **{f"{name}.{part}": value for part, value in parts.items()}}
         return name
+
+
+def _unchecked(name: str) -> Schema:
+    """The schema of a field that goes to vLLM unchecked."""
+    return {"description": ALLOWED} if name in ENGINE_PARAMS else {}
 
 
 def content(schemas: Sequence[Schema]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class _Choice:
 
     def fields(self) -> dict[str, Any]:
         if self._end["finish_reason"] is None:
-            raise ValueError("the choice has no end")
+            raise ValueError("the choice has no finish reason")
         return {
             "message": self._message(),
             "logprobs": None if self._logprobs is None else {"content": self._logprobs},

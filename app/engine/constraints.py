@@ -1,4 +1,4 @@
-"""Where a request constrains its answer: JSON Schemas, regular expressions and grammars in vLLM's request fields.
+"""Constraints of a request on its answer: JSON Schemas, regular expressions and grammars in vLLM's request fields.
 
 vLLM accepts some that no answer satisfies and fails while it generates, with an internal error that does not mention
 the request. `unsatisfiable_field` recognises them before the engine is called. Contract: vLLM 0.29's
@@ -17,7 +17,7 @@ _FIELDS = frozenset({"response_format", "structured_outputs", "text", "output_co
 
 
 def constrained_field(body: Mapping[str, Any]) -> str | None:
-    """The first field of vLLM's request `body` that constrains the answer."""
+    """The first field of the vLLM request `body` that constrains the answer."""
     if _FIELDS.isdisjoint(body):  # most requests
         return None
     if _at(body, ("structured_outputs", "choice")) is not None:

@@ -1,4 +1,4 @@
-"""What an answer of vLLM's says: texts, calls of tools, vectors. Thoughts are no part of it.
+"""The content of vLLM's answers: texts, tool calls, vectors. Reasoning is not part of it.
 
 Contract: vLLM 0.29's routes, as in `output`.
 """
@@ -15,11 +15,11 @@ from pydantic_core import from_json, to_json
 from app.sse import Decoder
 
 MALFORMED = (AttributeError, LookupError, TypeError, ValueError)
-"""What reading an answer raises that is not what the engine promises."""
+"""Exceptions that reading a malformed answer raises."""
 
 
 class ToolCall(NamedTuple):
-    """A call of a tool; the arguments are JSON, as far as the model wrote it."""
+    """A tool call; the arguments are JSON, as far as the model wrote it."""
 
     name: str
     arguments: str
@@ -27,7 +27,7 @@ class ToolCall(NamedTuple):
 
 @dataclass(slots=True)
 class Content:
-    """The texts, and the names and arguments of calls, of an answer, under any keys that tell them apart."""
+    """The texts of an answer, and its tool calls, under any keys that distinguish them."""
 
     texts: defaultdict[Any, str] = field(default_factory=lambda: defaultdict(str))
     names: defaultdict[Any, str] = field(default_factory=lambda: defaultdict(str))
@@ -53,7 +53,7 @@ class Content:
 
 
 def content_of(answer: bytes, *, stream: bool) -> Content:
-    """Of a whole answer, or of a stream that has ended. Raises `MALFORMED`."""
+    """The content of a whole answer, or of a stream that has ended. Raises `MALFORMED`."""
     return _streamed(answer) if stream else _whole(from_json(answer))
 
 

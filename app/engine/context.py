@@ -26,5 +26,5 @@ class PromptTokens:
 
     @property
     def room(self) -> int:
-        """What the longest prompt leaves for the answer, in tokens: the largest `max_tokens`. Below 1 there is none."""
+        """The tokens that the longest prompt leaves for the answer: the largest `max_tokens`. Below 1: none."""
         return self.context - self.longest

@@ -23,14 +23,14 @@ _NOT_IN_STREAMS = frozenset({"prompt_logprobs", "use_beam_search", "kv_transfer_
 
 
 def forced_call_collector(path: str, body: Mapping[str, Any]) -> StreamCollector | None:
-    """What collects the whole answer to a request of vLLM's whose tool call may be cut short; None for any other."""
+    """The collector for a vLLM request whose tool call may be cut short; None for any other request."""
     if path not in _COLLECTORS or not forces_a_call(body) or _LIMITS.isdisjoint(body):
         return None
     return _COLLECTORS[path](body) if _NOT_IN_STREAMS.isdisjoint(body) else None
 
 
 def forces_a_call(body: Mapping[str, Any]) -> bool:
-    """Whether a request of vLLM's must be answered with a call of a tool."""
+    """Whether a vLLM request must be answered with a tool call."""
     choice = body.get("tool_choice")
     if isinstance(choice, dict):
         return choice.get("type") not in ("auto", "none")

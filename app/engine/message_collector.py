@@ -52,7 +52,7 @@ class MessageCollector(StreamCollector):
         content = [_block(block, texts) for block, texts in zip(self._blocks, self._texts, strict=True)]
         message = {**self._message, "content": content or [{"type": "text", "text": ""}]}
         if message["stop_reason"] is None:
-            raise ValueError("the message has no end")
+            raise ValueError("the message has no stop reason")
         return to_json({name: value for name, value in message.items() if value is not None})
 
 

@@ -73,7 +73,7 @@ class Model:
 
     @classmethod
     def read(cls, card: bytes) -> Self:
-        """From a model application's response. Raises Broken if it is malformed."""
+        """Reads a model application's response. Raises Broken if it is malformed."""
         try:
             fields = from_json(card)
             return cls.build(
@@ -91,7 +91,7 @@ class Model:
 
     @classmethod
     def load(cls, directory: Path, max_len: int) -> Self:
-        """From a directory with a model's files, as model hubs store them. Raises OSError and Broken."""
+        """Reads a directory with a model's files, as model hubs store them. Raises OSError and Broken."""
         tokenizer = (directory / "tokenizer.json").read_text(encoding="utf-8")
         config = _json(directory / "config.json")
         eos = (_json(directory / "generation_config.json") or config).get("eos_token_id")

@@ -1,4 +1,4 @@
-"""What an answer of vLLM's holds, found without parsing it: tokens, visible output, the finish reason, its id.
+"""Finds tokens, visible output, the finish reason and the id in vLLM's answers, without parsing them.
 
 The keys cannot be mistaken for text: inside a JSON string their quotes would be escaped. Contract: vLLM 0.29's chat and
 text completions, `/v1/messages` and `/v1/responses`.
@@ -15,13 +15,15 @@ _UNSURE = frozenset(b'"\\ ')
 
 @dataclass(frozen=True, slots=True)
 class OutputPatterns:
-    """How a piece of an answer shows that the model has begun (`token`), and that a reader sees something (`visible`):
-    text other than white space, or a call of a tool. Thoughts are tokens, and not visible."""
+    """Patterns in a piece of an answer: of generated output (`token`), and of output that a reader sees (`visible`).
+
+    Visible output is text other than white space, or a tool call. Reasoning is generated, and not visible.
+    """
 
     token: re.Pattern[bytes]
     visible: re.Pattern[bytes]
     content: bytes = b"\0"
-    """What the text nearly always stands behind; in no JSON, if there is no such key."""
+    """The bytes that nearly always precede the text. The default occurs in no JSON."""
 
     def is_visible(self, payload: bytes) -> bool:
         """Whether there is visible output in a piece of an answer."""
@@ -33,17 +35,19 @@ class OutputPatterns:
 
 
 _CALLS = rb'"tool_calls": ?\[\s*\{|"type": ?"(?:tool_use|function_call)"'
-_INK = rb'(?: |\\[nrt])*+(?:[^"\\ ]|\\[^nrt])'
+_VISIBLE_TEXT = rb'(?: |\\[nrt])*+(?:[^"\\ ]|\\[^nrt])'
 
 _FIELDS = OutputPatterns(
     token=re.compile(rb'"(?:content|text|reasoning|reasoning_content|thinking|refusal)": ?"[^"]|' + _CALLS),
-    visible=re.compile(rb'"(?:content|text|refusal)": ?"' + _INK + rb"|" + _CALLS),
+    visible=re.compile(rb'"(?:content|text|refusal)": ?"' + _VISIBLE_TEXT + rb"|" + _CALLS),
     content=b'"content":"',
 )
 # A stream of Responses events repeats the request in its first events, and names the kind of each delta.
 _EVENTS = OutputPatterns(
     token=re.compile(rb"event: response\.\w+\.delta\n|" + _CALLS),
-    visible=re.compile(rb'event: response\.(?:output_text|refusal)\.delta\n[^\n]*"delta": ?"' + _INK + rb"|" + _CALLS),
+    visible=re.compile(
+        rb'event: response\.(?:output_text|refusal)\.delta\n[^\n]*"delta": ?"' + _VISIBLE_TEXT + rb"|" + _CALLS
+    ),
 )
 
 _WHOLE: Mapping[str, OutputPatterns] = dict.fromkeys(
@@ -53,7 +57,7 @@ _STREAMED: Mapping[str, OutputPatterns] = {**_WHOLE, "/v1/responses": _EVENTS}
 
 
 def output_patterns(path: str, *, stream: bool) -> OutputPatterns | None:
-    """For answers of the engine's route `path`; None where nothing is generated."""
+    """The patterns for answers of the engine's route `path`; None if it generates nothing."""
     return (_STREAMED if stream else _WHOLE).get(path)
 
 
@@ -67,7 +71,7 @@ _FUNCTION_CALL = re.compile(rb'"type": ?"function_call"')
 
 
 def find_finish(payload: bytes) -> str | None:
-    """The last finish reason in an answer, or in the end of a stream: the engine's word for it."""
+    """The last finish reason in an answer, or in the end of a stream, in the engine's words."""
     last = payload.rfind(_FINISH_KEY)
     if last >= 0 and (word := _WORD.match(payload, last + len(_FINISH_KEY))):  # nearly always
         return word[1].decode()

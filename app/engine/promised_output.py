@@ -1,4 +1,4 @@
-"""Whether an answer has the form that its request asked for: JSON, or the call of a tool.
+"""Checks that an answer has the form that its request asked for: JSON, or a tool call.
 
 It is parsed as a client would parse it, and not checked against the schema: that is the engine's part, and an answer
 that was cut short does not even parse.
@@ -17,14 +17,14 @@ _FIELDS = frozenset({"response_format", "structured_outputs", "text", "output_co
 
 
 class Promise(Enum):
-    """What a request asks its answer to be."""
+    """The form that a request asks of its answer."""
 
     JSON = auto()
     CALL = auto()
 
 
 def promised(body: Mapping[str, Any]) -> Promise | None:
-    """What vLLM's request `body` asks for; None for most requests."""
+    """The form that the vLLM request `body` asks for; None for most requests."""
     if _FIELDS.isdisjoint(body):
         return None
     if forces_a_call(body):

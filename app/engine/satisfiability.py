@@ -16,7 +16,7 @@ Json = Any
 Known = Callable[[Any], bool]
 
 _MAX_QUESTIONS = 10_000
-"""Some milliseconds."""
+"""They take some milliseconds."""
 
 
 class _TooLarge(Exception):
@@ -93,7 +93,7 @@ _UNKNOWN = object()
 
 
 def _resolved(root: Json, reference: Json) -> Json:
-    """What a reference within the document points to."""
+    """The target of a reference within the document."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return _UNKNOWN
     value = root

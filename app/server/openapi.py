@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from app.dialects.azure.dialect import EXTRA_PARAMETERS
 from app.dialects.base import Dialect
 from app.dialects.openapi_schemas import Body, Schema, Schemas, content
 from app.exchange.response import REQUEST_ID_HEADER
@@ -44,6 +45,11 @@ _HEADERS: Mapping[str, tuple[str, Schema]] = {
 }
 
 _API_VERSION: Schema = {"pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}(-preview)?$"}
+
+_EXTRA_PARAMETERS = (
+    "For Azure's dialect: what happens to fields that Azure does not document. `error`, the default, rejects the "
+    "request; `drop` and `ignore` leave them out; `pass-through` and `allow` send them to the engine"
+)
 
 _SECURITY: Mapping[str, Mapping[str, str]] = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "A key or a JWT; every dialect reads it"},
@@ -110,6 +116,9 @@ def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> di
     if "azure" in dialects:
         version = _parameter("query", "api-version", "Marks the request as Azure's", _API_VERSION)
         parameters.append({**version, "required": dialects == ["azure"]})
+        if bodies:
+            modes: Schema = {"enum": [*EXTRA_PARAMETERS], "default": "error"}
+            parameters.append(_parameter("header", "extra-parameters", _EXTRA_PARAMETERS, modes))
     if bodies:
         parameters += [{"$ref": f"#/components/parameters/{name}"} for name in _HEADERS]
     described: dict[str, Any] = {

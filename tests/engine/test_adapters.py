@@ -99,7 +99,7 @@ def completed(client: httpx.Client, model: str) -> str:
 
 @pytest.fixture(scope="module")
 def alone(client: httpx.Client) -> Mapping[str, str]:
-    """What each deployment says when nobody else asks."""
+    """Each deployment's answer without concurrent requests."""
     return {it: completed(client, it) for it in DEPLOYMENTS}
 
 

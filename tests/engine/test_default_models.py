@@ -50,7 +50,7 @@ def test_smollm2s_chat_marks_are_special_and_end_the_answer(tokenizer: Any) -> N
     assert tokenizer.model_max_length == 8192
 
 
-def test_smollm2_sets_digits_apart_before_anything_else(tokenizer: Any) -> None:
+def test_smollm2_splits_digits_first(tokenizer: Any) -> None:
     assert tokenizer.tokenize("x\n\n1. 23") == ["x", "ĊĊ", "1", ".", "Ġ", "2", "3"]
 
 

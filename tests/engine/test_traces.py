@@ -25,7 +25,7 @@ for headers in json.loads(sys.argv[2]):
 """
 
 
-def test_vllms_spans_are_below_the_routers_and_as_sampled_as_they() -> None:
+def test_vllms_spans_are_children_of_the_routers_with_the_same_sampling() -> None:
     others = {"content-type": "application/json", "x-request-id": "r"}
     sampled = {**others, **headers_of(TRACE, PARENT, SAMPLED, "vendor=1")}
     unsampled = {**others, **headers_of(TRACE + 1, PARENT, 0)}

@@ -1,8 +1,8 @@
 """The fields of Anthropic's requests, as far as vLLM 0.29 models them; it would ignore any other one silently."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, field_validator
 
 from app.dialects.common.support import MODEL, RECORDS
 
@@ -16,10 +16,10 @@ class CountTokens(BaseModel):
     messages: list[Any] = Field(min_length=1)
     chat_template_kwargs: Any = None
     system: str | list[Any] | None = None
-    thinking: Any = Field(
+    thinking: Annotated[Any, WithJsonSchema({"enum": [{"type": "disabled"}, None]})] = Field(
         default=None,
-        description="`disabled` is the same as absent; any other value is rejected: the engine has no budget for "
-        "thoughts, and whether a model thinks depends on its chat template (`chat_template_kwargs`)",
+        description="`disabled` is the same as absent; any other value is rejected: the engine has no reasoning "
+        "budget, and whether a model thinks depends on its chat template (`chat_template_kwargs`)",
     )
     tool_choice: Any = None
     tools: list[Any] | None = None
@@ -27,7 +27,7 @@ class CountTokens(BaseModel):
     @field_validator("thinking")
     @classmethod
     def _only_disabled(cls, value: Any) -> Any:
-        # Absent means disabled at Anthropic's too. vLLM has neither a budget nor a switch for thoughts.
+        # Absent means disabled at Anthropic's too. vLLM has neither a budget nor a switch for reasoning.
         if value != {"type": "disabled"}:
             raise ValueError(
                 'only {"type": "disabled"} is supported; whether a model thinks is up to its chat template '

@@ -24,13 +24,13 @@ def answer_with_tool_use(answer: bytes) -> bytes:
 
 
 class ToolUse:
-    """Does the same to the frames of one stream."""
+    """The same for the frames of one stream."""
 
     def __init__(self) -> None:
         self._called = False
 
     def frame(self, frame: bytes) -> bytes:
-        """What the client gets for a frame."""
+        """The client's form of a frame."""
         if frame.startswith(b"event: content_block_start\n"):
             self._called = self._called or _TOOL_USE.search(frame) is not None
         if self._called and frame.startswith(b"event: message_delta\n"):

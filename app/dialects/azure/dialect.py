@@ -24,13 +24,14 @@ _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}(-preview)?")
 _SHARED_PATHS = frozenset(route.path for prefix in ("", "/endpoints/{endpoint}") for route in openai_routes(prefix))
 """Paths at which a request without `api-version` is OpenAI's."""
 
-_EXTRA_PARAMETERS: Mapping[str, str] = {
+EXTRA_PARAMETERS: Mapping[str, str] = {
     "error": "error",
     "drop": "drop",
     "ignore": "drop",
     "pass-through": "pass-through",
     "allow": "pass-through",
 }
+"""The values of the header `extra-parameters`, and what each means."""
 
 
 class Azure:
@@ -63,7 +64,7 @@ class Azure:
 
     def parse(self, operation: str, request: Request, context: ParseContext) -> Call:
         _check_version(request)
-        body = _without_extras(json_object(request.body), operation, request.headers.get("extra-parameters"))
+        body = _without_undocumented(json_object(request.body), operation, request.headers.get("extra-parameters"))
         call, user = PARSERS[operation](body), body.get("user")
         call = replace(call, user=user if isinstance(user, str) else None)
         if (endpoint := request.params.get("endpoint")) is None:
@@ -100,9 +101,9 @@ def _main_endpoint(config: Config) -> str | None:
 
 
 def _means_no_model(call: Call, config: Config) -> bool:
-    """Whether `model` is what `/info` says of the whole server, in a task that another endpoint does by default.
+    """Whether `model` is the name that `/info` gives the whole server, in a task with another default endpoint.
 
-    LlamaIndex asks `/info` for a name and sends that, also where it embeds.
+    LlamaIndex reads the name from `/info` and sends it with requests for embeddings, too.
     """
     if call.model is None or call.model != _main_endpoint(config) or call.model not in config.endpoints:
         return False
@@ -129,20 +130,20 @@ def _check_version(request: Request) -> None:
         )
 
 
-def _without_extras(body: dict[str, Any], operation: str, header: str | None) -> dict[str, Any]:
+def _without_undocumented(body: dict[str, Any], operation: str, header: str | None) -> dict[str, Any]:
     """`body` after the header `extra-parameters`: fields that Azure does not document are rejected, dropped or kept."""
-    mode = _EXTRA_PARAMETERS.get((header or "error").strip().lower())
+    mode = EXTRA_PARAMETERS.get((header or "error").strip().lower())
     if mode is None:
         raise BadRequest(
             f"Unexpected EXTRA_PARAMETERS option {header}, expected options are ['error', 'drop', 'pass-through']",
             param="extra-parameters",
         )
-    extras = [name for name in body if name not in MODELS[operation].model_fields]
-    if extras and mode == "error":
+    undocumented = [name for name in body if name not in MODELS[operation].model_fields]
+    if undocumented and mode == "error":
         # Clients match this text.
         raise BadRequest(
-            f"Extra parameters {extras} are not allowed when extra-parameters is not set or set to be 'error'. "
+            f"Extra parameters {undocumented} are not allowed when extra-parameters is not set or set to be 'error'. "
             "Set extra-parameters to 'pass-through' to pass to the model.",
-            param=extras[0],
+            param=undocumented[0],
         )
-    return body if mode == "pass-through" else {name: value for name, value in body.items() if name not in extras}
+    return body if mode == "pass-through" else {name: value for name, value in body.items() if name not in undocumented}

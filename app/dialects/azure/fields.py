@@ -6,6 +6,15 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.dialects.common.fields import Function, Penalty, ResponseFormat, StreamOptions, ToolChoice, check_tool_choice
+from app.dialects.common.schema_rules import (
+    SOME_TOOLS,
+    STREAM_OPTIONS_WITH_STREAM,
+    Schema,
+    both,
+    either,
+    given,
+    values,
+)
 from app.dialects.common.support import (
     GREEDY_TOP_P,
     MODEL,
@@ -20,9 +29,13 @@ from app.dialects.validation import Checked, Problem, validated
 from app.errors import Unprocessable
 
 
-class _Fields(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True)
+def _documented(*rules: Schema) -> ConfigDict:
+    """A model's configuration: the schema has the default of `extra-parameters`, which rejects other fields."""
+    schema = {**(both(*rules) if rules else {}), "additionalProperties": False}
+    return ConfigDict(extra="ignore", strict=True, json_schema_extra=schema)
 
+
+class _Fields(BaseModel):
     model: str | None = Field(
         default=None, description=f"{MODEL}; below `/endpoints/{{endpoint}}` one of its deployments"
     )
@@ -31,7 +44,16 @@ class _Fields(BaseModel):
 class Part(BaseModel):
     """One part of a message: OpenAI's form, or the documented one with everything in `content`."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(
+        extra="allow",
+        strict=True,
+        json_schema_extra=either(
+            values({"type": ["input_audio", "audio_url"]}),
+            given("content"),
+            both(values({"type": ["text"]}), given("text")),
+            both(values({"type": ["image", "image_url"]}), given("image_url")),
+        ),
+    )
 
     type: Literal["text", "image", "image_url", "input_audio", "audio_url"]
     content: str | None = None
@@ -84,7 +106,7 @@ class Tool(BaseModel):
 class _Sampling(_Fields):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    max_tokens: int | None = Field(default=None, ge=0, description=REST_OF_THE_CONTEXT)
+    max_tokens: int | None = Field(default=None, ge=1, description=REST_OF_THE_CONTEXT)
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     stop: str | list[Annotated[str, Field(min_length=1)]] | None = None
     stream: bool = Field(default=False, description=USAGE_ON_LAST_CHOICE)
@@ -93,7 +115,9 @@ class _Sampling(_Fields):
 
 
 class Chat(_Sampling):
-    """POST /chat/completions."""
+    """POST /chat/completions. Other fields are rejected unless the header `extra-parameters` says otherwise."""
+
+    model_config = _documented(STREAM_OPTIONS_WITH_STREAM, either(values({"tool_choice": [None, "none"]}), SOME_TOOLS))
 
     messages: list[Message] = Field(
         min_length=1, description="vLLM's; the documented form of a part, with all in `content`, becomes OpenAI's"
@@ -115,7 +139,9 @@ class Chat(_Sampling):
 
 
 class Completions(_Sampling):
-    """POST /completions."""
+    """POST /completions. Other fields are rejected unless the header `extra-parameters` says otherwise."""
+
+    model_config = _documented()
 
     prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1, max_length=1)] = Field(
         description="vLLM's; one text, or a list of one"
@@ -123,7 +149,9 @@ class Completions(_Sampling):
 
 
 class Embeddings(_Fields):
-    """POST /embeddings."""
+    """POST /embeddings. Other fields are rejected unless the header `extra-parameters` says otherwise."""
+
+    model_config = _documented()
 
     input: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)]
     dimensions: int | None = Field(default=None, ge=1)
@@ -143,7 +171,4 @@ def checked(model: type[Checked], body: dict[str, Any]) -> Checked:
     def wrong(problem: Problem) -> Unprocessable:
         return Unprocessable(problem.message, param=problem.path, value=value_at(body, problem.path))
 
-    request = validated(model, body, wrong)
-    if isinstance(request, _Sampling) and request.max_tokens == 0:
-        raise Unprocessable("max_tokens: must be at least 1", param="max_tokens", value=0)
-    return request
+    return validated(model, body, wrong)

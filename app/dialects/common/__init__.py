@@ -1,1 +1,1 @@
-"""What several dialects share: streams, fields, vLLM request parameters."""
+"""Shared by several dialects: streams, fields, vLLM request parameters."""

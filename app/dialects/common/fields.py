@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
+from app.dialects.common.schema_rules import absent, both, either, given, values
+
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
@@ -91,7 +93,14 @@ class JsonSchema(BaseModel):
 class ResponseFormat(BaseModel):
     """`response_format`."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
+    model_config = ConfigDict(
+        extra="ignore",
+        strict=True,
+        json_schema_extra=either(
+            both(values({"type": ["text", "json_object"]}), absent("json_schema")),
+            both(values({"type": ["json_schema"]}), given("json_schema")),
+        ),
+    )
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None

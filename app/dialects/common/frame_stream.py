@@ -53,4 +53,4 @@ class FrameStream(TerminatingStream, ABC):
 
     @abstractmethod
     def _frame(self, frame: bytes) -> bytes:
-        """What the client gets for one frame; sets `_ended` with the last one."""
+        """The client's frames for one frame; sets `_ended` with the last one."""

@@ -66,7 +66,7 @@ class LastChoiceUsageStream(FrameStream):
         return self._choice(frame)
 
     def _choice(self, frame: bytes) -> bytes:
-        """What the client gets now for a frame with a choice."""
+        """The frames that the client gets now for a frame with a choice."""
         if _FINISHED.search(frame):
             held, self._held = self._held, [frame]
             return b"".join(held)

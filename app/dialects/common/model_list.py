@@ -7,12 +7,12 @@ from app.config.schema import Config
 
 
 def model_names(config: Config) -> list[str]:
-    """What `model` may name."""
+    """The names that `model` may have."""
     return [*config.endpoints, *config.deployments]
 
 
 def description(config: Config, name: str) -> dict[str, Any]:
-    """Whether `name` is an endpoint or a deployment, its tasks, and a deployment's own name for its model.
+    """The kind of `name` (endpoint or deployment), its tasks, and a deployment's own name for its model.
 
     An adapter also has a `parent`, the deployment of the model that it adapts, if the caller may see that. `root` and
     `parent` are vLLM's keys.

@@ -29,7 +29,7 @@ class StreamFormat:
 class PassthroughStream(FrameStream):
     """A `Stream` that forwards the engine's frames.
 
-    `hide_usage`: the client did not ask for the usage chunk. `edit` returns what becomes of each frame.
+    `hide_usage`: the client did not ask for the usage chunk. `edit` rewrites each frame.
     """
 
     def __init__(

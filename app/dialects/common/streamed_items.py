@@ -10,7 +10,7 @@ from typing import Any
 
 
 class StreamedItems:
-    """What `response.output_item.added` and `response.output_item.done` have announced, by output index."""
+    """The items in `response.output_item.added` and `response.output_item.done`, by output index."""
 
     def __init__(self) -> None:
         self._added: dict[int, Mapping[str, Any]] = {}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+from app.engine.errors import ENDED_EARLY
 from app.errors import Incomplete, SwitchyardError
 
 ErrorFrames = Callable[[SwitchyardError], bytes]
@@ -23,7 +24,7 @@ class TerminatingStream:
     def close(self) -> bytes:
         if self._ended:
             return b""
-        error = Incomplete("The deployment ended its response before it was complete")
+        error = Incomplete(ENDED_EARLY)
         if self.aborts:
             raise error
         return self.fail(error)

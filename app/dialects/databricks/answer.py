@@ -1,4 +1,4 @@
-"""What the answers of all of Databricks' tasks have in common."""
+"""The parts that the answers of all Databricks tasks share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

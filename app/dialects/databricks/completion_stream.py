@@ -15,7 +15,7 @@ from app.sse import DONE, encode
 
 @dataclass(frozen=True, slots=True)
 class TextAffixes:
-    """What is added to the text of the choices: each of `prompts` has `n` of them."""
+    """Text added to the choices: each of `prompts` has `n` of them."""
 
     prompts: Sequence[str]
     n: int
@@ -28,7 +28,7 @@ class TextAffixes:
         return not (self.echo or self.suffix)
 
     def before(self, index: int) -> str:
-        """What precedes the text of the choice with this index, which counts through all prompts."""
+        """The text before the choice with this index, which counts through all prompts."""
         return self.prompts[index // self.n] if self.echo else ""
 
 

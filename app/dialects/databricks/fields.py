@@ -19,6 +19,18 @@ from app.dialects.common.fields import (
     ToolChoice,
     check_tool_choice,
 )
+from app.dialects.common.schema_rules import (
+    SOME_TOOLS,
+    STREAM_OPTIONS_WITH_STREAM,
+    TOP_LOGPROBS_WITH_LOGPROBS,
+    absent,
+    both,
+    described_by,
+    either,
+    given,
+    only_with,
+    values,
+)
 from app.dialects.common.support import (
     BEST_OF,
     FALLBACK_USER,
@@ -105,6 +117,13 @@ class ImageUrl(StrictModel):
 class Part(StrictModel):
     """One part of a message's content."""
 
+    model_config = described_by(
+        either(
+            both(values({"type": ["text"]}), given("text"), absent("image_url")),
+            both(values({"type": ["image_url"]}), given("image_url"), absent("text")),
+        )
+    )
+
     type: Literal["text", "image_url"]
     text: str | None = None
     image_url: ImageUrl | None = None
@@ -141,6 +160,18 @@ class ToolCall(StrictModel):
 class Message(StrictModel):
     """One chat message. `reasoning` comes back from this server's own answers."""
 
+    model_config = described_by(
+        either(
+            both(values({"role": ["tool"], "tool_calls": [None, []]}), given("tool_call_id"), given("content")),
+            both(values({"role": ["system", "user", "assistant"]}), absent("tool_call_id")),
+        ),
+        either(
+            both(values({"tool_calls": [None, []]}), given("content")),
+            both(values({"role": ["assistant"]}), given("content")),
+            both(values({"role": ["assistant"]}), given("tool_calls", {"type": "array", "minItems": 1})),
+        ),
+    )
+
     role: Literal["system", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
     name: str | None = None
@@ -169,7 +200,13 @@ class Message(StrictModel):
 class ToolFunction(Function):
     """A function that the model may call."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra=both(
+            {"properties": {"parameters": {"properties": {"properties": {"maxProperties": MAX_PROPERTIES}}}}}
+        ),
+    )
 
     strict: bool | None = None
 
@@ -194,8 +231,18 @@ class Tool(StrictModel):
         return self.model_dump(exclude_unset=True)
 
 
+_NO_SYSTEM = values({"role": ["user", "assistant", "tool"]})
+
+
 class Chat(_Sampling):
     """Chat requests."""
+
+    model_config = described_by(
+        STREAM_OPTIONS_WITH_STREAM,
+        TOP_LOGPROBS_WITH_LOGPROBS,
+        either(values({"tool_choice": [None, "none"]}), SOME_TOOLS),
+        {"properties": {"messages": {"prefixItems": [{}], "items": _NO_SYSTEM}}},
+    )
 
     messages: list[Message] = Field(
         min_length=1, description="vLLM's; `system` first and once; `cache_control` changes nothing"
@@ -228,6 +275,8 @@ class Chat(_Sampling):
 
 class Completions(_Sampling):
     """Completion requests."""
+
+    model_config = described_by(STREAM_OPTIONS_WITH_STREAM, only_with("logprobs", values({"echo": [None, False]})))
 
     prompt: str | Annotated[list[str], Field(min_length=1)] = Field(
         description="one or several, each put into the chat template here"

@@ -6,6 +6,7 @@ from typing import Any
 from app.dialects.base import Reply
 from app.dialects.friendli.completion_request import CompletionRequest
 from app.dialects.json_body import dump
+from app.engine.errors import MALFORMED_RESPONSE
 from app.engine.model import Model
 from app.engine.token_reader import Finish, Reader, Step, Token, parsed
 from app.errors import Broken, Incomplete
@@ -38,7 +39,7 @@ def head(body: Mapping[str, Any]) -> dict[str, Any]:
 
 def wrong_choices() -> Broken:
     """The engine's choices are not those of the request."""
-    return Broken("The deployment returned other choices than were requested")
+    return Broken(MALFORMED_RESPONSE)
 
 
 class Choice:
@@ -65,7 +66,7 @@ class Choice:
     def finish_reason(self) -> str:
         """OpenAI's. Raises Incomplete before the end."""
         if self._ending is None:
-            raise Incomplete("The deployment's answer has no end")
+            raise Incomplete(MALFORMED_RESPONSE)
         return _FINISH_REASONS[self._ending.finish_reason]
 
     @property

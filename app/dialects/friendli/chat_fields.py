@@ -3,6 +3,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from app.dialects.common.schema_rules import SOME_TOOLS, Schema, either, values
 from app.dialects.friendli.fields import (
     EXCLUDED_STOP,
     TOOLS,
@@ -12,7 +13,7 @@ from app.dialects.friendli.fields import (
     Strict,
     checked,
 )
-from app.dialects.friendli.rule import Exclusive, OnlyWith, Rule, obeyed
+from app.dialects.friendli.rule import UNFORMATTED, Exclusive, OnlyWith, Rule, checked_against, unset
 from app.dialects.friendli.rules import GENERATION_RULES
 from app.dialects.friendli.sampling import seeds_count_up
 from app.internal_api import MAX_STOP_STRINGS
@@ -88,6 +89,9 @@ class NoFormatWithTools(Rule[Chat]):
     def when(self, fields: Chat) -> bool:
         return fields.is_formatted and bool(fields.tools)
 
+    def schema(self) -> Schema:
+        return either(UNFORMATTED, unset("tools"))
+
 
 class NoMinTokensWithTools(Rule[Chat]):
     field = "min_tokens"
@@ -96,6 +100,9 @@ class NoMinTokensWithTools(Rule[Chat]):
     def when(self, fields: Chat) -> bool:
         return bool(fields.min_tokens and fields.tools)
 
+    def schema(self) -> Schema:
+        return either(values({self.field: [None, 0]}), unset("tools"))
+
 
 class ToolChoiceNeedsTools(Rule[Chat]):
     field = "tool_choice"
@@ -103,6 +110,9 @@ class ToolChoiceNeedsTools(Rule[Chat]):
 
     def when(self, fields: Chat) -> bool:
         return fields.tool_choice not in (None, "none", "auto") and not fields.tools
+
+    def schema(self) -> Schema:
+        return either(values({self.field: [None, "none", "auto"]}), SOME_TOOLS)
 
 
 class StreamedSeedsCountUp(Rule[Chat]):
@@ -120,8 +130,11 @@ class ReasoningStaysParsed(Rule[Chat]):
     def when(self, fields: Chat) -> bool:
         return fields.parse_reasoning is False
 
+    def schema(self) -> Schema:
+        return values({self.field: [None, True]})
 
-_RULES: Sequence[Rule[Chat]] = (
+
+CHAT_RULES: Sequence[Rule[Chat]] = (
     OnlyWith("top_logprobs", "logprobs"),
     Exclusive("max_completion_tokens", "max_tokens"),
     NoFormatWithTools(),
@@ -134,4 +147,4 @@ _RULES: Sequence[Rule[Chat]] = (
 
 def read(body: Mapping[str, Any]) -> Chat:
     """The fields of a chat request. Raises BadRequest or Unprocessable, which name the field."""
-    return obeyed(checked(body, Chat), [*GENERATION_RULES, *_RULES])
+    return checked_against(checked(body, Chat), [*GENERATION_RULES, *CHAT_RULES])

@@ -15,13 +15,15 @@ from app.config.schema import Config
 from app.dialects.base import Call, ParseContext, Reply, Request, Route
 from app.dialects.common.support import REJECTED_BY_NAME
 from app.dialects.friendli.chat import parse_chat
-from app.dialects.friendli.chat_fields import Chat
+from app.dialects.friendli.chat_fields import CHAT_RULES, Chat
 from app.dialects.friendli.completions import parse_completion
 from app.dialects.friendli.detection import is_friendli_chat, is_friendli_completion
 from app.dialects.friendli.embeddings import Embeddings, parse_embeddings
 from app.dialects.friendli.errors import error_reply, timeout_reply
 from app.dialects.friendli.fields import Completions
 from app.dialects.friendli.models import models
+from app.dialects.friendli.rule import schemas
+from app.dialects.friendli.rules import COMPLETION_RULES, GENERATION_RULES
 from app.dialects.friendli.tokens import (
     Detokenize,
     Render,
@@ -67,8 +69,8 @@ class Friendli:
     routes: ClassVar[Sequence[Route]] = tuple(route for mount in (*MOUNTS, _CONTAINER) for route in _routes(mount))
     unknown_fields: ClassVar[str] = REJECTED_BY_NAME
     bodies: ClassVar[Mapping[str, Sequence[Body]]] = {
-        "completions": [Body(Completions)],
-        "chat": [Body(Chat)],
+        "completions": [Body(Completions, rules=schemas([*GENERATION_RULES, *COMPLETION_RULES]))],
+        "chat": [Body(Chat, rules=schemas([*GENERATION_RULES, *CHAT_RULES]))],
         "render": [Body(Render)],
         "tokenize": [Body(Tokenize)],
         "detokenize": [Body(Detokenize)],

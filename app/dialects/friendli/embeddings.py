@@ -16,13 +16,19 @@ from app.dialects.base import (
     Translation,
     no_lookups,
 )
+from app.dialects.common.schema_rules import absent, both, described_by, either, given
 from app.dialects.friendli.fields import ModelName, Phrase, Strict, TokenId, checked
+from app.dialects.friendli.rule import SOME_ITEMS, unset
 from app.dialects.json_body import dump
 from app.errors import BadRequest
 
 
 class Embeddings(Strict):
     """POST …/v1/embeddings."""
+
+    model_config = described_by(
+        either(both(given("input"), unset("tokens")), both(absent("input"), given("tokens", SOME_ITEMS)))
+    )
 
     encoding_format: Literal["float", "base64"] = "float"
     input: Phrase | Annotated[list[Phrase], Field(min_length=1)] | None = Field(

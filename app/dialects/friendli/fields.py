@@ -1,4 +1,4 @@
-"""The fields of Friendli's requests: types and bounds. `rules` has what excludes what.
+"""The fields of Friendli's requests: types and bounds. `rules` has the combinations that are excluded.
 
 Contract: Friendli's API reference (`/v1/completions` of its model APIs, dedicated endpoints and containers), and what
 its two SDKs send. Null is absent, and so is an empty list. Where the two differ, the `Form` of the request decides.
@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.dialects.common.fields import NonEmpty
+from app.dialects.common.schema_rules import absent, both, described_by, either, given, values
 from app.dialects.common.support import GREEDY_N, GREEDY_TOP_P, MODEL, REST_OF_THE_CONTEXT, USER
 from app.dialects.json_body import value_at
 from app.dialects.validation import Problem, validated
@@ -57,6 +58,17 @@ class JsonSchema(Strict):
 
 class ResponseFormat(Strict):
     """`response_format`. `schema` is a JSON schema, as text or as an object, or a regular expression."""
+
+    model_config = described_by(
+        either(
+            both(values({"type": ["text"]}), absent("schema", "json_schema")),
+            both(values({"type": ["json_object"]}), absent("json_schema")),
+            both(values({"type": ["json_schema"]}), given("json_schema")),
+            both(
+                values({"type": ["regex"]}), given("schema", {"type": "string", "minLength": 1}), absent("json_schema")
+            ),
+        )
+    )
 
     type: Literal["text", "json_object", "json_schema", "regex"]
     schema_: str | dict[str, Any] | None = Field(default=None, alias="schema")
@@ -113,7 +125,7 @@ class GenerationFields(Strict):
     xtc_threshold: Share | None = Field(default=None, description=_PROCESSOR)
 
     def is_given(self, name: str) -> bool:
-        """Whether a field says anything: an empty list and false say no more than its absence."""
+        """Whether a field is set: an empty list and false count as absent."""
         value = getattr(self, name)
         return value is not None and value is not False and value != []
 

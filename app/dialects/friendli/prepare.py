@@ -1,4 +1,4 @@
-"""What a request asks of the deployment that serves it: checks against its model, and fields that depend on it.
+"""Checks of a request against its deployment's model, and the fields that depend on that model.
 
 Everything here raises BadRequest, which names the client's field.
 """
@@ -43,7 +43,7 @@ def check_ids(fields: Completions, model: Model) -> None:
         ("forced_output_tokens", fields.forced_output_tokens),
     ):
         if ids and max(ids) >= model.vocab_size:
-            raise _wrong(name, f"{max(ids)} is no token id, they are 0 to {model.vocab_size - 1}")
+            raise _wrong(name, f"{max(ids)} is not a token id; ids are 0 to {model.vocab_size - 1}")
     if (fields.top_k or 0) > model.vocab_size:
         raise _wrong("top_k", f"must be at most {model.vocab_size}, the vocabulary's size")
 

@@ -132,7 +132,7 @@ def _references(part: Any) -> Iterator[str]:
 
 
 def _definition(schema: Mapping[str, Any], reference: str) -> Any:
-    """What a reference inside the schema points to; None if nothing, which the engine rejects."""
+    """The target of a reference inside the schema; None if there is none, which the engine rejects."""
     found: Any = schema
     for step in reference.removeprefix("#").strip("/").split("/"):
         if not isinstance(found, dict):

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
+from app.dialects.common.schema_rules import Schema, absent, either, given, is_true, values
 from app.dialects.friendli.fields import Completions, GenerationFields
 from app.errors import BadRequest
 
@@ -24,13 +25,32 @@ class Rule(ABC, Generic[_Fields]):
     def when(self, fields: _Fields) -> bool:
         """Whether `fields` break the rule."""
 
+    def schema(self) -> Schema | None:
+        """The rule in JSON Schema; None if that cannot express it."""
+        return None
 
-def obeyed(fields: _Checked, rules: Iterable[Rule[_Checked]]) -> _Checked:
-    """`fields`. Raises BadRequest for the first rule that they break."""
+
+def checked_against(fields: _Checked, rules: Iterable[Rule[_Checked]]) -> _Checked:
+    """Returns `fields`. Raises BadRequest for the first rule that they break."""
     for rule in rules:
         if rule.when(fields):
             raise BadRequest(f"{rule.field}: {rule.message}", param=rule.field)
     return fields
+
+
+def schemas(rules: Iterable[Rule[Any]]) -> list[Schema]:
+    """The rules that JSON Schema can express."""
+    return [schema for rule in rules if (schema := rule.schema()) is not None]
+
+
+def unset(*names: str) -> Schema:
+    """None of these fields is given: the opposite of `GenerationFields.is_given`."""
+    return values({name: [None, False, []] for name in names})
+
+
+SOME_ITEMS: Schema = {"type": "array", "minItems": 1}
+UNFORMATTED: Schema = {"properties": {"response_format": values({"type": ["text"]})}}
+WITHOUT_BEAMS = absent("num_beams")
 
 
 class _On(Rule[_Fields]):
@@ -53,9 +73,12 @@ class Exclusive(_On[GenerationFields]):
     def when(self, fields: GenerationFields) -> bool:
         return fields.is_given(self.field) and fields.is_given(self._other)
 
+    def schema(self) -> Schema:
+        return either(unset(self.field), unset(self._other))
+
 
 class OnlyWith(_On[GenerationFields]):
-    """A field that needs another one to be set."""
+    """A field that needs another one to be true."""
 
     def __init__(self, field: str, other: str) -> None:
         super().__init__(field, f"only allowed with {other}")
@@ -64,9 +87,12 @@ class OnlyWith(_On[GenerationFields]):
     def when(self, fields: GenerationFields) -> bool:
         return fields.is_given(self.field) and not getattr(fields, self._other)
 
+    def schema(self) -> Schema:
+        return either(unset(self.field), is_true(self._other))
+
 
 class RequiredWith(_On[GenerationFields]):
-    """A field that must be given if another one is."""
+    """A list that must be given if another one is."""
 
     def __init__(self, field: str, other: str) -> None:
         super().__init__(field, f"must be given with {other}")
@@ -74,6 +100,9 @@ class RequiredWith(_On[GenerationFields]):
 
     def when(self, fields: GenerationFields) -> bool:
         return fields.is_given(self._other) and not fields.is_given(self.field)
+
+    def schema(self) -> Schema:
+        return either(unset(self._other), given(self.field, SOME_ITEMS))
 
 
 class NotWithFormat(_On[GenerationFields]):
@@ -85,6 +114,9 @@ class NotWithFormat(_On[GenerationFields]):
     def when(self, fields: GenerationFields) -> bool:
         return fields.is_formatted and bool(self._value(fields))
 
+    def schema(self) -> Schema:
+        return either(UNFORMATTED, values({self.field: [None, 0, []]}))
+
 
 class NotWithBeams(_On[Completions]):
     """A field that must have its default in a beam search."""
@@ -93,7 +125,14 @@ class NotWithBeams(_On[Completions]):
         super().__init__(field, message)
 
     def when(self, fields: Completions) -> bool:
-        return fields.searches and self._value(fields) != Completions.model_fields[self.field].default
+        return fields.searches and self._value(fields) != self._default
+
+    @property
+    def _default(self) -> Any:
+        return Completions.model_fields[self.field].default
+
+    def schema(self) -> Schema:
+        return either(WITHOUT_BEAMS, values({self.field: [None, self._default]}))
 
 
 class OnlyWithBeams(_On[Completions]):
@@ -105,6 +144,9 @@ class OnlyWithBeams(_On[Completions]):
     def when(self, fields: Completions) -> bool:
         return not fields.searches and self._value(fields) is not None
 
+    def schema(self) -> Schema:
+        return either(absent(self.field), given("num_beams"))
+
 
 class NotWithDeterministicBeams(_On[Completions]):
     """A field of those beam searches alone that draw."""
@@ -114,6 +156,10 @@ class NotWithDeterministicBeams(_On[Completions]):
 
     def when(self, fields: Completions) -> bool:
         return fields.searches and not fields.draws_beams and self._value(fields) is not None
+
+    def schema(self) -> Schema:
+        drawn = given("beam_search_type", {"enum": ["NAIVE_SAMPLING", "STOCHASTIC"]})
+        return either(WITHOUT_BEAMS, absent(self.field), drawn)
 
 
 class EncoderOnly(_On[Completions]):
@@ -125,6 +171,9 @@ class EncoderOnly(_On[Completions]):
     def when(self, fields: Completions) -> bool:
         return bool(self._value(fields) != 1)
 
+    def schema(self) -> Schema:
+        return values({self.field: [None, 1]})
+
 
 class Unsupported(_On[Completions]):
     """A field that no value makes acceptable."""
@@ -134,3 +183,6 @@ class Unsupported(_On[Completions]):
 
     def when(self, fields: Completions) -> bool:
         return self._value(fields) is not None
+
+    def schema(self) -> Schema:
+        return absent(self.field)

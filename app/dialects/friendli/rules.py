@@ -3,9 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.dialects.common.schema_rules import Schema, absent, both, either, given, values
 from app.dialects.friendli.detection import Form
 from app.dialects.friendli.fields import Completions, GenerationFields, checked
 from app.dialects.friendli.rule import (
+    SOME_ITEMS,
+    UNFORMATTED,
+    WITHOUT_BEAMS,
     EncoderOnly,
     Exclusive,
     NotWithBeams,
@@ -16,7 +20,8 @@ from app.dialects.friendli.rule import (
     RequiredWith,
     Rule,
     Unsupported,
-    obeyed,
+    checked_against,
+    unset,
 )
 
 MAX_BEAM_TEMPERATURE = 2.0  # vLLM's own limit: logits processors have no effect on beams
@@ -37,6 +42,9 @@ class PromptOrTokens(Rule[Completions]):
     def when(self, fields: Completions) -> bool:
         return fields.prompt is None and not fields.tokens
 
+    def schema(self) -> Schema:
+        return either(given("prompt"), given("tokens", SOME_ITEMS))
+
 
 class PromptNotEmpty(Rule[Completions]):
     field = "prompt"
@@ -53,6 +61,9 @@ class DistinctIndices(Rule[Completions]):
     def when(self, fields: Completions) -> bool:
         return len(set(fields.token_index_to_replace)) < len(fields.token_index_to_replace)
 
+    def schema(self) -> Schema:
+        return {"properties": {self.field: {"uniqueItems": True}}}
+
 
 class LogitsOrLogprobs(Rule[Completions]):
     field = "include_output_logits"
@@ -60,6 +71,9 @@ class LogitsOrLogprobs(Rule[Completions]):
 
     def when(self, fields: Completions) -> bool:
         return fields.include_output_logits and (fields.include_output_logprobs or fields.logprobs is not None)
+
+    def schema(self) -> Schema:
+        return either(unset(self.field), both(unset("include_output_logprobs"), absent("logprobs")))
 
 
 class NoFormatWithBeams(Rule[Completions]):
@@ -69,6 +83,12 @@ class NoFormatWithBeams(Rule[Completions]):
     def when(self, fields: Completions) -> bool:
         return fields.searches and fields.is_formatted
 
+    def schema(self) -> Schema:
+        return either(WITHOUT_BEAMS, UNFORMATTED)
+
+
+_NOT_DRAWN = either(WITHOUT_BEAMS, values({"beam_search_type": [None, "DETERMINISTIC"]}))
+
 
 class PositiveTopPWithBeams(Rule[Completions]):
     field = "top_p"
@@ -76,6 +96,9 @@ class PositiveTopPWithBeams(Rule[Completions]):
 
     def when(self, fields: Completions) -> bool:
         return fields.draws_beams and fields.top_p == 0
+
+    def schema(self) -> Schema:
+        return either(_NOT_DRAWN, {"properties": {self.field: {"exclusiveMinimum": 0}}})
 
 
 class BeamTemperature(Rule[Completions]):
@@ -85,6 +108,10 @@ class BeamTemperature(Rule[Completions]):
     def when(self, fields: Completions) -> bool:
         temperature = fields.temperature
         return fields.draws_beams and temperature is not None and not 0 < temperature <= MAX_BEAM_TEMPERATURE
+
+    def schema(self) -> Schema:
+        bounds = {"exclusiveMinimum": 0, "maximum": MAX_BEAM_TEMPERATURE}
+        return either(_NOT_DRAWN, {"properties": {self.field: bounds}})
 
 
 class RepetitionPenaltyFromOne(Rule[Completions]):
@@ -152,4 +179,4 @@ CLASSIC_RULES: Sequence[Rule[Completions]] = (RepetitionPenaltyFromOne(), Positi
 def read(body: Mapping[str, Any], form: Form) -> Completions:
     """The fields of a completions request. Raises BadRequest or Unprocessable, which name the field."""
     classic = CLASSIC_RULES if form == "classic" else ()
-    return obeyed(checked(body, Completions), [*GENERATION_RULES, *COMPLETION_RULES, *classic])
+    return checked_against(checked(body, Completions), [*GENERATION_RULES, *COMPLETION_RULES, *classic])

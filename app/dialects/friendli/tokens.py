@@ -86,7 +86,7 @@ class DetokenizeTranslation(Translation):
         model = serving.known_model
         if self.ids and max(self.ids) >= model.vocab_size:
             raise BadRequest(
-                f"tokens: {max(self.ids)} is no token id, they are 0 to {model.vocab_size - 1}", param="tokens"
+                f"tokens: {max(self.ids)} is not a token id; ids are 0 to {model.vocab_size - 1}", param="tokens"
             )
         return Reply(dump({"text": model.decode(self.ids, special=True)}))
 

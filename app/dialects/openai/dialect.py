@@ -118,7 +118,7 @@ class OpenAI:
                 raise NotFound(f"The model '{name}' does not exist", param="model")
             return Reply(dump(model_card(config, name, request.configured_at)))
         if operation == "audio":
-            raise NotFound(f"{request.path}: this server neither transcribes nor speaks", code="unsupported_route")
+            raise NotFound(f"{request.path}: this server does not support audio", code="unsupported_route")
         raise NotFound(
             f"Response '{request.params['id']}' not found: this server stores no responses; "
             "send the conversation's items in `input`",

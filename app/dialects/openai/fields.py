@@ -7,6 +7,17 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.dialects.common import fields
 from app.dialects.common.fields import NonEmpty, NonEmptyList, Sampling
+from app.dialects.common.schema_rules import (
+    SOME_TOOLS,
+    STREAM_OPTIONS_WITH_STREAM,
+    TOP_LOGPROBS_WITH_LOGPROBS,
+    absent,
+    both,
+    described_by,
+    either,
+    given,
+    values,
+)
 from app.dialects.common.support import (
     BEST_OF,
     ECHOED,
@@ -25,7 +36,7 @@ TokenIds = Annotated[list[int], Field(min_length=1)]
 
 
 class Request(BaseModel):
-    """What the bodies of all operations share."""
+    """The fields that the bodies of all operations share."""
 
     # Strict: a number in quotes is an error, as it is at OpenAI's.
     model_config = ConfigDict(extra="ignore", strict=True)
@@ -35,7 +46,7 @@ class Request(BaseModel):
         "conversation": "conversations are not stored; send the items in `input`",
         "function_call": "deprecated by OpenAI; use `tool_choice`",
         "functions": "deprecated by OpenAI; use `tools`",
-        "max_tool_calls": "it limits built-in tools, and none is run here; for functions there is "
+        "max_tool_calls": "it limits built-in tools, which are not supported; for functions there is "
         "`parallel_tool_calls`",
         "modalities": "only text is generated; leave it out",
         "prediction": "predicted outputs are not supported",
@@ -76,7 +87,11 @@ class _Sampling(Sampling, _Records):
 class Part(BaseModel):
     """One part of a message's content; which types it may have depends on the model."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
+    model_config = ConfigDict(
+        extra="ignore",
+        strict=True,
+        json_schema_extra=either({"properties": {"type": {"not": {"const": "text"}}}}, given("text")),
+    )
 
     type: str
     text: str | None = None
@@ -100,6 +115,12 @@ class Message(BaseModel):
 class Chat(_Sampling):
     """POST /v1/chat/completions."""
 
+    model_config = described_by(
+        STREAM_OPTIONS_WITH_STREAM,
+        TOP_LOGPROBS_WITH_LOGPROBS,
+        either(values({"tool_choice": [None, "none"]}), SOME_TOOLS),
+    )
+
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
@@ -122,6 +143,8 @@ class Chat(_Sampling):
 class Completions(_Sampling):
     """POST /v1/completions."""
 
+    model_config = described_by(STREAM_OPTIONS_WITH_STREAM, either(given("prompt"), given("prompt_embeds")))
+
     prompt: str | TokenIds | NonEmptyList[str] | NonEmptyList[TokenIds] | None = None
     prompt_embeds: Any = None
     best_of: int | None = Field(default=None, ge=1, le=20, description=BEST_OF)
@@ -141,6 +164,8 @@ class Completions(_Sampling):
 class Embeddings(_Records):
     """POST /v1/embeddings. `messages` is vLLM's alternative to `input`."""
 
+    model_config = described_by(either(given("input"), given("messages")))
+
     input: NonEmpty | TokenIds | NonEmptyList[str] | NonEmptyList[TokenIds] | None = None
     messages: NonEmptyList[Any] | None = None
     encoding_format: Literal["float", "base64"] = "float"
@@ -155,6 +180,10 @@ class Embeddings(_Records):
 
 class Tokenize(Request):
     """vLLM's POST /tokenize: a prompt or a conversation."""
+
+    model_config = described_by(
+        either(both(given("prompt"), absent("messages")), both(given("messages"), absent("prompt")))
+    )
 
     prompt: str | None = None
     messages: list[Message] | None = Field(default=None, min_length=1)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.dialects.common.fields import NonEmptyList
+from app.dialects.common.schema_rules import absent, both, described_by, either, given
 from app.dialects.common.support import USER
 from app.dialects.openai.fields import Part, Request
 
@@ -17,7 +18,11 @@ from app.dialects.openai.fields import Part, Request
 class Document(BaseModel):
     """A document, or a query, that is no plain text: Cohere's `text`, or vLLM's list of parts."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra=either(both(given("text"), absent("content")), both(given("content"), absent("text"))),
+    )
 
     text: str | None = None
     content: NonEmptyList[Part] | None = None
@@ -47,7 +52,7 @@ class Rerank(_Scoring):
     refused: ClassVar[Mapping[str, str]] = {
         **Request.refused,
         "max_chunks_per_doc": "documents are not cut into chunks; `max_tokens_per_doc` shortens them",
-        "rank_fields": "a document is ranked by its whole text; send what counts as `documents`",
+        "rank_fields": "a document is ranked by its whole text; send only the relevant text as `documents`",
     }
 
     query: Text = Field(description=_TEXTS)
@@ -71,9 +76,15 @@ _ALSO_DOCUMENTS = "another name for `documents`"
 _PAIRS = (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2"))
 """The pairs of fields that vLLM takes; they mean the same."""
 
+_NAMES = sorted({name for pair in _PAIRS for name in pair})
+
 
 class Score(_Scoring):
     """POST /score: one query and any number of documents, or as many documents as queries."""
+
+    model_config = described_by(
+        either(*(both(*map(given, pair), absent(*(name for name in _NAMES if name not in pair))) for pair in _PAIRS))
+    )
 
     queries: Texts | None = Field(default=None, description=_TEXTS)
     documents: Texts | None = Field(default=None, description=_TEXTS)

@@ -1,4 +1,4 @@
-"""Which endpoint or deployment a request names. TGI itself serves one model, and its adapters."""
+"""The endpoint or deployment that a request names. TGI itself serves one model, and its adapters."""
 
 from app.dialects.base import ParseContext, Request
 from app.dialects.mounts import is_own_url

@@ -9,6 +9,7 @@ from app.dialects.base import Reply, ServingContext
 from app.dialects.json_body import dump
 from app.dialects.tgi.generation import Generation
 from app.engine import token_reader
+from app.engine.errors import MALFORMED_RESPONSE
 from app.engine.model import Model
 from app.engine.token_reader import Finish, Reader, Token
 from app.errors import Broken, Incomplete
@@ -50,7 +51,7 @@ class _Candidate:
         """Raises Incomplete if the choice has no finish reason."""
         steps = Reader(model, top=generation.parameters.top_n_tokens).feed(choice)
         if not steps or (finish := steps[-1].ending) is None:
-            raise Incomplete("The deployment's answer has no finish reason")
+            raise Incomplete(MALFORMED_RESPONSE)
         return cls(generation, choice, [step.token for step in steps if step.token is not None], finish)
 
     @property

@@ -1,4 +1,4 @@
-"""The fields of TGI's own requests and their types; `rules` has the bounds.
+"""The fields of TGI's own requests and their types. Bounds are in their schemas here; `rules` checks them.
 
 Contract: TGI's router (v3) and MindIE's TGI interface, which describes TGI 0.9; `profile` has where they differ.
 Unknown fields are ignored, as both servers do: their clients send fields of later versions.
@@ -10,12 +10,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from app.dialects.common.fields import NonEmpty
+from app.dialects.common.schema_rules import Schema, absent, both, described_by, either, given, is_true, values
 from app.dialects.validation import Problem, validated
 from app.errors import BadRequest
 
 MAX_BEST_OF = 2
 MAX_STOP_SEQUENCES = 4
 MAX_TOP_N_TOKENS = 5
+MAX_INPUT_CHARACTERS = 512 * 1024
+MAX_TOP_K, MAX_NEW_TOKENS, MAX_SEED = 2**31 - 1, 2**32 - 1, 2**64 - 1
 _SAMPLED = "vLLM's, if the engine samples"
 
 
@@ -26,12 +29,43 @@ class _Strict(BaseModel):
 class Grammar(_Strict):
     """`grammar`, and `response_format` in TGI's form."""
 
+    model_config = described_by(
+        either(
+            given("value", {"type": "string", "minLength": 1}),
+            both(
+                values({"type": ["json", "json_object", "json_schema"]}),
+                given("value", {"type": "object", "required": ["properties"]}),
+            ),
+        )
+    )
+
     type: Literal["json", "json_object", "json_schema", "regex"]
     value: Any
 
 
+_POSITIVE: Schema = {"exclusiveMinimum": 0}
+_SHARE: Schema = {"exclusiveMinimum": 0, "exclusiveMaximum": 1}
+
+
 class Parameters(_Strict):
     """`parameters`. The descriptions say how each field is supported."""
+
+    # Without `do_sample` these decide whether the engine samples, and only samples can be the best of several.
+    model_config = described_by(
+        either(
+            values({"best_of": [None, 1]}),
+            both(
+                absent("seed"),
+                either(
+                    is_true("do_sample"),
+                    *(
+                        both(absent("do_sample"), given(name))
+                        for name in ("temperature", "top_k", "top_p", "typical_p")
+                    ),
+                ),
+            ),
+        )
+    )
 
     adapter_id: str | None = Field(
         default=None, description="the endpoint's deployment with that name or model; an error if there is none"
@@ -39,6 +73,7 @@ class Parameters(_Strict):
     best_of: int = Field(
         default=1,
         description=f"done here: at most {MAX_BEST_OF}; the likeliest is the answer, the other is in the details",
+        json_schema_extra={"minimum": 1, "maximum": MAX_BEST_OF},
     )
     decoder_input_details: bool = Field(
         default=False, description="the details, with the prompt's tokens; not in streams"
@@ -47,23 +82,41 @@ class Parameters(_Strict):
     do_sample: bool | None = Field(
         default=None, description="decides whether the engine samples; without it the other fields do, as in TGI"
     )
-    frequency_penalty: float | None = None
+    frequency_penalty: float | None = Field(default=None, json_schema_extra={"minimum": -2, "maximum": 2})
     grammar: Grammar | None = Field(default=None, description="vLLM's structured outputs")
-    max_new_tokens: int | None = Field(default=None, description="vLLM's `max_tokens`; the default is the profile's")
-    repetition_penalty: float | None = None
+    max_new_tokens: int | None = Field(
+        default=None,
+        description="vLLM's `max_tokens`; the default is the profile's",
+        json_schema_extra={"minimum": 1, "maximum": MAX_NEW_TOKENS},
+    )
+    repetition_penalty: float | None = Field(default=None, json_schema_extra=_POSITIVE)
     return_full_text: bool | None = Field(default=None, description="done here: puts the prompt before the text")
     seed: int | None = Field(
-        default=None, description="vLLM's, any unsigned 64-bit number; drawn here if there is none"
+        default=None,
+        description="vLLM's, any unsigned 64-bit number; drawn here if there is none",
+        json_schema_extra={"minimum": 1, "maximum": MAX_SEED},  # TGI's own clients may send 0
     )
-    stop: list[str] = Field(default_factory=list, description=f"vLLM's; at most {MAX_STOP_SEQUENCES}, kept in the text")
-    temperature: float | None = Field(default=None, description=f"{_SAMPLED}; above 2 by a logits processor")
-    top_k: int | None = Field(default=None, description=_SAMPLED)
+    stop: list[NonEmpty] = Field(
+        default_factory=list,
+        description=f"vLLM's; at most {MAX_STOP_SEQUENCES}, kept in the text",
+        json_schema_extra={"maxItems": MAX_STOP_SEQUENCES},
+    )
+    temperature: float | None = Field(
+        default=None, description=f"{_SAMPLED}; above 2 by a logits processor", json_schema_extra=_POSITIVE
+    )
+    top_k: int | None = Field(
+        default=None, description=_SAMPLED, json_schema_extra={"minimum": 1, "maximum": MAX_TOP_K}
+    )
     top_n_tokens: int = Field(
-        default=0, description=f"vLLM's log-probabilities, in the details; at most {MAX_TOP_N_TOKENS}"
+        default=0,
+        description=f"vLLM's log-probabilities, in the details; at most {MAX_TOP_N_TOKENS}",
+        json_schema_extra={"minimum": 0, "maximum": MAX_TOP_N_TOKENS},
     )
-    top_p: float | None = Field(default=None, description=_SAMPLED)
+    top_p: float | None = Field(default=None, description=_SAMPLED, json_schema_extra=_SHARE)
     truncate: int | None = Field(default=None, description="done here: keeps the last tokens of the prompt")
-    typical_p: float | None = Field(default=None, description="by a logits processor, if the engine samples")
+    typical_p: float | None = Field(
+        default=None, description="by a logits processor, if the engine samples", json_schema_extra=_SHARE
+    )
     watermark: bool = Field(default=False, description="by a logits processor")
 
 
@@ -77,7 +130,10 @@ def _without_nulls(parameters: Any) -> Any:
 class GenerateRequest(_Strict):
     """A request in TGI's own form."""
 
-    inputs: NonEmpty = Field(description="tokenized here; `/tokenize` returns the tokens with their places in the text")
+    inputs: NonEmpty = Field(
+        description="tokenized here; `/tokenize` returns the tokens with their places in the text",
+        json_schema_extra={"maxLength": MAX_INPUT_CHARACTERS},
+    )
     stream: bool = Field(default=False, description="at `/` and `/invocations`; elsewhere the path decides")
     parameters: Annotated[Parameters, BeforeValidator(_without_nulls)] | None = Field(
         default=None, description="an object: the other fields of the request"

@@ -75,7 +75,7 @@ class Generate(Translation):
         return EngineRequest("/v1/completions", {**self.body, "prompt": ids, "max_tokens": max_tokens})
 
     def _max_tokens(self, tokens: PromptTokens) -> int:
-        """What the client asked for, or the profile's default if that fits. Raises Unprocessable."""
+        """The client's `max_new_tokens`, or the profile's default if that fits. Raises Unprocessable."""
         requested = self.generation.parameters.max_new_tokens
         if requested is not None and requested > tokens.room:
             raise Unprocessable(

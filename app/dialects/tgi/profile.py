@@ -54,7 +54,7 @@ def profile_of(config: Config) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class RequestStyle:
-    """What changes the meaning of a request's fields.
+    """The circumstances that change the meaning of a request's fields.
 
     `at_root`: it came to `POST /` or its synonym, where the descriptions differ most. `is_tgi`: the route or the fields
     are TGI's, not MindIE's. `sends_every_field`: the client fills in defaults for what its user did not set.

@@ -3,12 +3,18 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from app.dialects.tgi.fields import MAX_BEST_OF, MAX_STOP_SEQUENCES, MAX_TOP_N_TOKENS, Parameters
+from app.dialects.tgi.fields import (
+    MAX_BEST_OF,
+    MAX_INPUT_CHARACTERS,
+    MAX_NEW_TOKENS,
+    MAX_SEED,
+    MAX_STOP_SEQUENCES,
+    MAX_TOP_K,
+    MAX_TOP_N_TOKENS,
+    Parameters,
+)
 from app.dialects.tgi.profile import RequestStyle
 from app.errors import Unprocessable
-
-MAX_INPUT_CHARACTERS = 512 * 1024
-_MAX_I32, _MAX_U32, _MAX_U64 = 2**31 - 1, 2**32 - 1, 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +102,8 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         "top_k",
-        when=lambda p, style: _outside(1, p.top_k, _MAX_I32),
-        message=f"`top_k` must be <= {_MAX_I32}. Given: {{given}}",
+        when=lambda p, style: _outside(1, p.top_k, MAX_TOP_K),
+        message=f"`top_k` must be <= {MAX_TOP_K}. Given: {{given}}",
     ),
     Rule(
         "max_new_tokens",
@@ -106,8 +112,8 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         "max_new_tokens",
-        when=lambda p, style: _outside(1, p.max_new_tokens, _MAX_U32),
-        message=f"`max_new_tokens` must be <= {_MAX_U32}. Given: {{given}}",
+        when=lambda p, style: _outside(1, p.max_new_tokens, MAX_NEW_TOKENS),
+        message=f"`max_new_tokens` must be <= {MAX_NEW_TOKENS}. Given: {{given}}",
     ),
     Rule(
         "stop",
@@ -126,8 +132,8 @@ RULES: Sequence[Rule] = (
     ),
     Rule(
         "seed",
-        when=lambda p, style: _outside(0 if style.is_tgi else 1, p.seed, _MAX_U64),
-        message=f"`seed` must be > 0 and <= {_MAX_U64}. Given: {{given}}",
+        when=lambda p, style: _outside(0 if style.is_tgi else 1, p.seed, MAX_SEED),
+        message=f"`seed` must be > 0 and <= {MAX_SEED}. Given: {{given}}",
     ),
     Rule(
         "top_n_tokens",

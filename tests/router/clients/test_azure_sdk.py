@@ -206,8 +206,8 @@ def test_info_and_load_client(azure: Rig) -> None:
 
 
 @pytest.mark.parametrize("base", ["", "/models", "/endpoints/embed"])
-def test_the_name_that_info_gives_is_taken_as_the_model(azure: Rig, base: str) -> None:
-    """LlamaIndex's embeddings ask the one and send the other, also where `/info` names the endpoint of chats."""
+def test_the_name_from_info_is_accepted_as_the_model(azure: Rig, base: str) -> None:
+    """LlamaIndex's embeddings read it from `/info` and send it, also if it is the name of a chat endpoint."""
     azure.mini.answer = embeddings
     with EmbeddingsClient(azure.url + base, KEY) as client:
         shown = client.get_model_info().model_name
@@ -223,7 +223,7 @@ def test_another_endpoint_that_does_not_embed_is_still_rejected(azure: Rig) -> N
         client.embed(input=["a"], model="other")
 
 
-def test_openais_sdk_on_the_same_paths_is_openais(azure: Rig) -> None:
+def test_openais_sdk_on_the_same_paths_gets_openais_dialect(azure: Rig) -> None:
     for base in ("", "/azure", "/openai/v1", "/endpoints/chat"):
         with OpenAI(base_url=azure.url + base, api_key="k", max_retries=0) as sdk:
             answer: Any = sdk.chat.completions.create(model="chat", messages=MESSAGES, n=1, user="u")

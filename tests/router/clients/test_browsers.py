@@ -148,7 +148,7 @@ def test_a_compressed_body_is_read(client: httpx.Client, coding: str) -> None:
     assert client.post("/v1/chat/completions", content=packed, headers=headers).status_code == 200
 
 
-def test_a_coding_that_is_not_decoded_is_a_415_and_a_bomb_a_413(rig: Rig, client: httpx.Client) -> None:
+def test_an_unsupported_content_coding_is_a_415_and_a_bomb_a_413(rig: Rig, client: httpx.Client) -> None:
     rig.change(max_body_bytes=2048)
     headers = {"content-type": "application/json", "content-encoding": "br"}
     assert client.post("/v1/chat/completions", content=b"x", headers=headers).status_code == 415

@@ -159,7 +159,7 @@ def slow(body: dict[str, Any]) -> Response:
 
 
 @pytest.mark.parametrize("timeouts", [{"total_s": 3.0}, {"idle_s": 1.0}])
-def test_truncate_returns_what_there_is_when_time_is_up(rig: Rig, endpoints: Any, timeouts: dict[str, float]) -> None:
+def test_truncate_returns_the_text_so_far_at_the_deadline(rig: Rig, endpoints: Any, timeouts: dict[str, float]) -> None:
     rig.change(timeouts=timeouts)
     rig.blue.answer = slow
     answer = endpoints.query("chat", prompt="ab", n=2, extra_params={"error_behavior": "truncate", "suffix": "!"})
@@ -168,7 +168,7 @@ def test_truncate_returns_what_there_is_when_time_is_up(rig: Rig, endpoints: Any
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 2)
 
 
-def test_truncate_ends_a_stream_in_order_when_time_is_up(rig: Rig, sdk: Any) -> None:
+def test_truncate_completes_a_stream_at_the_deadline(rig: Rig, sdk: Any) -> None:
     rig.change(timeouts={"total_s": 3.0})
     rig.blue.answer = slow
     chunks = list(
@@ -186,7 +186,7 @@ def test_without_a_first_token_there_is_nothing_to_truncate(rig: Rig, endpoints:
         endpoints.query("chat", prompt="ab", extra_params={"error_behavior": "truncate"})
 
 
-def test_truncate_cuts_what_does_not_fit_the_context(rig: Rig, endpoints: Any) -> None:
+def test_truncate_cuts_prompts_that_do_not_fit_the_context(rig: Rig, endpoints: Any) -> None:
     rig.blue.answer = completions
     extra = {"error_behavior": "truncate"}
     assert endpoints.query("chat", prompt="x" * 80, max_tokens=50, extra_params=extra).choices[0].text == " 90+10"
@@ -325,7 +325,7 @@ def responses(body: dict[str, Any]) -> Response:
     )
 
 
-def test_responses_whole_streamed_and_going_on(rig: Rig, sdk: Any) -> None:
+def test_responses_whole_streamed_and_continued(rig: Rig, sdk: Any) -> None:
     rig.blue.answer = responses
     first = sdk.responses.create(model="chat", input="hi", metadata={"a": "b"})
     assert (first.output_text, first.status, first.error, first.metadata) == ("Hi", "completed", None, {"a": "b"})

@@ -211,7 +211,7 @@ def test_a_stop_phrase_is_left_out(ask: Three, kind: str, streamed: bool) -> Non
         ({"model": "chat:gone"}, 404, "azureml-model-deployment"),
     ],
 )
-def test_what_is_wrong_is_an_sdk_error_that_names_the_field(
+def test_an_invalid_field_is_an_sdk_error_that_names_it(
     ask: Three, kind: str, streamed: bool, fields: dict[str, Any], status: int, param: str
 ) -> None:
     with pytest.raises(SDKError) as raised:
@@ -269,7 +269,7 @@ def test_the_clients_time_breaks_the_connection_after_it(engine: Rig) -> None:
             list(lines)
 
 
-def test_a_plain_server_rejects_what_it_cannot(engine: Rig, tmp_path: Any) -> None:
+def test_a_plain_server_rejects_fields_that_need_an_extension(engine: Rig, tmp_path: Any) -> None:
     tokenizer().save(str(tmp_path / "tokenizer.json"))
     deployment = {**engine.config["deployments"]["blue"], "tokenizer_dir": str(tmp_path)}
     engine.change(deployments={"blue": deployment})
@@ -296,7 +296,7 @@ DATA = "data: "
 
 
 class Classic:
-    """`friendli-client` 1.5, as far as its wire goes. `tokens` and `complete` are what a stream said."""
+    """`friendli-client` 1.5, as far as its wire goes. `tokens` and `complete` are a stream's events."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -393,7 +393,7 @@ def test_openais_sdk_on_friendlis_mount(engine: Rig) -> None:
         engine.blue.answer = chat
         result = sdk.chat.completions.create(model="chat", messages=[{"role": "user", "content": "hi"}])
         assert result.choices[0].message.content == "Hello blue-model"
-        assert [model.id for model in sdk.models.list()] == ["chat", "embed"]
+        assert [model.id for model in sdk.models.list()][:2] == ["chat", "embed"]
 
 
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -549,6 +549,14 @@ def test_the_sdk_embeds(friendli: Any, engine: Rig) -> None:
     assert engine.mini.requests[-1]["input"] == [[5, 6]]
 
 
-def test_the_model_list_has_the_endpoints(friendli: Any) -> None:
+def test_the_model_list_has_the_endpoints_and_their_deployments(friendli: Any) -> None:
     models = friendli.serverless.model.models(retries=None).data
-    assert [(model.id, model.mode) for model in models] == [("chat", "chat"), ("embed", "embedding")]
+    modes = {model.id: model.mode for model in models}
+    assert modes == {
+        "chat": "chat",
+        "embed": "embedding",
+        "chat:blue": "chat",
+        "chat:green": "chat",
+        "embed:mini": "embedding",
+    }
+    assert all(model.created for model in models)

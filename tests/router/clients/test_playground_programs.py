@@ -223,7 +223,7 @@ LEFT: Mapping[str, set[str]] = {
 
 
 def expected(sdk: str, sent: dict[str, Any], left: set[str]) -> dict[str, Any]:
-    """What the engine gets from the SDK where it gets `sent` from the page."""
+    """The SDK's engine request, if the page's is `sent`."""
     body = {name: value for name, value in sent.items() if name not in left}
     schema = body.get("response_format", {}).get("json_schema", {}).get("schema")
     if "query" in body or "instructions" in body:
@@ -269,7 +269,7 @@ def anthropic_body(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def shell(code: str, **variables: str) -> str:
-    """What the program prints in a shell."""
+    """The output of the program in a shell."""
     assert shutil.which("curl"), "curl is not installed"
     environment = {**os.environ, **variables}
     ran = subprocess.run(["sh", "-c", code], capture_output=True, text=True, timeout=60, env=environment)

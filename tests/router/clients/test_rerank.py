@@ -14,7 +14,7 @@ TOKENS = "x-ratelimit-remaining-tokens"
 
 
 def scores(body: dict[str, Any]) -> Response:
-    """The later, the better, as vLLM answers at `/v1/rerank` and at `/score`."""
+    """vLLM's answer at `/v1/rerank` and `/score`; later documents score higher."""
     count = len(body["documents"])
     usage = {"prompt_tokens": 40, "total_tokens": 40}
     if "queries" in body:
@@ -61,7 +61,7 @@ def test_pairs_are_scored(reranking: Rig, path: str) -> None:
     assert reranking.mini.paths == ["/score"]
 
 
-def test_without_a_model_the_default_answers_and_others_say_what_they_do(reranking: Rig) -> None:
+def test_without_a_model_the_default_answers_and_other_endpoints_name_their_tasks(reranking: Rig) -> None:
     assert post(reranking, "/v2/rerank", query="a", documents=["b"]).status_code == 200
     wrong = post(reranking, "/v2/rerank", model="chat", query="a", documents=["b"])
     assert wrong.status_code == 400
@@ -99,7 +99,7 @@ def test_the_engines_refusal_names_the_field(reranking: Rig) -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens_per_doc")
 
 
-def test_a_priority_needs_the_operators_leave(reranking: Rig) -> None:
+def test_a_priority_needs_the_operators_permission(reranking: Rig) -> None:
     calls = {"model": "embed", "query": "a", "documents": ["b"], "priority": 1}
     assert post(reranking, "/v2/rerank", **calls).json()["error"]["param"] == "priority"
 
@@ -111,4 +111,4 @@ def test_transcription_is_a_404_that_says_so(rig: Rig, prefix: str) -> None:
     assert answer.status_code == 404
     error = answer.json()["error"]
     assert (error["code"], error["type"]) == ("unsupported_route", "invalid_request_error")
-    assert error["message"].startswith(f"{prefix}/audio/transcriptions: this server neither transcribes nor speaks")
+    assert error["message"].startswith(f"{prefix}/audio/transcriptions: this server does not support audio")

@@ -106,7 +106,7 @@ async def test_hugging_faces_async_client(url: str) -> None:
 
 @pytest.fixture
 def application(engine: Rig) -> Rig:
-    """The engine as a model application of this project, which tells about itself and has all processors."""
+    """The engine as a model application of this project, which describes its model and has all processors."""
     card = {"tokenizer": tokenizer().to_str(), "eos_token_ids": [0], "max_model_len": CONTEXT}
     engine.blue.card = {**card, "processors": sorted(PROCESSORS)}
     engine.change(deployments={"blue": {**engine.config["deployments"]["blue"], "tokenizer_dir": None}})
@@ -391,7 +391,7 @@ def test_invocations_are_tgis_or_openais(engine: Rig, model: Model) -> None:
     assert (wrong.status_code, wrong.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
-def test_what_is_no_request_has_a_status_even_on_a_stream(engine: Rig) -> None:
+def test_an_invalid_body_has_an_error_status_even_on_a_stream(engine: Rig) -> None:
     for body, status in ((b"{", 400), (b'{"inputs": 5}', 422), (b'{"inputs":"x","parameters":{"top_k":"5"}}', 422)):
         answer = httpx.post(f"{engine.url}/generate_stream", content=body)
         assert (answer.status_code, answer.json()["error_type"]) == (status, "validation")
@@ -399,7 +399,7 @@ def test_what_is_no_request_has_a_status_even_on_a_stream(engine: Rig) -> None:
     assert (unknown.status_code, unknown.json()["error_type"]) == (404, "not_found")
 
 
-def test_a_deployment_that_does_not_tell_its_model_has_failed(rig: Rig) -> None:
+def test_a_deployment_without_a_model_card_has_failed(rig: Rig) -> None:
     rig.change(defaults={"completions": "chat"})
     answer = httpx.post(f"{rig.url}/generate", json={"inputs": "x"})
     assert (answer.status_code, answer.json()["error_type"]) == (424, "generation")
@@ -495,13 +495,13 @@ def test_metrics_under_tgis_names(engine: Rig) -> None:
 
 @pytest.mark.parametrize("path", ["/tgi/chat/generate", "/tgi/chat/v1/chat/completions", "/tgi/generate", "/vertex"])
 @pytest.mark.parametrize("body", [b"{", b"{}"])
-def test_what_cannot_be_read_counts_for_the_paths_endpoint(engine: Rig, path: str, body: bytes) -> None:
+def test_an_unreadable_request_counts_for_the_paths_endpoint(engine: Rig, path: str, body: bytes) -> None:
     assert httpx.post(engine.url + path, content=body).status_code in (400, 422)
     lines = httpx.get(f"{engine.url}/tgi/chat/metrics").text.splitlines()
     assert 'tgi_request_failure{err="validation"} 1.0' in lines
 
 
-def test_what_names_no_endpoint_of_ours_counts_for_none(engine: Rig) -> None:
+def test_a_request_for_an_unknown_endpoint_counts_for_none(engine: Rig) -> None:
     assert httpx.post(f"{engine.url}/tgi/gone/generate", content=b"{").status_code == 400
     assert "gone" not in httpx.get(f"{engine.url}/metrics").text
     assert "tgi_request_count 0.0" in httpx.get(f"{engine.url}/tgi/chat/metrics").text.splitlines()

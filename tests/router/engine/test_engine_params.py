@@ -22,7 +22,10 @@ WAYS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "tgi": ("/tgi/v1/chat/completions", CHAT, {}),
     "friendli": ("/serverless/v1/chat/completions", CHAT, {}),
     "sagemaker": ("/invocations", CHAT, {}),
+    "openai, embeddings": ("/v1/embeddings", {"model": "embed", "input": "hi"}, {}),
+    "openai, score": ("/score", {"model": "embed", "queries": "hi", "documents": "hi"}, {}),
 }
+POOLING = {"embeddings": "openai, embeddings", "rerank": "openai, score"}
 PARAMETERS = ("kv_transfer_params", "ec_transfer_params", "priority")
 
 
@@ -31,13 +34,30 @@ def post(rig: Rig, way: str, **fields: Any) -> httpx.Response:
     return httpx.post(rig.url + path, json={**body, **fields}, headers=headers)
 
 
+@pytest.fixture
+def rig(rig: Rig) -> Rig:
+    """With reranking at the endpoint of the embeddings."""
+    tasks = list(POOLING)
+    endpoints, deployments = rig.config["endpoints"], rig.config["deployments"]
+    rig.change(
+        endpoints={"embed": {**endpoints["embed"], "tasks": tasks}},
+        deployments={"mini": {**deployments["mini"], "tasks": tasks}},
+    )
+    return rig
+
+
+def sent(rig: Rig) -> list[dict[str, Any]]:
+    """The requests that the deployments got."""
+    return [*rig.blue.requests, *rig.mini.requests]
+
+
 @pytest.mark.parametrize("way", sorted(WAYS))
 def test_no_dialect_passes_a_parameter_that_the_endpoint_does_not_allow(rig: Rig, way: str) -> None:
     value = {"remote_host": "h"}
     for name in PARAMETERS:
         for fields in ({name: value}, {"vllm_xargs": {name: value}}, {"extra_params": f'{{"{name}": {{}}}}'}):
             answer = post(rig, way, **fields)
-            assert not any(name in {*sent, *sent.get("vllm_xargs", {})} for sent in rig.blue.requests)
+            assert not any(name in {*body, *body.get("vllm_xargs", {})} for body in sent(rig))
             assert answer.status_code in (200, 400, 422)
 
 
@@ -51,7 +71,10 @@ def test_a_parameter_that_is_not_allowed_is_rejected_by_name(rig: Rig) -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert "kv_transfer_params" in post(rig, "anthropic", kv_transfer_params={}).json()["error"]["message"]
     assert "priority" in post(rig, "azure", priority=1).text
-    assert rig.blue.requests == []
+    for way in POOLING.values():
+        answer = post(rig, way, priority=0)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "priority")
+    assert sent(rig) == []
 
 
 def test_the_operator_allows_parameters_per_endpoint(rig: Rig) -> None:
@@ -60,3 +83,12 @@ def test_the_operator_allows_parameters_per_endpoint(rig: Rig) -> None:
     assert post(rig, "openai, a deployment", priority=4).status_code == 200
     assert [request["priority"] for request in rig.blue.requests] == [3, 4]
     assert post(rig, "openai, chat", kv_transfer_params={}).status_code == 400
+
+
+def test_allowed_transfer_parameters_reach_the_engine_as_they_are(rig: Rig) -> None:
+    rig.chat_endpoint(allow_engine_params=["kv_transfer_params", "ec_transfer_params"])
+    value = {"remote_host": "h", "remote_block_ids": [1, 2]}
+    for name in ("kv_transfer_params", "ec_transfer_params"):
+        assert post(rig, "openai, chat", **{name: value}).status_code == 200
+        assert rig.blue.requests[-1][name] == value
+    assert post(rig, "openai, chat", priority=1).status_code == 400

@@ -72,7 +72,7 @@ def test_other_chats_are_not_collected(rig: Rig) -> None:
     assert [request.get("stream", False) for request in rig.blue.requests] == [False, False]
 
 
-def test_a_stream_that_breaks_off_is_asked_of_another_deployment(rig: Rig) -> None:
+def test_a_stream_that_breaks_off_is_retried_on_another_deployment(rig: Rig) -> None:
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = lambda body: stream([chunk({"role": "assistant", "content": ""})])
     rig.green.answer = cut_chat
@@ -115,4 +115,42 @@ def test_a_whole_message_is_what_anthropics_sdk_makes_of_its_stream(rig: Rig, ch
             streamed = events.get_final_message()
     assert whole.content[0].to_dict() == {"type": "tool_use", "id": "call_1", "name": "add", "input": {"a": 12}}
     assert whole.to_dict() == streamed.to_dict(exclude_none=True)
+    assert [request["stream"] for request in rig.blue.requests] == [True, True]
+
+
+def cut_response(body: dict[str, Any]) -> Response:
+    """The same at `/v1/responses`, where the last event has the markup too."""
+    text = {"type": "message", "id": "m", "content": [{"type": "output_text", "text": MARKUP, "annotations": []}]}
+    head = {"id": "resp_1", "object": "response", "created_at": 1, "model": body["model"]}
+    whole = {**head, "status": "incomplete", "output": [text], "usage": {"input_tokens": 9, "output_tokens": 3}}
+    if not body.get("stream"):
+        return JSONResponse(whole)
+    item = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "add", "status": "in_progress"}
+    done = {**item, "arguments": "".join(ARGUMENTS), "status": "completed"}
+    events: list[dict[str, Any]] = [
+        {"type": "response.created", "response": {**head, "status": "in_progress", "output": []}},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "arguments": ""}},
+        *(
+            {"type": "response.function_call_arguments.delta", "output_index": 0, "item_id": "fc_1", "delta": part}
+            for part in ARGUMENTS
+        ),
+        {"type": "response.output_item.done", "output_index": 0, "item": done},
+        {"type": "response.completed", "response": whole},
+    ]
+    return stream([f"event: {it['type']}\n" + frame({**it, "sequence_number": n}) for n, it in enumerate(events)])
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/serving-endpoints/responses"])
+def test_a_whole_response_has_the_call_that_its_stream_has(rig: Rig, path: str) -> None:
+    rig.blue.answer = cut_response
+    tool = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}}
+    fields = {"model": "chat", "input": "hi", "tools": [tool], "tool_choice": "required", "max_output_tokens": 9}
+    whole = httpx.post(rig.url + path, json=fields).raise_for_status().json()
+    events = httpx.post(rig.url + path, json={**fields, "stream": True}).raise_for_status().text.split("\n\n")
+    (last,) = [json.loads(event.partition("\ndata: ")[2]) for event in events if "event: response.incomplete" in event]
+    for response in (whole, last["response"]):
+        (call,) = response["output"]
+        assert (call["type"], call["call_id"], call["name"]) == ("function_call", "call_1", "add")
+        assert (call["arguments"], call["status"]) == ("".join(ARGUMENTS), "incomplete")
+        assert response["status"] == "incomplete"
     assert [request["stream"] for request in rig.blue.requests] == [True, True]

@@ -42,7 +42,7 @@ async def test_it_is_not_waited_for_longer_than_a_connection_may_take() -> None:
             await upstream.unary(application(free_port()), "/x", {}, request_id="1", timeouts=Timeouts(connect_s=0.05))
 
 
-async def test_others_deployments_are_not_waited_for() -> None:
+async def test_external_deployments_are_not_waited_for() -> None:
     target = Target("blue", f"http://127.0.0.1:{free_port()}", "m", {})
     async with Upstream() as upstream:
         with pytest.raises(Unreachable):

@@ -1,4 +1,4 @@
-"""A client that sends any bytes, and says what came back."""
+"""A client that sends any bytes and returns the replies."""
 
 import socket
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""One router for all hostile requests: what one of them breaks, the next ones show."""
+"""One router for all hostile requests: if one of them breaks it, the next ones fail."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A fake deployment for hostile requests: it has a good answer on every route, or the bytes that a test wants."""
+"""A fake deployment for hostile requests: it answers every route correctly, or with the bytes that a test sets."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Bodies and headers that are wrong by malice or by mistake."""
+"""Malicious and malformed bodies and headers."""
 
 import json
 import math
@@ -54,7 +54,7 @@ VALID: list[tuple[str, set[str], dict[str, Any]]] = [
     ("/dedicated/v1/chat/render", {"friendli"}, {"model": "chat", "messages": HI}),
     ("/serverless/v1/detokenize", {"friendli"}, {"model": "chat", "tokens": [5, 6]}),
 ]
-"""A path, whose errors may be in the form of one of these dialects, and a body that it takes."""
+"""A path, the dialects whose error forms it may answer in, and a body that it accepts."""
 
 Place = tuple[str, set[str], dict[str, Any]]
 
@@ -72,7 +72,7 @@ _ANYTHING = st.recursive(
 
 
 def _places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Where `value` holds something: keys and indices."""
+    """The paths of all values inside `value`: keys and indices."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [place for key, inner in parts for place in [(*path, key), *_places(inner, (*path, key))]]
 
@@ -149,7 +149,7 @@ _SPOILED: list[Callable[[bytes], bytes]] = [
 
 @st.composite
 def spoiled(draw: st.DrawFn, valid: dict[str, Any]) -> bytes:
-    """A valid body made into what is no body, or says the same thing twice."""
+    """A valid body turned into an invalid one, or one with duplicate keys."""
     body = compact(valid)
     if draw(st.booleans()):
         return draw(st.sampled_from(_SPOILED))(body)

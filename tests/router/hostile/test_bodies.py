@@ -1,4 +1,4 @@
-"""Bodies that are wrong in every way: refused in the dialect's own form, or taken."""
+"""Bodies that are wrong in every way: rejected in the dialect's own form, or accepted."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def test_no_body_breaks_the_router(hostile: HostileRig) -> None:
     attempt(posts(), SHARE, check)
 
 
-def test_a_number_of_tokens_that_no_histogram_holds_is_counted_all_the_same(hostile: HostileRig) -> None:
+def test_a_token_count_beyond_the_histogram_is_counted(hostile: HostileRig) -> None:
     body = {"model": "chat", "prompt": "hi", "max_tokens": 10**400}
     hostile.check(hostile.client.request("POST", "/v1/completions", compact(body)), {"openai"})
     hostile.check(hostile.client.request("GET", "/metrics"), set())

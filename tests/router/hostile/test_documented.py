@@ -20,21 +20,32 @@ SHARE = 0.28 / len(DIALECTS)
 
 NO_CONTROLLER = b"No controller of experiments runs beside this router"
 
+MAX_RULES = 4
+"""How many alternatives of one schema schemathesis combines."""
+
 NAMES = st.sampled_from(["chat", "embed", "blue", "green", "unknown"])
 
 
 @pytest.fixture(scope="module")
 def operations(standing: HostileRig) -> list[Any]:
     """All of the document."""
-    document = standing.document()
+    document = with_few_rules(standing.document())
     schema = schemathesis.openapi.from_dict(document)
     found: list[Any] = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
     assert len(found) == sum(len(methods) for methods in document["paths"].values())
     return found
 
 
+def with_few_rules(document: dict[str, Any]) -> dict[str, Any]:
+    """The document without the rules of schemas that have too many: schemathesis would reject their operations."""
+    for schema in document["components"]["schemas"].values():
+        if len(schema.get("allOf", ())) > MAX_RULES:
+            del schema["allOf"]
+    return document
+
+
 def named(case: Any, name: str) -> Any:
-    """The case with a name that exists: else nearly all of them would be a 404."""
+    """The case with a name that exists: otherwise nearly all cases would be a 404."""
     if isinstance(case.body, dict) and "model" in case.body:
         case.body["model"] = name
     case.path_parameters = {key: name if value else value for key, value in (case.path_parameters or {}).items()}

@@ -32,7 +32,7 @@ def test_no_headers_break_the_router(hostile: HostileRig) -> None:
     attempt(st.tuples(st.sampled_from(POSTS + OTHERS), headers), SHARE, check)
 
 
-def test_a_host_that_is_no_host_is_no_defect(hostile: HostileRig) -> None:
+def test_an_invalid_host_header_is_no_defect(hostile: HostileRig) -> None:
     for host in (b"[", b"[::1", b"a b", b"\xff", b""):
         for target in ("/nowhere", "/api/2.0/serving-endpoints", "/api/2.0/nowhere"):
             reply: Any = hostile.client.send(

@@ -15,7 +15,7 @@ LARGEST_LEAK = 150
 
 
 def one_round(hostile: HostileRig, number: int) -> None:
-    """Names, ids, paths, headers and streams that never come again, in requests that fail at every step."""
+    """Names, ids, paths, headers and streams that never recur, in requests that fail at every step."""
     client = hostile.client
     for n in range(REQUESTS // 5):
         new = f"r{number}-{n}"
@@ -47,7 +47,7 @@ def test_memory_does_not_grow(hostile: HostileRig) -> None:
     assert grown < LARGEST_LEAK * REQUESTS, sizes
 
 
-def test_no_label_of_a_metric_is_a_clients_word(hostile: HostileRig) -> None:
-    """Every new value of a label is a time series that stays for ever."""
+def test_no_metric_label_comes_from_a_client(hostile: HostileRig) -> None:
+    """Every new value of a label is a time series that is never removed."""
     one_round(hostile, 99)
     assert b"r99-" not in hostile.client.request("GET", "/metrics").body

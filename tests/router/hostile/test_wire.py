@@ -80,7 +80,7 @@ def answers(hostile: HostileRig, raw: bytes, *, waits_s: float) -> bytes:
 
 
 def _end_after(connection: socket.socket, silence_s: float) -> None:
-    """Says no more, if nothing comes for so long."""
+    """Ends the input if nothing arrives for so long."""
     if select.select([connection], [], [], silence_s)[0]:
         return
     try:
@@ -91,7 +91,7 @@ def _end_after(connection: socket.socket, silence_s: float) -> None:
 
 
 @pytest.mark.parametrize("raw", AMBIGUOUS, ids=lambda raw: repr(raw[:90]))
-def test_an_ambiguous_request_hides_no_other(hostile: HostileRig, raw: bytes) -> None:
+def test_an_ambiguous_request_smuggles_no_other(hostile: HostileRig, raw: bytes) -> None:
     received = answers(hostile, raw + LAST, waits_s=0.5)
     assert b"x-request-id: smuggled" not in received
     assert b"HTTP/1.1 5" not in received
@@ -99,7 +99,7 @@ def test_an_ambiguous_request_hides_no_other(hostile: HostileRig, raw: bytes) ->
 
 
 def test_two_pipelined_requests_are_answered(hostile: HostileRig) -> None:
-    """The oracle of the tests above: what is no body is a request, and is answered."""
+    """The oracle of the tests above: bytes that are not a body are a request, and answered."""
     received = answers(hostile, _POST + b"content-length: 0\r\n\r\n" + SMUGGLED + LAST, waits_s=HANGS_S)
     assert b"x-request-id: smuggled" in received
 

@@ -13,7 +13,8 @@ from starlette.responses import JSONResponse, Response
 
 from app.config.base import ConfigError
 from tests.router.conftest import Rig
-from tests.support.engine.fake_engine import USAGE, frame, stream
+from tests.support.engine.fake_engine import USAGE, Answer, frame, stream
+from tests.support.engine.other_answers import completion, message, response
 
 CHAT = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -165,3 +166,23 @@ async def test_answers_name_the_deployment_and_clients_may_send_that_or_the_engi
             assert f"{deployment}-model" not in streamed
             if "serverless" not in path:
                 assert whole["system_fingerprint"] == f"{deployment}-vllm-1"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "answer"),
+    [
+        ("/v1/completions", {"prompt": "hi"}, completion),
+        ("/v1/messages", {"messages": CHAT["messages"], "max_tokens": 3}, message),
+        ("/v1/responses", {"input": "hi"}, response),
+        ("/tgi/chat/v1/chat/completions", {"messages": CHAT["messages"]}, named),
+    ],
+)
+def test_other_kinds_of_answers_name_the_deployment(
+    rig: Rig, path: str, fields: dict[str, Any], answer: Answer
+) -> None:
+    rig.green.answer = answer
+    body = {"model": "green", **fields}
+    assert httpx.post(rig.url + path, json=body).json()["model"] == "green"
+    streamed = httpx.post(rig.url + path, json={**body, "stream": True}).text
+    assert '"model":"green"' in streamed
+    assert "green-model" not in streamed

@@ -1,7 +1,6 @@
 """What a fake vLLM answers at `/v1/messages`, `/v1/responses`, `/v1/completions` and `/v1/embeddings`, and at
 every route."""
 
-import json
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -15,7 +14,7 @@ HELLO = "Hello blue-model"
 def message(body: dict[str, Any]) -> Response:
     """Anthropic's answer, streamed or whole, as vLLM has it at `/v1/messages`."""
     usage = {"input_tokens": 9, "output_tokens": 3}
-    whole: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m"}
+    whole: dict[str, Any] = {"id": "msg_1", "type": "message", "role": "assistant", "model": body["model"]}
     whole |= {"content": [{"type": "text", "text": HELLO}], "stop_reason": "end_turn", "usage": usage}
     if not body.get("stream"):
         return JSONResponse(whole)
@@ -27,14 +26,14 @@ def message(body: dict[str, Any]) -> Response:
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
         {"type": "message_stop"},
     ]
-    return stream([f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events])
+    return stream([f"event: {event['type']}\n{frame(event)}" for event in events])
 
 
 def response(body: dict[str, Any]) -> Response:
     """A response, streamed or whole, as vLLM has it at `/v1/responses`."""
     text = {"type": "output_text", "text": HELLO, "annotations": []}
     item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [text]}
-    begun: dict[str, Any] = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "tools": []}
+    begun: dict[str, Any] = {"id": "resp_1", "object": "response", "created_at": 1, "model": body["model"], "tools": []}
     begun |= {"status": "in_progress", "output": [], "parallel_tool_calls": True, "tool_choice": "auto"}
     done = {**begun, "status": "completed", "output": [item]}
     if not body.get("stream"):
@@ -49,10 +48,11 @@ def response(body: dict[str, Any]) -> Response:
 
 
 def completion(body: dict[str, Any]) -> Response:
-    """A whole completion of a text, as vLLM has it at `/v1/completions`."""
+    """A completion of a text, streamed or whole, as vLLM has it at `/v1/completions`."""
     usage = {"prompt_tokens": 4, "completion_tokens": 3, "total_tokens": 7}
     choice = {"index": 0, "text": HELLO, "logprobs": None, "finish_reason": "stop"}
-    return JSONResponse({"id": "cmpl-1", "object": "text_completion", "choices": [choice], "usage": usage})
+    whole = {"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": [choice], "usage": usage}
+    return stream([frame(whole), "data: [DONE]\n\n"]) if body.get("stream") else JSONResponse(whole)
 
 
 def embedding(body: dict[str, Any]) -> Response:

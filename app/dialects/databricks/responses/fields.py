@@ -10,6 +10,16 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from app.dialects.common.fields import FunctionName, NonEmpty, StreamOptions
+from app.dialects.common.schema_rules import (
+    SOME_TOOLS,
+    STREAM_OPTIONS_WITH_STREAM,
+    absent,
+    both,
+    described_by,
+    either,
+    given,
+    values,
+)
 from app.dialects.common.support import (
     ECHOED,
     ECHOED_USER,
@@ -50,6 +60,8 @@ class ImageBlock(_Lenient):
 
 class FileBlock(_Lenient):
     """A file in the request itself."""
+
+    model_config = described_by(given("file_data"))
 
     type: Literal["input_file"]
     file_id: str | None = None
@@ -151,6 +163,13 @@ class ToolChoice(StrictModel):
 class Format(StrictModel):
     """`text.format`, flat."""
 
+    model_config = described_by(
+        either(
+            both(values({"type": ["text", "json_object"]}), either(absent("name"), absent("schema"))),
+            both(values({"type": ["json_schema"]}), given("name"), given("schema")),
+        )
+    )
+
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     description: str | None = None
@@ -180,8 +199,12 @@ class ReasoningOptions(StrictModel):
 class Responses(Request):
     """Responses requests."""
 
+    model_config = described_by(
+        STREAM_OPTIONS_WITH_STREAM, either(values({"tool_choice": [None, "none", "auto"]}), SOME_TOOLS)
+    )
+
     refused: ClassVar[Mapping[str, str]] = {  # whatever the value: `store` false, too
-        "background": "not supported; every response is made while the client waits",
+        "background": "not supported; every response is generated while the client waits",
         "conversation": "not supported; send the conversation's items in `input`",
         "previous_response_id": "not supported, responses are not stored; send the conversation's items in `input`",
         "prompt": "not supported, there are no stored prompts; write it into `instructions` and `input`",

@@ -1,1 +1,1 @@
-"""TGI's Messages API: OpenAI's chat and completions as TGI speaks them."""
+"""TGI's Messages API: OpenAI's chat and completions in TGI's form."""

@@ -15,7 +15,7 @@ COMPLETIONS = StreamFormat(is_terminal=lambda frames: frames.endswith(DONE), err
 _FINGERPRINT = "3.3.6-native"  # if the engine has none: clients need a string
 
 
-# What nearly every chunk is, a piece of text of one choice, is completed without parsing it. Keys cannot be mistaken
+# Nearly every chunk is a piece of text of one choice, which is completed without parsing it. Keys cannot be mistaken
 # for text: inside a JSON string their quotes would be escaped.
 _TEXT, _TGI_TEXT = b'"delta":{"content":"', b'"delta":{"role":"assistant","tool_calls":null,"content":"'
 _TGI_END = b',"system_fingerprint":"%b"}\n\n' % _FINGERPRINT.encode()
@@ -24,7 +24,7 @@ _TGI_END = b',"system_fingerprint":"%b"}\n\n' % _FINGERPRINT.encode()
 def _is_text(frame: bytes) -> bool:
     """Whether frames are one, with nothing but a piece of text."""
     is_one = frame.count(b"\n") == 2 and frame.count(b'"delta":') == 1 and _TEXT in frame
-    has_more = (  # no loop: this is asked of every token
+    has_more = (  # no loop: this runs for every token
         b'"role":' in frame
         or b'"tool_calls":' in frame
         or b'"system_fingerprint":' in frame

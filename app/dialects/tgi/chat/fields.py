@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from app.dialects.common.fields import Function, Penalty, StreamOptions
 from app.dialects.common.support import GREEDY_TOP_P, NEEDS_TOOLS
@@ -27,7 +27,7 @@ class _Tool(_Strict):
 
 
 class GenerationFields(_Strict):
-    """What both requests in OpenAI's form have."""
+    """The fields that both requests in OpenAI's form share."""
 
     model: str | None = Field(
         default=None,
@@ -77,8 +77,9 @@ class Chat(GenerationFields):
 class Completions(GenerationFields):
     refused: ClassVar[Mapping[str, str]] = {"suffix": "TGI does not support it"}
 
-    prompt: Annotated[str, Field(min_length=1)] | Annotated[list[str], Field(min_length=1)] = Field(
-        description=f"vLLM's; at most {MAX_PROMPTS}"
-    )
+    prompt: (
+        Annotated[str, Field(min_length=1)]
+        | Annotated[list[str], Field(min_length=1, json_schema_extra={"maxItems": MAX_PROMPTS})]
+    ) = Field(description=f"vLLM's; at most {MAX_PROMPTS}")
     max_tokens: int | None = Field(default=None, gt=0, description="vLLM's; the default is the profile's")
-    suffix: str | None = None
+    suffix: Annotated[str | None, WithJsonSchema({"type": "null"})] = None

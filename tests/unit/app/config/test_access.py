@@ -1,4 +1,4 @@
-"""What the section `access` refuses, and when a server may be reached from elsewhere."""
+"""Invalid sections `access`, and servers that other machines may reach."""
 
 from pathlib import Path
 from typing import Any
@@ -100,7 +100,7 @@ def test_the_narrowest_limit_wins_number_by_number() -> None:
     [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True)]
     + [(host, False) for host in ("0.0.0.0", "::", "10.0.0.1", "example.com", "")],
 )
-def test_which_hosts_only_this_machine_reaches(host: str, local: bool) -> None:
+def test_loopback_hosts_are_recognised(host: str, local: bool) -> None:
     assert is_loopback(host) is local
 
 
@@ -127,7 +127,7 @@ def router(user_config: dict[str, Any], **deployment: Any) -> dict[str, Any]:
 LIMITED: dict[str, Any] = {"limits": {"default": {"requests_per_minute": 60}}}
 
 
-def test_several_routers_do_not_keep_limits_in_memory(tmp_path: Path) -> None:
+def test_several_routers_cannot_count_limits_in_memory(tmp_path: Path) -> None:
     (problem,) = check_file(write(tmp_path / "serve.yaml", router(with_access(**LIMITED), num_replicas=2)))
     assert problem.startswith("applications[0].deployments[0].user_config.access.limits: several routers cannot count")
     LIMITED["limits"]["store"] = {"url_env": "REDIS_URL"}

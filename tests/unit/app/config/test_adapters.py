@@ -1,4 +1,4 @@
-"""LoRA adapters in the configuration: what is refused, with the path and the fix."""
+"""LoRA adapters in the configuration: what is rejected, with the path and the fix."""
 
 import re
 from copy import deepcopy
@@ -64,10 +64,10 @@ def test_several_deployments_may_share_an_application() -> None:
         (kwargs(lora_modules=[{"name": "llama", "path": "/p"}]), "lora_modules.0.name: 'llama' is another model"),
         (kwargs(lora_modules=[{"name": "f", "path": "/p"}] * 2), "lora_modules.1.name: 'f' is another model"),
         (kwargs(enable_lora=False), "enable_lora: false, and there are lora_modules"),
-        (kwargs(enable_prompt_embeds=True), "enable_prompt_embeds: vLLM dies"),
+        (kwargs(enable_prompt_embeds=True), "enable_prompt_embeds: vLLM crashes"),
         (
             engine(engine_kwargs={"enable_lora": True, "enable_prompt_embeds": True}),
-            "enable_prompt_embeds: vLLM dies",
+            "enable_prompt_embeds: vLLM crashes",
         ),
         (kwargs(max_loras=2) | {"accelerator_config": {"kind": "cpu"}}, "max_loras: 2 for 2 adapters; .* or set 3"),
     ],
@@ -80,7 +80,7 @@ def test_an_engine_that_cannot_serve_its_adapters_is_refused(llm_config: dict[st
 
 
 @pytest.mark.parametrize("llm_config", [{}, {"engine_kwargs": None}, {"engine_kwargs": "x"}, engine(engine_kwargs={})])
-def test_an_engine_without_adapters_is_none_of_their_business(llm_config: dict[str, Any]) -> None:
+def test_an_engine_without_adapters_is_not_checked(llm_config: dict[str, Any]) -> None:
     assert list(engine_problems(llm_config)) == []
     assert adapters_of(llm_config) == []
 
@@ -97,10 +97,14 @@ def test_on_gpus_every_slot_may_be_an_adapters() -> None:
             {"app": "llama", "model": "frech"},
             "deployments.fr.model: .* does not serve 'frech', only llama, french",
         ),
-        ("fr", {"app": "llama", "model": "llama", "parent": "base"}, "deployments.fr.parent: 'base' is no model"),
+        ("fr", {"app": "llama", "model": "llama", "parent": "base"}, "deployments.fr.parent: 'base' is not a model"),
         ("base", {"app": "llama", "model": "french", "parent": "gone"}, "base.parent: unknown deployment 'gone'"),
-        ("fr", {"app": "llama", "model": "french", "parent": "elsewhere"}, "fr.parent: 'elsewhere' is another engine"),
-        ("fr", {"app": "llama", "model": "french", "parent": "de"}, "fr.parent: 'de' is no model that 'fr' adapts"),
+        (
+            "fr",
+            {"app": "llama", "model": "french", "parent": "elsewhere"},
+            "'elsewhere' belongs to another engine",
+        ),
+        ("fr", {"app": "llama", "model": "french", "parent": "de"}, "fr.parent: 'de' is not a model that 'fr' adapts"),
         ("base", {"app": "llama", "model": "llama", "parent": "plain"}, "base.parent: .* own model, no adapter"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which experiments a configuration refuses, and of which it warns."""
+"""Experiments that a configuration rejects, and experiments that it warns about."""
 
 import json
 from pathlib import Path
@@ -65,7 +65,7 @@ def changed(key: str, value: object, of: dict[str, Any] = BASE) -> dict[str, Any
     return document
 
 
-def test_four_lines_suffice() -> None:
+def test_a_minimal_experiment_has_four_lines() -> None:
     config = parse(with_experiments(first=FOUR_LINES))
     experiment = config.experiments["first"]
     assert experiment.arms == ("blue", "green")
@@ -83,8 +83,8 @@ def test_four_lines_suffice() -> None:
             "experiments.first.control: 'mini' is not in the traffic of 'chat' (blue, green); add it",
         ),
         ({"treatments": ["gone"]}, "experiments.first.treatments.0: 'gone' is not in the traffic of 'chat'"),
-        ({"treatments": ["blue"]}, "experiments.first.treatments.0: 'blue' stands there twice or is the control"),
-        ({"treatments": ["green", "green"]}, "experiments.first.treatments.1: 'green' stands there twice"),
+        ({"treatments": ["blue"]}, "experiments.first.treatments.0: 'blue' is listed twice or is the control"),
+        ({"treatments": ["green", "green"]}, "experiments.first.treatments.1: 'green' is listed twice"),
         ({"treatments": []}, "experiments.first.treatments: Tuple should have at least 1 item"),
         ({"primary": []}, "experiments.first.primary: Tuple should have at least 1 item"),
         (
@@ -133,7 +133,7 @@ def test_an_invalid_experiment_is_refused_with_path_and_fix(change: dict[str, An
     assert any(line.startswith(said) for line in found), found
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     broken = {
         **FOUR_LINES,
         "control": "mini",

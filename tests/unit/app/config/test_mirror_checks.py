@@ -1,4 +1,4 @@
-"""Which mirrors a configuration refuses, and of which it warns."""
+"""Mirrors that a configuration rejects, and mirrors that it warns about."""
 
 import json
 from pathlib import Path

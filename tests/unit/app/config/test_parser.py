@@ -1,4 +1,4 @@
-"""What was parsed before is not parsed again, and changes nothing."""
+"""Unchanged items are not parsed again, and the result is the same."""
 
 import copy
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def outcome(parse: Callable[[Any], Config], data: Any) -> Config | list[str]:
 
 
 @given(st.lists(st.lists(st.integers(0, 101), min_size=1, max_size=4), max_size=6))
-def test_it_parses_as_ever(documents: list[list[int]]) -> None:
+def test_the_result_is_that_of_a_full_parse(documents: list[list[int]]) -> None:
     """101 % is invalid, and the problems are the same, too."""
     parser = Parser()
     for shares in documents:
@@ -89,6 +89,6 @@ def test_references_are_checked_every_time() -> None:
 
 
 @pytest.mark.parametrize("data", [None, [], {"endpoints": {1: {}}}, {"endpoints": {"e": object()}}])
-def test_what_is_no_plain_data_is_refused_as_ever(data: object) -> None:
+def test_other_data_is_rejected_as_by_a_full_parse(data: object) -> None:
     with pytest.raises(ConfigError):
         Parser().parse(data)

@@ -22,7 +22,7 @@ def test_an_object_has_a_table_with_value_default_and_meaning_of_its_keys() -> N
 def test_objects_in_a_list_have_a_table_and_bounds_on_both_sides() -> None:
     rows = reference(schema()).splitlines()
     assert "### `experiments.<name>.guardrails[]`" in rows
-    assert "| `primary` | list of objects | required | What decides. |" in rows
+    assert "| `primary` | list of objects | required | The metrics that decide. |" in rows
     assert "| `alpha` | number > 0, < 1 | `0.05` | The chance of any false primary verdict. |" in rows
 
 

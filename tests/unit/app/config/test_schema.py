@@ -1,4 +1,4 @@
-"""What the configuration refuses, and in which words."""
+"""What the configuration rejects, and with which messages."""
 
 import json
 from pathlib import Path

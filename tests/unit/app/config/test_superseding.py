@@ -1,4 +1,4 @@
-"""What a file does to running ramps, said before it is delivered."""
+"""The effects of a file on running ramps, reported before it is delivered."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def config(green: int, experiments: dict[str, Any], plan: dict[str, Any] | None 
     return parse({"endpoints": {"chat": endpoint}, "deployments": deployments, "experiments": experiments})
 
 
-def test_a_file_that_moves_what_a_ramp_has_reached() -> None:
+def test_a_file_that_changes_the_share_of_a_ramp() -> None:
     assert superseded(config(25, {"exp": RAMPED}, MOVED), config(1, {"exp": RAMPED})) == [
         "endpoints.chat.traffic: 'exp' has brought it to blue 65 %, green 25 %; this file says blue 89 %, green 1 %, "
         "which wins and pauses the experiment; to keep the present split, write it into the file"

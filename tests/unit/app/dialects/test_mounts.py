@@ -1,4 +1,4 @@
-"""Which `model` is a server's own URL."""
+"""Values of `model` that are the server's own URL."""
 
 import pytest
 

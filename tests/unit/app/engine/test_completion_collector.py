@@ -1,4 +1,4 @@
-"""A stream of completion chunks, folded: whole, cut short, and broken."""
+"""Streams of completion chunks, collected into whole answers: complete, cut short, and broken."""
 
 import json
 from itertools import pairwise
@@ -55,13 +55,13 @@ def fed(*chunks: bytes, **body: Any) -> CompletionCollector:
     return collector
 
 
-def test_the_question_is_the_same_as_a_stream_that_counts() -> None:
+def test_the_request_is_streamed_with_token_counts() -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     assert CompletionCollector(BODY).request == {**BODY, "stream": True, "stream_options": options}
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=8))
-def test_a_stream_folds_into_the_whole_body_in_any_chunking(points: list[int]) -> None:
+def test_a_stream_becomes_the_whole_body_in_any_chunking(points: list[int]) -> None:
     edges = [0, *sorted(points), len(STREAM)]
     body = json.loads(fed(*(STREAM[a:b] for a, b in pairwise(edges))).complete())
     assert {name: body[name] for name in HEAD} == HEAD
@@ -77,7 +77,7 @@ def test_a_stream_folds_into_the_whole_body_in_any_chunking(points: list[int]) -
     assert body["choices"][1]["logprobs"] is None
 
 
-def test_what_has_come_is_cut_for_its_length_and_counted() -> None:
+def test_the_partial_body_has_finish_reason_length_and_is_counted() -> None:
     collector = fed(*PARTS[:3])
     body = json.loads(collector.at_deadline() or b"")
     assert [(c["text"], c["finish_reason"]) for c in body["choices"]] == [
@@ -91,7 +91,7 @@ def test_what_has_come_is_cut_for_its_length_and_counted() -> None:
         collector.complete()
 
 
-def test_nothing_has_begun_before_the_first_choice() -> None:
+def test_there_is_no_partial_body_before_the_first_choice() -> None:
     assert fed(b": ping\n\n").at_deadline() is None
     assert fed(PARTS[0]).at_deadline() is not None
 
@@ -112,6 +112,6 @@ def test_the_engines_error_event_is_raised() -> None:
 
 
 @pytest.mark.parametrize("bad", [b"{", b"[]", b"5", b"{}", b'{"choices":[{"index":9}]}', b"\xff"])
-def test_nonsense_is_broken(bad: bytes) -> None:
+def test_a_malformed_stream_is_broken(bad: bytes) -> None:
     with pytest.raises(Broken):
         fed(b"data: " + bad + b"\n\n")

@@ -1,4 +1,4 @@
-"""What an answer says, whichever route of the engine's it came from."""
+"""The content of answers, from each of the engine's routes."""
 
 import base64
 import json
@@ -74,7 +74,7 @@ def test_several_choices_stay_apart_in_a_stream() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b'{"choices": 3}', b'{"choices": [{}]}', b"\xff"])
-def test_what_is_no_answer_is_malformed(answer: bytes) -> None:
+def test_other_bytes_are_malformed(answer: bytes) -> None:
     with pytest.raises(MALFORMED):
         content_of(answer, stream=False)
 
@@ -91,7 +91,7 @@ def test_vectors_are_read_from_numbers_and_from_base64() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_of_an_answer_that_is_cut_off_the_whole_vectors_count(packed: bool) -> None:
+def test_a_truncated_answer_has_its_complete_vectors(packed: bool) -> None:
     numbers = [[float(10 * row + column) for column in range(6)] for row in range(4)]
     values = [base64.b64encode(array("f", it).tobytes()).decode() for it in numbers] if packed else numbers
     answer = embeddings(*values)

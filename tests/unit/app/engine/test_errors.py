@@ -1,4 +1,4 @@
-"""What is read off the engine's answers."""
+"""Errors and usage in the engine's answers."""
 
 import json
 from typing import Any
@@ -32,7 +32,7 @@ def error(message: str, code: object = 400, param: str | None = None) -> bytes:
     return json.dumps({"error": {"message": message, "type": "X", "param": param, "code": code}}).encode()
 
 
-def test_a_refusal_keeps_its_status_and_field() -> None:
+def test_a_rejection_keeps_its_status_and_field() -> None:
     found = engine_error(error("bad", 404, "body.messages.0.role"), 404)
     assert isinstance(found, Rejected)
     assert (found.status, found.param, found.message) == (404, "messages[0].role", "messages[0].role: bad")
@@ -107,12 +107,12 @@ def test_pydantics_report_becomes_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403, 500, 503])
-def test_what_is_not_the_clients_fault_is_the_deployments(status: int) -> None:
+def test_other_errors_are_the_deployments_fault(status: int) -> None:
     found = engine_error(error("secret detail", status), status)
     assert isinstance(found, Broken)
     assert "secret" not in found.message
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"error":"Unauthorized"}', b'{"error":{}}'])
-def test_an_answer_that_is_no_error_object_still_is_a_refusal(body: bytes) -> None:
+def test_a_rejection_without_an_error_object_has_our_text(body: bytes) -> None:
     assert engine_error(body, 400).message == "The engine rejected the request"

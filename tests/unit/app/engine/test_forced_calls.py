@@ -242,7 +242,7 @@ def test_a_stream_without_content_is_malformed(path: str) -> None:
 
 @pytest.mark.parametrize("path", ANSWERS)
 @pytest.mark.parametrize("bad", [b"{", b"[]", b"5", b"{}", b'{"choices":[{"index":2}]}', b"\xff"])
-def test_nonsense_is_broken(path: str, bad: bytes) -> None:
+def test_a_malformed_stream_is_broken(path: str, bad: bytes) -> None:
     with pytest.raises(Broken):
         fed(collector(path), b"data: " + bad + b"\n\n")
 

@@ -1,4 +1,4 @@
-"""What the router knows of a model, from a model application's card or from a directory."""
+"""A model as the router knows it, from a model application's card or from a directory."""
 
 import json
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_a_card_lists_the_supported_xargs() -> None:
         json.dumps({**CARD, "tokenizer": "{}"}).encode(),
     ],
 )
-def test_a_card_that_makes_no_sense_is_the_deployments_fault(card: bytes) -> None:
+def test_a_malformed_card_is_the_deployments_fault(card: bytes) -> None:
     with pytest.raises(Broken):
         Model.read(card)
 

@@ -1,4 +1,4 @@
-"""What is found in the engine's answers without parsing them."""
+"""Tokens, finish reasons and ids, found in the engine's answers without parsing them."""
 
 import json
 from typing import Any

@@ -130,7 +130,7 @@ def test_streams(stream: bytes, json_kept: bool, call_kept: bool) -> None:
 
 
 @given(st.binary(max_size=60) | st.text(max_size=40).map(lambda text: f'data: {{"choices": {text}}}\n\n'.encode()))
-def test_any_answer_keeps_a_promise_or_does_not(answer: bytes) -> None:
+def test_any_bytes_can_be_checked_for_a_promise(answer: bytes) -> None:
     for promise in Promise:
         for stream in (False, True):
             is_kept(promise, answer, stream=stream)

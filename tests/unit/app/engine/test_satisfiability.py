@@ -1,4 +1,4 @@
-"""Schemas, expressions and grammars that admit nothing are recognised; no other one is."""
+"""Schemas, expressions and grammars that admit nothing are recognised, and no others."""
 
 import re
 from typing import Any
@@ -113,5 +113,5 @@ def test_every_other_grammar_is_left_to_the_engine(grammar: str) -> None:
 
 
 @given(st.text('root::=ab|"()*?[]{}0,\n #', max_size=60))
-def test_any_text_is_a_grammar_that_can_be_looked_at(text: str) -> None:
+def test_any_text_can_be_checked_as_a_grammar(text: str) -> None:
     grammar_admits_something(text)

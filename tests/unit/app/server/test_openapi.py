@@ -8,6 +8,7 @@ import pytest
 from pydantic_core import from_json
 from starlette.testclient import TestClient
 
+from app.dialects.openapi_schemas import ALLOWED
 from app.dialects.registry import DIALECTS
 from app.server.application import Router
 from app.server.openapi import document, operations
@@ -91,6 +92,7 @@ def test_fields_that_pass_unchecked_are_described_and_others_are_not_allowed() -
     chat = shown()["components"]["schemas"]["openai.Chat"]
     assert chat["properties"]["structured_outputs"] == {}
     assert chat["properties"]["temperature"]["anyOf"][0] == {"type": "number", "minimum": 0, "maximum": 2}
+    assert chat["properties"]["priority"] == {"description": ALLOWED}
     assert chat["additionalProperties"] is False
 
 
@@ -181,6 +183,16 @@ def test_api_version_is_a_date_and_required_where_only_azure_is() -> None:
     assert (shared["name"], shared["required"], own["required"]) == ("api-version", False, True)
     assert re.search(shared["schema"]["pattern"], "2024-05-01-preview")
     assert not re.search(shared["schema"]["pattern"], "")
+
+
+def test_the_header_for_azures_extra_parameters_is_described_where_a_body_is() -> None:
+    paths, schemas = shown()["paths"], shown()["components"]["schemas"]
+    for path, method in (("/azure/chat/completions", "post"), ("/chat/completions", "post"), ("/azure/info", "get")):
+        headers = {it["name"]: it["schema"] for it in paths[path][method]["parameters"] if it.get("in") == "header"}
+        values = headers.get("extra-parameters", {}).get("enum", [])
+        assert values == (["error", "drop", "ignore", "pass-through", "allow"] if method == "post" else [])
+    assert schemas["azure.Chat"]["additionalProperties"] is False
+    assert "extra-parameters" in schemas["azure.Chat"]["description"]
 
 
 def test_no_two_models_share_a_schema() -> None:

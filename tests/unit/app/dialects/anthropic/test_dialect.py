@@ -26,7 +26,7 @@ def parse(operation: str = "messages", /, **fields: Any) -> Call:
     return Anthropic().parse(operation, Request("POST", path, json.dumps(body).encode()), CONTEXT)
 
 
-def test_the_least_request_passes_unchanged() -> None:
+def test_a_minimal_request_passes_unchanged() -> None:
     call = parse()
     assert (call.task, call.model, call.translation.stream, call.body) == ("chat", "chat", False, LEAST)
     request = engine_request(call, SERVED)

@@ -23,7 +23,7 @@ CONFIG = parse(
 
 
 def card(name: str, *endpoints: str) -> dict[str, Any]:
-    """As a caller with the right to these endpoints gets it, everybody's without."""
+    """The card for a caller who may use these endpoints; without any, all of them."""
     seen = ConfigViews(CONFIG).of(Caller("ann", "1", endpoints=frozenset(endpoints) or None))
     return model_card(seen, name, created=7)
 

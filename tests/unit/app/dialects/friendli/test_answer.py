@@ -1,4 +1,4 @@
-"""Friendli's answers and both forms of its streams: the documented bytes, any chunking, nothing of what ended them."""
+"""Friendli's answers and both forms of its streams: the documented bytes, any chunking, without what ended them."""
 
 import json
 from itertools import pairwise

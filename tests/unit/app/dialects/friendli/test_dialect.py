@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from starlette.datastructures import Headers
 
+from app.config.schema import parse as parse_config
 from app.dialects.base import MALFORMED_ANSWER_ERRORS, EngineRequest, Reply, Request
 from app.dialects.friendli.detection import form
 from app.dialects.friendli.dialect import Friendli
@@ -26,7 +27,7 @@ from app.errors import (
 )
 from tests.support.clients.dialect_calls import engine_request, lookups, outcome
 from tests.support.clients.friendli_calls import DEPLOYED, MESSAGES, SDK, parse, reply, result
-from tests.support.clients.samples import CONFIG, MODEL
+from tests.support.clients.samples import CONTEXT, MODEL
 
 OPENAI_SDK = {"user-agent": "OpenAI/Python 2.0", "x-stainless-lang": "python"}
 TEAM = {"x-friendli-team": "t"}
@@ -241,9 +242,29 @@ def test_a_rendered_conversation_has_its_special_tokens() -> None:
             reply(parse("render"), malformed)
 
 
-def test_the_models_are_the_endpoints() -> None:
-    (model,) = json.loads(Friendli().answer("models", Request("GET", "/x"), CONFIG).body)["data"]
-    assert (model["id"], model["mode"], model["functionality"]["tool_call"]) == ("chat", "chat", True)
+def test_the_model_list_has_the_endpoints_and_their_deployments_under_accepted_names() -> None:
+    config = parse_config(
+        {
+            "endpoints": {"chat": {"tasks": ["chat"], "traffic": {"blue": 100}}},
+            "deployments": {
+                "blue": {"url": "http://blue", "model": "m"},
+                "mini": {"url": "http://mini", "model": "e", "tasks": ["embeddings"]},
+            },
+        }
+    )
+    request = Request("GET", "/dedicated/v1/models", configured_at=1_700_000_000)
+    cards = json.loads(Friendli().answer("models", request, config).body)["data"]
+    assert [(card["id"], card["kind"], card["tasks"], card["mode"], card.get("root")) for card in cards] == [
+        ("chat", "endpoint", ["chat"], "chat", None),
+        ("chat:blue", "deployment", ["chat"], "chat", "m"),
+        ("mini", "deployment", ["embeddings"], "embedding", "e"),
+    ]
+    assert {card["created"] for card in cards} == {1_700_000_000}
+    assert [card["functionality"]["tool_call"] for card in cards] == [True, True, False]
+    for card in cards[:2]:
+        body = json.dumps({"model": card["id"], "messages": [{"role": "user", "content": "hi"}]}).encode()
+        call = Friendli().parse("chat", Request("POST", "/dedicated/v1/chat/completions", body), CONTEXT)
+        assert (call.model, call.deployment) == ("chat", None if card["kind"] == "endpoint" else "blue")
 
 
 ERRORS: list[tuple[SwitchyardError, int, str, str | None]] = [

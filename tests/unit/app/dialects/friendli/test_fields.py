@@ -521,7 +521,7 @@ def test_a_plain_server_serves_everything_else() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"repetition_penalty": 0.5}, {"top_p": 0}])
-def test_the_current_sdk_may_go_lower(fields: dict[str, Any]) -> None:
+def test_the_current_sdk_may_set_lower_values(fields: dict[str, Any]) -> None:
     assert result(headers=SDK, **fields)
     with pytest.raises(BadRequest):
         result(**fields)

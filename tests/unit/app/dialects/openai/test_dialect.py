@@ -53,7 +53,7 @@ def parse_bytes(operation: str, body: bytes) -> Call:
         ("responses", "responses", "/v1/responses"),
     ],
 )
-def test_the_least_request_passes_unchanged(operation: str, task: str, path: str) -> None:
+def test_a_minimal_request_passes_unchanged(operation: str, task: str, path: str) -> None:
     call = parse(operation)
     request = engine_request(call, SERVED)
     assert (call.task, request.path, call.model) == (task, path, REQUIRED[operation]["model"])

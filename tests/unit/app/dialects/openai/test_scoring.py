@@ -35,7 +35,7 @@ def with_fields(operation: str, **fields: Any) -> Call:
 @pytest.mark.parametrize(
     ("operation", "path"), [("rerank", "/v1/rerank"), ("rerank_v2", "/v1/rerank"), ("score", "/score")]
 )
-def test_the_least_request_passes_unchanged(operation: str, path: str) -> None:
+def test_a_minimal_request_passes_unchanged(operation: str, path: str) -> None:
     call = with_fields(operation)
     request = engine_request(call, SERVED)
     assert (call.task, call.model, request.path) == ("rerank", "embed", path)
@@ -164,7 +164,7 @@ def test_an_error_is_openais_and_cohere_clients_find_its_message() -> None:
 def test_audio_is_not_served_and_the_error_says_so(path: str) -> None:
     (route,) = (it for it in OpenAI.routes if it.path == f"/v1/audio/{path}")
     assert route.local
-    with pytest.raises(NotFound, match=f"^/v1/audio/{path}: this server neither transcribes nor speaks") as raised:
+    with pytest.raises(NotFound, match=f"^/v1/audio/{path}: this server does not support audio") as raised:
         OpenAI().answer(route.operation, Request("POST", route.path), CONFIG)
     body = json.loads(OpenAI().render_error(raised.value, route.operation, Request("POST", route.path)).body)
     assert body["error"]["code"] == "unsupported_route"

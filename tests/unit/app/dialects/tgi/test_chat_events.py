@@ -21,7 +21,7 @@ def _event(chunk: dict[str, Any], separators: tuple[str, str]) -> dict[str, Any]
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("fingerprint", [{}, {"system_fingerprint": "f"}, {"system_fingerprint": None}])
-def test_a_piece_of_text(text: str, fingerprint: dict[str, Any]) -> None:
+def test_a_chunk_with_text_only(text: str, fingerprint: dict[str, Any]) -> None:
     choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": None}
     chunk = {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [choice], **fingerprint}
     # With spaces no search finds anything, so that the chunk is parsed.

@@ -431,8 +431,10 @@ def test_info_has_the_names_of_both_descriptions() -> None:
 
 
 def test_the_model_list_has_the_mounted_endpoint() -> None:
-    reply = TGI().answer("models", Request("GET", "/", params={"endpoint": "chat"}), CONFIG)
-    assert [card["id"] for card in json.loads(reply.body)["data"]] == ["chat"]
+    request = Request("GET", "/", params={"endpoint": "chat"}, configured_at=1_700_000_000)
+    (card,) = json.loads(TGI().answer("models", request, CONFIG).body)["data"]
+    assert (card["id"], card["kind"], card["created"]) == ("chat", "endpoint", 1_700_000_000)
+    assert card["tasks"] == list(CONFIG.endpoints["chat"].tasks)
     assert json.loads(TGI().answer("models", Request("GET", "/"), CONFIG).body)["data"][0]["id"] == "chat"
     with pytest.raises(NotFound):
         TGI().answer("models", Request("GET", "/", params={"endpoint": "gone"}), CONFIG)
