@@ -2,15 +2,18 @@
 // [name, arguments]; prints the list of results, each as [true, result] or [false, message].
 import { readFile } from "node:fs/promises";
 
-const scripts = new URL("../../app/pages/static/js/playground/", import.meta.url);
+const scripts = new URL("../../app/pages/static/js/", import.meta.url);
 const load = (name) => import(new URL(name, scripts));
-const { Answer, percent } = await load("answer.js");
-const { diff, likeness, words } = await load("diff.js");
-const { EventParser } = await load("events.js");
-const { request } = await load("request.js");
-const { python, shellWord, jsonText } = await load("literals.js");
-const { snippets } = await load("snippets.js");
-const { cosine, norm } = await load("vectors.js");
+const { Answer, percent } = await load("playground/answer.js");
+const { diff, likeness, words } = await load("playground/diff.js");
+const { EventParser } = await load("playground/events.js");
+const { request } = await load("playground/request.js");
+const { python, shellWord, jsonText } = await load("playground/literals.js");
+const { snippets } = await load("playground/snippets.js");
+const { cosine, norm } = await load("playground/vectors.js");
+const { unbroken } = await load("format.js");
+const { rounded } = await load("experiments/interval.js");
+const { planChanges } = await load("traffic/plan_changes.js");
 
 const FUNCTIONS = {
   cosine,
@@ -19,10 +22,13 @@ const FUNCTIONS = {
   likeness: (before, after) => likeness(diff(before, after)),
   norm,
   percent,
+  planChanges,
   python,
   request,
+  rounded,
   shellWord,
   snippets: (form, url) => snippets(request(form), url),
+  unbroken,
   words,
   events(pieces) {
     const parser = new EventParser();

@@ -12,15 +12,16 @@ import pytest
 from playwright.async_api import Page, expect
 
 from app.errors import Conflict
+from app.experiments.acting.decisions import Request
 from app.experiments.answers import Answers
-from app.experiments.report import ArmDistribution, Effect, HistoryPoint, Report
+from app.experiments.report import ArmDistribution, Effect, HistoryPoint, PlanCounts, Report
 from app.experiments.storage.entry import Entry
-from app.experiments.summary import Acting
+from app.experiments.summary import Acting, Foreseen
 from app.server.application import Router
 from app.upstream.target import RuntimeEnvironment
 from tests.router.conftest import Rig
 from tests.router.console.conftest import OpenPage
-from tests.support.clients.browser import accessibility_problems, overflow, screenshot
+from tests.support.clients.browser import HIDEABLE, accessibility_problems, overflow, screenshot
 from tests.support.experiments.deciding_controller import DecidingController, DecidingReader
 from tests.support.experiments.reader import GREEN_FLOAT32, FixedEvidence
 from tests.support.experiments.reports import INVALID, NOW, SHIP, START
@@ -28,17 +29,80 @@ from tests.support.experiments.rig import BLUE, GREEN
 from tests.support.processes.fake_control_plane import MemoryControl
 from tests.support.processes.servers import ServerPool
 
-OTHERS = {"int8-weights": (0.09, 0.03), "long-context": (-0.02, 0.11)}
-"""Other experiments: the estimate, and half of its interval."""
+OTHERS = {
+    "int8-weights": ("summaries", "llama-bf16", "llama-int8", 0.09, 0.03),
+    "long-context": ("documents", "qwen-32k", "qwen-128k", -0.02, 0.08),
+}
+"""Other experiments: endpoint, control, treatment, the estimate, and half of its interval."""
+
+RAMP = {1: (227, 3), 5: (217, 11), 25: (172, 61), 50: (848, 863)}
+"""The percentages that the treatment had so far, and the units on control and on it meanwhile."""
+
+STEP_S = 9000.0
+"""How long each step but the last took."""
 
 HOSTILE = "<img src=x onerror=document.title='broken'>"
 EXPERIMENT = "/ui#/experiments/green-float32"
 
 
-class Evidence(FixedEvidence):
-    """A day of looks, whose intervals become narrower."""
+def on_a_ramp() -> Report:
+    """`SHIP` with the units of `RAMP`, and a verdict since the moment at which the chart shows it."""
+    plans = [
+        PlanCounts(
+            plan=f"{number}-5e6f7a8b", weights={BLUE: 100 - share, GREEN: share}, units={BLUE: blue, GREEN: green}
+        )
+        for number, (share, (blue, green)) in enumerate(RAMP.items())
+    ]
+    units = {arm: sum(it.units[arm] for it in plans) for arm in (BLUE, GREEN)}
+    requests = {BLUE: 19424, GREEN: 12446}
+    (primary,) = SHIP.primary
+    sentence = f"{units[BLUE]:,} units on {BLUE}, {units[GREEN]:,} on {GREEN}, {sum(requests.values()):,} requests, "
+    return msgspec.structs.replace(
+        SHIP,
+        details=[SHIP.details[0], sentence + SHIP.details[1].partition("requests, ")[2]],
+        units=units,
+        requests=requests,
+        primary=[msgspec.structs.replace(primary, since=first_look_below_zero(primary.effect))],
+        sample_ratio=msgspec.structs.replace(SHIP.sample_ratio, plans=plans),
+        distributions=[
+            msgspec.structs.replace(
+                it, arms=[msgspec.structs.replace(arm, requests=requests[arm.arm]) for arm in it.arms]
+            )
+            for it in SHIP.distributions
+        ],
+    )
 
-    def __init__(self, report: Report = SHIP, looks: int = 96) -> None:
+
+def interval_at(part: float, last: Effect) -> Effect:
+    """The interval after this part of the time, which ends as `last`."""
+    assert None not in (last.estimate, last.lower, last.upper)
+    middle, lower, upper = (math.log1p(it or 0.0) for it in (last.estimate, last.lower, last.upper))
+    now = middle + 0.05 * math.sin(9 * part) * (1 - part)
+    wider = 1 / math.sqrt(part)
+    return Effect(
+        estimate=math.expm1(now),
+        lower=math.expm1(now + (lower - middle) * wider),
+        upper=math.expm1(now + (upper - middle) * wider),
+    )
+
+
+LOOKS = 96
+
+
+def first_look_below_zero(last: Effect) -> float:
+    """When the treatment was better for the first time, in Unix seconds."""
+    parts = (number / LOOKS for number in range(1, LOOKS + 1))
+    return next(START + it * (NOW - START) for it in parts if (interval_at(it, last).upper or 0.0) < 0)
+
+
+SHOWN = on_a_ramp()
+"""What the pages show, unless a test says otherwise."""
+
+
+class Evidence(FixedEvidence):
+    """A day of looks, whose intervals become narrower until the last, which is the report's."""
+
+    def __init__(self, report: Report = SHOWN, looks: int = LOOKS) -> None:
         super().__init__(report)
         self.looks = looks
 
@@ -46,29 +110,36 @@ class Evidence(FixedEvidence):
         return [self._look(number / self.looks, number) for number in range(1, self.looks + 1)]
 
     def _look(self, part: float, number: int) -> HistoryPoint:
-        middle, half = -0.077 + 0.05 * math.sin(9 * part) * (1 - part), 0.06 / math.sqrt(part)
+        at = START + part * (NOW - START)
+        (primary,) = SHOWN.primary
+        is_better = primary.since is not None and at >= primary.since
         return HistoryPoint(
-            at=START + part * (NOW - START),
-            effect=Effect(estimate=middle, lower=middle - half, upper=middle + half),
+            at=at,
+            effect=interval_at(part, primary.effect),
             ln_e=float(number),
-            verdict="undecided",
+            verdict="better" if is_better else "undecided",
         )
 
 
-def undecided(name: str, estimate: float, half: float) -> Report:
-    """Of another experiment, which has begun lately."""
+def recent(name: str, endpoint: str, control: str, treatment: str, estimate: float, half: float) -> Report:
+    """The report of another experiment, which has begun lately."""
     (first,) = SHIP.primary
     effect = Effect(estimate=estimate, lower=estimate - half, upper=estimate + half)
     is_worse = estimate - half > 0
-    comparison = msgspec.structs.replace(first, effect=effect, verdict="worse" if is_worse else "undecided")
+    comparison = msgspec.structs.replace(
+        first, treatment=treatment, effect=effect, verdict="worse" if is_worse else "undecided", values=[]
+    )
     return msgspec.structs.replace(
         SHIP,
         experiment=name,
-        endpoint="other",
+        endpoint=endpoint,
+        control=control,
+        treatments=[treatment],
         decision="do_not_ship" if is_worse else "keep_going",
-        headline=f"{name} on other: {GREEN} is worse than {BLUE}." if is_worse else f"{name} on other: no verdict yet.",
-        next=f"Next: keep {BLUE}." if is_worse else "Next: wait for about 3,200 units more.",
-        units={BLUE: 310, GREEN: 302},
+        headline=f"{name} on {endpoint}: "
+        + (f"{treatment} is worse than {control}." if is_worse else "no verdict yet."),
+        next=f"Next: keep {control}." if is_worse else "Next: wait for about 3,200 units more.",
+        units={control: 310, treatment: 302},
         primary=[comparison],
         guardrails=[],
     )
@@ -79,12 +150,22 @@ class Reader(DecidingReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self.others = {name: Evidence(undecided(name, *effect)) for name, effect in OTHERS.items()}
-        for name in self.others:
-            self.declared[name] = self.declared["next"].model_copy(update={"endpoint": "other", "state": "running"})
+        self.others = {name: Evidence(recent(name, *rest)) for name, rest in OTHERS.items()}
+        for name, (endpoint, *_) in OTHERS.items():
+            self.declared[name] = self.declared["green-float32"].model_copy(update={"endpoint": endpoint})
 
     def analysis(self, name: str) -> FixedEvidence | None:
         return self.others.get(name) or super().analysis(name)
+
+    def acting(self, report: Report) -> Acting | None:
+        return (
+            Acting(state="running", revision=1, share=5, next_share=25) if report.experiment in OTHERS else self.doing
+        )
+
+    def foresee(self, report: Report, request: Request) -> Foreseen:
+        super().foresee(report, request)
+        before, after = {BLUE: 50, GREEN: 50}, {BLUE: 0, GREEN: 100}
+        return Foreseen(revision=7, state="running", before=before, after=after, stopped=[])
 
 
 class Compared:
@@ -94,29 +175,43 @@ class Compared:
         self.controller = DecidingController()
         self.reader = self.controller.reader = Reader()
         self.controller.answers = Answers(self.reader)
-        self.controller.acting = Acting(state="running", revision=7, step=1, share=5, next_share=25)
+        self.controller.acting = Acting(state="running", revision=7, step=3, share=50, next_share=100)
         self.reader.judged = Evidence()
-        for number, weights in enumerate(({BLUE: 95, GREEN: 5}, {BLUE: 75, GREEN: 25}, {BLUE: 50, GREEN: 50}), 1):
+        for number, share in enumerate([*RAMP][1:], 1):
+            weights, since = {BLUE: 100 - share, GREEN: share}, START + number * STEP_S
             plan = {
                 "endpoint": "chat",
                 "generation": number,
                 "plan": f"{number}-5e6f7a8b",
                 "weights": weights,
-                "since": START + number * 9000,
+                "since": since,
                 "by": "green-float32",
                 "reason": "the ramp's next step",
             }
-            self.reader.journal.append(Entry(START + number * 9000, "plan", None, plan))
+            self.reader.journal.append(Entry(since, "plan", None, plan))
         self.config: dict[str, Any] = {
             "endpoints": {
                 "chat": {"tasks": ["chat"], "traffic": {BLUE: 50, GREEN: 50}, "sticky": {"by": "conversation"}},
-                "other": {"tasks": ["chat"], "traffic": {BLUE: 99, GREEN: 1}, "sticky": {"by": "conversation"}},
+                "assistant": {"tasks": ["chat"], "traffic": {BLUE: 99, GREEN: 1}, "sticky": {"by": "conversation"}},
+                **{
+                    endpoint: {
+                        "tasks": ["chat"],
+                        "traffic": {control: 95, treatment: 5},
+                        "sticky": {"by": "conversation"},
+                    }
+                    for endpoint, control, treatment, *_ in OTHERS.values()
+                },
             },
-            "deployments": {name: {"url": f"http://127.0.0.1:1/{name}", "model": name} for name in (BLUE, GREEN)},
+            "deployments": {
+                name: {"url": f"http://127.0.0.1:1/{name}", "model": name}
+                for name in (BLUE, GREEN, *(name for _, *arms, _, _ in OTHERS.values() for name in arms))
+            },
             "experiments": {
                 "green-float32": GREEN_FLOAT32,
-                # The file says that they are drafts, for an endpoint has one experiment: the controller knows better.
-                **{name: {**GREEN_FLOAT32, "endpoint": "other", "state": "draft"} for name in OTHERS},
+                **{
+                    name: {**GREEN_FLOAT32, "endpoint": endpoint, "control": control, "treatments": [treatment]}
+                    for name, (endpoint, control, treatment, *_) in OTHERS.items()
+                },
                 "next": {**GREEN_FLOAT32, "state": "draft"},
             },
         }
@@ -180,17 +275,17 @@ async def test_the_bar_is_the_interval_on_an_axis_around_zero(compared: Compared
         return [it.className.split(" ")[0], part(own.left), part(own.right)];
     })""")
     found = {name: (left, right) for name, left, right in places}
-    # The axis reaches from -14.7 % to 14.7 %, 1.1 times the widest bound: that is 29.48 % for the whole width.
-    assert found["sequence"] == pytest.approx((0.5 - 0.134 / 0.2948, 0.5 - 0.0166 / 0.2948), abs=0.01)
-    assert found["minimal"] == pytest.approx((0.5 - 0.05 / 0.2948, 0.5 + 0.05 / 0.2948), abs=0.01)
+    # The axis reaches from -20 % to 20 %, the round number above the widest bound.
+    assert found["sequence"] == pytest.approx((0.5 - 0.134 / 0.4, 0.5 - 0.0166 / 0.4), abs=0.01)
+    assert found["minimal"] == pytest.approx((0.5 - 0.05 / 0.4, 0.5 + 0.05 / 0.4), abs=0.01)
     assert found["zero"][0] == pytest.approx(0.5, abs=0.01)
 
 
 async def test_the_page_begins_with_the_verdict_and_what_happens_next(compared: Compared, open_page: OpenPage) -> None:
     page = await opened(open_page, compared)
-    await expect(page.locator(".verdict")).to_have_text(SHIP.headline)
-    await expect(page.get_by_text(SHIP.next)).to_be_visible()
-    await expect(page.get_by_text("Treatments have 5 % of the traffic; the next step is 25 %.")).to_be_visible()
+    await expect(page.locator(".verdict")).to_have_text(SHOWN.headline)
+    await expect(page.get_by_text(SHOWN.next)).to_be_visible()
+    await expect(page.get_by_text("Treatments have 50 % of the traffic; the next step is 100 %.")).to_be_visible()
     await expect(page.get_by_text("96 looks from")).to_contain_text("The traffic changed 3 times (dashed lines).")
     metric = page.get_by_role("region", name="Metrics").get_by_role("row").filter(has_text="thumbs")
     await expect(metric).to_contain_text("no difference that matters")
@@ -202,6 +297,22 @@ async def test_the_page_begins_with_the_verdict_and_what_happens_next(compared: 
     assert await accessibility_problems(page) == []
     await page.evaluate("document.fonts.ready")
     await screenshot(page, "console-experiment")
+
+
+async def test_a_line_marks_since_when_the_verdict_holds(compared: Compared, open_page: OpenPage) -> None:
+    page = await opened(open_page, compared)
+    latched = page.locator(".plot .latched")
+    await expect(latched).to_have_text("better")
+    (primary,) = SHOWN.primary
+    first = START + (NOW - START) / LOOKS
+    assert primary.since is not None
+    place = float((await latched.evaluate("(it) => it.style.left")).removesuffix("%"))
+    assert place == pytest.approx(100 * (primary.since - first) / (NOW - first), abs=0.5)
+    caption = page.locator("figcaption").first
+    await expect(caption).to_contain_text("The verdict “better” has held since 13 Nov, 01:17 (solid line).")
+    await page.get_by_label("Metric", exact=True).select_option(label=f"First token, p95, {GREEN}")
+    await expect(latched).to_be_hidden()
+    await expect(caption).not_to_contain_text("has held since")
 
 
 async def test_the_chart_draws_what_the_history_says(compared: Compared, open_page: OpenPage) -> None:
@@ -230,8 +341,8 @@ async def test_distributions_are_drawn_and_said(compared: Compared, open_page: O
     first = section.locator("figure").first
     await expect(first.locator(".line")).to_have_text(
         [
-            f"{BLUE}: half of 15,922 requests 312 ms or less, 95 % 1.37 s or less.",
-            f"{GREEN}: half of 15,948 requests 288 ms or less, 95 % 1.27 s or less.",
+            f"{BLUE}: half of 19,424 requests 312 ms or less, 95 % 1.37 s or less.",
+            f"{GREEN}: half of 12,446 requests 288 ms or less, 95 % 1.27 s or less.",
         ]
     )
     # The p50 and p95 of both arms lie on the same heights, and what is faster lies to the left.
@@ -249,14 +360,14 @@ async def test_distributions_are_drawn_and_said(compared: Compared, open_page: O
 
 async def test_an_arm_with_few_requests_has_no_curve(compared: Compared, open_page: OpenPage) -> None:
     silent = ArmDistribution(arm=GREEN, requests=0, values=[])
-    (first, *_) = SHIP.distributions
+    (first, *_) = SHOWN.distributions
     nobody = msgspec.structs.replace(first, metric="itl", arms=[silent])
     zeros = msgspec.structs.replace(
         first, metric="output_tokens", arms=[ArmDistribution(arm=BLUE, requests=30, values=[0.0] * 23)]
     )
     few = msgspec.structs.replace(first.arms[1], requests=19)
     some = msgspec.structs.replace(first, arms=[first.arms[0], few])
-    compared.tell(msgspec.structs.replace(SHIP, distributions=[some, nobody, zeros]))
+    compared.tell(msgspec.structs.replace(SHOWN, distributions=[some, nobody, zeros]))
     page = await opened(open_page, compared)
     figures = page.get_by_role("region", name="Distributions").locator("figure")
     await expect(figures).to_have_count(3)
@@ -268,9 +379,9 @@ async def test_an_arm_with_few_requests_has_no_curve(compared: Compared, open_pa
 
 
 async def test_a_verdict_that_comes_too_early_is_no_alarm(compared: Compared, open_page: OpenPage) -> None:
-    (first,) = SHIP.primary
+    (first,) = SHOWN.primary
     early = msgspec.structs.replace(first, verdict="invalid", effect=Effect(), reason="1 unit on x so far", since=None)
-    compared.tell(msgspec.structs.replace(SHIP, primary=[early], decision="keep_going"))
+    compared.tell(msgspec.structs.replace(SHOWN, primary=[early], decision="keep_going"))
     page = await opened(open_page, compared)
     metric = page.get_by_role("region", name="Metrics").get_by_role("row").nth(1)
     await expect(metric.locator(".mark-wait")).to_contain_text("too few units yet")
@@ -304,7 +415,7 @@ async def test_a_decision_shows_its_dry_run_and_wants_a_reason(
     page = await opened(open_page, compared)
     await page.get_by_role("button", name=label, exact=True).click()
     dialog = page.get_by_role("dialog")
-    await expect(dialog.get_by_text("rises from 5 % to 25 %")).to_be_visible()
+    await expect(dialog.get_by_text("rises from 50 % to 100 %")).to_be_visible()
     await expect(dialog.get_by_text("of all keys get another deployment")).to_be_visible()
     await dialog.get_by_role("button", name=label).click()
     assert compared.controller.decisions == [], "a reason is needed"
@@ -320,7 +431,7 @@ async def test_a_decision_shows_its_dry_run_and_wants_a_reason(
 
 
 async def test_of_several_treatments_each_can_be_promoted(compared: Compared, open_page: OpenPage) -> None:
-    compared.tell(msgspec.structs.replace(SHIP, treatments=[GREEN, "smollm2-red"]))
+    compared.tell(msgspec.structs.replace(SHOWN, treatments=[GREEN, "smollm2-red"]))
     page = await opened(open_page, compared)
     await page.get_by_role("button", name="Promote smollm2-red").click()
     await expect(page.get_by_role("dialog")).to_contain_text("smollm2-red gets all the traffic that the holdout leaves")
@@ -330,14 +441,14 @@ async def test_of_several_treatments_each_can_be_promoted(compared: Compared, op
     assert [it.get("treatment") for it in compared.controller.decisions] == ["smollm2-red"]
 
 
-async def test_a_paused_experiment_is_started_again(compared: Compared, open_page: OpenPage) -> None:
+async def test_a_paused_experiment_is_resumed(compared: Compared, open_page: OpenPage) -> None:
     compared.act(state="paused", text="Somebody looked at it.", by="boss")
     page = await opened(open_page, compared)
     await expect(page.get_by_role("button", name="Pause")).to_have_count(0)
-    await page.get_by_role("button", name="Start again").click()
+    await page.get_by_role("button", name="Resume").click()
     await page.get_by_role("dialog").get_by_label("Why?").fill("it is fine")
     await page.keyboard.press("Enter")
-    await expect(page.get_by_role("main").get_by_text("Start again: done.")).to_be_visible()
+    await expect(page.get_by_role("main").get_by_text("Resume: done.")).to_be_visible()
     assert [it["action"] for it in compared.controller.decisions] == ["resume"]
 
 
@@ -372,10 +483,34 @@ async def test_a_decision_that_makes_no_sense_is_refused_beforehand(compared: Co
     await expect(page.get_by_role("dialog").get_by_text("The ramp is at its end")).to_be_visible()
 
 
-async def test_without_evidence_the_page_says_so(compared: Compared, open_page: OpenPage) -> None:
+async def test_a_draft_says_how_to_start_it(compared: Compared, open_page: OpenPage) -> None:
     page = await opened(open_page, compared, "/ui#/experiments/next")
     await expect(page.get_by_text("There is no evidence yet")).to_be_visible()
+    await expect(page.get_by_text("It is a draft: it records and compares nothing.")).to_be_visible()
+    await expect(page.locator("pre")).to_have_text("experiments:\n  next:\n    state: running")
     await expect(page.get_by_role("main").get_by_role("button")).to_have_count(0)
+    assert await accessibility_problems(page) == []
+
+
+async def test_what_the_file_pauses_is_started_in_the_file(compared: Compared, open_page: OpenPage) -> None:
+    compared.tell(msgspec.structs.replace(SHOWN, state="paused"))
+    compared.act(state="paused", cause="file")
+    page = await opened(open_page, compared)
+    await expect(page.get_by_text("Its configuration pauses it.")).to_be_visible()
+    await expect(page.get_by_role("button", name="Roll back")).to_be_visible()
+    await expect(page.get_by_role("button", name="Resume")).to_have_count(0)
+
+
+async def test_a_hidden_page_has_no_stream_of_events(compared: Compared, open_page: OpenPage) -> None:
+    page, _ = await open_page(compared.url)
+    await page.add_init_script(HIDEABLE)
+    await page.goto(EXPERIMENT)
+    await expect(page.locator(".events li")).to_have_count(3)
+    async with page.expect_event("requestfailed", lambda it: "/api/events" in it.url):
+        await page.evaluate("hide(true)")
+    async with page.expect_request("**/api/events") as again:
+        await page.evaluate("hide(false)")
+    assert "last-event-id" in (await again.value).headers
 
 
 async def test_an_unknown_experiment_is_no_empty_page(compared: Compared, open_page: OpenPage) -> None:
@@ -405,7 +540,7 @@ async def test_without_the_controller_it_says_since_when_nothing_moves(compared:
     await page.get_by_role("link", name="green-float32").click()
     await expect(page.get_by_text("There is nothing to show until it does.")).to_be_visible()
     compared.controller.absent = False
-    await expect(page.locator(".verdict")).to_have_text(SHIP.headline)
+    await expect(page.locator(".verdict")).to_have_text(SHOWN.headline)
 
 
 async def test_a_page_that_opens_without_the_controller_says_since_when_it_is_away(
@@ -426,7 +561,7 @@ async def test_a_page_that_opens_without_the_controller_says_since_when_it_is_aw
         await expect(page.get_by_text(f"It stands still since {clock}, when it answered last.")).to_be_visible()
         await expect(page.get_by_text("There is nothing to show until it does.")).to_be_visible()
     compared.controller.absent = False
-    await expect(page.locator(".verdict")).to_have_text(SHIP.headline)
+    await expect(page.locator(".verdict")).to_have_text(SHOWN.headline)
 
 
 async def test_a_controller_that_never_answered_has_no_such_time(compared: Compared, open_page: OpenPage) -> None:
@@ -448,7 +583,7 @@ async def test_pages_that_need_no_controller_work_without_it(compared: Compared,
 
 
 async def test_hostile_texts_stay_text(compared: Compared, open_page: OpenPage) -> None:
-    compared.tell(msgspec.structs.replace(SHIP, headline=HOSTILE, next=HOSTILE, warnings=[HOSTILE]))
+    compared.tell(msgspec.structs.replace(SHOWN, headline=HOSTILE, next=HOSTILE, warnings=[HOSTILE]))
     plan = {"endpoint": "chat", "generation": 9, "weights": {HOSTILE: 100}, "reason": HOSTILE}
     compared.reader.journal.append(Entry(NOW, "plan", None, {**plan, "plan": "9-5e6f7a8b", "since": NOW}))
     page = await opened(open_page, compared)
@@ -462,16 +597,20 @@ async def test_a_new_experiment_is_checked_as_the_file_is(compared: Compared, op
     page = await opened(open_page, compared, "/ui#/experiments")
     await page.get_by_role("link", name="Declare an experiment").click()
     await expect(page.get_by_text("'chat' already has the experiment 'green-float32'")).to_be_visible()
-    await page.get_by_label("Endpoint").select_option("other")
+    await page.get_by_label("Endpoint").select_option("assistant")
     await page.get_by_label("Name").fill("green-everywhere")
     await page.get_by_label("If it is worse").select_option("rollback")
     await expect(page.get_by_text("Valid. Merge this into the router's configuration:")).to_be_visible()
     yaml = page.locator("pre")
-    await expect(yaml).to_contain_text("experiments:\n  green-everywhere:\n    endpoint: other\n")
+    await expect(yaml).to_contain_text("experiments:\n  green-everywhere:\n    endpoint: assistant\n")
     await expect(yaml).to_contain_text("on_worse: rollback")
     await expect(yaml).to_contain_text("steps: [1, 5, 25, 50]")
     assert await accessibility_problems(page) == []
     await screenshot(page, "console-declare")
+    await page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")  # as over plain http
+    await page.get_by_role("button", name="Copy").click()
+    await expect(page.get_by_role("button", name="Selected: press Ctrl+C")).to_be_visible()
+    assert await page.evaluate("getSelection().toString()") == (await yaml.inner_text()).strip()
     await page.get_by_label("Steps, percent").fill("50, 5")
     await expect(page.get_by_text("`steps` must rise")).to_be_visible()
     await page.get_by_label("Name").fill("no spaces!")
@@ -487,7 +626,7 @@ async def test_a_telephone_shows_everything_without_scrolling_sideways(
     await expect(page.locator(".events li").first).to_be_visible()
     assert await overflow(page) <= 0
     assert await accessibility_problems(page) == []
-    await screenshot(page, f"console-experiment-small-{scheme}")
+    await screenshot(page, f"console-experiment-small-{scheme}", whole=False)
     await page.goto("/ui#/experiments")
     await expect(page.get_by_role("link", name="green-float32")).to_be_visible()
     assert await overflow(page) <= 0

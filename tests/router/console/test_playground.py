@@ -120,7 +120,7 @@ async def test_answers_stream_side_by_side_in_the_order_in_which_they_arrive(pla
     facts = playground.answer("blue").locator("dd")
     await expect(facts.nth(2)).to_have_text("3")
     await expect(facts.nth(3)).to_have_text("9")
-    await expect(facts.first).to_have_text(re.compile(r"\d (ms|s)$"))
+    await expect(facts.first).to_have_text(re.compile(r"\d\s(ms|s)$"))
     difference = playground.page.get_by_role("region", name="Comparison")
     await expect(difference.locator("del")).to_contain_text("morning")
     await expect(difference.locator("ins")).to_contain_text("evening")

@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import Page, Request, expect
 
 from tests.router.console.conftest import Managed, OpenPage
-from tests.support.clients.browser import accessibility_problems, screenshot
+from tests.support.clients.browser import HIDEABLE, accessibility_problems, screenshot
 
 
 @pytest.mark.parametrize("name", ["Traffic", "Experiments", "Playground", "Requests", "Keys"])
@@ -34,12 +34,21 @@ async def test_the_first_tab_stop_skips_to_the_content(browser_page: Page) -> No
     await expect(browser_page.get_by_role("main")).to_be_focused()
 
 
+async def test_without_access_there_is_nothing_to_sign_in_to(browser_page: Page) -> None:
+    async with browser_page.expect_response("**/ui/sign-in") as ways:
+        await browser_page.goto("/ui")
+    assert (await (await ways.value).json())["credentials"] is False
+    await expect(browser_page.get_by_role("heading", level=2, name="chat")).to_be_visible()
+    await expect(browser_page.locator("#sign-in")).to_be_hidden()
+
+
 async def test_a_key_is_asked_for_once_and_lost_with_the_page(managed: Managed, open_page: OpenPage) -> None:
     keys = managed.guard()
     page, watch = await open_page(managed.url)
     watch.expected.append("401")
     await page.goto("/ui")
     await expect(page.get_by_role("dialog")).to_have_count(1)
+    await expect(page.locator("#sign-in")).to_be_visible()
     assert await accessibility_problems(page) == []
     await screenshot(page, "console-sign-in", whole=False)
     await page.get_by_label("API key").fill("sk-nonsense")
@@ -85,12 +94,7 @@ async def test_whoever_gives_no_key_sees_why_there_is_nothing(managed: Managed, 
 
 async def test_a_hidden_page_asks_for_nothing(managed: Managed, open_page: OpenPage) -> None:
     page, _ = await open_page(managed.url)
-    # Headless pages are always shown: the page is told otherwise, as a browser would tell it.
-    await page.add_init_script("""
-        let hidden = false;
-        Object.defineProperty(document, "hidden", { get: () => hidden });
-        window.hide = (value) => { hidden = value; document.dispatchEvent(new Event("visibilitychange")); };
-    """)
+    await page.add_init_script(HIDEABLE)
     await page.clock.install()
     calls = 0
 

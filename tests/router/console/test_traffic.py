@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 import pytest
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Locator, Page, Route, expect
 
 from app.errors import Unavailable
 from tests.router.conftest import Rig
@@ -65,6 +65,34 @@ async def test_what_a_failing_deployment_should_have_had_is_marked(managed: Mana
     page = await opened(open_page, managed)
     await expect(row(page, "green").get_by_role("cell").nth(1)).to_contain_text(re.compile(r"[1-9]\d* diverted here"))
     await expect(row(page, "blue").get_by_role("cell").nth(1)).not_to_contain_text("diverted")
+
+
+async def test_everything_that_is_not_well_is_shown(managed: Managed, open_page: OpenPage) -> None:
+    page, _ = await open_page(managed.url)
+
+    async def troubled(route: Route) -> None:
+        overview = await (await route.fetch()).json()
+        (chat, *_) = overview["endpoints"]
+        blue, green = chat["deployments"]
+        chat["queued"] = 4
+        blue |= {"breaker": "open", "in_flight": 7, "replicas": {"RUNNING": 2, "STARTING": 1, "STOPPING": 1}}
+        green |= {"stopped": True, "in_flight": 1, "replicas": {"PENDING_MIGRATION": 1}}
+        await route.fulfill(json=overview)
+
+    await page.route("**/api/overview", troubled)
+    await page.goto("/ui#/traffic")
+    await expect(chat(page).locator(".lead")).to_contain_text("blue and green are out of service.")
+    await expect(chat(page).locator(".figures")).to_contain_text("4 queued")
+    await expect(row(page, "blue").get_by_role("cell").nth(7)).to_have_text("7")
+    state = row(page, "blue").get_by_role("cell").last
+    await expect(state.locator(".mark-bad")).to_contain_text("breaker open")
+    await expect(state.locator(".mark-good")).to_contain_text("2 replicas run")
+    await expect(state.locator(".mark-wait")).to_contain_text(["1 starting", "1 stopping"])
+    state = row(page, "green").get_by_role("cell").last
+    await expect(state.locator(".mark-bad")).to_contain_text(["stopped", "0 replicas run"])
+    await expect(state.locator(".mark-wait")).to_contain_text("1 pending migration")
+    assert await overflow(page) <= 0
+    assert await accessibility_problems(page) == []
 
 
 async def test_a_moved_slider_takes_from_the_others_and_nothing_changes_before_a_reason_is_given(
@@ -268,4 +296,4 @@ async def test_a_telephone_shows_everything_without_scrolling_sideways(
     await chat(page).get_by_role("button", name="Plans and rollback").click()
     await expect(page.get_by_text("in force")).to_be_visible()
     assert await overflow(page) <= 0
-    await screenshot(page, f"console-traffic-small-{scheme}")
+    await screenshot(page, f"console-traffic-small-{scheme}", whole=False)

@@ -38,6 +38,13 @@ _FONTS = """<?xml version="1.0"?>
 _REPORT_VIOLATIONS = """document.addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy: ${event.violatedDirective} refused ${event.blockedURI} ${event.sample}`))"""
 
+HIDEABLE = """
+    let hidden = false;
+    Object.defineProperty(document, "hidden", { get: () => hidden });
+    window.hide = (value) => { hidden = value; document.dispatchEvent(new Event("visibilitychange")); };
+"""
+"""A script for a page that `hide(true)` hides, as switching tabs does: headless pages are always visible."""
+
 
 @asynccontextmanager
 async def running_browser(folder: Path) -> AsyncIterator[Browser]:
@@ -122,6 +129,7 @@ async def screenshot(page: Page, name: str, *, whole: bool = True) -> None:
     file = IMAGES / f"{name}.png"
     if os.environ.get("SWITCHYARD_SCREENSHOTS") == "1" or not file.exists():
         file.parent.mkdir(parents=True, exist_ok=True)
+        await page.mouse.move(0, 0)  # what it points at looks different
         picture = Image.open(BytesIO(await page.screenshot(full_page=whole)))
         # A page has few colours: a palette makes the file a third as large.
         colours = picture.convert("RGB").quantize(128, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)

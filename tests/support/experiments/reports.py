@@ -128,8 +128,8 @@ SPLIT = SampleRatio(
     ln_e=-2.1,
     alarm=False,
     plans=[
-        PlanCounts(plan="0-1a2b3c4d", weights={BLUE: 99, GREEN: 1}, units={BLUE: 198, GREEN: 3}),
-        PlanCounts(plan="1-5e6f7a8b", weights={BLUE: 50, GREEN: 50}, units={BLUE: 1006, GREEN: 1195}),
+        PlanCounts(plan="0-1a2b3c4d", weights={BLUE: 99, GREEN: 1}, units={BLUE: 23, GREEN: 0}),
+        PlanCounts(plan="1-5e6f7a8b", weights={BLUE: 50, GREEN: 50}, units={BLUE: 1181, GREEN: 1198}),
     ],
 )
 

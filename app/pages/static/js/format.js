@@ -19,13 +19,13 @@ export function whole(value) {
 /** 0.123 → "12.3 %". */
 export function percent(share) {
   if (share === null || share === undefined) return null;
-  return `${(share !== 0 && Math.abs(share) < 0.001 ? SMALL : ONE).format(share * 100)} %`;
+  return `${(share !== 0 && Math.abs(share) < 0.001 ? SMALL : ONE).format(share * 100)}\u00a0%`;
 }
 
 /** -0.05 → "−5 %", 0.05 → "+5 %". */
 export function signedPercent(share) {
   if (share === null || share === undefined) return null;
-  return `${share > 0 ? "+" : share < 0 ? "−" : ""}${ONE.format(Math.abs(share) * 100)} %`;
+  return `${share > 0 ? "+" : share < 0 ? "−" : ""}${ONE.format(Math.abs(share) * 100)}\u00a0%`;
 }
 
 export function signed(value) {
@@ -36,19 +36,24 @@ export function signed(value) {
 /** Seconds: 0.0123 → "12 ms", 2.5 → "2.5 s". */
 export function seconds(value) {
   if (value === null || value === undefined) return null;
-  if (value < 0.01) return `${ONE.format(value * 1000)} ms`;
-  return value < 1 ? `${WHOLE.format(value * 1000)} ms` : `${number(value)} s`;
+  if (value < 0.01) return `${ONE.format(value * 1000)}\u00a0ms`;
+  return value < 1 ? `${WHOLE.format(value * 1000)}\u00a0ms` : `${number(value)}\u00a0s`;
 }
 
 /** A length of time: 8100 → "2 h 15 min". */
 export function duration(total) {
   if (total === null || total === undefined) return null;
-  if (total < 90) return `${Math.round(total)} s`;
+  if (total < 90) return `${Math.round(total)}\u00a0s`;
   const minutes = Math.round(total / 60);
-  if (minutes < 90) return `${minutes} min`;
+  if (minutes < 90) return `${minutes}\u00a0min`;
   const hours = Math.floor(minutes / 60);
-  if (hours < 48) return minutes % 60 && hours < 12 ? `${hours} h ${minutes % 60} min` : `${hours} h`;
-  return `${Math.round(hours / 24)} days`;
+  if (hours < 48) return minutes % 60 && hours < 12 ? `${hours}\u00a0h ${minutes % 60}\u00a0min` : `${hours}\u00a0h`;
+  return `${Math.round(hours / 24)}\u00a0days`;
+}
+
+/** A sentence of the server's, whose numbers stay on one line with their units. */
+export function unbroken(text) {
+  return text.replace(/(\d) (?=%|(?:ms|s|min|h|days)\b)/g, "$1\u00a0");
 }
 
 /** Unix seconds as a time of day, with the date if it is not today. */

@@ -10,8 +10,11 @@ const PAGES = new Set(["traffic", "experiments", "playground", "requests", "keys
 const main = document.getElementById("main");
 const announcements = document.getElementById("announcements");
 const button = document.getElementById("sign-in");
+let canSignIn = false; // most servers on a developer's machine know no callers
 
 async function signIn(message = "") {
+  canSignIn = true;
+  drawButton();
   const answer = await askForKey(message);
   if (answer === null) return false;
   api.useKey(answer.key, answer.stored);
@@ -39,6 +42,7 @@ async function finishSignIn(back) {
 
 function drawButton() {
   button.textContent = api.hasKey ? "Sign out" : "Sign in";
+  button.hidden = !(api.hasKey || canSignIn);
 }
 
 button.addEventListener("click", async () => {
@@ -124,6 +128,10 @@ window.addEventListener("hashchange", () => {
   show();
 });
 drawButton();
+waysToSignIn().then(({ credentials, oidc }) => {
+  canSignIn ||= credentials || oidc !== null;
+  drawButton();
+});
 const back = returned();
 if (back !== null) await finishSignIn(back);
 show();

@@ -200,7 +200,8 @@ def test_tool_calls_and_reasoning_are_put_together() -> None:
 def test_probabilities_in_words() -> None:
     logprobs = [0, -0.0001, -0.01, -0.7, -2.5, -4.8, -9, -20]
     words = ["100 %", "over 99.9 %", "99 %", "50 %", "8.2 %", "0.82 %", "0.01 %", "below 0.01 %"]
-    assert call_all([("percent", (it,)) for it in logprobs]) == words
+    shown = call_all([("percent", (it,)) for it in logprobs])
+    assert shown == [it.replace(" %", "\N{NO-BREAK SPACE}%") for it in words]
 
 
 def test_norm_and_cosine() -> None:

@@ -1,17 +1,20 @@
-// The confidence sequence over time: its band, zero, what does not matter, and when the plan changed.
+// The confidence sequence over time: its band, zero, the minimal effect, plan changes, and since when the verdict holds.
 
 import { h } from "../dom.js";
 import { moment, ticks } from "../format.js";
+import { rounded } from "./interval.js";
 import { plotter } from "./plotter.js";
-import { amount, effectInWords } from "./words.js";
+import { amount, effectInWords, verdictInWords } from "./words.js";
 
 const HEIGHT = 260;
+const LABEL_TURNS = 0.6; // right of this part of the plot, the verdict's label stands left of its line
 
 /** `points`: looks; `plans`: when the traffic changed (Unix seconds). Returns an element with `draw()` and `end()`. */
 export function chart() {
   const place = h("div", { class: "plot", opaque: true, "aria-hidden": "true" });
   const words = h("p", { class: "hint small" });
   const readout = h("p", { class: "hint small readout", "aria-hidden": "true" });
+  const latch = h("span", { class: "latched" }); // an element, not ink: it has a label, and lies above the band
   const element = h("figure", { class: "chart", opaque: true }, place, h("figcaption", {}, readout, words));
   let Plot = null, ended = false;
   let plot = null, shown = null, marks = [], minimal = 0, most = 0.1;
@@ -51,6 +54,17 @@ export function chart() {
     ctx.restore();
   }
 
+  /** Puts the line of the verdict at its moment. uPlot calls this whenever it draws. */
+  function placeLatch(u) {
+    const { since, verdict } = shown[0];
+    const part = since ? (since - u.scales.x.min) / (u.scales.x.max - u.scales.x.min) : -1;
+    latch.hidden = !(part >= 0 && part <= 1);
+    latch.style.setProperty("left", `${100 * part}%`);
+    latch.classList.toggle("label-left", part > LABEL_TURNS);
+    latch.textContent = verdictInWords(verdict);
+    if (latch.parentElement !== u.over) u.over.append(latch);
+  }
+
   function point({ cursor: { idx } }) {
     const [comparison, points] = shown ?? [], it = points?.[idx];
     readout.textContent = it ? `${moment(it.at)}: ${amount(it.effect.estimate, comparison.scale)}, ${between(it, comparison)}` : "";
@@ -74,7 +88,7 @@ export function chart() {
         axes: [{ ...axis, size: 46, space: 70, values: (_, times) => ticks(times) }, { ...axis, size: 68, values: (_, values) => values.map((it) => amount(it, comparison.scale)) }],
         series: [{}, { ...bound, label: "upper" }, { ...bound, label: "lower" }, { label: "estimate", width: 2, stroke: color("--accent"), points: { show: points.length < 3 } }],
         bands: [{ series: [1, 2], fill: color("--band") }],
-        hooks: { drawClear: [underlay], setCursor: [point] },
+        hooks: { drawClear: [underlay], draw: [placeLatch], setCursor: [point] },
       },
       data(points),
       place,
@@ -89,7 +103,7 @@ export function chart() {
       words.textContent = inWords(comparison, usable, plans);
       place.hidden = usable.length === 0;
       const isSame = shown !== null && shown[0].metric === comparison.metric && shown[0].treatment === comparison.treatment;
-      const isOld = isSame && shown[1].length === usable.length && shown[1].at(-1)?.at === usable.at(-1)?.at && String(shown[2]) === String(plans);
+      const isOld = isSame && shown[0].since === comparison.since && shown[1].length === usable.length && shown[1].at(-1)?.at === usable.at(-1)?.at && String(shown[2]) === String(plans);
       if (usable.length === 0 || (isOld && plot)) return;
       const again = isSame && plot !== null;
       shown = [comparison, usable, plans];
@@ -117,7 +131,7 @@ function data(points) {
 /** How far the axis reaches up and down: the first intervals are wide, and would leave nothing to see of the others. */
 function height(points, minimal) {
   const later = points.slice(Math.floor(points.length / 6));
-  return 1.1 * Math.max(1.4 * minimal, ...later.flatMap((it) => [Math.abs(it.effect.lower), Math.abs(it.effect.upper)]));
+  return rounded(1.05 * Math.max(1.4 * minimal, ...later.flatMap((it) => [Math.abs(it.effect.lower), Math.abs(it.effect.upper)])));
 }
 
 function line(ctx, x1, y1, x2, y2) {
@@ -131,7 +145,8 @@ function inWords(comparison, points, plans) {
   if (points.length === 0) return "There is no interval yet.";
   const first = points[0], last = points.at(-1);
   const within = plans.filter((it) => it >= first.at && it <= last.at).length;
-  return `${points.length} looks from ${moment(first.at)} to ${moment(last.at)}. It began ${between(first, comparison)}, and is now ${effectInWords({ ...comparison, effect: last.effect })}.${within ? ` The traffic changed ${within} ${within === 1 ? "time" : "times"} (dashed lines).` : ""}`;
+  const held = comparison.since ? ` The verdict “${verdictInWords(comparison.verdict)}” has held since ${moment(comparison.since)}${comparison.since >= first.at && comparison.since <= last.at ? " (solid line)" : ""}.` : "";
+  return `${points.length} looks from ${moment(first.at)} to ${moment(last.at)}. It began ${between(first, comparison)}, and is now ${effectInWords({ ...comparison, effect: last.effect })}.${within ? ` The traffic changed ${within} ${within === 1 ? "time" : "times"} (dashed lines).` : ""}${held}`;
 }
 
 function between({ effect }, { scale }) {

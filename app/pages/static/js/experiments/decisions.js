@@ -5,13 +5,13 @@ import { list } from "../format.js";
 import { askForReason } from "../parts.js";
 import { movesInWords } from "../traffic/moves.js";
 
-/** The actions that make sense now, the usual one first. */
+/** The actions that make sense now, the usual one first. What the file pauses, the file starts. */
 export function actions(summary) {
   const acting = summary.acting;
   if (!acting || acting.state === "stopped") return [];
   const paused = acting.state === "paused";
   return [
-    paused ? "resume" : acting.next_share !== null && acting.next_share !== undefined ? "advance" : null,
+    paused ? (summary.state === "paused" ? null : "resume") : acting.next_share !== null && acting.next_share !== undefined ? "advance" : null,
     paused ? null : "pause",
     "rollback",
     "promote",
@@ -19,7 +19,7 @@ export function actions(summary) {
   ].filter(Boolean);
 }
 
-export const LABELS = { resume: "Start again", advance: "Advance", pause: "Pause", rollback: "Roll back", promote: "Promote", stop: "Stop" };
+export const LABELS = { resume: "Resume", advance: "Advance", pause: "Pause", rollback: "Roll back", promote: "Promote", stop: "Stop" };
 
 /** Asks, shows what would happen, and decides. Resolves to whether it was done. `etag`: of what the visitor saw. */
 export async function decide(action, summary, etag, treatment, { api }) {
@@ -43,15 +43,15 @@ export async function decide(action, summary, etag, treatment, { api }) {
 }
 
 function goneOn(acting) {
-  const now = acting ? ` It is ${acting.state} now, with ${acting.share} % on treatments.` : "";
+  const now = acting ? ` It is ${acting.state} now, with ${acting.share}\u00a0% on treatments.` : "";
   return `The experiment has gone on since you looked.${now} Close this, look at it, and decide again.`;
 }
 
 function inWords(action, { acting, control, treatments }, treatment) {
   return {
     resume: "The ramp goes on by its own rules.",
-    advance: `The treatments get ${acting.next_share} % of the traffic instead of ${acting.share} %, whatever the step still waits for.`,
-    pause: "Nothing advances until somebody starts it again. The traffic stays as it is.",
+    advance: `The treatments get ${acting.next_share}\u00a0% of the traffic instead of ${acting.share}\u00a0%, whatever the step still waits for.`,
+    pause: "Nothing advances until a manager resumes it. The traffic stays as it is.",
     rollback: `${control} gets the traffic of ${list(treatments)}, and the ramp pauses.`,
     promote: `${treatment} gets all the traffic that the holdout leaves, and the experiment ends.`,
     stop: "The experiment ends. The traffic stays as it is.",

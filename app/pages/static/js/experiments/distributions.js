@@ -35,7 +35,7 @@ function inWords(shares, { arm, requests, values }, metric) {
   if (requests === 0) return `${arm}: no request has it yet.`;
   if (requests < FEWEST) return `${arm}: ${count(requests, "request", "requests")} so far, too few for a curve.`;
   const [half, most] = MARKED.map((share) => inUnit(metric, at(shares, values, share)));
-  return `${arm}: half of ${whole(requests)} requests ${half} or less, 95 % ${most} or less.`;
+  return `${arm}: half of ${whole(requests)} requests ${half} or less, 95\u00a0% ${most} or less.`;
 }
 
 function plot(shares, curves, metric) {
@@ -49,7 +49,7 @@ function plot(shares, curves, metric) {
   return svg(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, "aria-hidden": "true" },
-    LEVELS.map((it) => [svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(it), y2: y(it) }), text(`${100 * it} %`, LEFT - 6, y(it) + 4, "end")]),
+    LEVELS.map((it) => [svg("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(it), y2: y(it) }), text(`${100 * it}\u00a0%`, LEFT - 6, y(it) + 4, "end")]),
     decades(Math.exp(from), Math.exp(to)).map((it) => [svg("line", { class: "grid", x1: x(it), x2: x(it), y1: TOP, y2: HEIGHT - BOTTOM }), text(inUnit(metric, it), x(it), HEIGHT - BOTTOM + 16, "middle")]),
     curves.map(({ index, values }) => [
       svg("polyline", { class: `curve stroke-${(index % 6) + 1}`, points: shares.map((share, number_) => `${x(values[number_]).toFixed(1)},${y(share).toFixed(1)}`).join(" ") }),

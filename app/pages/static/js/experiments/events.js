@@ -2,14 +2,19 @@
 
 const WAIT_MS = 3000;
 
-/** Calls `heard(event)` for each `{id, kind, ...data}` since `since` (Unix seconds), until what it returns is called. */
-export function follow(api, since, heard) {
+/**
+ * Calls `receive(event)` for each `{id, kind, ...data}` since `since` (Unix seconds), until what it returns is called.
+ * While the page is hidden no stream is open; the next one continues after the last event.
+ */
+export function follow(api, since, receive) {
   const ended = new AbortController();
-  let last = null;
+  let last = null, stream = null, wake = () => {};
 
   async function read() {
     const headers = last === null ? {} : { "last-event-id": last };
-    const response = await api.fetch(`/api/events${last === null ? `?since=${since}` : ""}`, { headers, signal: ended.signal, timeout: null });
+    stream = new AbortController();
+    const signal = AbortSignal.any([ended.signal, stream.signal]);
+    const response = await api.fetch(`/api/events${last === null ? `?since=${since}` : ""}`, { headers, signal, timeout: null });
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let waiting = "";
     for (;;) {
@@ -17,11 +22,11 @@ export function follow(api, since, heard) {
       if (done) return;
       const blocks = (waiting + value.replaceAll("\r\n", "\n")).split("\n\n");
       waiting = blocks.pop();
-      blocks.forEach(tell);
+      blocks.forEach(parse);
     }
   }
 
-  function tell(block) {
+  function parse(block) {
     const fields = {};
     for (const line of block.split("\n")) {
       const [, name, text] = /^(\w+): ?(.*)$/.exec(line) ?? [];
@@ -29,17 +34,22 @@ export function follow(api, since, heard) {
     }
     if (fields.id !== undefined) last = fields.id;
     if (fields.data === undefined) return;
-    heard({ id: fields.id, kind: fields.event ?? "message", ...JSON.parse(fields.data) });
+    receive({ id: fields.id, kind: fields.event ?? "message", ...JSON.parse(fields.data) });
   }
 
+  const changed = () => (document.hidden ? stream?.abort() : wake());
+  document.addEventListener("visibilitychange", changed, { signal: ended.signal });
   (async () => {
     while (!ended.signal.aborted) {
       try {
         if (!document.hidden) await read();
       } catch {
-        // The stream ends now and then, and the server may be away: it is asked again.
+        // The stream ends now and then, and the server may be away: the next request follows.
       }
-      await new Promise((resolve) => setTimeout(resolve, WAIT_MS));
+      await new Promise((resolve) => {
+        wake = resolve;
+        setTimeout(resolve, WAIT_MS);
+      });
     }
   })();
   return () => ended.abort();

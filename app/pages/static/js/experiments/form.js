@@ -1,6 +1,7 @@
 // Declares an experiment: it is checked as the file's sections are, and shown as the YAML to commit. Nothing is applied
 // from here: what runs is what the file says.
 
+import { copy as copyText } from "../clipboard.js";
 import { h, morph } from "../dom.js";
 import { mark, notice } from "../parts.js";
 import { METRICS } from "./words.js";
@@ -12,7 +13,7 @@ const ADVANCE = { quiet: "no alarm", not_worse: "not worse", better: "better", m
 export function form({ api, announce }) {
   const root = h("section", { class: "declare", "aria-label": "Declare an experiment", opaque: true });
   const state = {
-    endpoints: null, problem: null, answer: null, turn: 0, copied: false,
+    endpoints: null, problem: null, answer: null, turn: 0, copied: null,
     name: "", endpoint: "", control: "", treatments: [], metric: "ttft", minimal: "5", alpha: "0.05", ramps: true, steps: "1, 5, 25, 50", advance: "quiet", onWorse: "pause",
   };
   let timer;
@@ -49,7 +50,7 @@ export function form({ api, announce }) {
   }
 
   function change(values) {
-    Object.assign(state, values, { copied: false });
+    Object.assign(state, values, { copied: null });
     clearTimeout(timer);
     timer = setTimeout(check, PAUSE_MS);
     draw();
@@ -70,9 +71,7 @@ export function form({ api, announce }) {
   }
 
   async function copy() {
-    await navigator.clipboard.writeText(state.answer.yaml);
-    state.copied = true;
-    announce("Copied");
+    state.copied = await copyText(state.answer.yaml, root.querySelector("pre"), announce);
     draw();
   }
 
@@ -103,7 +102,7 @@ export function form({ api, announce }) {
           h("div", { role: "group", "aria-labelledby": "d-treatments", class: "checks" }, arms.filter((it) => it !== state.control).map((it) => h("label", { class: "check", key: it }, h("input", { type: "checkbox", value: it, checked: state.treatments.includes(it), on: { change: (event) => change({ treatments: event.target.checked ? [...state.treatments, it] : state.treatments.filter((other) => other !== it) }) } }), " ", it)), arms.length < 2 ? h("p", { class: "hint small" }, "This endpoint has one deployment: there is nothing to compare.") : null),
           field("d-metric", "What decides", choice("d-metric", state.metric, [...Object.entries(METRICS), ["cost", "Cost"], ...PROPORTIONS.map((it) => [it, `Rate of ${it}`])], (metric) => change({ metric }))),
           field("d-minimal", "Smallest effect that matters", [h("input", { id: "d-minimal", type: "number", min: "0.1", max: "99", step: "0.1", value: state.minimal, on: { input: (event) => change({ minimal: event.target.value }) } }), " %"]),
-          field("d-alpha", "Chance of a false verdict", choice("d-alpha", state.alpha, [["0.1", "10 %"], ["0.05", "5 %"], ["0.01", "1 %"]], (alpha) => change({ alpha }))),
+          field("d-alpha", "Chance of a false verdict", choice("d-alpha", state.alpha, [["0.1", "10\u00a0%"], ["0.05", "5\u00a0%"], ["0.01", "1\u00a0%"]], (alpha) => change({ alpha }))),
           field("d-worse", "If it is worse", choice("d-worse", state.onWorse, [["pause", "pause"], ["rollback", "roll back"]], (onWorse) => change({ onWorse }))),
           h("span", { class: "label" }, "Ramp"),
           h("label", { class: "check" }, h("input", { type: "checkbox", checked: state.ramps, on: { change: (event) => change({ ramps: event.target.checked }) } }), " The treatments' share grows by itself"),
@@ -123,7 +122,7 @@ export function form({ api, announce }) {
     return [
       h("p", {}, mark("good", "Valid. Merge this into the router's configuration:")),
       h("pre", { tabindex: "0", "aria-label": "YAML" }, yaml),
-      h("div", { class: "actions" }, h("button", { type: "button", on: { click: copy } }, state.copied ? "Copied" : "Copy")),
+      h("div", { class: "actions" }, h("button", { type: "button", on: { click: copy } }, state.copied ?? "Copy")),
       warnings.length ? notice("warn", h("strong", {}, "Allowed, but seldom meant:"), h("ul", {}, warnings.map((it) => h("li", {}, it)))) : null,
     ];
   }

@@ -4,12 +4,19 @@ import { h } from "../dom.js";
 import { amount, effectInWords } from "./words.js";
 
 const CLIPPED = 3; // An interval wider than so many minimal effects leaves the axis, which the others still need.
+const ROUND = [1, 2, 4, 6, 10];
 
-/** How far the axis reaches to both sides: enough for every interval, within reason. */
+/** How far the axis reaches to both sides: a round number, enough for every interval, within reason. */
 export function reach(effects) {
   const minimal = Math.max(...effects.map((it) => it.minimal_effect), 0.001);
   const widest = Math.max(...effects.flatMap((it) => [Math.abs(it.effect.lower ?? 0), Math.abs(it.effect.upper ?? 0), 1.5 * it.minimal_effect]), 0);
-  return Math.min(widest * 1.1, Math.max(CLIPPED * 4 * minimal, 0.25)) || 0.1;
+  return rounded(Math.min(widest * 1.05, Math.max(CLIPPED * 4 * minimal, 0.25)) || 0.1);
+}
+
+/** The next number up of which the half is round, too: the axis has five labels. */
+export function rounded(value) {
+  const power = 10 ** Math.floor(Math.log10(value));
+  return Number(((ROUND.find((it) => it * power >= value * 0.9999) ?? 10) * power).toPrecision(2));
 }
 
 const place = (value, span) => Math.min(100, Math.max(0, 50 + (50 * value) / span));
@@ -35,5 +42,5 @@ export function interval(it, span, words = true) {
 }
 
 export function axis(span, scale) {
-  return h("div", { class: "axis", "aria-hidden": "true" }, [-span, -span / 2, 0, span / 2, span].map((it) => h("span", {}, scale === "relative" ? amount(Math.round(it * 1000) / 1000, scale) : amount(it, scale))));
+  return h("div", { class: "axis", "aria-hidden": "true" }, [-span, -span / 2, 0, span / 2, span].map((it) => h("span", { style: { left: `${place(it, span)}%` } }, scale === "relative" ? amount(Math.round(it * 1000) / 1000, scale) : amount(it, scale))));
 }

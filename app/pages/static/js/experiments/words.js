@@ -1,6 +1,7 @@
 // What experiments say, as words with a mark.
 
-import { signed, signedPercent } from "../format.js";
+import { h } from "../dom.js";
+import { signed, signedPercent, unbroken } from "../format.js";
 import { mark } from "../parts.js";
 
 const DECISIONS = {
@@ -22,6 +23,13 @@ export const METRICS = {
   prompt_tokens: "Prompt tokens",
 };
 
+/** A sentence of the server's: each of `names` is an element, which breaks at a hyphen only where it must. */
+export function sentence(text, names) {
+  const escaped = [...names].sort((a, b) => b.length - a.length).map((it) => it.replace(/[^\w]/g, "\\$&"));
+  const parts = text.split(new RegExp(`(?<![\\w-])(${escaped.join("|")})(?![\\w-]|\\.\\w)`));
+  return parts.map((it, index) => (index % 2 ? h("span", { class: "name" }, it) : unbroken(it)));
+}
+
 export function decision(summary) {
   return mark(...(DECISIONS[summary.decision] ?? ["wait", "No evidence yet"]));
 }
@@ -30,6 +38,11 @@ export function decision(summary) {
 export function verdict(value, alarms) {
   if (value === "invalid" && !alarms) return mark("wait", "too few units yet");
   return mark(...(VERDICTS[value] ?? ["wait", value]));
+}
+
+/** The verdict as it stands in a sentence or at a line of a chart. */
+export function verdictInWords(value) {
+  return VERDICTS[value]?.[1] ?? value;
 }
 
 export function state(summary) {

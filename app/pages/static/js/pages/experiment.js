@@ -4,8 +4,8 @@ import { actions, decide, LABELS } from "../experiments/decisions.js";
 import { distribution, legend } from "../experiments/distributions.js";
 import { follow } from "../experiments/events.js";
 import { axis, interval, reach } from "../experiments/interval.js";
-import { amount, decision, effectInWords, metricName, state as stateMark, verdict } from "../experiments/words.js";
-import { count, duration, list, moment, number, or, percent, seconds, time, whole } from "../format.js";
+import { amount, decision, effectInWords, metricName, sentence, state as stateMark, verdict } from "../experiments/words.js";
+import { duration, list, moment, number, or, percent, seconds, time, unbroken, whole } from "../format.js";
 import { cell, mark, notice, standstill, swatch, table } from "../parts.js";
 
 export const title = "Experiment";
@@ -93,7 +93,7 @@ export async function mount(root, context) {
       h("div", { class: "headline" }, h("h1", {}, name), summary ? [stateMark(summary), report ? decision(report) : null] : null),
       state.problem ? (state.missing ? notice("bad", state.problem.message) : standstill(state.problem, state.at)) : null,
       state.said ? h("p", { class: "said" }, mark("good", state.said)) : null,
-      summary === null ? (state.problem ? null : h("p", { class: "hint" }, "Reading …")) : [h("p", { class: "verdict" }, report?.headline ?? summary.headline), report ? report.details.map((it) => h("p", {}, it)) : null, whatNext(summary, report), buttons(summary)],
+      summary === null ? (state.problem ? null : h("p", { class: "hint" }, "Reading …")) : [h("p", { class: "verdict" }, sentence(report?.headline ?? summary.headline, armsOf(summary))), report ? report.details.map((it) => h("p", {}, sentence(it, armsOf(summary)))) : null, whatNext(summary, report), howToStart(summary), buttons(summary)],
       report ? evidence(report) : summary ? notice("info", "There is no evidence yet: nothing was recorded for this experiment.") : null,
       summary ? events() : null,
     );
@@ -107,7 +107,7 @@ export async function mount(root, context) {
     return h(
       "div",
       { class: "next" },
-      next ? h("p", {}, h("strong", {}, next)) : null,
+      next ? h("p", {}, h("strong", {}, sentence(next, armsOf(summary)))) : null,
       acting?.until ? h("p", { class: "hint" }, "Frozen until ", time(acting.until), ".") : null,
       acting?.by ? h("p", { class: "hint" }, `The last decision was ${acting.by}'s.`) : null,
       acting && summary.mode === "ab" ? ramp(acting) : null,
@@ -116,7 +116,18 @@ export async function mount(root, context) {
 
   function ramp(acting) {
     const share = Math.max(0, Math.min(100, acting.share));
-    return h("div", { class: "ramp" }, h("div", { class: "share-bar", "aria-hidden": "true" }, h("span", { class: "part arm-2", style: { "flex-grow": String(share) } }), h("span", { class: "rest", style: { "flex-grow": String(100 - share) } })), h("p", { class: "hint small" }, `Treatments have ${share} % of the traffic${acting.next_share === null || acting.next_share === undefined ? "" : `; the next step is ${acting.next_share} %`}.`));
+    return h("div", { class: "ramp" }, h("div", { class: "share-bar", "aria-hidden": "true" }, h("span", { class: "part arm-2", style: { "flex-grow": String(share) } }), h("span", { class: "rest", style: { "flex-grow": String(100 - share) } })), h("p", { class: "hint small" }, `Treatments have ${share}\u00a0% of the traffic${acting.next_share === null || acting.next_share === undefined ? "" : `; the next step is ${acting.next_share}\u00a0%`}.`));
+  }
+
+  /** What to write in the file, for an experiment that its file keeps from running. */
+  function howToStart({ experiment, state: declared, acting }) {
+    if (declared === "running" || acting?.state === "stopped") return null;
+    const effect = { draft: "It is a draft: it records and compares nothing.", paused: "Its configuration pauses it.", stopped: "Its configuration has stopped it." }[declared];
+    return notice(
+      "info",
+      h("p", {}, h("strong", {}, effect), " To start it, change its section of the configuration file to this, and deliver the file:"),
+      h("pre", { tabindex: "0", "aria-label": "YAML" }, `experiments:\n  ${experiment}:\n    state: running`),
+    );
   }
 
   function buttons(summary) {
@@ -132,11 +143,11 @@ export async function mount(root, context) {
 
   function evidence(report) {
     const comparison = chosen();
-    const arms = [report.control, ...report.treatments];
+    const arms = armsOf(report);
     const options = [...report.primary, ...report.secondary];
     return [
       h("section", { "aria-labelledby": "over-time", key: "over-time" }, h("div", { class: "headline" }, h("h2", { id: "over-time" }, "The effect over time"), options.length > 1 ? h("select", { "aria-label": "Metric", value: comparison ? keyOf(comparison) : "", on: { change: async (event) => ((state.chosen = event.target.value), (state.points = []), draw(), await readHistory(), draw()) } }, options.map((it) => h("option", { value: keyOf(it), selected: comparison && keyOf(it) === keyOf(comparison) }, `${metricName(it.metric)}, ${it.treatment}`))) : null), plot.element),
-      report.alarms.length ? h("section", { key: "alarms" }, h("h2", {}, "Alarms"), report.alarms.map((it) => notice("bad", it.text, " ", h("span", { class: "hint" }, time(it.at))))) : null,
+      report.alarms.length ? h("section", { key: "alarms" }, h("h2", {}, "Alarms"), report.alarms.map((it) => notice("bad", unbroken(it.text), " ", h("span", { class: "hint" }, time(it.at))))) : null,
       h("section", { key: "metrics" }, h("h2", {}, "Metrics"), metrics(report, arms)),
       report.distributions?.length ? h("section", { key: "distributions", "aria-labelledby": "distributions" }, h("h2", { id: "distributions" }, "Distributions"), h("p", { class: "hint" }, "Which share of each arm's requests has at most so much; the dots are p50 and p95. Unadjusted: no verdict rests on it."), legend(arms), h("div", { class: "distributions" }, report.distributions.map((it) => distribution(it, arms)))) : null,
       h("section", { key: "guardrails" }, h("h2", {}, "Guardrails"), report.guardrails.length ? table("Guardrails", ["Event", "State", "Limit", ...arms.map((it) => ({ label: it, number: true })), "Would have been seen by now", "An alarm does"], report.guardrails.map((it) => guardrail(it, arms)), { class: "stacked" }) : h("p", { class: "hint" }, "None is declared.")),
@@ -146,7 +157,7 @@ export async function mount(root, context) {
   }
 
   function events() {
-    return h("section", { key: "events" }, h("h2", {}, "Events"), state.events.length === 0 ? h("p", { class: "hint" }, state.report ? "None since it began." : "None in the last week.") : h("ol", { class: "events" }, state.events.map((it) => h("li", { key: it.id }, h("span", { class: "hint" }, time(it.at)), h("span", { class: "tag" }, it.kind), h("span", {}, it.text)))));
+    return h("section", { key: "events" }, h("h2", {}, "Events"), state.events.length === 0 ? h("p", { class: "hint" }, state.report ? "None since it began." : "None in the last week.") : h("ol", { class: "events" }, state.events.map((it) => h("li", { key: it.id }, h("span", { class: "hint" }, time(it.at)), h("span", { class: "tag" }, it.kind), h("span", {}, unbroken(it.text))))));
   }
 
   draw();
@@ -159,6 +170,7 @@ export async function mount(root, context) {
   };
 }
 
+const armsOf = ({ control, treatments }) => [control, ...treatments];
 const keyOf = (it) => JSON.stringify([it.metric, it.treatment]);
 
 function metrics(report, arms) {
@@ -173,7 +185,7 @@ function metrics(report, arms) {
         "tr",
         { key: keyOf(it) },
         cell("", [metricName(it.metric), it.role === "primary" ? h("span", { class: "tag" }, "decides") : null, several ? h("div", { class: "hint small" }, it.treatment) : null], { header: true }),
-        cell("Verdict", [verdict(it.verdict, report.alarms.length > 0), it.since ? h("div", { class: "hint small" }, "since ", time(it.since)) : null, it.units_needed ? h("div", { class: "hint small" }, `about ${whole(it.units_needed)} more units${it.days_needed ? `, ${number(it.days_needed)} days` : ""}`) : null]),
+        cell("Verdict", [verdict(it.verdict, report.alarms.length > 0), it.since ? h("div", { class: "hint small" }, "since ", time(it.since)) : null, it.units_needed ? h("div", { class: "hint small" }, `about ${whole(it.units_needed)} more units${it.days_needed ? `, ${number(it.days_needed)}\u00a0days` : ""}`) : null]),
         cell("Effect", it.scale === "relative" && it.effect.lower !== null ? interval(it, span, false) : or(null)),
         cell("In words", h("span", { class: "small" }, it.reason && it.effect.estimate === null ? it.reason : effectInWords(it))),
         arms.map((arm) => cell(arm, or(inUnit(it, it.values.find((value) => value.arm === arm)?.value)), { number: true })),

@@ -1,7 +1,7 @@
 import { h, morph } from "../dom.js";
 import { form } from "../experiments/form.js";
 import { axis, interval, reach } from "../experiments/interval.js";
-import { decision, effectInWords, metricName, state as stateMark, verdict } from "../experiments/words.js";
+import { decision, effectInWords, metricName, sentence, state as stateMark, verdict } from "../experiments/words.js";
 import { count, list, or, whole } from "../format.js";
 import { cell, mark, notice, standstill, table } from "../parts.js";
 
@@ -69,8 +69,8 @@ function row(it, span) {
   return h(
     "tr",
     { key: it.experiment },
-    cell("", [h("a", { href: `#/experiments/${encodeURIComponent(it.experiment)}` }, it.experiment), h("div", { class: "hint" }, `${it.endpoint}: ${list(it.treatments)} against ${it.control}`)], { header: true }),
-    cell("Verdict", [h("div", {}, decision(it)), h("p", { class: "small hint" }, it.headline.replace(`${it.experiment} on ${it.endpoint}: `, ""))]),
+    cell("", [h("a", { href: `#/experiments/${encodeURIComponent(it.experiment)}` }, it.experiment), h("div", { class: "hint" }, sentence(`${it.endpoint}: ${list(it.treatments)} against ${it.control}`, [it.control, ...it.treatments]))], { header: true }),
+    cell("Verdict", [h("div", {}, decision(it)), h("p", { class: "small hint" }, sentence(it.headline.replace(`${it.experiment} on ${it.endpoint}: `, ""), [it.control, ...it.treatments]))]),
     cell("Effect", it.primary?.length ? it.primary.map((line) => effect(line, span, it)) : or(null)),
     cell("Units", units ? whole(units) : or(null), { number: true }),
     cell("Ramp", [h("div", {}, stateMark(it)), it.acting && it.mode === "ab" ? h("div", { class: "small hint" }, ramp(it.acting)) : null]),
@@ -88,8 +88,7 @@ function effect(line, span, { treatments, alarms }) {
 }
 
 function ramp({ share, next_share: next }) {
-  const kept = (percent) => `${percent}\u00a0%`; // on one line
-  return `${kept(share)} on treatments${next === null || next === undefined ? "" : `, next\u00a0${kept(next)}`}`;
+  return `${share}\u00a0% on treatments${next === null || next === undefined ? "" : `, next\u00a0${next}\u00a0%`}`;
 }
 
 function checks(it) {

@@ -41,7 +41,7 @@ function about(me) {
     h("p", { class: "lead" }, name, " ", rights),
     h("h2", {}, "What you may use"),
     me.endpoints.length ? h("div", { class: "endpoints" }, me.endpoints.map((it) => endpoint(it))) : h("p", { class: "empty" }, "You may use no endpoint of this server."),
-    me.endpoints.some((it) => it.limits.length) && h("p", { class: "hint" }, `Limits are counted ${me.limits_counted}.`),
+    me.endpoints.some((it) => it.limits.length) && h("p", { class: "hint" }, `Limits are counted ${me.limits_counted}. What you use counts in full for its minute, and ever less in the next one.`),
   ];
 }
 
@@ -50,7 +50,7 @@ function endpoint({ endpoint: name, tasks, deployments, limits }) {
     "article",
     { class: "answer", key: name, "aria-label": name },
     h("header", {}, h("h3", {}, name), h("a", { href: `#/playground?endpoint=${encodeURIComponent(name)}`, class: "state" }, "Try it")),
-    h("p", { class: "hint" }, `${tasks.join(", ")} · ${deployments.map((it) => `${it.deployment} ${it.weight} %`).join(", ")}`),
+    h("p", { class: "hint" }, `${tasks.join(", ")} · ${deployments.map((it) => `${it.deployment} ${it.weight}\u00a0%`).join(", ")}`),
     limits.length ? h("ul", { class: "limits" }, limits.map(limit)) : h("p", {}, "No limits."),
   );
 }
@@ -59,7 +59,7 @@ function limit({ kind, limit: most, used, remaining, resets_in_s }) {
   if (remaining === null) return h("li", { key: kind }, h("span", {}, KINDS[kind]), h("span", { class: "hint" }, `limit ${number(most)}; what is left is unknown: the store of limits does not answer`));
   const share = most ? Math.min(1, used / most) : 0;
   const level = share >= 1 ? "bad" : share >= 0.8 ? "warn" : "good";
-  const resets = resets_in_s ? `, all of it in ${Math.ceil(resets_in_s)} s` : "";
+  const resets = resets_in_s ? `, full again in ${Math.ceil(resets_in_s)}\u00a0s` : "";
   return h(
     "li",
     { key: kind },

@@ -5,6 +5,8 @@ import { seconds } from "../playground/card.js";
 
 export const title = "Requests";
 
+const LOOKS = 6; // for a request that has just been made
+const BETWEEN_LOOKS_MS = 1000;
 const THUMB = "M7 11v9H3v-9zM7 11l4-8c1.7 0 2.6 1 2.6 2.4L13 9h6.2c1.2 0 2 1 1.8 2.2l-1.3 7c-.2 1-1 1.8-2 1.8H7";
 
 const REASONS = {
@@ -36,9 +38,10 @@ export async function mount(root, context) {
   const ended = new AbortController();
   const id = h("input", { id: "request-id", name: "id", class: "mono", autocomplete: "off", spellcheck: "false", value: context.parameters.id ?? "", placeholder: "chatcmpl-… or the header x-request-id" });
   const found = h("div", { class: "found" });
+  let turn = 0;
   root.append(
     h("h1", {}, title),
-    h("p", { class: "hint" }, "Find a request by the id in its answer or in the header x-request-id. Your own requests are found; a manager finds everybody's."),
+    h("p", { class: "hint" }, "Find a request by the id in its answer or in the header x-request-id: one of your own, or for managers anyone's. Only recorded requests are found: those of endpoints with a running experiment, a mirror, or ", h("code", {}, "ledger: always"), "."),
     h(
       "form",
       { class: "search", role: "search", on: { submit: (event) => (event.preventDefault(), look()) } },
@@ -48,27 +51,39 @@ export async function mount(root, context) {
     found,
   );
 
-  async function look() {
+  /** `looks`: how often at most. A request is recorded a second or two after it has ended. */
+  async function look(looks = 1) {
     const wanted = id.value.trim();
     if (!wanted) {
       id.focus();
       return;
     }
-    found.replaceChildren(h("p", { class: "hint" }, "Looking…"));
+    const own = ++turn;
+    found.replaceChildren(h("p", { class: "hint" }, "Looking …"));
     try {
-      const [{ exposures }, me] = await Promise.all([
-        api.get(`/api/requests/${encodeURIComponent(wanted)}`, { signal: ended.signal }),
-        api.get("/api/me", { signal: ended.signal }),
-      ]);
+      const [{ exposures }, me] = await Promise.all([exposuresOf(wanted, looks), api.get("/api/me", { signal: ended.signal })]);
+      if (own !== turn) return;
       found.replaceChildren(...exposures.map((it) => card(it, wanted, me, context)));
       announce(exposures.length === 1 ? "One request found" : `${exposures.length} requests found`);
     } catch (error) {
-      if (ended.signal.aborted) return;
-      found.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message), error.status === 404 && h("p", { class: "hint" }, "A request appears a second or two after it has ended."));
+      if (ended.signal.aborted || own !== turn) return;
+      found.replaceChildren(h("p", { class: "problem", role: "alert" }, error.message));
+      if (error.status === 404) found.append(h("p", { class: "hint" }, "A request appears a second or two after it has ended."));
     }
   }
 
-  if (id.value) await look();
+  async function exposuresOf(wanted, looks) {
+    for (let left = looks - 1; ; left -= 1) {
+      try {
+        return await api.get(`/api/requests/${encodeURIComponent(wanted)}`, { signal: ended.signal });
+      } catch (error) {
+        if (error.status !== 404 || left <= 0) throw error;
+      }
+      await new Promise((resolve) => setTimeout(resolve, BETWEEN_LOOKS_MS));
+    }
+  }
+
+  if (id.value) look(LOOKS);
   return () => ended.abort();
 }
 
@@ -85,7 +100,7 @@ function card(exposure, id, me, context) {
     ["Duration", seconds(1000 * exposure.duration_s)],
     ["Between tokens", exposure.itl_mean_s === null ? "–" : `${seconds(1000 * exposure.itl_mean_s)} on average, at most ${seconds(1000 * (exposure.itl_max_s ?? exposure.itl_mean_s))}`],
     ["Tokens", `${count(exposure.prompt_tokens)} in the prompt, ${count(exposure.completion_tokens)} in the answer`],
-    ["Plan", `${plan.id}: ${Object.entries(plan.weights).map(([name, weight]) => `${name} ${weight} %`).join(", ")}`],
+    ["Plan", `${plan.id}: ${Object.entries(plan.weights).map(([name, weight]) => `${name} ${weight}\u00a0%`).join(", ")}`],
     ["Sent as", `${exposure.dialect}, ${exposure.task}${exposure.stream ? ", streamed" : ""}`],
     ["Arrived", new Date(1000 * exposure.at).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" })],
     ["Feedback", scores(exposure.feedback)],

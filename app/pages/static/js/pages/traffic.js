@@ -130,7 +130,7 @@ function deviation(rows) {
   const drawn = rows.filter((it) => it.role === "traffic" && it.share !== null);
   if (drawn.length < 2) return "";
   const worst = drawn.reduce((a, b) => (Math.abs(b.share * 100 - b.weight) > Math.abs(a.share * 100 - a.weight) ? b : a));
-  return `${worst.deployment} got ${percent(worst.share)} of the requests, ${worst.weight} % are configured.`;
+  return `${worst.deployment} got ${percent(worst.share)} of the requests, ${worst.weight}\u00a0% are configured.`;
 }
 
 function figure(value, label) {
@@ -149,7 +149,7 @@ function row(it, index) {
     "tr",
     { key: it.deployment },
     cell("", [it.role === "traffic" ? swatch(index) : null, it.deployment, it.role === "traffic" ? null : h("span", { class: "tag" }, it.role), it.model === it.deployment ? null : h("div", { class: "hint small" }, it.model)], { header: true }),
-    cell("Configured", it.role === "traffic" ? `${it.weight} %` : or(null), { number: true }),
+    cell("Configured", it.role === "traffic" ? `${it.weight}\u00a0%` : or(null), { number: true }),
     cell("Observed", [or(percent(it.share)), it.diverted > 0 ? h("div", {}, mark("warn", `${whole(it.diverted)} diverted here`)) : null], { number: true }),
     cell("Requests/s", or(number(it.requests_per_s)), { number: true }),
     cell("Errors", errors(it), { number: true }),
@@ -178,7 +178,7 @@ function states(it) {
   if (it.replicas !== null) {
     const { RUNNING: running = 0, ...others } = it.replicas;
     found.push(mark(running > 0 ? "good" : "bad", count(running, "replica runs", "replicas run")));
-    for (const [state, number_] of Object.entries(others)) found.push(mark("wait", `${number_} ${state.toLowerCase()}`));
+    for (const [state, number_] of Object.entries(others)) found.push(mark("wait", `${number_} ${state.toLowerCase().replaceAll("_", " ")}`));
   }
   return found.length ? found : mark("good", "in service");
 }

@@ -109,7 +109,7 @@ function pieces(text, tokens) {
 /** A probability in words: "83 %". */
 export function percent(logprob) {
   const value = 100 * Math.exp(logprob);
-  if (logprob < 0 && value >= 99.95) return "over 99.9 %";
-  if (value < 0.01) return "below 0.01 %";
-  return `${value.toFixed(value >= 10 ? 0 : value >= 1 ? 1 : 2)} %`;
+  if (logprob < 0 && value >= 99.95) return "over 99.9\u00a0%";
+  if (value < 0.01) return "below 0.01\u00a0%";
+  return `${value.toFixed(value >= 10 ? 0 : value >= 1 ? 1 : 2)}\u00a0%`;
 }

@@ -15,7 +15,7 @@ const FINISHES = {
 const REQUEST_ID = "x-request-id";
 
 export function seconds(ms) {
-  return ms === null ? "–" : ms < 1000 ? `${Math.round(ms)} ms` : `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
+  return ms === null ? "–" : ms < 1000 ? `${Math.round(ms)}\u00a0ms` : `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)}\u00a0s`;
 }
 
 export class AnyCard {
@@ -32,7 +32,7 @@ export class AnyCard {
     this.element = h(
       "article",
       { class: "answer", "aria-labelledby": id, "aria-busy": "true" },
-      h("header", {}, h("h2", { id }, deployment), h("span", { class: "hint" }, `${weight} % of traffic`), this.state),
+      h("header", {}, h("h2", { id }, deployment), h("span", { class: "hint" }, `${weight}\u00a0% of traffic`), this.state),
       this.facts,
       this.body,
       this.problem,

@@ -1,5 +1,6 @@
 // The request as a program, for each SDK.
 
+import { copy as copyText } from "../clipboard.js";
 import { h } from "../dom.js";
 import { FormError, request } from "./request.js";
 import { snippets } from "./snippets.js";
@@ -63,16 +64,7 @@ export function codePanel({ announce }) {
   }
 
   async function copied() {
-    const text = made().find((it) => it.id === chosen).code;
-    try {
-      await navigator.clipboard.writeText(text);
-      announce("Copied");
-      copy.textContent = "Copied";
-    } catch {
-      announce("The browser does not allow copying: select the text instead");
-      copy.textContent = "Select it instead";
-      getSelection().selectAllChildren(code);
-    }
+    copy.textContent = await copyText(made().find((it) => it.id === chosen).code, code, announce);
     setTimeout(() => (copy.textContent = "Copy"), 2000);
   }
 

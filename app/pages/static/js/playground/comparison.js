@@ -26,7 +26,7 @@ export function comparison(answers) {
     const same = pieces.every((it) => it.kind === "same");
     said.textContent = same
       ? `The answers of ${before.name} and ${after.name} are the same, word for word.`
-      : `${Math.round(100 * likeness(pieces))} % of the words are the same. Struck out: only ${before.name}. Underlined: only ${after.name}.`;
+      : `${Math.round(100 * likeness(pieces))}\u00a0% of the words are the same. Struck out: only ${before.name}. Underlined: only ${after.name}.`;
     text.replaceChildren(
       ...pieces.map(({ kind, text: words }) => {
         const [tag, mark] = MARKS[kind];

@@ -146,7 +146,7 @@ export class Form {
     this.deploymentBoxes.replaceChildren(
       h("legend", {}, "Deployments"),
       ...this.deployments().map(({ deployment, weight }) =>
-        h("label", { class: "check" }, h("input", { type: "checkbox", checked: !this.#without.has(deployment), on: { change: (event) => this.#choose(deployment, event.target.checked) } }), ` ${deployment} `, h("span", { class: "hint" }, `${weight} %`)),
+        h("label", { class: "check" }, h("input", { type: "checkbox", checked: !this.#without.has(deployment), on: { change: (event) => this.#choose(deployment, event.target.checked) } }), ` ${deployment} `, h("span", { class: "hint" }, `${weight}\u00a0%`)),
       ),
     );
     this.options.hidden = ["embeddings", "rerank"].includes(now);

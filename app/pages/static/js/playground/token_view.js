@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { percent } from "./answer.js";
 
-const NO_TOKEN = "Point at a token, or move with the arrow keys, to see how likely it was. The likeliest are plain; dotted (blue) is below 90 %, underlined (amber) below 50 %, underlined twice (red) below 10 %.";
+const NO_TOKEN = "Point at a token, or move with the arrow keys, to see how likely it was. The likeliest are plain; dotted (blue) is below 90\u00a0%, underlined (amber) below 50\u00a0%, underlined twice (red) below 10\u00a0%.";
 
 export class TokenView {
   #pieces = [];
@@ -36,7 +36,8 @@ export class TokenView {
     if (!tokens.length) return h("span", {}, text);
     const probability = Math.exp(tokens.reduce((sum, it) => sum + (it.logprob ?? 0), 0));
     const doubt = probability >= 0.9 ? 0 : probability >= 0.5 ? 1 : probability >= 0.1 ? 2 : 3;
-    return h("span", { class: `token doubt-${doubt}` }, text);
+    const word = text.trimStart() || text;
+    return h("span", { class: `token doubt-${doubt}` }, text.slice(0, text.length - word.length), h("span", { class: "ink" }, word));
   }
 
   #toggle() {
@@ -55,7 +56,8 @@ export class TokenView {
   }
 
   #point(target) {
-    if (!this.shown.hidden && target.classList.contains("token")) this.#show(this.#spans.indexOf(target));
+    const token = target.closest(".token");
+    if (!this.shown.hidden && token !== null) this.#show(this.#spans.indexOf(token));
   }
 
   #key(event) {

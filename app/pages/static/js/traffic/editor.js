@@ -96,7 +96,7 @@ export function editor(endpoint, { api, announce }, done) {
       h("label", { for: `share/${id}` }, swatch(index), name),
       h("input", { type: "range", id: `share/${id}`, min: "0", max: "100", step: "1", value: String(value), "aria-valuetext": `${value} percent`, on: { input: (event) => slide(name, event.target.value) } }),
       h("input", { type: "number", "aria-label": `Percent for ${name}`, min: "0", max: "100", step: "1", value: String(value), on: { change: (event) => slide(name, event.target.value) } }),
-      h("span", { class: "was hint" }, state.plan.weights[name] === value ? "as now" : `now ${state.plan.weights[name] ?? 0} %`),
+      h("span", { class: "was hint" }, state.plan.weights[name] === value ? "as now" : `now ${state.plan.weights[name] ?? 0}\u00a0%`),
     );
   }
 
@@ -105,7 +105,7 @@ export function editor(endpoint, { api, announce }, done) {
     return notice(
       "warn",
       h("strong", {}, "Somebody changed the plan while you were looking."),
-      h("p", {}, `The present one is generation ${state.stale.generation ?? "?"}`, state.stale.by ? `, by ${state.stale.by}` : "", state.stale.reason ? ` (${state.stale.reason})` : "", ": ", Object.entries(present).map(([name, share]) => `${name} ${share} %`).join(", "), "."),
+      h("p", {}, `The present one is generation ${state.stale.generation ?? "?"}`, state.stale.by ? `, by ${state.stale.by}` : "", state.stale.reason ? ` (${state.stale.reason})` : "", ": ", Object.entries(present).map(([name, share]) => `${name} ${share}\u00a0%`).join(", "), "."),
       h("button", { type: "button", on: { click: load } }, "Start again from it"),
     );
   }
@@ -125,7 +125,7 @@ export function editor(endpoint, { api, announce }, done) {
         "form",
         { on: { submit: apply } },
         h("div", { class: "sliders" }, names.map(slider)),
-        h("p", { class: "sum" }, `Sum: ${Object.values(state.weights).reduce((a, b) => a + b, 0)} %`),
+        h("p", { class: "sum" }, `Sum: ${Object.values(state.weights).reduce((a, b) => a + b, 0)}\u00a0%`),
         h("div", { class: "effect", "aria-live": "polite" }, h("h4", {}, "What would move"), effect()),
         state.stale === null ? null : stale(),
         h(

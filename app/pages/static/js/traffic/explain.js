@@ -39,7 +39,7 @@ export function explain(endpoint, { api, announce }) {
             table(
               "Scores of the deployments",
               ["Deployment", { label: "Share", number: true }, { label: "Score", number: true }],
-              answer.deployments.map((it) => h("tr", { key: it.deployment }, cell("", it.deployment, { header: true }), cell("Share", `${it.weight} %`, { number: true }), cell("Score", or(number(it.score)), { number: true }))),
+              answer.deployments.map((it) => h("tr", { key: it.deployment }, cell("", it.deployment, { header: true }), cell("Share", `${it.weight}\u00a0%`, { number: true }), cell("Score", or(number(it.score)), { number: true }))),
               { class: "stacked" },
             ),
           )

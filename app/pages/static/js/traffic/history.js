@@ -3,8 +3,8 @@
 import { h, morph } from "../dom.js";
 import { time } from "../format.js";
 import { askForReason } from "../parts.js";
-import { changes } from "../weights.js";
 import { movesInWords } from "./moves.js";
+import { planChanges } from "./plan_changes.js";
 
 const SHOWN = 20;
 
@@ -47,7 +47,7 @@ export function history(endpoint, mayChange, { api, announce }, done) {
 
   function line(plan, index) {
     const before = plans[index + 1];
-    const different = before ? changes(before.weights, plan.weights) : [];
+    const different = before ? planChanges(before, plan) : [];
     return h(
       "li",
       { key: `${plan.generation}/${plan.since}` },
@@ -60,10 +60,9 @@ export function history(endpoint, mayChange, { api, announce }, done) {
         mayChange && index > 0 ? h("button", { type: "button", class: "small", "aria-label": `Roll back to this: generation ${plan.generation}`, on: { click: () => rollBack(plan) } }, "Roll back to this") : null,
       ),
       plan.reason ? h("p", {}, plan.reason) : null,
-      h("p", { class: "weights" }, Object.entries(plan.weights).map(([name, share]) => h("span", {}, name, " ", h("b", {}, `${share} %`)))),
-      different.length
-        ? h("p", { class: "hint" }, "Changed: ", different.map(([name, a, b]) => `${name} ${a} → ${b} %`).join(", "))
-        : before ? h("p", { class: "hint" }, "The same weights as before", plan.overrides !== before.overrides ? ", other overrides" : "") : null,
+      h("p", { class: "weights" }, Object.entries(plan.weights).map(([name, share]) => h("span", {}, name, " ", h("b", {}, `${share}\u00a0%`)))),
+      plan.expires === null ? null : h("p", {}, "Temporary: until ", time(plan.expires), "."),
+      before ? h("p", { class: "hint" }, different.length ? `Changed: ${different.join(", ")}` : "It says the same as the plan before it.") : null,
     );
   }
 

@@ -11,7 +11,7 @@ export function movesInWords(before, answer) {
   return h(
     "div",
     { class: "moves" },
-    h("ul", {}, different.map(([name, a, b]) => h("li", {}, h("strong", {}, name), ` ${b > a ? "rises" : "falls"} from ${a} % to ${b} %`))),
+    h("ul", {}, different.map(([name, a, b]) => h("li", {}, h("strong", {}, name), ` ${b > a ? "rises" : "falls"} from ${a}\u00a0% to ${b}\u00a0%`))),
     h("p", {}, `${percent(any.share)} of all keys get another deployment`, pairs(any), "."),
     recent.keys > 0 ? h("p", { class: "hint" }, `Of the ${count(recent.keys, "key", "keys")} that this router saw lately: ${percent(recent.share)}.`) : null,
   );
@@ -19,6 +19,7 @@ export function movesInWords(before, answer) {
 
 function pairs({ pairs: all }) {
   if (all.length === 0) return "";
-  const named = all.slice(0, 3).map((it) => `${percent(it.share)} from ${it.from} to ${it.to}`);
-  return ` (${named.join(", ")}${all.length > 3 ? " …" : ""})`;
+  const name = (it) => h("span", { class: "name" }, it);
+  const named = all.slice(0, 3).map((it, index) => [index ? ", " : "", `${percent(it.share)} from `, name(it.from), " to ", name(it.to)]);
+  return [" (", named, all.length > 3 ? " …" : "", ")"];
 }

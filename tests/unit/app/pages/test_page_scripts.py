@@ -1,0 +1,56 @@
+"""The console's scripts beside the playground's that need no browser, in Node."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.clients.page_modules import call, call_all
+
+SPACE = "\N{NO-BREAK SPACE}"
+PLAN = {
+    "generation": 1,
+    "weights": {"blue": 90, "green": 10},
+    "overrides": 0,
+    "expires": None,
+    "withdrawn": {},
+    "content": "aaaaaaaa",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, []),
+        ({"weights": {"blue": 80, "green": 20}}, [f"blue 90 → 80{SPACE}%", f"green 10 → 20{SPACE}%"]),
+        ({"weights": {"blue": 90, "red": 10}}, [f"green 10 → 0{SPACE}%", f"red 0 → 10{SPACE}%"]),
+        ({"overrides": 2, "content": "bbbbbbbb"}, ["overrides 0 → 2"]),
+        ({"expires": 1800000000.0, "content": "bbbbbbbb"}, ["temporary"]),
+        ({"withdrawn": {"green": "blue"}}, ["running conversations leave green for blue"]),
+        ({"content": "bbbbbbbb"}, ["the sticky key, the mirror, or which units have an override"]),
+    ],
+)
+def test_every_change_of_a_plan_is_named(changed: dict[str, Any], words: list[str]) -> None:
+    assert call("planChanges", PLAN, {**PLAN, **changed}) == words
+
+
+def test_the_end_of_a_temporary_plan_is_named() -> None:
+    temporary = {**PLAN, "expires": 1800000000.0}
+    later = {**PLAN, "expires": 1800003600.0}
+    old = {**PLAN, "content": ""}
+    calls = [(temporary, PLAN), (temporary, later), (old, PLAN)]
+    assert call_all([("planChanges", it) for it in calls]) == [["no longer temporary"], ["another end"], []]
+
+
+def test_axes_end_at_round_numbers_of_which_the_half_is_round() -> None:
+    given = [0.002, 0.05, 0.147, 0.2, 0.21, 0.33, 0.5, 0.61, 7]
+    assert call_all([("rounded", (it,)) for it in given]) == [0.002, 0.06, 0.2, 0.2, 0.4, 0.4, 0.6, 1, 10]
+
+
+def test_numbers_stay_with_their_units() -> None:
+    given = ["between 1.7 % and 13.4 % earlier", "5 s or 300 ms", "2 h 15 min", "4 stops"]
+    assert call_all([("unbroken", (it,)) for it in given]) == [
+        f"between 1.7{SPACE}% and 13.4{SPACE}% earlier",
+        f"5{SPACE}s or 300{SPACE}ms",
+        f"2{SPACE}h 15{SPACE}min",
+        "4 stops",
+    ]
