@@ -1,6 +1,6 @@
 """Response objects, whole and in streams, where vLLM's differ from OpenAI's.
 
-vLLM leaves out `error` and `store`, has null for a default `text`, calls every item `completed`, names items anew in a
+vLLM leaves out `error` and `store`, has null for a default `text`, calls every item `completed`, renames the items in a
 stream's last event, and ends every stream with `response.completed`. Contract: OpenAI's API reference, Responses.
 """
 
