@@ -91,7 +91,7 @@ class Limiting(Section):
         return found
 
     @property
-    def has_any(self) -> bool:
+    def has_limits(self) -> bool:
         """Whether any number is set."""
         every = (self.default, *self.endpoints.values(), *self.callers.values())
         return any(limits != Limits() for limits in every)
@@ -226,7 +226,7 @@ def exposure_problems(access: AccessSettings, *, loopback: bool) -> Iterator[str
 
 def sharing_problems(limiting: Limiting, *, several_routers: bool, keys_have_limits: bool = False) -> Iterator[str]:
     """The reasons why several routers cannot count limits in memory: each would admit the whole limit."""
-    if several_routers and limiting.store is None and (limiting.has_any or keys_have_limits):
+    if several_routers and limiting.store is None and (limiting.has_limits or keys_have_limits):
         yield (
             "access.limits: several routers cannot count limits in memory, each would admit the full limit; "
             "set `store`, or run one router"

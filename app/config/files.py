@@ -18,7 +18,9 @@ _MERGE = "tag:yaml.org,2002:merge"
 """The key `<<`, which takes over another mapping's keys."""
 
 
-class _DiscreetLoader(_StrictLoader):
+class _RedactingLoader(_StrictLoader):
+    """The same for secret files: errors do not quote them."""
+
     quotes = False
 
 
@@ -26,7 +28,7 @@ def _mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
         if key_node.tag == _MERGE:
-            continue  # its keys may stand beside it: they win
+            continue  # keys next to it override the merged ones
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode):
             raise ConfigError([f"line {line}: a key must be plain text"])
@@ -60,7 +62,7 @@ def read_yaml(path: Path) -> object:
 def parse_yaml(text: str, *, where: str = "", is_secret: bool = False) -> object:
     """The content of a YAML text. If it is secret, problems name the line and quote nothing."""
     try:
-        document: object = yaml.load(text, Loader=_DiscreetLoader if is_secret else _StrictLoader)
+        document: object = yaml.load(text, Loader=_RedactingLoader if is_secret else _StrictLoader)
         return document
     except ConfigError:
         raise

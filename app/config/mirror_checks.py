@@ -60,5 +60,5 @@ def _other_space(path: str, shadow: str, endpoint: Endpoint, deployments: Mappin
         if primary != shadow and None not in (space, other) and space != other:
             yield (
                 f"{path}: '{shadow}' embeds into the space '{space}', '{primary}' into '{other}'; the cosine of the "
-                "copies says whether that is so, and nothing of their quality"
+                "copies shows whether that is so, and nothing about their quality"
             )

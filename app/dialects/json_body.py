@@ -94,6 +94,6 @@ def items(body: bytes | msgspec.Raw) -> list[dict[str, msgspec.Raw]]:
     return _ITEMS.decode(body)
 
 
-def put_together(value: Any) -> bytes:
+def dump_members(value: Any) -> bytes:
     """Compact JSON of a value that has `members` in it."""
     return msgspec.json.encode(value)

@@ -8,7 +8,7 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 def max_tokens(body: Mapping[str, Any]) -> int | None:
-    """The most tokens that the answer to vLLM's request `body` may have, if the request says so."""
+    """The limit on the answer's tokens in the vLLM request `body`, if it has one."""
     return next((body[name] for name in _LIMITS if name in body), None)
 
 

@@ -51,7 +51,7 @@ def error_in(frames: bytes) -> SwitchyardError | None:
 
 
 _NO_MODEL = re.compile(r"The model `.*` does not exist")
-"""vLLM's words. In Anthropic's form of the error no field says it."""
+"""vLLM's message. Anthropic's form of the error has no field for it."""
 
 _PARAMETER = re.compile(r" \(parameter=.*\)$", re.DOTALL)
 
@@ -99,7 +99,7 @@ _ABOUT: Mapping[str, Sequence[str]] = {
 }
 
 
-# What vLLM says of a schema, expression or grammar that it cannot follow, whatever field had it (`structured_output`).
+# vLLM's messages about a schema, expression or grammar that it cannot follow, in any field (`structured_output`).
 _CONSTRAINT = re.compile(r"\b(grammar|json schema|regex)\b|^Choice '", re.IGNORECASE)
 
 

@@ -106,7 +106,7 @@ class Reader:
         self._detokenizer: Detokenizer | None = None
         self._emitted = ""
         self._engine_text = ""
-        self._withheld: list[_Waiting] = []
+        self._withheld: list[_WithheldToken] = []
         self.prompt_tokens = 0
         self.generated_tokens = 0
 
@@ -144,7 +144,7 @@ class Reader:
         if self._keep_end:
             self._emitted += "".join(texts)
         else:
-            tokens = self._without_the_end([*map(_Waiting, tokens, texts)], reason, stop)
+            tokens = self._without_the_end([*map(_WithheldToken, tokens, texts)], reason, stop)
         index = choice["index"]
         steps = [Step(index, token) for token in tokens]
         if reason is None:
@@ -164,7 +164,7 @@ class Reader:
         return detokenizer
 
     def _without_the_end(
-        self, waiting: list["_Waiting"], reason: str | None, stop: int | str | None
+        self, waiting: list["_WithheldToken"], reason: str | None, stop: int | str | None
     ) -> Iterator[Token]:
         """The tokens that are certainly no part of what ends the answer."""
         waiting = self._withheld + waiting
@@ -180,7 +180,7 @@ class Reader:
             self._emitted += text
             yield item.token if text == item.text else replace(item.token, text=text)
 
-    def _known(self, waiting: Sequence["_Waiting"], *, partly: bool) -> int:
+    def _known(self, waiting: Sequence["_WithheldToken"], *, partly: bool) -> int:
         """How many of `waiting` are in the engine's text: in full, or `partly`.
 
         A token without text, such as a part of a character, belongs to the token after it.
@@ -206,7 +206,7 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
+class _WithheldToken:
     """A token that is still withheld, and what it adds to the text."""
 
     token: Token

@@ -34,7 +34,7 @@ class BestOf:
         body["n"] = best_of
         return cls(best_of, n, show_logprobs)
 
-    def kept(self, answer: dict[str, Any]) -> dict[str, Any]:
+    def select(self, answer: dict[str, Any]) -> dict[str, Any]:
         """The completion with the best candidates of each prompt only, the likeliest first."""
         choices = answer["choices"]
         groups = [choices[at : at + self.best_of] for at in range(0, len(choices), self.best_of)]

@@ -10,7 +10,7 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 _Item = TypeVar("_Item")
-# Empty ones are rejected by a rule of the whole request, whose error is the provider's: only the schema says so here.
+# A rule of the whole request rejects empty ones, with the provider's error; here only the schema excludes them.
 NonEmpty = Annotated[str, WithJsonSchema({"type": "string", "minLength": 1})]
 NonEmptyList = Annotated[list[_Item], Field(json_schema_extra={"minItems": 1})]
 

@@ -55,4 +55,7 @@ def described_by(*rules: Schema) -> ConfigDict:
 
 STREAM_OPTIONS_WITH_STREAM = only_with("stream_options", is_true("stream"))
 TOP_LOGPROBS_WITH_LOGPROBS = only_with("top_logprobs", is_true("logprobs"))
+BEST_OF_WITHOUT_STREAM = either(
+    values({"stream": [None, False]}), absent("best_of"), values({"best_of": [1], "n": [None, 1]})
+)
 SOME_TOOLS = given("tools", {"type": "array", "minItems": 1})

@@ -10,19 +10,19 @@ _INDEX = re.compile(rb'"output_index": ?(\d+)')
 _CALL = re.compile(rb'"type": ?"function_call"')
 
 
-def with_one_call(output: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_single_call(output: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A response's output without its function calls after the first."""
     calls = [index for index, item in enumerate(output) if item["type"] == "function_call"]
     return [item for index, item in enumerate(output) if index not in calls[1:]]
 
 
-class OneCall:
-    """Finds the frames of one stream that are left out."""
+class SingleCallFilter:
+    """Finds the frames of one stream to leave out."""
 
     def __init__(self) -> None:
         self._calls: list[int] = []
 
-    def leaves_out(self, frame: bytes) -> bool:
+    def drops(self, frame: bytes) -> bool:
         """Whether a frame is about a function call after the first."""
         if (found := _INDEX.search(frame)) is None:
             return False

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.dialects.base import Reply, ServingContext, Stream
-from app.dialects.json_body import dump, put_together
+from app.dialects.json_body import dump, dump_members
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ def json_reply(answer: Mapping[str, Any], serving: ServingContext) -> Reply:
 
 def reply_of_members(answer: Mapping[str, Any], serving: ServingContext) -> Reply:
     """A whole answer, of which parts are as the engine wrote them."""
-    return Reply(put_together(answer), headers=_served_model(serving))
+    return Reply(dump_members(answer), headers=_served_model(serving))
 
 
 def with_served_model(stream: Stream, serving: ServingContext) -> Stream:

@@ -76,7 +76,7 @@ class CompletionsTranslation(Translation):
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
         completion = from_json(answer)
         if self.best_of is not None:
-            completion = self.best_of.kept(completion)
+            completion = self.best_of.select(completion)
         return json_reply({**completion, "choices": [self._choice(it) for it in completion["choices"]]}, serving)
 
     def open_stream(self, serving: ServingContext) -> Stream:

@@ -7,8 +7,17 @@ standard ones and those that `databricks-sdk` may send.
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
-from pydantic_core import from_json
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, from_json
 
 from app.dialects.common.fields import (
     BOOKKEEPING,
@@ -20,6 +29,7 @@ from app.dialects.common.fields import (
     check_tool_choice,
 )
 from app.dialects.common.schema_rules import (
+    BEST_OF_WITHOUT_STREAM,
     SOME_TOOLS,
     STREAM_OPTIONS_WITH_STREAM,
     TOP_LOGPROBS_WITH_LOGPROBS,
@@ -78,6 +88,14 @@ class Request(StrictModel):
     extra_params: dict[str, str] | None = Field(
         default=None, description="a map of strings: each is a field, read as JSON if it is JSON"
     )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core)
+        properties = handler.resolve_ref_schema(schema)["properties"]
+        map_of_strings = properties["extra_params"]["anyOf"][0]
+        map_of_strings["propertyNames"] = {"enum": sorted(properties.keys() - {"extra_params"})}
+        return schema
 
 
 AnyRequest = TypeVar("AnyRequest", bound=Request)
@@ -276,7 +294,9 @@ class Chat(_Sampling):
 class Completions(_Sampling):
     """Completion requests."""
 
-    model_config = described_by(STREAM_OPTIONS_WITH_STREAM, only_with("logprobs", values({"echo": [None, False]})))
+    model_config = described_by(
+        STREAM_OPTIONS_WITH_STREAM, BEST_OF_WITHOUT_STREAM, only_with("logprobs", values({"echo": [None, False]}))
+    )
 
     prompt: str | Annotated[list[str], Field(min_length=1)] = Field(
         description="one or several, each put into the chat template here"

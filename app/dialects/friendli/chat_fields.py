@@ -19,26 +19,26 @@ from app.dialects.friendli.sampling import seeds_count_up
 from app.internal_api import MAX_STOP_STRINGS
 
 
-class _Open(Strict):
+class _PartlyChecked(Strict):
     """Checks some members; vLLM checks the others."""
 
     model_config = ConfigDict(extra="allow")
 
 
-class Message(_Open):
+class Message(_PartlyChecked):
     """One chat message."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
 
 
-class Function(_Open):
+class Function(_PartlyChecked):
     """A function that the model may call."""
 
     name: str = Field(min_length=1)
 
 
-class Tool(_Open):
+class Tool(_PartlyChecked):
     """One tool."""
 
     type: Literal["function"]

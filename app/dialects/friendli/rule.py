@@ -53,7 +53,7 @@ UNFORMATTED: Schema = {"properties": {"response_format": values({"type": ["text"
 WITHOUT_BEAMS = absent("num_beams")
 
 
-class _On(Rule[_Fields]):
+class _FieldRule(Rule[_Fields]):
     """A kind of rule, for one field."""
 
     def __init__(self, field: str, message: str) -> None:
@@ -63,7 +63,7 @@ class _On(Rule[_Fields]):
         return getattr(fields, self.field)
 
 
-class Exclusive(_On[GenerationFields]):
+class Exclusive(_FieldRule[GenerationFields]):
     """Two fields that exclude one another."""
 
     def __init__(self, field: str, other: str) -> None:
@@ -77,7 +77,7 @@ class Exclusive(_On[GenerationFields]):
         return either(unset(self.field), unset(self._other))
 
 
-class OnlyWith(_On[GenerationFields]):
+class OnlyWith(_FieldRule[GenerationFields]):
     """A field that needs another one to be true."""
 
     def __init__(self, field: str, other: str) -> None:
@@ -91,7 +91,7 @@ class OnlyWith(_On[GenerationFields]):
         return either(unset(self.field), is_true(self._other))
 
 
-class RequiredWith(_On[GenerationFields]):
+class RequiredWith(_FieldRule[GenerationFields]):
     """A list that must be given if another one is."""
 
     def __init__(self, field: str, other: str) -> None:
@@ -105,7 +105,7 @@ class RequiredWith(_On[GenerationFields]):
         return either(unset(self._other), given(self.field, SOME_ITEMS))
 
 
-class NotWithFormat(_On[GenerationFields]):
+class NotWithFormat(_FieldRule[GenerationFields]):
     """A field that a grammar excludes."""
 
     def __init__(self, field: str, message: str = "not supported with response_format") -> None:
@@ -118,7 +118,7 @@ class NotWithFormat(_On[GenerationFields]):
         return either(UNFORMATTED, values({self.field: [None, 0, []]}))
 
 
-class NotWithBeams(_On[Completions]):
+class NotWithBeams(_FieldRule[Completions]):
     """A field that must have its default in a beam search."""
 
     def __init__(self, field: str, message: str = "not supported with num_beams") -> None:
@@ -135,7 +135,7 @@ class NotWithBeams(_On[Completions]):
         return either(WITHOUT_BEAMS, values({self.field: [None, self._default]}))
 
 
-class OnlyWithBeams(_On[Completions]):
+class OnlyWithBeams(_FieldRule[Completions]):
     """A field of beam searches alone."""
 
     def __init__(self, field: str) -> None:
@@ -148,7 +148,7 @@ class OnlyWithBeams(_On[Completions]):
         return either(absent(self.field), given("num_beams"))
 
 
-class NotWithDeterministicBeams(_On[Completions]):
+class NotWithDeterministicBeams(_FieldRule[Completions]):
     """A field of those beam searches alone that draw."""
 
     def __init__(self, field: str) -> None:
@@ -162,7 +162,7 @@ class NotWithDeterministicBeams(_On[Completions]):
         return either(WITHOUT_BEAMS, absent(self.field), drawn)
 
 
-class EncoderOnly(_On[Completions]):
+class EncoderOnly(_FieldRule[Completions]):
     """A field that has an effect in encoder-decoder models alone; 1 is neutral."""
 
     def __init__(self, field: str) -> None:
@@ -175,7 +175,7 @@ class EncoderOnly(_On[Completions]):
         return values({self.field: [None, 1]})
 
 
-class Unsupported(_On[Completions]):
+class Unsupported(_FieldRule[Completions]):
     """A field that no value makes acceptable."""
 
     def __init__(self, field: str) -> None:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from app.dialects.common import fields
 from app.dialects.common.fields import NonEmpty, NonEmptyList, Sampling
 from app.dialects.common.schema_rules import (
+    BEST_OF_WITHOUT_STREAM,
     SOME_TOOLS,
     STREAM_OPTIONS_WITH_STREAM,
     TOP_LOGPROBS_WITH_LOGPROBS,
@@ -143,7 +144,9 @@ class Chat(_Sampling):
 class Completions(_Sampling):
     """POST /v1/completions."""
 
-    model_config = described_by(STREAM_OPTIONS_WITH_STREAM, either(given("prompt"), given("prompt_embeds")))
+    model_config = described_by(
+        STREAM_OPTIONS_WITH_STREAM, BEST_OF_WITHOUT_STREAM, either(given("prompt"), given("prompt_embeds"))
+    )
 
     prompt: str | TokenIds | NonEmptyList[str] | NonEmptyList[TokenIds] | None = None
     prompt_embeds: Any = None

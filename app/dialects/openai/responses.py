@@ -1,6 +1,6 @@
 """Response objects, whole and in streams, where vLLM's differ from OpenAI's.
 
-vLLM leaves out `error` and `store`, has null for a default `text`, calls every item `completed`, names items anew in a
+vLLM leaves out `error` and `store`, has null for a default `text`, calls every item `completed`, renames the items in a
 stream's last event, and ends every stream with `response.completed`. Contract: OpenAI's API reference, Responses.
 """
 
@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from app.dialects.common.passthrough import PassthroughStream, StreamFormat
-from app.dialects.common.single_tool_call import OneCall, with_one_call
+from app.dialects.common.single_tool_call import SingleCallFilter, with_single_call
 from app.dialects.common.streamed_items import StreamedItems
 from app.dialects.json_body import dump
 from app.errors import SwitchyardError
@@ -22,7 +22,7 @@ _TEXT = {"format": {"type": "text"}}
 
 def whole_response(response: dict[str, Any], *, single_tool_call: bool) -> dict[str, Any]:
     """vLLM's response object as OpenAI's; `single_tool_call`: without function calls after the first."""
-    output = with_one_call(response["output"]) if single_tool_call else response["output"]
+    output = with_single_call(response["output"]) if single_tool_call else response["output"]
     if response["status"] == "incomplete":
         output = [*output[:-1], *({**item, "status": "incomplete"} for item in output[-1:])]
     return {**response, "error": None, "store": False, "text": response.get("text") or _TEXT, "output": output}
@@ -36,7 +36,7 @@ class ResponseStream(PassthroughStream):
 
     def __init__(self, format: StreamFormat, *, single_tool_call: bool) -> None:
         super().__init__(format)
-        self._one_call = OneCall() if single_tool_call else None
+        self._one_call = SingleCallFilter() if single_tool_call else None
         self._items = StreamedItems()
         self._done: bytes = b""
 
@@ -48,7 +48,7 @@ class ResponseStream(PassthroughStream):
         return self._done + super()._failed(error)
 
     def _frame(self, frame: bytes) -> bytes:
-        if self._one_call is not None and self._one_call.leaves_out(frame):
+        if self._one_call is not None and self._one_call.drops(frame):
             return b""
         done, self._done = self._done, b""
         if not _EDITED.match(frame):

@@ -62,7 +62,7 @@ class CompletionsTranslation(DirectTranslation):
         return Call("completions", sent, translation, request.model, user=request.user or request.safety_identifier)
 
     def reply(self, answer: bytes, serving: ServingContext) -> Reply:
-        return Reply(answer if self.best_of is None else dump(self.best_of.kept(from_json(answer))))
+        return Reply(answer if self.best_of is None else dump(self.best_of.select(from_json(answer))))
 
     def open_stream(self, serving: ServingContext) -> Stream:
         return PassthroughStream(CHUNKS, hide_usage=self.hide_usage)

@@ -11,7 +11,7 @@ HANGS_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer. `complete`: it ended as its head said that it would."""
+    """One answer. `complete`: it ended as its head announced."""
 
     status: int
     headers: dict[str, str]

@@ -17,12 +17,12 @@ def standing() -> Iterator[HostileRig]:
 def hostile(standing: HostileRig) -> Iterator[HostileRig]:
     """The router; after the test nothing of its requests is left in it, and none has raised unnoticed."""
     with standing.watched():
-        standing.engine.says = None
+        standing.engine.pieces = None
         standing.client.request("GET", "/health")
         standing.settled(_IDLE)
         tasks = standing.tasks()
         yield standing
-        standing.engine.says = None
+        standing.engine.pieces = None
         standing.settled(tasks)
     found, standing.defects.found = standing.defects.found, []
     assert not found, found

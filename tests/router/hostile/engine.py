@@ -88,11 +88,11 @@ ANSWERS: dict[str, Callable[[dict[str, Any]], Response]] = {
 class HostileEngine:
     """It keeps only the headers of the last request: memory that grows is the router's.
 
-    `says`: the pieces of every answer, as `media_type`; None for valid answers.
+    `pieces`: those of every answer, as `media_type`; None for valid answers.
     """
 
     def __init__(self) -> None:
-        self.says: Sequence[bytes] | None = None
+        self.pieces: Sequence[bytes] | None = None
         self.media_type = "text/event-stream"
         self.headers: dict[str, str] = {}
 
@@ -116,8 +116,8 @@ class HostileEngine:
         self.headers = dict(request.headers)
         body = await request.json()
         path = "/" + request.path_params["path"]
-        if self.says is not None:
-            return StreamingResponse(self._pieces(self.says), media_type=self.media_type)
+        if self.pieces is not None:
+            return StreamingResponse(self._pieces(self.pieces), media_type=self.media_type)
         # What this fake cannot do it refuses: a failure of its own would look like the router's.
         with suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):
             return ANSWERS[path](body)

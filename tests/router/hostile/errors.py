@@ -9,7 +9,7 @@ from tests.router.hostile.client import Reply
 
 def dialects(reply: Reply) -> set[str]:
     """The dialects whose error format `reply` has; empty for none."""
-    if not reply.body:  # TGI answers strangers, and its health check everybody, with a status alone
+    if not reply.body:  # TGI answers unauthorized requests, and its health check always, with a status alone
         return {"tgi"}
     try:
         body = json.loads(reply.body)

@@ -75,7 +75,7 @@ _PIECES = st.one_of(
 def test_no_stream_of_a_deployment_breaks_the_router(hostile: HostileRig) -> None:
     def check(case: tuple[tuple[str, set[str], dict[str, Any]], Sequence[bytes], str]) -> None:
         (path, dialects, body), pieces, hostile.engine.media_type = case
-        hostile.engine.says = pieces
+        hostile.engine.pieces = pieces
         reply = hostile.client.request("POST", path, compact(body))
         assert not hostile.defects.found, hostile.defects.found.pop()
         assert reply.complete or (dialects & BREAKS_OFF and reply.status == 200), (reply, dialects)
@@ -89,7 +89,7 @@ def test_no_stream_of_a_deployment_breaks_the_router(hostile: HostileRig) -> Non
 
 def test_an_answer_that_is_no_json_is_the_deployments_fault(hostile: HostileRig) -> None:
     """A lookup's too, of which the client knows nothing."""
-    hostile.engine.says, hostile.engine.media_type = [b"garbage"], "application/json"
+    hostile.engine.pieces, hostile.engine.media_type = [b"garbage"], "application/json"
     for path, body in (
         ("/completions?api-version=2024-05-01-preview", {"prompt": "hi"}),
         ("/serving-endpoints/chat/invocations", {"prompt": "hi"}),
@@ -104,7 +104,7 @@ _STRANGE: Sequence[Any] = [None, 1, [], "x", {"choices": [None]}, {"choices": [{
 @pytest.mark.parametrize("chunk", _STRANGE, ids=repr)
 def test_a_chunk_of_another_kind_is_a_broken_answer(hostile: HostileRig, chunk: Any) -> None:
     """Found by nightly cases: an unexpected type deep inside a chunk must not end a stream without an error."""
-    hostile.engine.says, hostile.engine.media_type = [b"data: " + compact(chunk) + b"\n\n"], "text/event-stream"
+    hostile.engine.pieces, hostile.engine.media_type = [b"data: " + compact(chunk) + b"\n\n"], "text/event-stream"
     for path, dialects, body in POSTS:
         if body.get("stream"):
             reply = hostile.client.request("POST", path, compact(body))

@@ -24,9 +24,9 @@ def one_round(hostile: HostileRig, number: int) -> None:
         client.request("POST", "/v1/chat/completions", compact({"model": new, "messages": [{"role": new}]}))
         client.request("GET", f"/nowhere/{new}", b"", [(b"api-key", new.encode()), (b"cookie", new.encode())])
         client.request("PUT", f"/api/2.0/serving-endpoints/{new}/config", b"{" * 1_000)
-        hostile.engine.says = [b"data: " + new.encode() * 50]
+        hostile.engine.pieces = [b"data: " + new.encode() * 50]
         client.request("POST", "/v1/chat/completions", compact({**VALID[1][2], "metadata": {new: new}}))
-        hostile.engine.says = None
+        hostile.engine.pieces = None
 
 
 def test_memory_does_not_grow(hostile: HostileRig) -> None:

@@ -26,10 +26,10 @@ def test_no_prompt_is_in_any_log_line_or_metric(hostile: HostileRig, logged: lis
         client.request("POST", path, secret[:-1])  # no JSON
         client.request("POST", path, secret.replace(b'"chat"', compact(SECRET)))  # a model that does not exist
         client.request("POST", path, secret[:-1] + b',"%b":1,"temperature":"%b"}' % ((SECRET.encode(),) * 2))
-        hostile.engine.says = [b'data: {"choices": 1, "text": "%b"}\n\n' % SECRET.encode(), SECRET.encode()]
+        hostile.engine.pieces = [b'data: {"choices": 1, "text": "%b"}\n\n' % SECRET.encode(), SECRET.encode()]
         client.request("POST", path, secret)
         client.request("POST", path, secret[:-1] + b',"stream":true}')
-        hostile.engine.says = None
+        hostile.engine.pieces = None
         client.request("POST", f"{path.partition('?')[0]}/{SECRET}", secret)
     metrics = client.request("GET", "/metrics").body.decode()
     assert any('"request_id"' in line for line in logged), "the access log is among them"

@@ -65,7 +65,7 @@ AMBIGUOUS: Sequence[bytes] = [
 def answers(hostile: HostileRig, raw: bytes, *, waits_s: float) -> bytes:
     """All that comes back until the server closes.
 
-    The client says that it will say no more only after `waits_s` of silence: a server may then drop what is pipelined.
+    The client ends its input only after `waits_s` of silence: a server may then drop what is pipelined.
     """
     host, _, port = hostile.url.removeprefix("http://").partition(":")
     with socket.create_connection((host, int(port)), timeout=HANGS_S) as connection:
@@ -86,7 +86,7 @@ def _end_after(connection: socket.socket, silence_s: float) -> None:
     try:
         connection.shutdown(socket.SHUT_WR)
     except OSError as error:
-        if error.errno != errno.ENOTCONN:  # it reset the connection: what it said before can still be read
+        if error.errno != errno.ENOTCONN:  # it reset the connection: what it sent before can still be read
             raise
 
 

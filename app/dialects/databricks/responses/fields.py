@@ -80,7 +80,9 @@ class FunctionCall(_Lenient):
 
 
 class FunctionCallOutput(_Lenient):
-    """The result of a call: text, or any JSON."""
+    """The result of a call: text, or any JSON but null."""
+
+    model_config = described_by(given("output"))
 
     type: Literal["function_call_output"]
     call_id: str

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from app.dialects.common.frame_stream import FrameStream
-from app.dialects.common.single_tool_call import OneCall
+from app.dialects.common.single_tool_call import SingleCallFilter
 from app.dialects.common.streamed_items import StreamedItems
 from app.dialects.databricks.errors import error_body
 from app.dialects.json_body import dump
@@ -34,7 +34,7 @@ class ResponseStream(FrameStream):
         super().__init__(self._failure)
         self._reword = reword
         self._request_id = request_id
-        self._one_call = OneCall() if one_call else None
+        self._one_call = SingleCallFilter() if one_call else None
         self._response: dict[str, Any] = {}
         self._items = StreamedItems()
         self._events = 0
@@ -59,7 +59,7 @@ class ResponseStream(FrameStream):
         return encode(dump({**fields, "type": name, "sequence_number": self._events}), type=name)
 
     def _frame(self, frame: bytes) -> bytes:
-        if self._one_call is not None and self._one_call.leaves_out(frame):
+        if self._one_call is not None and self._one_call.drops(frame):
             return b""
         self._events += 1
         if not _INTERESTING.match(frame):

@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from app.dialects.base import Call, Reply, ServingContext, Stream
 from app.dialects.common.direct import DirectTranslation
-from app.dialects.common.single_tool_call import with_one_call
+from app.dialects.common.single_tool_call import with_single_call
 from app.dialects.databricks.answer import RequestContext, json_reply, with_served_model
 from app.dialects.databricks.fields import checked
 from app.dialects.databricks.responses import fields
@@ -89,7 +89,7 @@ class ResponsesTranslation(DirectTranslation):
         """vLLM's response object as Databricks'."""
         response = {**answer, **self.echo, "error": None, "store": False}
         if not self.echo["parallel_tool_calls"]:
-            response["output"] = with_one_call(answer["output"])
+            response["output"] = with_single_call(answer["output"])
         if answer["status"] == "incomplete":
             response["output"] = _with_last_incomplete(response["output"])
         if (usage := answer.get("usage")) is not None:

@@ -46,7 +46,7 @@ def test_the_section_in_the_docs_is_valid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("access", "said"),
+    ("access", "message"),
     [
         ({"key_file": "x"}, "access.key_file: unknown key; .*known: keys_file, oidc"),
         ({"metrics": "restricted", "allow_anonymous": True}, "access: `metrics: restricted` needs `keys_file` or"),
@@ -73,8 +73,8 @@ def test_the_section_in_the_docs_is_valid() -> None:
         ({"limits": {"store": {"url": "redis://x?password=pw"}}}, "access.limits.store: `url` holds a password"),
     ],
 )
-def test_an_invalid_access_section_is_rejected(access: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as raised:
+def test_an_invalid_access_section_is_rejected(access: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
         parse(with_access(**access))
     assert "pw@" not in str(raised.value)
 

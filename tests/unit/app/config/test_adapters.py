@@ -54,7 +54,7 @@ def test_several_deployments_may_share_an_application() -> None:
 
 
 @pytest.mark.parametrize(
-    ("llm_config", "said"),
+    ("llm_config", "message"),
     [
         (engine(lora_config={}), "llm_config.lora_config: only Ray's own ingress .*engine_kwargs.lora_modules"),
         (kwargs(lora_modules={"french": "/p"}), "lora_modules: expected a list"),
@@ -72,9 +72,9 @@ def test_several_deployments_may_share_an_application() -> None:
         (kwargs(max_loras=2) | {"accelerator_config": {"kind": "cpu"}}, "max_loras: 2 for 2 adapters; .* or set 3"),
     ],
 )
-def test_an_engine_that_cannot_serve_its_adapters_is_refused(llm_config: dict[str, Any], said: str) -> None:
+def test_an_engine_that_cannot_serve_its_adapters_is_refused(llm_config: dict[str, Any], message: str) -> None:
     (problem,) = engine_problems(llm_config)
-    assert re.search(said, problem), problem
+    assert re.search(message, problem), problem
     with pytest.raises(ConfigError, match=r"applications\[1\]\.args\.llm_config\."):
         load_document(serve_file(llm_config))
 
@@ -90,7 +90,7 @@ def test_on_gpus_every_slot_may_be_an_adapters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "deployment", "said"),
+    ("name", "deployment", "message"),
     [
         (
             "fr",
@@ -108,7 +108,7 @@ def test_on_gpus_every_slot_may_be_an_adapters() -> None:
         ("base", {"app": "llama", "model": "llama", "parent": "plain"}, "base.parent: .* own model, no adapter"),
     ],
 )
-def test_a_wrong_model_or_parent_is_refused(name: str, deployment: dict[str, Any], said: str) -> None:
+def test_a_wrong_model_or_parent_is_refused(name: str, deployment: dict[str, Any], message: str) -> None:
     document = serve_file(**{name: deployment, "plain": {"app": "llama", "model": "french"}})
     if name == "base":
         for adapter in ("fr", "de"):
@@ -116,7 +116,7 @@ def test_a_wrong_model_or_parent_is_refused(name: str, deployment: dict[str, Any
     with pytest.raises(ConfigError) as raised:
         load_document(document)
     assert len(raised.value.problems) == 1
-    assert re.search(said, raised.value.problems[0]), raised.value.problems
+    assert re.search(message, raised.value.problems[0]), raised.value.problems
 
 
 def without_parent(document: dict[str, Any], name: str) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_a_minimal_experiment_has_four_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"endpoint": "gone"}, "experiments.first.endpoint: unknown endpoint 'gone'; known: chat, embed"),
         (
@@ -128,9 +128,9 @@ def test_a_minimal_experiment_has_four_lines() -> None:
         ({"primry": []}, "experiments.first.primry: unknown key; remove it or correct its spelling (known: endpoint,"),
     ],
 )
-def test_an_invalid_experiment_is_refused_with_path_and_fix(change: dict[str, Any], said: str) -> None:
+def test_an_invalid_experiment_is_refused_with_path_and_fix(change: dict[str, Any], message: str) -> None:
     found = problems(with_experiments(first={**FOUR_LINES, **change}))
-    assert any(line.startswith(said) for line in found), found
+    assert any(line.startswith(message) for line in found), found
 
 
 def test_all_problems_are_reported_at_once() -> None:

@@ -30,7 +30,7 @@ def test_a_plan_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "said"),
+    ("plan", "message"),
     [
         (
             {"overrides": [{**OVERRIDE, "deployment": "red"}]},
@@ -49,7 +49,7 @@ def test_a_plan_is_read_as_it_was_written() -> None:
         ({"wieghts": {}}, "plan.wieghts: unknown key"),
     ],
 )
-def test_a_wrong_plan_is_refused_with_its_path(plan: dict[str, Any], said: str) -> None:
+def test_a_wrong_plan_is_refused_with_its_path(plan: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         config(**plan)
-    assert f"endpoints.chat.{said}" in "\n".join(raised.value.problems)
+    assert f"endpoints.chat.{message}" in "\n".join(raised.value.problems)

@@ -42,7 +42,7 @@ def test_a_valid_configuration_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message"),
     [
         ("endpoints.chat.traffic", {"blue": 90, "green": 5}, "endpoints.chat: traffic sums to 95 .*: add 5"),
         ("endpoints.chat.traffic", {"blue": 90, "green": 20}, "traffic sums to 110 .*: take away 10"),
@@ -84,8 +84,8 @@ def test_a_valid_configuration_is_accepted() -> None:
         ("max_body", 3, "max_body: unknown key; .*known: endpoints, deployments"),
     ],
 )
-def test_an_invalid_configuration_is_rejected_with_the_path_and_the_fix(path: str, value: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_configuration_is_rejected_with_the_path_and_the_fix(path: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse(changed(path, value))
 
 
@@ -131,7 +131,7 @@ def broken(**change: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("document", "said"),
+    ("document", "message"),
     [
         (broken(name="mini"), "duplicate name 'mini'"),
         (broken(name="other"), "deployments.blue.app: no application is named 'blue'"),
@@ -147,9 +147,9 @@ def broken(**change: Any) -> dict[str, Any]:
         ("endpoints:\n  chat: 1\n  chat: 2\n", "line 3: duplicate key 'chat'"),
     ],
 )
-def test_an_invalid_file_is_rejected(tmp_path: Path, document: Any, said: str) -> None:
+def test_an_invalid_file_is_rejected(tmp_path: Path, document: Any, message: str) -> None:
     problems = check_file(write(tmp_path / "serve.yaml", document))
-    assert any(said in problem for problem in problems), problems
+    assert any(message in problem for problem in problems), problems
 
 
 def test_problems_in_a_serve_file_have_their_whole_path(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ GRAMMAR = {"type": "json", "value": {"properties": {}}}
 REGEX = {"type": "regex", "schema": "a+"}
 
 STREAMING = ({"stream": True, "stream_options": USAGE}, {"stream_options": None})
+BEST_OF = {"prompt": "hi", "stream": True, "best_of": 1}
+STREAMED_BEST_OF = {"prompt": "hi", "stream": True, "best_of": 2}
 NOT_STREAMING = ({"stream_options": USAGE}, {"stream": False, "stream_options": USAGE})
 
 
@@ -62,13 +64,14 @@ BODIES: Mapping[tuple[str, str], tuple[Mapping[str, Any], Fields, Fields]] = {
     ),
     ("openai", "completions"): (
         {},
-        ({"prompt": "hi"}, {"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt_embeds": "x"}, {"prompt": ""}),
+        ({"prompt": "hi"}, {"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt_embeds": "x"}, {"prompt": ""}, BEST_OF),
         (
             {},
             {"prompt": None},
             {"prompt": []},
             {"prompt": "hi", "stream_options": USAGE},
             {"prompt": "a", "suffix": "b"},
+            STREAMED_BEST_OF,
         ),
     ),
     ("openai", "embeddings"): (
@@ -147,8 +150,14 @@ BODIES: Mapping[tuple[str, str], tuple[Mapping[str, Any], Fields, Fields]] = {
     ),
     ("databricks", "completions"): (
         {"prompt": "hi"},
-        ({"logprobs": 1}, {"echo": True}, {"logprobs": 1, "echo": False}),
-        ({"logprobs": 1, "echo": True}, {"stream_options": USAGE}, {"prompt": []}),
+        ({"logprobs": 1}, {"echo": True}, {"logprobs": 1, "echo": False}, BEST_OF, {"extra_params": {"top_p": "0.5"}}),
+        (
+            {"logprobs": 1, "echo": True},
+            {"stream_options": USAGE},
+            {"prompt": []},
+            {"extra_params": {"zzz": "1"}},
+            STREAMED_BEST_OF,
+        ),
     ),
     ("databricks", "responses"): (
         {"input": "hi"},
@@ -157,6 +166,7 @@ BODIES: Mapping[tuple[str, str], tuple[Mapping[str, Any], Fields, Fields]] = {
             {"tool_choice": "required", "tools": [{"type": "function", **FUNCTION}]},
             {"text": {"format": {"type": "json_schema", "name": "s", "schema": {}}}},
             {"input": [{"role": "user", "content": [{"type": "input_file", "file_data": "aGk="}]}]},
+            {"input": [{"type": "function_call_output", "call_id": "c", "output": [1]}]},
         ),
         (
             {"tool_choice": "required"},
@@ -165,6 +175,7 @@ BODIES: Mapping[tuple[str, str], tuple[Mapping[str, Any], Fields, Fields]] = {
             {"text": {"format": {"type": "json_schema", "name": "s"}}},
             {"text": {"format": {"type": "text", "name": "s", "schema": {}}}},
             {"input": [{"role": "user", "content": [{"type": "input_file", "filename": "a"}]}]},
+            {"input": [{"type": "function_call_output", "call_id": "c", "output": None}]},
             {"store": False},
         ),
     ),

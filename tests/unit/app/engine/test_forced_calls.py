@@ -132,7 +132,7 @@ def test_chat_chunks_become_the_whole_answer_in_any_chunking(points: list[int]) 
         "system_fingerprint": "f",
     }
     assert (body["usage"], body["prompt_token_ids"]) == ({**USAGE, "prompt_tokens_details": None}, None)
-    called, said = body["choices"]
+    called, other = body["choices"]
     assert (called["message"]["content"], called["message"]["reasoning"]) == ("é ", "hm")
     assert called["message"]["tool_calls"] == [
         {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": "ü"}'}},
@@ -140,8 +140,8 @@ def test_chat_chunks_become_the_whole_answer_in_any_chunking(points: list[int]) 
     ]
     assert [entry["token"] for entry in called["logprobs"]["content"]] == ["hm", "é ", "<tool_call>", "add", "{", "x"]
     assert (called["finish_reason"], called["token_ids"]) == ("tool_calls", None)
-    assert (said["message"]["content"], said["finish_reason"], said["stop_reason"]) == ("no call", "stop", "!")
-    assert (said["logprobs"], "tool_calls" in said["message"]) == (None, False)
+    assert (other["message"]["content"], other["finish_reason"], other["stop_reason"]) == ("no call", "stop", "!")
+    assert (other["logprobs"], "tool_calls" in other["message"]) == (None, False)
 
 
 @given(points)

@@ -1,4 +1,4 @@
-"""Whether answers have the form that their requests asked for."""
+"""Checks that answers have the form that their requests asked for."""
 
 import json
 from typing import Any

@@ -34,22 +34,22 @@ def test_the_candidates_are_generated_with_their_logprobs() -> None:
 def test_each_prompt_keeps_its_likeliest_by_mean_logprob() -> None:
     # The longer candidate has the lower sum and the higher mean.
     completion = answer([-1.0], [-0.6, -0.6, -0.6], [-2.0], [None, -0.1], [-0.5], [-3.0])
-    choices = BestOf(3, 1, show_logprobs=False).kept(completion)["choices"]
+    choices = BestOf(3, 1, show_logprobs=False).select(completion)["choices"]
     assert [(c["index"], c["text"], c["logprobs"]) for c in choices] == [(0, "t1", None), (1, "t3", None)]
 
 
 def test_the_kept_candidates_are_in_order_of_likelihood() -> None:
-    choices = BestOf(3, 2, show_logprobs=True).kept(answer([-2.0], [-1.0], [-3.0]))["choices"]
+    choices = BestOf(3, 2, show_logprobs=True).select(answer([-2.0], [-1.0], [-3.0]))["choices"]
     assert [(c["index"], c["text"]) for c in choices] == [(0, "t1"), (1, "t0")]
     assert choices[0]["logprobs"] == {"token_logprobs": [-1.0]}
 
 
 def test_a_candidate_without_tokens_comes_last() -> None:
-    choices = BestOf(2, 2, show_logprobs=True).kept(answer([], [-9.0]))["choices"]
+    choices = BestOf(2, 2, show_logprobs=True).select(answer([], [-9.0]))["choices"]
     assert [c["text"] for c in choices] == ["t1", "t0"]
 
 
 @pytest.mark.parametrize("completion", [{}, {"choices": [{}]}, {"choices": 5}])
 def test_an_answer_without_candidates_raises_what_the_exchange_reports_as_malformed(completion: dict[str, Any]) -> None:
     with pytest.raises(MALFORMED_ANSWER_ERRORS):
-        BestOf(2, 1, show_logprobs=False).kept(completion)
+        BestOf(2, 1, show_logprobs=False).select(completion)
