@@ -1,4 +1,4 @@
-"""The shapes of answers and errors in the OpenAPI document: what every answer has. The engine may give more."""
+"""The shapes of answers and errors in the OpenAPI document: the fields of every answer. The engine may add others."""
 
 from collections.abc import Mapping
 

@@ -113,7 +113,7 @@ def test_prompts_of_tokens_are_not_copied(mirrored: Rig, prompt: Any) -> None:
     assert the_pair(mirrored).skipped is Skip.BOUND_TO_MODEL
 
 
-def test_other_words_are_other_words(mirrored: Rig) -> None:
+def test_pairs_record_whether_texts_and_words_are_equal(mirrored: Rig) -> None:
     def says(text: str, finish: str = "stop") -> Answer:
         return lambda body: stream([chunk(text), chunk("", finish_reason=finish), "data: [DONE]\n\n"])
 
@@ -413,7 +413,7 @@ def test_the_budget_is_kept(mirrored: Rig) -> None:
     assert [it.item.tokens for it in mirrored.keeper.pairs] == [cost] * 3 + [None] * 4
 
 
-def test_copies_count_against_nobody(mirrored: Rig) -> None:
+def test_copies_count_against_no_limit(mirrored: Rig) -> None:
     cost = USAGE["total_tokens"]
     limits = {"endpoints": {"chat": {"requests_per_minute": 2, "tokens_per_minute": 10 * cost}}}
     mirrored.change(access={"limits": limits})

@@ -115,7 +115,7 @@ def is_full(body: dict[str, Any]) -> Response:
     return PlainTextResponse("Request dropped due to backpressure", 503)
 
 
-def test_a_deployment_that_is_full_is_well(rig: Rig, client: httpx.Client) -> None:
+def test_a_deployment_that_is_full_counts_as_healthy(rig: Rig, client: httpx.Client) -> None:
     rig.chat_endpoint(fallback=[])
     rig.blue.answer = is_full
     for _ in range(2 * FAULTS_IN_A_ROW):

@@ -213,7 +213,7 @@ def test_serves_own_routes_are_closed_however_they_are_written(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("before", ["/v1/whole", "/v1/stream"])
-def test_a_kept_connection_outlives_every_replica_that_its_process_knows(tmp_path: Path, before: str) -> None:
+def test_an_idle_connection_outlives_every_replica_that_its_process_knows(tmp_path: Path, before: str) -> None:
     with proxy(tmp_path) as running, serve(replica("green")) as green, ExitStack() as connections:
         with serve(replica("blue")) as blue:
             running.start(port_of(blue))

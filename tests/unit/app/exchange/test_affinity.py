@@ -48,7 +48,7 @@ def test_another_system_prompt_question_or_set_of_tools_is_another_beginning() -
     assert len(set(different)) == len(different)
 
 
-def test_long_texts_count_at_both_ends_and_by_their_length() -> None:
+def test_long_texts_are_hashed_at_both_ends_with_their_length() -> None:
     def calls(text: str) -> str:
         found = chat({"role": "user", "content": text})
         assert found is not None

@@ -47,7 +47,7 @@ class _Chance:
         raise AssertionError("there is a key")
 
 
-def test_a_router_that_starts_lets_running_conversations_follow_what_it_hears() -> None:
+def test_a_new_router_lets_running_conversations_follow_the_weights_that_were_replaced() -> None:
     starting = Starting(GREEN)
     snapshot = starting.builder.replaced([before(BLUE, GREEN)])
     assert (who(snapshot, carried=True), who(snapshot, carried=False)) == ("blue", "green")

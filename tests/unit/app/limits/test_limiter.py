@@ -176,7 +176,7 @@ async def test_a_request_that_failed_costs_no_tokens_and_one_that_was_left_does(
     assert (await desk.run())["x-ratelimit-remaining-tokens"] == "500"
 
 
-async def test_a_rejected_request_uses_none_of_its_other_limits() -> None:
+async def test_a_rejected_request_counts_against_no_other_limit() -> None:
     desk = Desk(requests_per_minute=3, tokens_per_minute=1000, concurrent_requests=1)
     async with desk.running():
         for _ in range(5):

@@ -26,7 +26,7 @@ def test_a_stopped_deployments_share_is_controls() -> None:
     assert effective(TRAFFIC, {"green": "idle"})["idle"] == 60, "a control without a share of its own"
 
 
-def test_a_stop_of_what_is_not_there_is_none() -> None:
+def test_a_stop_of_an_unknown_deployment_is_ignored() -> None:
     nothing = [Stopped("gone"), Stopped("green", "gone"), Stopped("green", endpoint="other"), Stopped("red", "red")]
     assert stops_of("chat", TRAFFIC, nothing) == {}
     assert stops_of("chat", TRAFFIC, [Stopped("green"), Stopped("red", "green")]) == {"green": "blue"}

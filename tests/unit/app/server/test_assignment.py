@@ -83,7 +83,7 @@ def test_a_stop_gives_the_key_to_control_unless_controls_breaker_is_open() -> No
     assert (own["deployment"], own["reason"]) == ("blue", "override")
 
 
-def test_the_pins_of_running_conversations_are_told() -> None:
+def test_the_pins_of_running_conversations_are_shown() -> None:
     now = LiveRouting(pins={"green": 2, "blue": 5}, until=2000.0)
     answer = explain("chat", endpoint(by="user"), "ann", unit=None, failing=frozenset(), now=now)
     assert answer["pins"] == {"conversations": 7, "until": 2000.0}
@@ -101,7 +101,7 @@ def test_the_pins_of_running_conversations_are_told() -> None:
         ({"by": "conversation"}, "the header x-session-id"),
     ],
 )
-def test_a_missing_key_is_asked_for_in_the_endpoints_words(sticky: dict[str, str], words: str) -> None:
+def test_a_missing_key_is_an_error_that_describes_the_endpoints_key(sticky: dict[str, str], words: str) -> None:
     with pytest.raises(BadRequest, match=f"^key: name .*{words}"):
         explain("chat", endpoint(**sticky), None, unit=None, failing=frozenset())
 

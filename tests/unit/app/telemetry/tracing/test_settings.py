@@ -78,7 +78,7 @@ def test_the_queue_and_its_batches_are_as_the_standard_variables_say() -> None:
         ("http://collector:4318/v1/traces", "leave out /v1/traces"),
     ],
 )
-def test_an_endpoint_that_is_none_is_refused(endpoint: str, problem: str) -> None:
+def test_an_invalid_endpoint_is_refused(endpoint: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as raised:
         parse({**DOCUMENT, "tracing": {"endpoint": endpoint}})
     assert raised.value.problems[0].startswith("tracing: ")

@@ -49,7 +49,7 @@ async def test_a_connection_that_waits_too_long_is_closed() -> None:
         assert pool.idle(origin) is None
 
 
-async def test_a_closed_pool_keeps_and_makes_none() -> None:
+async def test_a_closed_pool_keeps_and_makes_no_connections() -> None:
     pool = Pool()
     async with serving(answer) as server:
         origin = place(server.url).origin
