@@ -1,4 +1,4 @@
-"""The script that stands for HAProxy's binary: real HAProxy processes on loopback, in front of small servers."""
+"""The script that replaces HAProxy's binary: real HAProxy processes on loopback, in front of small servers."""
 
 import http.client
 import json
@@ -251,7 +251,7 @@ def test_answers_announce_a_little_less_than_the_idle_time(tmp_path: Path) -> No
 
 
 def timers(process: subprocess.Popen[bytes]) -> dict[int, float | None]:
-    """Of HAProxy's connections, by the port of the other side: when the kernel next asks whether it is there (s)."""
+    """Seconds until the next keepalive probe of HAProxy's connections, by the other side's port; None without one."""
     ours = {
         (it.laddr.port, it.raddr.port)
         for it in psutil.Process(process.pid).net_connections("tcp4")
@@ -271,7 +271,7 @@ KEEPALIVE_TIMER = "02"
 """Which of a socket's timers runs, in /proc/net/tcp."""
 
 
-def test_the_kernel_asks_whether_a_silent_side_is_still_there(tmp_path: Path) -> None:
+def test_silent_connections_are_probed_with_tcp_keepalive(tmp_path: Path) -> None:
     with proxy(tmp_path) as running, serve(replica("blue")) as url, closing(running.connection()) as kept:
         running.start(port_of(url))
         answer(kept, "/v1/whole")
