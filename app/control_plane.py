@@ -2,7 +2,7 @@
 
 The seam has two calls: read the applied configuration, and compare-and-set it as a whole. What a traffic change is, and
 when it is rejected, is decided here for every control plane; `deployments.control_plane` is Ray Serve's. Every change
-makes a plan: a numbered version of the endpoint's traffic, which is kept beside it (`app.config.plans`).
+makes a plan: a numbered version of the endpoint's traffic, which is stored with it (`app.config.plans`).
 """
 
 import logging

@@ -124,7 +124,7 @@ class Access:
         return state.keys.ring.caller(credential, self._timing.clock())
 
     async def sign_in(self) -> SignIn:
-        """How people sign in to the console: public facts, for a page that has no credential yet."""
+        """The console's public sign-in settings, for a page that has no credential yet."""
         if self._state is None:
             return SignIn(credentials=False, oidc=None)
         settings, issuer = self._state.settings, self._state.issuer

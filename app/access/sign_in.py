@@ -36,7 +36,7 @@ def read_endpoints(discovery: Mapping[str, Any]) -> SignInEndpoints:
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """How people sign in to the console. `credentials`: keys or tokens are checked at all; `oidc`: with an issuer."""
+    """The console's sign-in settings. `credentials`: keys or tokens are checked at all; `oidc`: the issuer's."""
 
     credentials: bool
     oidc: Mapping[str, Any] | None

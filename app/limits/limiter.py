@@ -21,7 +21,7 @@ from app.limits.token_estimate import estimate
 from app.telemetry.logs import event
 
 _PAUSE_S = 1.0
-"""How long a failed store is not called: otherwise every request would wait for it in turn."""
+"""Seconds for which a failed store is not called: otherwise every request would wait for it in turn."""
 
 _log = logging.getLogger("switchyard")
 
@@ -169,7 +169,7 @@ class Limiter:
 
 
 class Reservation:
-    """What one request reserves of its caller's limits, held while it runs."""
+    """One request's reservation of its caller's limits, held while it runs."""
 
     def __init__(self, limiter: Limiter, who: str, endpoint: str, limits: Sequence[_Limit], usage: UsageSource) -> None:
         self._limiter, self._store = limiter, limiter.store

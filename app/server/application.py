@@ -162,14 +162,14 @@ class Router:
             lambda: self.state.snapshot.stops if self.state.snapshot is not None else {},
         )
         seen, access, keys = self._views, self._access, self.state.recent_keys
-        beside = self._snapshots.live_routing
+        live = self._snapshots.live_routing
         self._demand = UnservedDemand(self.state.unserved, seen, control)
         self._overview = OverviewApi(seen, telemetry, access, running, controller, health)
         self._apis = (
             self._management,
-            ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys, beside),
+            ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys, live),
             EventsApi(seen, telemetry, access, EventFeed(controller)),
-            TrafficApi(seen, telemetry, access, control, controller, keys, ledger.unit, beside),
+            TrafficApi(seen, telemetry, access, control, controller, keys, ledger.unit, live),
             MirrorApi(seen, telemetry, access, controller),
             self._overview,
             ExportApi(seen, telemetry, access, exports),

@@ -171,7 +171,7 @@ _STREAMING = frozenset({"chat", "completions", "invocations", "messages", "respo
 
 
 def answers(dialect: str, operation: str) -> dict[str, Schema]:
-    """What the operation answers with status 200: media type to schema. Raises KeyError on an unknown one."""
+    """The operation's answers with status 200: media type to schema. Raises KeyError on an unknown operation."""
     if (dialect, operation) in _TEXTS:
         return {TEXT: _TEXT}
     if (dialect, operation) in {("switchyard", "docs"), ("switchyard", "console")}:

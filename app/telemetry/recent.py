@@ -86,7 +86,7 @@ class Counts:
 
 
 class Window(NamedTuple):
-    """What was counted in the last `seconds`."""
+    """The counts of the last `seconds`."""
 
     seconds: float
     counts: Mapping[Arm, Counts]

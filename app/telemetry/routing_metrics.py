@@ -14,7 +14,7 @@ class RoutingMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._retries = Counter(
             "switchyard_retries",
-            "Requests whose deployment failed before the first byte, by the retry: on the same deployment, on an other "
+            "Requests whose deployment failed before the first byte, by the retry: on the same deployment, on another "
             "one, or withheld, since the budget of retries was used up",
             ("endpoint", "deployment", "error_type", "outcome"),
             registry=registry,

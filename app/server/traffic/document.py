@@ -26,7 +26,7 @@ class OverrideRequest(BaseModel):
     unit_key: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
         default=None, description="The unit's sticky key. Only its hash is kept."
     )
-    unit: UnitHash | None = Field(default=None, description="Its hash instead, as `GET` tells it.")
+    unit: UnitHash | None = Field(default=None, description="Its hash instead, as `GET` returns it.")
     deployment: str = Field(description="A deployment of the endpoint's traffic.")
     until: UnixTime | None = Field(default=None, description="Unix seconds. Default: as long as the plan.")
 

@@ -15,7 +15,7 @@ from app.telemetry.tracing.settings import Settings, settings
 from app.telemetry.tracing.tracer import Tracer
 
 FLUSH_S = 2.0
-"""How long a router that ends waits for the collector to take the last spans."""
+"""Seconds that a router waits at its end for the collector to take the last spans."""
 
 
 class Tracing:

@@ -23,7 +23,7 @@ async def used(pool: Pool, origin: Origin) -> Connection:
     """A connection that has just served a request."""
     connection = await pool.connected(origin, WITHIN_S)
     connection.send(b"GET / HTTP/1.1\r\n\r\n", b"")
-    await connection.begun()
+    await connection.wait_for_response()
     return connection
 
 
