@@ -135,7 +135,7 @@ def test_one_address_for_several_routers_counts_wrong(cluster: Cluster) -> None:
     for id in ("r1", "r2", "r1"):
         lines = cluster.get("/metrics", id).text.splitlines()
         seen.append(sum(float(it.rpartition(" ")[2]) for it in lines if it.startswith(REQUESTS + "{")))
-    assert seen == [4.0, 1.0, 4.0], "it falls, so that 3 requests are counted that nobody made"
+    assert seen == [4.0, 1.0, 4.0], "it falls, so that 3 requests are counted that were never made"
 
 
 def test_a_replica_that_is_stopped_shows_it_and_keeps_its_labels(cluster: Cluster) -> None:

@@ -25,7 +25,7 @@ async def ask(rig: Rig, **fields: Any) -> httpx.Response:
 
 
 def failed(code: int, message: str) -> str:
-    """An error inside a stream, as vLLM tells it."""
+    """An error inside a stream, as vLLM sends it."""
     error = {"message": message, "type": "X", "param": None, "code": code}
     return f"data: {json.dumps({'error': error})}\n\n"
 

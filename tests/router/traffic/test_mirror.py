@@ -276,7 +276,7 @@ def test_a_bad_shadow_is_a_row_and_nothing_else(mirrored: Rig, kind: str) -> Non
     assert mirrored.router.state.health._breakers.of("green").faults == 0
 
 
-async def test_a_shadow_that_is_not_there_or_breaks_off_is_a_row_and_nothing_else(mirrored: Rig) -> None:
+async def test_an_unreachable_or_failing_shadow_is_a_row_and_nothing_else(mirrored: Rig) -> None:
     async with RawServer(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{") as url:
         mirrored.change(deployments={"green": {"url": url, "model": "m"}})
         async with httpx.AsyncClient() as client:

@@ -35,7 +35,7 @@ def said(opening: str, turns: int = 0) -> dict[str, Any]:
 
 
 class Stopping(LiveController):
-    """One that also tells stops of the test's."""
+    """One that also sends stops of the test's."""
 
     def __init__(self, base: Path) -> None:
         super().__init__(base)

@@ -80,7 +80,7 @@ def test_a_temporary_change_shows_when_it_ends(commanded: Commanded) -> None:
     assert err.endswith(": load test\n")
 
 
-def test_overrides_stay(commanded: Commanded) -> None:
+def test_a_change_of_weights_keeps_the_overrides(commanded: Commanded) -> None:
     override = {"unit": "00000000000000ab", "deployment": "green", "until": time.time() + 3600}
     document = {"weights": {"blue": 90, "green": 10}, "overrides": [override]}
     url = f"{commanded.url}/api/endpoints/chat/traffic"

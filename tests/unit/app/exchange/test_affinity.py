@@ -152,7 +152,7 @@ def test_by_session_needs_a_session_or_a_sticky_key() -> None:
     assert header(configured({"by": "user"}, by="session"), key="ann", headers=one) == header(snapshot, key="ann")
 
 
-def test_after_a_failure_the_request_belongs_nowhere() -> None:
+def test_after_a_failure_the_request_has_no_key() -> None:
     snapshot = configured()
     place = Place(
         snapshot, Assignment("chat", "blue", "traffic"), Call("chat", {"messages": [ASKS]}, cast(Any, None)), {}

@@ -19,7 +19,7 @@ BODY = {"prompt": "x" * 400}  # 100 tokens
 
 
 class Watch:
-    """Remembers what it was told."""
+    """Records the calls."""
 
     def __init__(self) -> None:
         self.reported: list[str] = []
@@ -47,7 +47,7 @@ class Usage:
 
 
 class Desk:
-    """A limiter with some limits for everyone, in memory unless told otherwise."""
+    """A limiter with some limits for everyone, in memory by default."""
 
     def __init__(self, store: Store | None = None, *, on_store_failure: str = "allow", **limits: Any) -> None:
         self.watch, self.store, self.now = Watch(), store or Store.in_memory(), 0.0
@@ -235,7 +235,7 @@ class Flaky(Store):
 
     async def acquire(self, key: str, limit: int, holder: str) -> bool:
         got = await super().acquire(key, limit, holder)
-        if self.hang is not None:  # counted, and not told yet
+        if self.hang is not None:  # counted, but not answered yet
             await self.hang()
         return got
 

@@ -1,4 +1,4 @@
-"""Where conversations began: kept for a while, within a bound, and told to the other routers."""
+"""Pinned conversations: kept for a while, within a bound, and sent to the other routers."""
 
 from app.routing.pinned_conversations import MOST_AT_ONCE, Pinned, PinnedConversations
 
@@ -69,7 +69,7 @@ def test_what_is_not_sent_is_sent_again_and_what_was_sent_is_not() -> None:
     kept.pins.pin("chat", 1, "blue")
     begin = [Pinned("chat", "", 2000.0, []), Pinned("other", "", 3000.0, [])]
     first = [Pinned("chat", "blue", 2000.0, [1])]
-    assert sorted(kept.pins.unsent()) == sorted([*begin, *first]), "the endpoints' times are told, too"
+    assert sorted(kept.pins.unsent()) == sorted([*begin, *first]), "the endpoints' times are sent, too"
     assert sorted(answer(kept.pins)) == sorted([*begin, *first])
     assert kept.pins.unsent() == []
     kept.pins.pin("chat", 2, "blue")

@@ -52,6 +52,6 @@ def test_stops_take_away_and_no_percent_is_lost(traffic: dict[str, int], stops: 
     assert sum(weights.values()) == sum(traffic.values())
     assert all(weights[deployment] == 0 for deployment in found)
     grown = {name for name in traffic if weights[name] > traffic[name]}
-    assert grown <= set(found.values()), "nobody but a control gets more"
+    assert grown <= set(found.values()), "only a control gets more"
     assert effective(weights, found) == weights, "applied twice"
     assert stops_of("chat", traffic, [*stops, *stops]) == found

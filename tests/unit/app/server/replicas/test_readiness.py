@@ -1,4 +1,4 @@
-"""`/ready` asks nobody who may sleep."""
+"""`/ready` probes no application that may be scaled to zero."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A plan as callers write it: everything that is wrong is told at once."""
+"""A plan as callers write it: all problems are reported together."""
 
 from typing import Any
 

@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_dropped_and_counted() -> None:
     ended(it)
     assert counts == {DROPPED: 3, EXPORTED: 2}
     it.put(span())
-    assert counts[DROPPED] == 4, "nobody sends it any more"
+    assert counts[DROPPED] == 4, "it is not sent any more"
 
 
 def test_at_the_end_a_failing_collector_is_called_once() -> None:

@@ -19,7 +19,7 @@ def test_without_the_section_variables_switch_nothing_on() -> None:
     assert settings(Tracing(), {"OTEL_SDK_DISABLED": "true"}) is None
 
 
-def test_defaults() -> None:
+def test_settings_have_defaults() -> None:
     assert settings(Tracing(), {}) == Settings(None, 0.1, 10.0, 2048, 512, 1.0)
 
 
