@@ -2,7 +2,7 @@
 
 The seam has two calls: read the applied configuration, and compare-and-set it as a whole. What a traffic change is, and
 when it is rejected, is decided here for every control plane; `deployments.control_plane` is Ray Serve's. Every change
-makes a plan: a numbered version of the endpoint's traffic, which is kept beside it (`app.config.plans`).
+makes a plan: a numbered version of the endpoint's traffic, which is stored with it (`app.config.plans`).
 """
 
 import logging
@@ -28,7 +28,7 @@ class Delivery(Enum):
     DELIVERING = auto()
     """Routers are loading it; another change is rejected until they have it."""
     UNSETTLED = auto()
-    """It is unknown whether every router has it: replicas come and go, or the control plane does not answer."""
+    """It is unknown whether every router has it: replicas start or stop, or the control plane does not answer."""
     SETTLED = auto()
     """Every router has it."""
     FAILED = auto()
@@ -37,7 +37,7 @@ class Delivery(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What the control plane stores: the routers' configuration as plain data, and since when (Unix time, ms).
+    """The routers' configuration as the control plane stores it: plain data, and since when (Unix time, ms).
 
     `created_ms`: since when each endpoint has been declared, whatever has changed in it since.
     """
@@ -82,12 +82,12 @@ class ControlPlane(Protocol):
         """
 
     async def replicas(self) -> Replicas:
-        """What runs now."""
+        """The replicas that run now."""
         ...
 
     async def report_unserved(self, requests: Mapping[str, int]) -> None:
-        """How many requests this router has that wait for a replica of each application, or were refused: to the
-        control plane's autoscaling they are demand until the next report, or until none comes for some seconds."""
+        """Reports how many of this router's requests wait for a replica of each application, or were refused. They
+        count as demand for the control plane's autoscaling until the next report, or for some seconds."""
         ...
 
 
@@ -100,7 +100,7 @@ BEING_DELIVERED = "An update of the configuration is in progress; wait until it 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a plan is to say, and why. `ttl_s`: after so many seconds, the last lasting plan is restored.
+    """The content of a new plan, and its reason. `ttl_s`: after so many seconds, the last lasting plan is restored.
 
     `withdrawn`: deployments that running conversations, too, are to leave at once, each with the one that gets them.
     Of the others, conversations follow the weights from before for the endpoint's `pin_s`.
@@ -115,7 +115,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Authorship:
-    """Who makes a plan, and when (Unix seconds). Its generation is at least `least_generation`."""
+    """The author of a plan, and its time (Unix seconds). Its generation is at least `least_generation`."""
 
     by: str | None
     at: float
@@ -123,7 +123,7 @@ class Authorship:
 
 
 async def applied_or_none(control: ControlPlane | None) -> Applied | None:
-    """What is applied; None without a control plane, and if it does not answer: reads work without it."""
+    """The applied configuration; None without a control plane, or if it does not answer: reads work without it."""
     if control is None:
         return None
     try:
@@ -160,8 +160,8 @@ async def change_plan(
     """Gives the endpoint `name` the plan that `check` returns for the configuration as it is applied, which has the
     endpoint.
 
-    `check` raises if it wants none. The plan that is there already is not made again. Returns the endpoint before and
-    after. Raises Conflict and BadRequest as `change_traffic`.
+    `check` raises to refuse the change. A plan that is already in force is not made again. Returns the endpoint before
+    and after. Raises Conflict and BadRequest as `change_traffic`.
     """
     applied = await control.applied()
     config = in_use(applied)
@@ -177,7 +177,7 @@ async def change_plan(
 
 
 async def restore_expired(control: ControlPlane, now: float) -> Config | None:
-    """Ends temporary plans whose time is over (`now`: Unix seconds): what was in force before is so again.
+    """Ends temporary plans whose time is over (`now`: Unix seconds), and restores what was in force before.
 
     Returns the applied configuration, None if it is invalid. While another change is delivered nothing is restored; the
     next call does. Raises UpstreamError.
@@ -204,8 +204,8 @@ async def restore_expired(control: ControlPlane, now: float) -> Config | None:
 
 
 def is_present(wanted: Wanted, endpoint: Endpoint) -> bool:
-    """Whether the endpoint's plan says this already, for whatever reason. A temporary plan of the same length is the
-    same one: it keeps its end."""
+    """Whether the endpoint's plan already has this content; the reason does not count. A temporary plan of the same
+    length is the same one: it keeps its end."""
     plan = endpoint.plan
     ttl_s = plan.expires.at - plan.since if plan.expires is not None and plan.since is not None else None
     is_as_long = (wanted.ttl_s is None) == (plan.expires is None) and abs((wanted.ttl_s or 0) - (ttl_s or 0)) < 0.001
@@ -243,10 +243,10 @@ def planned(endpoint: Endpoint, wanted: Wanted, author: Authorship) -> Endpoint:
 def _earlier(
     endpoint: Endpoint, weights: Mapping[str, int], returned: Mapping[str, str], now: float
 ) -> tuple[EarlierWeights, ...]:
-    """What running conversations follow after a change to `weights`, the oldest first.
+    """The earlier weights that running conversations follow after a change to `weights`, the oldest first.
 
-    The time begins anew for what is still followed: it was in force for conversations that run now. `returned` were
-    withdrawn and have a share again: whoever has left them does not go back.
+    The time begins anew for weights that are still followed: conversations that run now began under them. `returned`
+    were withdrawn and have a share again: conversations that have left them do not go back.
     """
     followed = [
         it.model_copy(update={"withdrawn": moved_on(it.withdrawn, returned)}) if returned else it

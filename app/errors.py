@@ -122,7 +122,7 @@ class TooSlow(ClientError):
 
 
 class Conflict(ClientError):
-    """What the request changes was changed in the meantime, or is being changed: read it again, then repeat."""
+    """The target of the change was changed in the meantime, or is being changed: read it again, then repeat."""
 
     status = 409
     kind = "conflict"

@@ -1,4 +1,4 @@
-"""HAProxy as Ray Serve runs it, with one more switch, more rules, an action, and a few settings.
+"""Extends the HAProxy that Ray Serve runs: one more switch, further rules, an action, and a few settings.
 
 Ray's HAProxy configuration says `option splice-request`. With it, HAProxy 2.8 stops reading from a client whose
 request body came in a packet of its own, as httpx and with it the OpenAI SDK sends it: when that client disconnects,
@@ -6,27 +6,27 @@ HAProxy does not notice, so the engine goes on working, and HAProxy spins on the
 splicing off.
 
 Each change of a replica starts a new HAProxy process, and the old one finishes its requests. It also accepts one more
-request on every keep-alive connection, however long that was idle. All the replicas that it knows may be gone by then,
-so it sends such a request to its successor, which has taken over the public port, and closes the connection with the
-answer. So connections may be idle for longer than clients keep them (`KEEP_ALIVE_S`), and every answer says for how
-long: a client that knows does not send a request into a connection that is about to close.
+request on every keep-alive connection, however long that was idle. All the replicas that it knows may have ended by
+then, so it sends such a request to its successor, which has taken over the public port, and closes the connection with
+the answer. So connections may be idle for longer than clients keep them (`KEEP_ALIVE_S`), and every answer announces
+the time: a client that reads it does not send a request into a connection that is about to close.
 
-A machine that loses its power says nothing, and HAProxy, which lets a model think for as long as it takes, would wait
-for it: the kernel asks idle connections whether the other side is still there (keepalive), and gives up those that
-acknowledge nothing (`SILENT_S`). A request of which no answer has begun then goes to another replica.
+A machine that loses its power closes no connection, and HAProxy, which sets no limit to the time of an answer, would
+wait for it. So TCP keepalive probes idle connections, and those that acknowledge nothing are closed (`SILENT_S`). A
+request whose answer has not begun then goes to another replica.
 
-HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. For bytes that are no HTTP
-request it has an HTML page of its own, which can only be left out: the connection is closed. Serve's `/-/routes`, which
-lists every application to strangers, is closed; `/-/healthz` is open to this machine alone, whose probes need it.
+HAProxy's own errors are in OpenAI's form, with a request id, which the router uses too. For bytes that are not an HTTP
+request it has HTML pages, which can only be left out: the connection is closed. Serve's `/-/routes`, which lists every
+application, is closed; `/-/healthz` is open to this machine only, whose probes need it.
 
-A request that names a key in `x-switchyard-affinity` goes to the key's replica, as long as that has room
-(`deployments/affinity.lua`), so that conversations find their prefix in its cache. Serve's own balancing knows no keys.
+A request with a key in `x-switchyard-affinity` goes to the key's replica, as long as that has room
+(`deployments/affinity.lua`), so that conversations find their prefix in its cache. Serve's own balancing has no keys.
 Only the router sends keys: one that a client sends to the router does not choose the router's replica.
 
 Ray reads the path of the binary from RAY_SERVE_HAPROXY_BINARY_PATH, so a script can do all of it.
 
 python -m deployments.haproxy DIR          writes the script into DIR (for an image) and prints its path
-python -m deployments.haproxy --nodes N    prints what more to set on every node of a cluster of N nodes
+python -m deployments.haproxy --nodes N    prints further variables for every node of a cluster of N nodes
 """
 
 import json
@@ -49,13 +49,13 @@ SETTINGS: Mapping[str, str] = {
     # (`max_header_bytes`) and says what is wrong.
     "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": "65536",
 }
-"""For the environment of every node, before Ray starts."""
+"""Environment variables of every node, before Ray starts."""
 
 CHECKS_PER_S = 10
-"""Health checks that a replica answers at most, of all nodes' HAProxies together."""
+"""Health checks that a replica answers at most, from all nodes' HAProxies together."""
 
 CHECKS_OF_DOWN_PER_S = 100
-"""The same for a replica that does not answer, which is checked more often so that its return is noticed."""
+"""The same for a replica that does not answer, which is checked more often so that its recovery is noticed."""
 
 RELOADS_PER_NODE_S = 0.01
 """Seconds between two changes of HAProxy's configuration, for each node of the cluster: the more nodes, the more
@@ -63,8 +63,8 @@ replicas come and go, and each change leaves an old HAProxy behind until its las
 
 
 def cluster_settings(nodes: int) -> Mapping[str, str]:
-    """For the environment of every node, besides `SETTINGS`, in a cluster of so many nodes: those with a replica of
-    anything, since each of them has an HAProxy that checks every replica of the cluster.
+    """Variables for every node, besides `SETTINGS`, in a cluster of so many nodes. Only nodes with a replica count:
+    each of them has an HAProxy that checks every replica of the cluster.
 
     Ray's own values up to some size, then in proportion to it. The arithmetic is in docs/deploying.md.
     """
@@ -79,7 +79,7 @@ def cluster_settings(nodes: int) -> Mapping[str, str]:
 
 
 SILENT_S = 30
-"""When a connection whose other machine is silent is given up. Processes may be busy meanwhile: kernels answer."""
+"""Seconds after which a connection to a silent machine is closed. A busy process does not count: its kernel answers."""
 
 _PROBES, _PROBE_EVERY_S = 3, 5
 
@@ -116,8 +116,8 @@ _SERVE_ROUTES = (
 )
 
 _DRAINED = "http-request return status 503 {answer} if {{ path /health }}"
-"""Where Serve's own probe fails: before an ingress knows its routes, and half a minute before the ingress of a node
-without replicas is taken away. `/health` goes through it, and Kubernetes sends requests as long as that is 200."""
+"""Added where Serve's own probe fails: before an ingress knows its routes, and half a minute before the ingress of a
+node without replicas is removed. `/health` goes through it, and Kubernetes sends requests as long as that is 200."""
 
 AFFINITY_ACTION = Path(__file__).with_name("affinity.lua")
 
@@ -161,7 +161,7 @@ def _answer(status: int) -> str:
 
 
 def rules() -> Iterator[str]:
-    """What the script adds to the public frontend."""
+    """The lines that the script adds to the public frontend."""
     for status in _ERRORS:
         marked = f" hdr {NO_SERVER_HEADER} 1" if status == 503 else ""
         yield f"http-error status {status} {_answer(status)}{marked}"
@@ -174,8 +174,8 @@ def rules() -> Iterator[str]:
 
 
 def defaults() -> Iterator[str]:
-    """What the script adds to the defaults of every proxy. Servers have `tcp-ut` each: HAProxy 2.8 takes it from no
-    default."""
+    """The lines that the script adds to the defaults of every proxy. `tcp-ut` is added to each server: HAProxy 2.8 has
+    no default for it."""
     for side in ("srv", "cli"):
         yield f"option {side}tcpka"
         yield f"{side}tcpka-idle {SILENT_S - _PROBES * _PROBE_EVERY_S}s"

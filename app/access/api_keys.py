@@ -105,7 +105,7 @@ class KeyRing:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The keys in a file's content. Raises ConfigError with every problem, none of which quotes the content."""
+        """The keys in a file's content. Raises ConfigError with every problem, without quoting the content."""
         try:
             records = _Records.validate_python(parse_yaml(text, is_secret=True) or ())
         except ValidationError as error:

@@ -74,7 +74,7 @@ def read_discovery(document: bytes, issuer: str) -> Mapping[str, Any]:
 
 
 def safe_url(discovery: Mapping[str, Any], name: str) -> str:
-    """A URL of a discovery document. Raises ValueError if what comes from there could be altered in transit."""
+    """A URL of a discovery document. Raises ValueError unless it is https, since keys could be altered in transit."""
     if not isinstance(url := discovery.get(name), str) or not is_safe(url):
         raise ValueError(f"its {name} is missing or is not an https:// URL")
     return url

@@ -1,4 +1,4 @@
-"""A caller: its name and what it may use. Pure functions of headers, caller and configuration."""
+"""Callers: their names, credentials and permissions. Pure functions of headers, caller and configuration."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ def credentials(headers: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def names(config: Config) -> Collection[str]:
-    """What `model` may name."""
+    """The names that `model` may have."""
     return {*config.endpoints, *config.deployments}
 
 

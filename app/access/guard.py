@@ -38,10 +38,10 @@ _log = logging.getLogger("switchyard")
 
 
 class AccessObserver(LimitObserver, Protocol):
-    """Counts what happens here."""
+    """Counts reloads, and the limiter's decisions."""
 
     def keys_read(self, outcome: str) -> None:
-        """The keys file was reloaded: ``applied`` or ``refused``."""
+        """Counts a reload of the keys file: ``applied`` or ``refused``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ DEFAULT_TIMING = AccessTiming()
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What one configuration set up. Replaced as a whole."""
+    """The state of one configuration. Replaced as a whole."""
 
     settings: AccessSettings
     keys: KeyFile | None
@@ -69,8 +69,8 @@ class _State:
 
 
 class Access:
-    """Who may call this server, and how much. `loopback`: only this machine reaches it; `several_routers`: other
-    routers serve the same callers."""
+    """Authentication, permissions and limits. `loopback`: only this machine reaches the server; `several_routers`:
+    other routers serve the same callers."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Access:
         return state.keys.ring.caller(credential, self._timing.clock())
 
     async def sign_in(self) -> SignIn:
-        """How people sign in to the console: public facts, for a page that has no credential yet."""
+        """The console's public sign-in settings, for a page that has no credential yet."""
         if self._state is None:
             return SignIn(credentials=False, oidc=None)
         settings, issuer = self._state.settings, self._state.issuer
@@ -133,7 +133,7 @@ class Access:
         return SignIn(settings.knows_callers, sign_in_with(issuer.oidc, await issuer.sign_in()))
 
     def may_manage(self, caller: Caller) -> bool:
-        """Whether `caller` may change traffic."""
+        """Whether `caller` is a manager: may change traffic and decide about experiments."""
         settings = self._current.settings
         return not settings.may_be_exposed or caller.name in settings.managers
 
@@ -168,7 +168,7 @@ class Access:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Opens what access needs, keeps it fresh while the block runs, closes it."""
+        """Opens the connections, refreshes keys and leases while the block runs, then closes them."""
         every_s = self._timing.refresh_every_s
         tasks = ((self._reread_keys, every_s), (self._refresh_issuer, every_s), (self._renew_leases, RENEW_EVERY_S))
         async with aiohttp.ClientSession() as self._session:

@@ -1,5 +1,4 @@
-"""An issuer's keys, and where people sign in with it: fetched over one seam, kept, and fetched again when they may have
-changed."""
+"""An issuer's keys and sign-in endpoints: fetched over one seam, cached, and refreshed when they may have changed."""
 
 import asyncio
 import logging
@@ -25,7 +24,7 @@ RETRY_S = 10.0
 """The least time between two fetches, however many tokens name unknown keys."""
 
 TIMEOUT_S = 5.0
-"""For one fetch."""
+"""Seconds for one fetch."""
 
 _MAX_BYTES = 1024 * 1024
 _log = logging.getLogger("switchyard")
@@ -59,7 +58,7 @@ class Issuer:
         raise Unauthorized("The bearer token is signed with a key that its issuer does not publish")
 
     async def sign_in(self) -> SignInEndpoints | None:
-        """Where people sign in with it; None if `console` is not set, or while that is not known."""
+        """The endpoints at which people sign in; None without `console`, or while they are unknown."""
         if self.oidc.console is not None and self._endpoints is None:
             await self.refresh(self._retry_s)
         return self._endpoints
@@ -79,7 +78,7 @@ class Issuer:
                 _log.warning("The issuer's keys cannot be read", extra=failure)
 
     async def _url(self) -> str:
-        """Where the keys are. On the way it learns where people sign in, if they may."""
+        """The URL of the keys. Also reads the sign-in endpoints, if people may sign in."""
         if self.oidc.jwks_url is None:
             discovery = await self._discovery()
             self._learn(discovery)

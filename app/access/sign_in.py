@@ -1,7 +1,7 @@
-"""What the console's page needs to sign people in with an OpenID Connect issuer.
+"""Public settings with which the console's page signs people in with an OpenID Connect issuer.
 
 The page is a public client: authorization code with PKCE (RFC 7636, RFC 9700). Nothing here is secret, and this server
-takes no part but to accept the token afterwards, like any other.
+only accepts the token afterwards, like any other.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from app.config.access import Oidc
 
 @dataclass(frozen=True, slots=True)
 class SignInEndpoints:
-    """Of an issuer's discovery document (OpenID Connect Discovery 1.0, RFC 8414). `names_itself`: its answers carry
-    `iss` (RFC 9207)."""
+    """Endpoints in an issuer's discovery document (OpenID Connect Discovery 1.0, RFC 8414). `names_itself`: its answers
+    carry `iss` (RFC 9207)."""
 
     authorization: str
     token: str
@@ -36,14 +36,14 @@ def read_endpoints(discovery: Mapping[str, Any]) -> SignInEndpoints:
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """How people sign in to the console. `credentials`: keys or tokens are checked at all; `oidc`: with an issuer."""
+    """The console's sign-in settings. `credentials`: keys or tokens are checked at all; `oidc`: the issuer's."""
 
     credentials: bool
     oidc: Mapping[str, Any] | None
 
 
 def sign_in_with(oidc: Oidc, endpoints: SignInEndpoints | None) -> dict[str, Any]:
-    """What the page is given of the issuer: public facts alone. Without `endpoints` it cannot be used now."""
+    """The page's settings for the issuer, all of them public. Without `endpoints` it cannot be used at the moment."""
     assert oidc.console is not None
     return {
         "issuer": oidc.issuer,

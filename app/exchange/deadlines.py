@@ -1,4 +1,4 @@
-"""What ends a request early: the client's disconnect, timeouts, and the deadline."""
+"""Ends requests early: on the client's disconnect, timeouts, and the deadline."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

@@ -21,13 +21,13 @@ from app.limits.token_estimate import estimate
 from app.telemetry.logs import event
 
 _PAUSE_S = 1.0
-"""How long a failed store is not called: otherwise every request would wait for it in turn."""
+"""Seconds for which a failed store is not called: otherwise every request would wait for it in turn."""
 
 _log = logging.getLogger("switchyard")
 
 
 class UsageSource(Protocol):
-    """What a reservation needs of a response."""
+    """The part of a response that a reservation uses."""
 
     reservation: "Reservation | None"
     """Set by the reservation itself once it counts: the response carries its `headers`."""
@@ -37,16 +37,16 @@ class UsageSource(Protocol):
 
 
 class LimitObserver(Protocol):
-    """Counts what happens here."""
+    """Counts the limiter's decisions."""
 
     def limited(self, endpoint: str, limit: str) -> None:
-        """A request was rejected because of a limit."""
+        """Counts a request that was rejected because of a limit."""
 
     def limit_used(self, endpoint: str, limit: str, share: float) -> None:
-        """So much of a limit's window is used, a request that was just counted included: 1 is all of it."""
+        """Records the share of a limit's window that is used, the current request included: 1 is all of it."""
 
     def store_failed(self) -> None:
-        """The store did not answer."""
+        """Counts a failure of the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Limiter:
         return Reservation(self, f"'{subject.name}' on '{endpoint}'", endpoint, applicable, usage)
 
     async def left(self, subject: LimitSubject, endpoint: str) -> list[Allowance]:
-        """What the caller has left on the endpoint; nothing is counted."""
+        """The caller's remaining allowances on the endpoint; counts nothing."""
         limits = self._applicable(subject, endpoint, lambda: 0)
         if not limits or self.is_down:
             return [Allowance(limit.kind, limit.maximum) for limit in limits]
@@ -169,7 +169,7 @@ class Limiter:
 
 
 class Reservation:
-    """What one request reserves of its caller's limits, held while it runs."""
+    """One request's reservation of its caller's limits, held while it runs."""
 
     def __init__(self, limiter: Limiter, who: str, endpoint: str, limits: Sequence[_Limit], usage: UsageSource) -> None:
         self._limiter, self._store = limiter, limiter.store

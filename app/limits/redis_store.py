@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from app.limits.store import LEASE_S, Store, StoreFailed
 
 _TIMEOUT_S = 0.5
-"""How long a request waits for the store before the store counts as down."""
+"""Seconds that a request waits for the store before the store counts as down."""
 
 _CONNECTIONS = 64
 _PREFIX = "switchyard"

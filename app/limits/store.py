@@ -1,4 +1,4 @@
-"""Where limits are counted: in this process, or (`redis_store`) in a Redis that several routers share.
+"""The store of limits: in this process, or (`redis_store`) in a Redis that several routers share.
 
 The windows are those of the library `limits`, with a clock of our choice in memory. The library does not count
 concurrent requests: these are leases, which a router renews while the request runs, so that the leases of a router
@@ -16,7 +16,7 @@ from limits.errors import StorageError
 from app.limits.sliding_window import PERIOD_S, Window
 
 LEASE_S = 30
-"""How long the concurrent requests of a router that died still count."""
+"""Seconds for which the concurrent requests of a router that died still count."""
 
 RENEW_EVERY_S = LEASE_S / 3
 _NO_LIMIT = 2**53  # exact in Lua's numbers

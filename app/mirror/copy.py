@@ -39,7 +39,7 @@ _MOST_VECTOR_BYTES = 256 * 1024
 _GROWTH = 4
 _BYTES_PER_TOKEN = 4
 _EVENT_BYTES = 200
-"""Of a stream, for each token."""
+"""Bytes of a stream, for each token."""
 
 _OF_NUMBERS = frozenset({"/v1/embeddings", "/v1/rerank", "/score"})
 _TOO_LONG = "The shadow's answer is too long"

@@ -1,4 +1,4 @@
-"""How many requests an endpoint serves at a time, and how many more may queue.
+"""Admission: bounds the requests that an endpoint serves at a time, and those that may queue.
 
 Without a bound every request would go to the engines at once and wait there, invisible and without a timeout.
 """

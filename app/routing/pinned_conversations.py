@@ -1,4 +1,4 @@
-"""Conversations that have begun during the time after a change of weights, and the deployment of each.
+"""Conversations that began during the time after a change of weights, and the deployment of each.
 
 Every router keeps the pins of all routers: they are exchanged through the controller (`ledger.controller_sync`).
 """
@@ -89,8 +89,8 @@ class PinnedConversations:
             self._keep(endpoint, conversation, deployment, is_own=True)
 
     def move(self, endpoint: str, moved: Mapping[str, str]) -> None:
-        """The endpoint's conversations on some deployments are on others from now on: for good, where a stop has moved
-        them and is lifted. Others hear it, who might hear the former pins only now. Takes milliseconds."""
+        """Moves the endpoint's conversations from some deployments to others: for good, where a stop that moved them is
+        lifted. The new pins are sent, since other routers may get the former ones only now. Takes milliseconds."""
         pins = self._pins.get(endpoint, OrderedDict())
         for conversation, pin in pins.items():
             if (to := moved.get(pin.deployment)) is not None:

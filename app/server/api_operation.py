@@ -29,7 +29,7 @@ from app.telemetry.metrics import Telemetry
 
 @dataclass(frozen=True, slots=True)
 class OperationContext:
-    """The caller, the record for the access log, and what writes the response, for streams."""
+    """The caller, the record for the access log, and the writer of the response, for streams."""
 
     caller: Caller
     record: Record
@@ -44,7 +44,7 @@ ErrorWords = Callable[[SwitchyardError, HTTPRequest, str], Reply]
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """What the operations of one API share. `views` returns the configuration in force, None before the first."""
+    """The part that operations of one API share. `views` returns the configuration in force, None before the first."""
 
     dialect: str
     telemetry: Telemetry
@@ -71,7 +71,7 @@ class ApiOperation:
             async with errors_rendered(writer, lambda error: api.error_words(error, request, record.request_id)):
                 if (views := api.views()) is not None:
                     check_headers(scope, views.config.max_header_bytes)
-                # Before the first configuration there are no callers, and every answer is that there is none yet.
+                # Before the first configuration there are no callers, and every answer is an error that says so.
                 guarded = views is not None and not self.open
                 caller = await api.access.caller(headers_of(scope)) if guarded else UNAUTHENTICATED
                 record.caller = caller.name
@@ -84,7 +84,7 @@ class ApiOperation:
 
 class Entry(NamedTuple):
     """One route of an API. `query` are the parameters that it reads: every other one is refused. `headers` are its own
-    headers, with what they say."""
+    headers, with their descriptions."""
 
     method: str
     path: str
@@ -107,7 +107,7 @@ class Entry(NamedTuple):
 
 
 def openai_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:
-    """An error in OpenAI's form; beside it when the controller of experiments answered last, if it does not now."""
+    """An error in OpenAI's form, with the time of the controller's last answer if that does not answer now."""
     reply = OpenAI().render_error(error, "none", Request(request.method, request.url.path))
     if isinstance(error, ControllerAway):
         return replace(reply, body=dump({**json.loads(reply.body), "answered_at": error.answered_at}))

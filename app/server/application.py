@@ -103,11 +103,10 @@ class Router:
         recording_file_s: float = FILE_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`controller` keeps and judges the exposures of experiments, which are sent to it every `send_every_s`
+        """`controller` stores and judges the exposures of experiments, which are sent to it every `send_every_s`
         seconds; without one, nothing is recorded. One that is an async context manager is entered while the router
-        runs. `recordings` keeps recordings of requests, in files of `recording_file_s` seconds. `exports` gives
-        what was recorded. `fleet` knows what else there is to scrape.
-        `clock`: Unix seconds, of what is recorded.
+        runs. `recordings` stores recordings of requests, in files of `recording_file_s` seconds. `exports` returns what
+        was recorded. `fleet` lists the other processes with metrics. `clock`: Unix seconds, for records.
         """
         self._controller, self._preparation = controller, Preparation(environment)
         self._one_after_another = asyncio.Lock()
@@ -163,14 +162,14 @@ class Router:
             lambda: self.state.snapshot.stops if self.state.snapshot is not None else {},
         )
         seen, access, keys = self._views, self._access, self.state.recent_keys
-        beside = self._snapshots.live_routing
+        live = self._snapshots.live_routing
         self._demand = UnservedDemand(self.state.unserved, seen, control)
         self._overview = OverviewApi(seen, telemetry, access, running, controller, health)
         self._apis = (
             self._management,
-            ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys, beside),
+            ExperimentsApi(seen, self._deployments.open, telemetry, access, controller, ledger, keys, live),
             EventsApi(seen, telemetry, access, EventFeed(controller)),
-            TrafficApi(seen, telemetry, access, control, controller, keys, ledger.unit, beside),
+            TrafficApi(seen, telemetry, access, control, controller, keys, ledger.unit, live),
             MirrorApi(seen, telemetry, access, controller),
             self._overview,
             ExportApi(seen, telemetry, access, exports),
@@ -198,13 +197,13 @@ class Router:
         """Serves by `config` (a Config, or plain data) from the next request on.
 
         Raises ConfigError on an invalid one; the previous one then stays in force. A large one takes a while, in which
-        nobody is served: see `apply`.
+        no request is served: see `apply`.
         """
         with self._counted():
             self._switch(self._preparation.prepare(config))
 
     async def apply(self, config: object) -> None:
-        """As `reconfigure`, but requests go on: a thread makes everything, and the event loop switches to it.
+        """As `reconfigure`, but requests go on: a thread prepares everything, and the event loop switches to it.
 
         Configurations come into force in the order of the calls.
         """
@@ -301,11 +300,11 @@ class Router:
         ]
 
     async def _health(self, request: HTTPRequest) -> Response:
-        """The router is alive."""
+        """Answers 200: the router is alive."""
         return JSONResponse({"status": "ok"})
 
     async def _ready(self, request: HTTPRequest) -> Response:
-        """Every endpoint has a healthy deployment among those that get traffic."""
+        """Answers 200 if every endpoint has a healthy deployment among those that get traffic."""
         snapshot = self.state.snapshot
         if snapshot is None:
             return JSONResponse({"status": "not configured"}, status_code=503)
@@ -336,7 +335,7 @@ class Router:
 
 
 async def _not_found(request: HTTPRequest, raised: Exception) -> Response:
-    """No such path or method, in the error format that most clients read: OpenAI's."""
+    """The error for an unknown path or method, in OpenAI's format, which most clients read."""
     assert isinstance(raised, HTTPException)
     error: SwitchyardError = (
         MethodNotAllowed(f"{request.method} is not allowed on {request.url.path}")

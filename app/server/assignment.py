@@ -25,7 +25,7 @@ def explain(
 
     `unit` is the key's hash in the ledger, None to leave it out. `failing` are the deployments whose breaker is open:
     they are assigned all the same, and replaced if another one can answer (`reason` is ``failover``). `override` is the
-    deployment that the plan gives this key. `now` is what decides on this router beside the weights: a running
+    deployment that the plan gives this key. `now` is what decides on this router apart from the weights: a running
     conversation may keep another deployment than a new one.
 
     Raises BadRequest, naming ``key``, if a sticky endpoint gets no key, or one that is not sticky gets one.
@@ -80,7 +80,7 @@ def explain(
 
 
 def _what(sticky: Sticky) -> str:
-    """What a sticky key is, in words."""
+    """A description of the sticky key."""
     if sticky.by == "header":
         return f"a value of the header {sticky.name}"
     return {

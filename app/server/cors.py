@@ -36,11 +36,11 @@ EXPOSED_HEADERS = (
     "x-total-time",
     "x-validation-time",
 )
-"""Response headers that scripts may read, beside those that browsers always show."""
+"""Response headers that scripts may read, in addition to those that browsers always show."""
 
 
 class LiveCORS:
-    """Starlette's CORSMiddleware, made anew when the configuration's `cors` changes. Off without it."""
+    """Starlette's CORSMiddleware, rebuilt when the configuration's `cors` changes. Off without that section."""
 
     def __init__(self, app: ASGIApp, settings: Callable[[], Cors | None]) -> None:
         self._app, self._settings = app, settings

@@ -60,7 +60,7 @@ class Management:
     """The management routes.
 
     `views` returns the configuration in force (None before the first), `healthy` each deployment's health. `controller`
-    knows the number of the last plan; there may be none.
+    knows the number of the last plan; None without experiments.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Management:
         ]
 
     async def _probe(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        """The SDK requests it without credentials when it is configured; an empty object changes nothing for it."""
+        """The SDK's probe without credentials when it is configured; an empty object changes nothing for it."""
         return Reply(b"{}")
 
     async def _list(self, request: HTTPRequest, context: OperationContext) -> Reply:

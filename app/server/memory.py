@@ -1,4 +1,4 @@
-"""Memory: when garbage is looked for, and what goes back to the system."""
+"""Memory settings: how often garbage is collected, and which buffers are returned to the system."""
 
 import ctypes
 import gc

@@ -1,4 +1,4 @@
-"""`GET /api/endpoints/{endpoint}/mirror`: what is known of an endpoint's shadow, to those who may use the endpoint."""
+"""`GET /api/endpoints/{endpoint}/mirror`: the report on an endpoint's shadow, for callers of the endpoint."""
 
 from collections.abc import Callable
 

@@ -135,7 +135,7 @@ def _described(path: str, together: Sequence[Operation], schemas: Schemas) -> di
 
 
 def _responses(together: Sequence[Operation], dialects: Sequence[str]) -> dict[str, Any]:
-    """What each operation answers, and the dialects' forms of errors."""
+    """Each operation's answers, and the dialects' forms of errors."""
     whole: dict[str, list[Schema]] = {}
     for operation in together:
         for media_type, schema in answers(operation.dialect, operation.name).items():

@@ -1,4 +1,4 @@
-"""The shapes of answers and errors in the OpenAPI document: what every answer has. The engine may give more."""
+"""The shapes of answers and errors in the OpenAPI document: the fields of every answer. The engine may add others."""
 
 from collections.abc import Mapping
 
@@ -171,7 +171,7 @@ _STREAMING = frozenset({"chat", "completions", "invocations", "messages", "respo
 
 
 def answers(dialect: str, operation: str) -> dict[str, Schema]:
-    """What the operation answers with status 200: media type to schema. Raises KeyError on an unknown one."""
+    """The operation's answers with status 200: media type to schema. Raises KeyError on an unknown operation."""
     if (dialect, operation) in _TEXTS:
         return {TEXT: _TEXT}
     if (dialect, operation) in {("switchyard", "docs"), ("switchyard", "console")}:

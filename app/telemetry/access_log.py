@@ -45,12 +45,12 @@ def log_request(record: Record, elapsed_s: float) -> None:
 
 @cache
 def _common() -> dict[str, object]:
-    """What the log records of all requests have in common."""
+    """The fields that the log records of all requests share."""
     return vars(_log.makeRecord(_log.name, logging.INFO, __file__, 0, "", (), None))
 
 
 def _line(extra: dict[str, object]) -> logging.LogRecord:
-    """As `_log.makeRecord` makes it, which looks up the process, the thread and the file's name for each line."""
+    """A log record as from `_log.makeRecord`, which looks up process, thread and file name for each line."""
     line, now = logging.LogRecord.__new__(logging.LogRecord), time.time()
     vars(line).update(_common(), created=now, msecs=now % 1 * 1000, **extra)
     return line

@@ -1,4 +1,4 @@
-"""What each caller has used of each endpoint, as one router counts it: for managers, at `GET /api/callers`."""
+"""Counts each caller's use of each endpoint on one router: for managers, at `GET /api/callers`."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,13 +8,13 @@ from app.telemetry.access_log import Record
 
 _CLIENT_GONE = "client_gone"
 _MOST = 10_000
-"""Pairs of caller and endpoint that are counted apart. Tokens can name any number of callers."""
+"""Pairs of caller and endpoint that are counted separately. Tokens can name any number of callers."""
 
 
 @dataclass(slots=True)
 class Use:
-    """One caller's requests on one endpoint. `failed`: those answered with an error, or whose answer broke off; not
-    those whose client left.
+    """One caller's requests on one endpoint. `failed`: requests answered with an error, or whose answer was cut short;
+    not those whose client disconnected.
 
     `last_at` is in Unix seconds.
     """

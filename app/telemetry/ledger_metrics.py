@@ -1,4 +1,4 @@
-"""Metrics of what routers record for experiments and replays, and send to the controller."""
+"""Metrics of the exposures and recordings that routers send to the controller."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -49,7 +49,7 @@ class LedgerMetrics:
         self.ledger_rows_lost.labels(endpoint, deployment).inc(rows)
 
     def ledger_buffered(self, size: int) -> None:
-        """The bytes of exposures that wait."""
+        """Sets the bytes of exposures that wait."""
         self.ledger_buffer.set(size)
 
     def requests_recorded(self, endpoint: str, outcome: str, requests: int) -> None:
@@ -57,5 +57,5 @@ class LedgerMetrics:
         self.recorded_requests.labels(endpoint, outcome).inc(requests)
 
     def batch_sent(self, seconds: float) -> None:
-        """A batch of exposures was acknowledged."""
+        """Counts a batch of exposures that was acknowledged."""
         self.ledger_batch.observe(seconds)

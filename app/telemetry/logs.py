@@ -33,7 +33,7 @@ def event(name: str, /, **fields: object) -> dict[str, Any]:
 
 
 def where(error: BaseException) -> str:
-    """An exception's type and traceback, without its message: that may quote the client."""
+    """An exception's type and traceback, without its message, which may quote the client."""
     return "".join(traceback.format_tb(error.__traceback__)) + type(error).__name__
 
 

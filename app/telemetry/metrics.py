@@ -36,14 +36,14 @@ Labelled = TypeVar("Labelled", Counter, Gauge, Histogram)
 
 
 _SHARES = (0.1, 0.25, 0.5, 0.75, 0.9, 0.999)
-"""Above the last: nothing is left."""
+"""Bucket bounds; above the last one nothing is left."""
 
 
 class Telemetry(LedgerMetrics):
     """The process's metrics. With PROMETHEUS_MULTIPROC_DIR set, `expose` returns those of all its processes."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # a second series for each counter and histogram, which nobody asks for
+        disable_created_metrics()  # they would double the series of every counter and histogram
         self.registry = registry = CollectorRegistry()
         super().__init__(registry)
         self._children: dict[tuple[Any, tuple[str, ...]], Any] = {}
@@ -204,7 +204,7 @@ class Telemetry(LedgerMetrics):
         self.limits.labels(endpoint, limit).inc()
 
     def limit_used(self, endpoint: str, limit: str, share: float) -> None:
-        """How much of a caller's limit is used, as a request finds it."""
+        """Records the share of a caller's limit that is used when a request arrives."""
         self.limit_shares.labels(endpoint, limit).observe(share)
 
     def store_failed(self) -> None:
@@ -212,21 +212,21 @@ class Telemetry(LedgerMetrics):
         self.store_failures.inc()
 
     def stops_applied(self, stops: Mapping[str, Collection[str]]) -> None:
-        """Which deployments are stopped, by endpoint."""
+        """Sets the stopped deployments, by endpoint."""
         stopped = {(endpoint, deployment) for endpoint, them in stops.items() for deployment in them}
         for arm in self._stopped | stopped:
             self.stops.labels(*arm).set(int(arm in stopped))
         self._stopped = stopped
 
     def pinned(self, sizes: Mapping[str, int]) -> None:
-        """How many conversations are pinned, by endpoint."""
+        """Sets the number of pinned conversations, by endpoint."""
         for endpoint in self._pinned | sizes.keys():
             self.pins.labels(endpoint).set(sizes.get(endpoint, 0))
         self._pinned = set(sizes)
 
     def pin_missed(self, endpoint: str, cause: str) -> None:
-        """Counts a running conversation that changed its deployment: that was ``stopped``, ``gone`` or ``failing``, or
-        the pin came ``late``."""
+        """Counts a running conversation that changed its deployment, which was ``stopped``, ``gone`` or ``failing``, or
+        whose pin came ``late``."""
         self.pin_misses.labels(endpoint, cause).inc()
 
     def mirrored(self, endpoint: str, deployment: str, outcome: str) -> None:
@@ -234,7 +234,7 @@ class Telemetry(LedgerMetrics):
         self.mirrored_requests.labels(endpoint, deployment, outcome).inc()
 
     def mirror_queued(self, endpoint: str, deployment: str, waiting: int) -> None:
-        """So many copies wait."""
+        """Sets the number of waiting copies."""
         self.mirror_waiting.labels(endpoint, deployment).set(waiting)
 
     def traces_sent(self, outcome: str, requests: int) -> None:
@@ -259,7 +259,7 @@ class Telemetry(LedgerMetrics):
         return _Working(self.child(self.in_flight, record.endpoint, record.deployment, record.dialect))
 
     def child(self, metric: Labelled, *labels: str) -> Labelled:
-        """`metric.labels(*labels)`, kept: prometheus_client takes a lock and checks the labels on every call."""
+        """`metric.labels(*labels)`, cached: prometheus_client takes a lock and checks the labels on every call."""
         key = (metric, labels)
         child: Labelled | None = self._children.get(key)
         if child is None:
@@ -267,7 +267,7 @@ class Telemetry(LedgerMetrics):
         return child
 
     def children(self) -> Iterator[tuple[Any, tuple[str, ...], Any]]:
-        """Every metric of requests with the labels that it has had, and what counts for them."""
+        """Every request metric with the labels that it has had, and its child for them."""
         # One at a time: with a thousand endpoints a list of all would set off the garbage collector.
         return ((metric, labels, child) for (metric, labels), child in self._children.items())
 

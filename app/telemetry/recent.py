@@ -1,4 +1,4 @@
-"""What happened in the last minute, from the counters that the router keeps anyway: two readings, and their difference.
+"""The last minute's requests: the difference of two readings of the router's counters.
 
 A reading is taken every few seconds and on demand, so requests pay nothing for it.
 """
@@ -18,7 +18,7 @@ Arm = tuple[str, str]
 """Endpoint and deployment."""
 
 _DRAWN = frozenset({"override", "pinned", "sticky", "traffic", "failover"})
-"""Reasons that are the plan's. The others are the client's: it named the deployment."""
+"""The reasons for which the plan decided. For the others, the client named the deployment."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Counts:
 
 
 class Window(NamedTuple):
-    """What was counted in the last `seconds`."""
+    """The counts of the last `seconds`."""
 
     seconds: float
     counts: Mapping[Arm, Counts]

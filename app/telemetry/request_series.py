@@ -36,8 +36,8 @@ class RequestMetrics(Protocol):
 
 
 class RequestSeries:
-    """In one place: with many endpoints, what counts a request is in no cache of the processor's, and each further
-    lookup waits for memory. A series is made when it first counts something."""
+    """Keeps a request's series in one object: with many endpoints they are in no processor cache, and each further
+    lookup waits for memory. A series is created when it first counts something."""
 
     def __init__(self, metrics: RequestMetrics, record: Record) -> None:
         self._metrics, self._labels = metrics, record.labels

@@ -1,6 +1,6 @@
-"""Metrics of what keeps a request from its deployment: failures before the first byte, and full endpoints.
+"""Metrics of failures before the first byte, and of full endpoints and deployments.
 
-They are touched on those ways alone; a request that is served at once costs nothing here.
+They change only in these cases; a request that is served at once costs nothing here.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -9,25 +9,25 @@ _WAIT = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class RoutingMetrics:
-    """Every label is a name of the configuration, or one of few words."""
+    """Metrics whose labels are names of the configuration, or one of few words."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._retries = Counter(
             "switchyard_retries",
-            "Requests whose deployment failed before the first byte, by what was asked instead: the same deployment, "
-            "another one, or none, as the budget of retries was used up (withheld)",
+            "Requests whose deployment failed before the first byte, by the retry: on the same deployment, on another "
+            "one, or withheld, since the budget of retries was used up",
             ("endpoint", "deployment", "error_type", "outcome"),
             registry=registry,
         )
         self._fallbacks = Counter(
             "switchyard_fallbacks",
-            "Requests that were sent to another deployment than was drawn, as that one fails",
+            "Requests that were sent to another deployment than the one drawn, which is failing",
             ("endpoint", "deployment", "fallback"),
             registry=registry,
         )
         self._waits = Histogram(
             "switchyard_admission_wait_seconds",
-            "Of requests that had to wait for a slot of their endpoint: for how long, whether they got it or not",
+            "How long requests waited for a slot of their endpoint, if they had to, with or without success",
             ("endpoint",),
             registry=registry,
             buckets=_WAIT,
@@ -46,21 +46,21 @@ class RoutingMetrics:
         )
 
     def retried(self, endpoint: str, deployment: str, error_type: str, outcome: str) -> None:
-        """`deployment` failed before the first byte. `outcome`: ``same``, ``other`` or ``withheld``."""
+        """Counts a failure of `deployment` before the first byte. `outcome`: ``same``, ``other`` or ``withheld``."""
         self._retries.labels(endpoint, deployment, error_type, outcome).inc()
 
     def fell_back(self, endpoint: str, deployment: str, fallback: str) -> None:
-        """`fallback` is asked in place of `deployment`."""
+        """Counts a request that is sent to `fallback` instead of `deployment`."""
         self._fallbacks.labels(endpoint, deployment, fallback).inc()
 
     def waited(self, endpoint: str, seconds: float) -> None:
-        """A request has left its endpoint's queue."""
+        """Records the wait of a request that has left its endpoint's queue."""
         self._waits.labels(endpoint).observe(seconds)
 
     def refused(self, endpoint: str, cause: str) -> None:
-        """A request got no slot: ``full`` or ``timeout``."""
+        """Counts a request that got no slot: ``full`` or ``timeout``."""
         self._refused.labels(endpoint, cause).inc()
 
     def deployment_refused(self, endpoint: str, deployment: str) -> None:
-        """`deployment` had no room for an attempt: its replicas' queues are full."""
+        """Counts an attempt that `deployment` refused because its replicas' queues were full."""
         self._at_capacity.labels(endpoint, deployment).inc()

@@ -15,10 +15,10 @@ from app.internal_api import MODEL_PATH
 from app.upstream.target import Target
 
 FRESH_S = 30.0
-"""How long a model is used before its deployment is asked again: a rollout can change it."""
+"""Seconds for which a model is used before its deployment is asked again: a rollout can change it."""
 
 MAX_WAIT_S = 0.5
-"""How long a request waits for a refresh if an older model is known."""
+"""Seconds that a request waits for a refresh if an older model is known."""
 
 
 class CardResponse(NamedTuple):

@@ -57,7 +57,7 @@ class ResponseStream:
     async def __anext__(self) -> bytes:
         """Raises UpstreamError."""
         try:
-            chunk = await self._begun.read()
+            chunk = await self._opened.read()
         except HttpError as error:
             raise failure(error, self._target) from error
         if not chunk:
@@ -66,7 +66,7 @@ class ResponseStream:
 
     def unread(self, chunks: bytes) -> None:
         """Puts chunks back: they are read again."""
-        self._begun.unread(chunks)
+        self._opened.unread(chunks)
 
     async def each(self, take: Take) -> bytes:
         """Calls `take` with each chunk but the last, where it arrives, and returns the last. See `Connection.each`.
@@ -74,11 +74,11 @@ class ResponseStream:
         Raises UpstreamError, and what `take` raises.
         """
         try:
-            return await self._begun.each(take)
+            return await self._opened.each(take)
         except HttpError as error:
             raise failure(error, self._target) from error
 
     @property
-    def _begun(self) -> Response:
+    def _opened(self) -> Response:
         assert self._response is not None, "begin has returned"
         return self._response

@@ -1,1 +1,1 @@
-"""Who is calling, what they may use, and what they have used: `/api/me` and `/api/callers`."""
+"""Callers, their permissions and their use: `/api/me` and `/api/callers`."""

@@ -1,6 +1,6 @@
-"""Who am I, what may I use, how much of my limits is left; and for managers: who has used what.
+"""The caller's own name, permissions and remaining limits; for managers, every caller's use.
 
-Nothing here names a key, and no caller learns of an endpoint that it may not use. Errors have OpenAI's form.
+No answer contains a key, or an endpoint that the caller may not use. Errors have OpenAI's form.
 """
 
 import asyncio

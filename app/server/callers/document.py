@@ -1,4 +1,4 @@
-"""What `/api/me` and `/api/callers` answer, as plain data. Pure."""
+"""The answers of `/api/me` and `/api/callers`, as plain data. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -19,7 +19,7 @@ def me_document(
     manages: bool,
     limits_are_shared: bool,
 ) -> dict[str, Any]:
-    """Who the caller is, the endpoints it may use, and what is left of its limits there.
+    """The caller's name, the endpoints it may use, and what is left of its limits there.
 
     `visible` is the part of the configuration that it may see, `limits` are its allowances by endpoint.
     """
@@ -47,7 +47,7 @@ def me_document(
 
 def callers_document(since: float, uses: Iterable[tuple[str, str, Use]]) -> dict[str, Any]:
     """Every caller's use since `since` (Unix seconds). A caller that is None stands for all that are not counted
-    apart."""
+    separately."""
     return {
         "view": "this router alone: each router counts what it has answered since it started",
         "since": since,

@@ -1,1 +1,1 @@
-"""What scrapers read: the metrics of this router, and those of a whole cluster through any one of its routers."""
+"""Metrics for scrapers: of this router, and of a whole cluster through any one of its routers."""

@@ -1,9 +1,9 @@
 """The routes below /metrics: of this router, and of everything in the cluster.
 
-GET /metrics                    this router, and what every router says of the cluster alike: for one machine
-GET /metrics/targets            what a Prometheus server is to scrape, for its HTTP service discovery
-GET /metrics/cluster            what every router says of the cluster alike
-GET /metrics/replicas/{id}      one replica of any application, as it is itself
+GET /metrics                    this router and the cluster: for one machine
+GET /metrics/targets            the targets of a Prometheus server, for its HTTP service discovery
+GET /metrics/cluster            the cluster's own metrics, the same from every router
+GET /metrics/replicas/{id}      one replica of any application
 GET /metrics/proxies/{node}     the proxy of one node
 """
 
@@ -47,7 +47,7 @@ switchyard_draining {}.0
 
 
 class _View(NamedTuple):
-    """The configuration, what a reader sees of it, and the endpoints and deployments in that (None: all)."""
+    """The configuration, the part that a reader sees, and the endpoints and deployments in that (None: all)."""
 
     whole: Config
     config: Config
@@ -59,8 +59,8 @@ class _View(NamedTuple):
 
 
 class MetricsApi:
-    """`own` gives this router's metrics, of some endpoints or all. `snapshot` returns what is in force (None before the
-    first configuration). `fleet`: None where this router is alone."""
+    """The routes. `own` returns this router's metrics, of some endpoints or all. `snapshot` returns the snapshot in
+    force (None before the first configuration). `fleet`: None if this router is alone."""
 
     def __init__(
         self,
@@ -106,10 +106,10 @@ class MetricsApi:
         replicas = (await self._fleet.now()).replicas if self._fleet is not None else ()
         replica = next((it for it in replicas if it.id == id), None)
         if self._fleet is None or replica is None or not view.visible_targets.replica(replica):
-            raise not_running("replica of this name")
+            raise not_running("replica")
         visible = view.visible if replica.application == ROUTER else None
-        said = await self._fleet.replica_metrics(id, visible)
-        return _text(said + _DRAINING.format(int(replica.is_draining)).encode())
+        metrics = await self._fleet.replica_metrics(id, visible)
+        return _text(metrics + _DRAINING.format(int(replica.is_draining)).encode())
 
     async def _of_proxy(self, request: Request) -> Response:
         view, node = _required(await self._view(request)), request.path_params["node"]
@@ -130,7 +130,7 @@ class MetricsApi:
         return _text(tgi_exposition.exposition(self._telemetry.of([endpoint])))
 
     async def _view(self, request: Request) -> _View | None:
-        """What the caller sees; None before the first configuration. Raises Unauthorized."""
+        """The caller's view; None before the first configuration. Raises Unauthorized."""
         reader = await self._access.reader(headers_of(request.scope))
         if (snapshot := self._snapshot()) is None:
             return None
@@ -147,7 +147,7 @@ def _required(view: _View | None) -> _View:
 
 
 def _host(request: Request) -> str:
-    """The address at which the caller has reached this server. Raises BadRequest if it does not say one."""
+    """The address at which the caller reached this server. Raises BadRequest if `Host` is none."""
     host = request.headers.get("host")
     if host is None:  # HTTP/1.0
         address, port = request.scope.get("server") or ("", None)

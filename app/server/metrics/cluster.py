@@ -1,4 +1,4 @@
-"""What every router says of the cluster alike: the numbers of experiments, and how many replicas run."""
+"""The cluster's metrics, the same from every router: experiments, replicas, and whether the control plane answers."""
 
 import asyncio
 import logging
@@ -31,18 +31,18 @@ _HELP = {
 }
 
 FRESH_S = 5.0
-"""How long an answer is used again: several scrapers ask once."""
+"""Seconds for which an answer is reused: several scrapers cause one call."""
 
 PATIENCE_S = 1.0
-"""How long a scrape waits for the controller."""
+"""Seconds that a scrape waits for the controller."""
 
 STALE_S = 60.0
-"""For how long the last answer stands in for a controller that does not answer; then the series end."""
+"""Seconds for which the last answer is shown while the controller does not answer; then the series end."""
 
 
 class ClusterMetrics:
-    """The series of experiments, fetched when they are scraped, and of `fleet`, if there is one. `clock` is
-    monotonic."""
+    """The series of experiments, fetched when they are scraped, and of `fleet`, if there is one. `clock`: monotonic
+    seconds."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ClusterMetrics:
         self._up: list[Series] = []
 
     async def expose(self, config: Config, endpoints: Collection[str] | None) -> bytes:
-        """In Prometheus' text format: everything, or the experiments of some endpoints."""
+        """The metrics in Prometheus' text format: all of them, or the experiments of some endpoints."""
         running = any(is_active(it) for it in config.experiments.values())
         if running or any(it.mirror is not None for it in config.endpoints.values()):
             await self._refresh()
@@ -67,11 +67,11 @@ class ClusterMetrics:
         return generate_latest(_Families([*self._series, *self._up, *await self._control_plane()]))
 
     async def _control_plane(self) -> list[Series]:
-        """Whether it answers, and the replicas that it listed last."""
+        """The series of the control plane: whether it answers, and the replicas that it listed last."""
         if self._fleet is None:
             return []
         states: Mapping[str, Mapping[str, int]] = {}
-        with suppress(UpstreamError):  # the gauge says so
+        with suppress(UpstreamError):  # the gauge shows it
             states = (await self._fleet.now()).states
         up = Series(CONTROL_PLANE_UP, {}, float(self._fleet.is_source_up))
         replicas = [

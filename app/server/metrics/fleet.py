@@ -1,4 +1,4 @@
-"""Everything that has metrics besides this router: the replicas of all applications, and the proxies before them.
+"""The processes with metrics besides this router: the replicas of all applications, and the proxies before them.
 
 A replica is asked through the control plane and not at the port that serves clients: that one refuses a scrape while
 the replica's queue is full, and does not listen any more while the replica finishes its last requests.
@@ -12,33 +12,33 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from app.errors import NotFound, TimedOut, UpstreamError
 
 EVERY_S = 5.0
-"""How old the list may be: the control plane serves the whole cluster."""
+"""Seconds for which a list is reused: the control plane serves the whole cluster."""
 
 PATIENCE_S = 1.0
-"""How long a list that is older stands in for a control plane that is being asked."""
+"""Seconds to wait for a new list before an older one is used."""
 
 FRESH_S = 1.0
-"""How long an answer is used again: whoever may read metrics does not keep an engine busy."""
+"""Seconds for which an answer is reused, so that readers of metrics do not keep an engine busy."""
 
 REPLICA_TIMEOUT_S = 5.0
-"""Below the 10 s that Prometheus waits by default."""
+"""Seconds, below the 10 s that Prometheus waits by default."""
 
 T = TypeVar("T")
 
 
 class Replica(NamedTuple):
-    """One replica of an application that can be asked. `node` is its node's IP address."""
+    """One replica of an application with metrics. `node` is its node's IP address."""
 
     id: str
     application: str
     node: str
     is_draining: bool = False
-    """It is being stopped and finishes its requests."""
+    """Whether it is being stopped and finishes its requests."""
 
 
 class Fleet(NamedTuple):
-    """What runs now. `states`: how many replicas of each application are in which state, in the control plane's words.
-    `proxies`: the nodes, by IP address, on which a proxy takes clients' requests."""
+    """The running processes. `states`: replicas of each application by state, in the control plane's words. `proxies`:
+    the IP addresses of nodes on which a proxy takes clients' requests."""
 
     replicas: Sequence[Replica] = ()
     states: Mapping[str, Mapping[str, int]] = {}
@@ -46,17 +46,17 @@ class Fleet(NamedTuple):
 
 
 class FleetSource(Protocol):
-    """The seam to the control plane. Its calls raise UpstreamError if what is asked does not answer."""
+    """The seam to the control plane. Its calls raise UpstreamError if there is no answer."""
 
     async def fleet(self) -> Fleet: ...
 
     async def replica_metrics(self, replica: str, endpoints: Collection[str] | None) -> bytes:
-        """In Prometheus' text format. `endpoints`: of a router, only the samples of these. Raises NotFound if there is
-        no such replica."""
+        """The replica's metrics in Prometheus' text format. `endpoints`: of a router, only the samples of these. Raises
+        NotFound if there is no such replica."""
         ...
 
     async def proxy_metrics(self, node: str) -> bytes:
-        """In Prometheus' text format."""
+        """The proxy's metrics in Prometheus' text format."""
         ...
 
 
@@ -74,7 +74,7 @@ class KnownFleet:
         self._last: Fleet | None = None
 
     async def now(self) -> Fleet:
-        """At most some seconds old, if the control plane answers. Raises UpstreamError if it has never answered."""
+        """The fleet, at most some seconds old if the control plane answers. Raises UpstreamError if it never has."""
         try:
             async with asyncio.timeout(PATIENCE_S if self._last is not None else REPLICA_TIMEOUT_S):
                 self._last = await self._lists.get("", self._listed)
@@ -106,18 +106,18 @@ class KnownFleet:
             async with asyncio.timeout(REPLICA_TIMEOUT_S):
                 return await self._answers.get(key, ask)
         except TimeoutError as error:
-            raise TimedOut(f"It did not give its metrics within {REPLICA_TIMEOUT_S:g} s") from error
+            raise TimedOut(f"The metrics did not arrive within {REPLICA_TIMEOUT_S:g} s") from error
 
 
 class AnswerCache(Generic[T]):
-    """Answers that are used again for `fresh_s` seconds, failures too. Several who wait for one ask once."""
+    """Reuses answers for `fresh_s` seconds, failures too. Concurrent callers share one call."""
 
     def __init__(self, fresh_s: float, clock: Callable[[], float]) -> None:
         self._fresh_s, self._clock = fresh_s, clock
         self._kept: dict[Hashable, tuple[float, asyncio.Future[T]]] = {}
 
     async def get(self, key: Hashable, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer, kept or new. Whoever stops waiting for it leaves it to the others."""
+        """The answer, cached or new. A caller that is cancelled does not cancel the call for the others."""
         now = self._clock()
         self._kept = {k: it for k, it in self._kept.items() if now - it[0] < self._fresh_s}
         if key not in self._kept:
@@ -128,7 +128,7 @@ class AnswerCache(Generic[T]):
 
 
 def _retrieved(answer: "asyncio.Future[T]") -> None:
-    """A failure for which nobody waits any more is none to log."""
+    """Keeps asyncio from logging a failure for which no caller waits any more."""
     if not answer.cancelled():
         answer.exception()
 
@@ -138,5 +138,5 @@ def _in_words(error: UpstreamError | TimeoutError) -> UpstreamError:
 
 
 def not_running(what: str) -> NotFound:
-    """What is not there, or not for the reader."""
-    return NotFound(f"No {what} runs here now: /metrics/targets lists what does")
+    """The error for a process that does not run, or that the reader may not see."""
+    return NotFound(f"No such {what} is running; /metrics/targets lists those that are")

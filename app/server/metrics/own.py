@@ -1,4 +1,4 @@
-"""What this router says of its present state, read when it is scraped: nothing of it is counted on a request's way."""
+"""Metrics of this router's present state, read when it is scraped: requests cost nothing here."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -25,7 +25,7 @@ _Sample = tuple[str, dict[str, str], float]
 def present_state(
     snapshot: Snapshot, queues: Mapping[str, AdmissionQueue], endpoints: Collection[str] | None = None
 ) -> bytes:
-    """In Prometheus' text format: of all endpoints, or of some. `queues` by endpoint."""
+    """The gauges in Prometheus' text format, of all endpoints or of some. `queues` by endpoint."""
     return generate_latest(_Gauges(list(_samples(snapshot, queues, endpoints))))
 
 

@@ -1,7 +1,7 @@
-"""Metrics made in a thread, for those who cannot wait for a thread but can look again.
+"""Metrics that a thread prepares, for readers that cannot wait for a thread but can poll.
 
-A router of a thousand busy endpoints has 300,000 samples: to write them takes seconds, in which the event loop would
-serve nobody.
+A router of a thousand busy endpoints has 300,000 samples: writing them takes seconds, in which the event loop would
+serve no requests.
 """
 
 import time
@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 
 FRESH_S = 1.0
-"""How long what was made is given again: several may be waiting for it."""
+"""Seconds for which prepared metrics are reused: several readers may be polling."""
 
 AGAIN_S = 0.02
-"""After this time it is worth to look again."""
+"""Seconds between two polls."""
 
 
 class PreparedMetrics:
-    """`make` gives the metrics, of some endpoints or of all. `clock`: monotonic seconds."""
+    """Prepares metrics. `make` returns them, of some endpoints or of all. `clock`: monotonic seconds."""
 
     def __init__(
         self, make: Callable[[Collection[str] | None], bytes], clock: Callable[[], float] = time.monotonic
@@ -24,10 +24,10 @@ class PreparedMetrics:
         self._make, self._clock = make, clock
         self._thread = ThreadPoolExecutor(1, "metrics")
         self._made: dict[frozenset[str] | None, tuple[float | None, Future[bytes]]] = {}
-        """With the time at which it was first seen to be ready."""
+        """The metrics, with the time at which they were first seen to be ready."""
 
     def look(self, endpoints: Collection[str] | None) -> bytes | None:
-        """What is ready; None: it is being made, look again. Raises what `make` has raised."""
+        """The metrics; None while they are being prepared: poll again. Raises the error of `make`."""
         key, now = None if endpoints is None else frozenset(endpoints), self._clock()
         self._made = {k: it for k, it in self._made.items() if it[0] is None or now - it[0] < FRESH_S}
         if key not in self._made:

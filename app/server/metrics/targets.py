@@ -1,4 +1,4 @@
-"""What a Prometheus server is to scrape, as its HTTP service discovery reads it.
+"""The targets of a Prometheus server, as its HTTP service discovery reads them.
 
 The format: https://prometheus.io/docs/prometheus/latest/http_sd/. Everything is scraped at the address at which the
 list was read: a scraper needs to reach the ingress alone, and has the rights of its key there.
@@ -24,7 +24,7 @@ MAX_ENDPOINTS = 10
 
 
 class Component(StrEnum):
-    """What a target is, in its label `component`."""
+    """The kind of a target, in its label `component`."""
 
     ROUTER = "router"
     ENGINE = "engine"
@@ -35,8 +35,9 @@ class Component(StrEnum):
 
 
 class VisibleTargets:
-    """What a reader may scrape. `config` is what it sees of the configuration, `is_restricted` if that is not all of
-    it: then it reads the engines behind its endpoints, and of the routers what is about these."""
+    """The targets that a reader may scrape. `config` is the part of the configuration that it sees. With
+    `is_restricted` that is not all of it: it reads the engines behind its endpoints, and the routers' series of these.
+    """
 
     def __init__(self, config: Config, *, is_restricted: bool) -> None:
         self._is_restricted = is_restricted
@@ -57,11 +58,11 @@ class VisibleTargets:
         return not self._is_restricted or self._component(replica.application) in seen
 
     def proxies(self) -> bool:
-        """Whether it sees the proxies."""
+        """Whether the reader sees the proxies."""
         return not self._is_restricted
 
     def targets(self, host: str, fleet: Fleet | None) -> list[dict[str, Any]]:
-        """Its targets at `host`. `fleet`: None where this router is alone."""
+        """The reader's targets at `host`. `fleet`: None if this router is alone."""
 
         def target(path: str, component: Component, **labels: str) -> dict[str, Any]:
             return {"targets": [host], "labels": {"__metrics_path__": path, "component": component, **labels}}

@@ -1,1 +1,1 @@
-"""What an operator looks at first: every endpoint, who answers, and how well."""
+"""The overview for operators: every endpoint, its deployments, and their last minute."""

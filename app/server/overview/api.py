@@ -1,6 +1,6 @@
 """`GET /api/overview`: every endpoint that the caller may use, its deployments, and their last minute.
 
-It is made of this router's own counters when somebody asks, at most once a second for all who may see the same.
+It is computed from this router's counters on demand, at most once a second for all callers with the same view.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ CACHE_S = 1.0
 
 
 class Health(NamedTuple):
-    """What the router knows of its deployments: those whose breaker is open, each endpoint's queue, and the stops."""
+    """The state of the router's deployments: open breakers, each endpoint's queue, and the stops."""
 
     open_breakers: Callable[[], Collection[str]]
     queued: Callable[[], Mapping[str, int]]
@@ -71,7 +71,7 @@ class OverviewApi:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Takes a reading of the counters now and then, so that there is a minute to look back on."""
+        """Reads the counters at intervals, so that the last minute is known."""
 
         async def sample() -> None:
             while True:
@@ -91,7 +91,7 @@ class OverviewApi:
             replicas = await self._running.now()
             answer = dump(self._document(seen, is_manager, replicas))
             now = self._clock()
-            # Only what is fresh is kept: there may be as many views as keys.
+            # Only fresh documents are kept: there may be as many views as keys.
             self._answers = {it: kept for it, kept in self._answers.items() if now - kept[0] < CACHE_S}
             self._answers[key] = (now, seen, answer)
         return Reply(answer)
@@ -110,7 +110,7 @@ class OverviewApi:
         }
 
     def _window(self) -> Window:
-        """The last minute: counted once for all views."""
+        """The last minute, computed once for all views."""
         now = self._clock()
         at, window = self._counted
         if window is None or now - at >= CACHE_S:
@@ -119,7 +119,7 @@ class OverviewApi:
         return window
 
     def _why_not(self, is_manager: bool) -> str | None:
-        """Why the caller changes no traffic here; None if it may."""
+        """Why the caller cannot change traffic here; None if it can."""
         if not self._running.is_known:
             return "This router reads its traffic from its configuration file: change it there."
         return None if is_manager else "Managers change traffic; your key only shows it."

@@ -11,7 +11,7 @@ from app.telemetry.recent import Arm, Counts, Distribution, Window
 
 
 class Present(NamedTuple):
-    """What is true now. `stops`: the stopped deployments of each endpoint. `replicas`: None if nobody knows."""
+    """The present state. `stops`: the stopped deployments of each endpoint. `replicas`: None if unknown."""
 
     in_flight: Mapping[Arm, int]
     queued: Mapping[str, int]
@@ -91,6 +91,6 @@ def _quantiles(found: Distribution) -> dict[str, float] | None:
 
 
 def _replicas(name: str, config: Config, found: Replicas | None) -> dict[str, int] | None:
-    """The states of a deployment's replicas; None if it is served elsewhere, or nobody knows."""
+    """The states of a deployment's replicas; None if it is served elsewhere, or if they are unknown."""
     app = config.deployments[name].app
     return dict(found.applications.get(app, {})) if found is not None and app is not None else None

@@ -1,1 +1,1 @@
-"""What the control plane runs, and which replicas this router misses."""
+"""The replicas that the control plane runs, and those that this router lacks."""

@@ -1,8 +1,9 @@
-"""Whether endpoints can be served: `GET /ready`. It wakes nobody.
+"""Whether endpoints can be served: `GET /ready`. It never triggers a scale-up from zero.
 
-A request to an application without replicas makes Ray Serve start one. So where there is a control plane, it says who
-runs, and no application is asked: one that runs now may sleep a moment later. Serve checks its replicas by itself. What
-sleeps is ready, since its first request starts a replica; what starts is not. Servers elsewhere are asked.
+A request to an application without replicas makes Ray Serve start one. So where there is a control plane, its list of
+replicas decides, and no application is probed: one that runs now may be scaled to zero a moment later. Serve checks its
+replicas by itself. An application that is scaled to zero is ready, since its first request starts a replica; one that
+is starting is not. Servers elsewhere are probed.
 """
 
 import asyncio
@@ -16,7 +17,7 @@ from app.server.replicas.running import RunningReplicas
 from app.upstream.target import Target
 
 CACHE_S = 1.0
-"""However many probes come, a server is asked once in this time."""
+"""Seconds between two probes of a server, however many requests come."""
 
 TIMEOUT_S = 2.0
 
@@ -24,7 +25,7 @@ Probe = Callable[[Target, float], Awaitable[bool]]
 
 
 class Readiness:
-    """`probe` asks a deployment for its health, within some seconds."""
+    """The health of deployments. `probe` asks a deployment for its health, within some seconds."""
 
     def __init__(self, probe: Probe, running: RunningReplicas, clock: Callable[[], float] = time.monotonic) -> None:
         self._probe, self._running, self._clock = probe, running, clock
@@ -32,7 +33,7 @@ class Readiness:
         self._known: Mapping[str, bool] = {}
 
     async def of(self, config: Config, targets: Mapping[str, Target]) -> Mapping[str, bool]:
-        """By deployment: whether it is healthy, or sleeps and would wake."""
+        """Whether each deployment is healthy, or scaled to zero and would start."""
         if self._clock() - self._probed_at < CACHE_S and all(name in self._known for name in targets):
             return self._known
         replicas = await self._running.now() or self._running.last
@@ -44,12 +45,12 @@ class Readiness:
         return self._known
 
     def asleep(self, config: Config) -> list[str]:
-        """The deployments that sleep, as of the last answer of the control plane."""
+        """The deployments that are scaled to zero, by the control plane's last answer."""
         found = self._running.last.asleep if self._running.last is not None else ()
         return [name for name, it in config.deployments.items() if it.app in found]
 
     def _unasked(self, name: str, config: Config, replicas: Replicas | None) -> bool | None:
-        """What the control plane says of a deployment; None: ask the deployment."""
+        """A deployment's health by the control plane's list; None: probe the deployment."""
         app = config.deployments[name].app
         if app is None or not self._running.is_known:
             return None

@@ -1,4 +1,4 @@
-"""What the control plane runs, asked now and then: its controller serves the whole cluster."""
+"""The replicas that the control plane runs, cached: its controller serves the whole cluster."""
 
 import asyncio
 import time
@@ -8,30 +8,30 @@ from app.control_plane import ControlPlane, Replicas
 from app.errors import UpstreamError
 
 EVERY_S = 5.0
-"""How old what the control plane said may be."""
+"""Seconds for which an answer of the control plane is reused."""
 
 PATIENCE_S = 1.0
-"""How long an answer waits for the control plane."""
+"""Seconds to wait for the control plane."""
 
 
 class RunningReplicas:
-    """`control`: None if nobody knows. `clock`: monotonic seconds."""
+    """The running replicas. `control`: None without a control plane. `clock`: monotonic seconds."""
 
     def __init__(self, control: ControlPlane | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.is_known = control is not None
-        """Whether there is somebody to ask."""
+        """Whether there is a control plane."""
         self.last: Replicas | None = None
-        """As the control plane said last, however long ago."""
+        """The control plane's last answer, however old."""
         self._control, self._clock = control, clock
         self._known: Replicas | None = None
         self._asked_at = float("-inf")
 
     async def now(self) -> Replicas | None:
-        """At most `EVERY_S` old; None if the control plane does not answer, or there is none."""
+        """The replicas, at most `EVERY_S` old; None if the control plane does not answer, or there is none."""
         if self._control is None:
             return None
         if self._clock() - self._asked_at >= EVERY_S:
-            # Marked before it is asked: others do not ask meanwhile, and nobody asks one that is away all the time.
+            # Marked before the call: others do not call meanwhile, and one that is away is not called all the time.
             self._asked_at = self._clock()
             try:
                 async with asyncio.timeout(PATIENCE_S):

@@ -1,4 +1,4 @@
-"""Reports to the control plane which applications lack replicas, as this router sees it."""
+"""Reports to the control plane the requests for which this router's applications lack replicas."""
 
 import asyncio
 import logging
@@ -13,13 +13,13 @@ from app.routing.unserved import Unserved
 from app.telemetry.logs import event
 
 EVERY_S = 2.0
-"""As often as replicas report (`metrics_interval_s` of the examples)."""
+"""Seconds, as often as replicas report (`metrics_interval_s` of the examples)."""
 
 _log = logging.getLogger("switchyard")
 
 
 class UnservedDemand:
-    """Sends what `unserved` has. `views` returns the configuration in force (None before the first)."""
+    """Reports the counts of `unserved`. `views` returns the configuration in force (None before the first)."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class UnservedDemand:
             yield
 
     async def report(self, control: ControlPlane) -> None:
-        """Sends the demand, and once that there is none any more."""
+        """Sends the demand; 0 once for an application that has none any more."""
         applications = self._by_application()
         demand = {**dict.fromkeys(self._sent, 0), **applications}
         if not demand:
@@ -58,7 +58,7 @@ class UnservedDemand:
         except UpstreamError as error:
             if not self._is_away:
                 unavailable = event("control_plane_unavailable", error=error.message)
-                _log.warning("Replicas that are missing cannot be reported", extra=unavailable)
+                _log.warning("The control plane does not take the report of unserved requests", extra=unavailable)
             self._is_away = True
             return
         self._sent, self._is_away = applications, False

@@ -1,6 +1,6 @@
-"""An endpoint's plan over HTTP: read it, change it as a whole, go back, and see who changed what.
+"""An endpoint's plan over HTTP: read it, change it as a whole, roll it back, read its history.
 
-Everybody who may use an endpoint may read; managers change. Changes go through the control plane by compare-and-set:
+Callers of an endpoint may read; managers may change. Changes go through the control plane by compare-and-set:
 `If-Match` names the plan that the caller saw. Errors have OpenAI's form.
 """
 
@@ -64,7 +64,7 @@ from app.telemetry.logs import event
 from app.telemetry.metrics import Telemetry
 
 _PATH = "/api/endpoints/{endpoint}/traffic"
-_NOBODY_ENDS_IT = (
+_NO_CONTROLLER = (
     "ttl_s: the controller of experiments ends temporary plans, and it does not answer; start the application "
     "`experiments`, or leave `ttl_s` out"
 )
@@ -73,7 +73,7 @@ _log = logging.getLogger("switchyard")
 
 class TrafficApi:
     """The routes. `views` returns the configuration in force (None before the first). `unit` hashes a sticky key.
-    `live_routing` tells what else decides on an endpoint's requests here.
+    `live_routing` returns what else decides on an endpoint's requests here.
 
     `control` and `controller` are None where there is none: without the first nothing is changed, without the second
     there is no history.
@@ -127,7 +127,7 @@ class TrafficApi:
         if_match = request.headers.get("if-match")
         if if_match is None and not is_dry:
             raise PreconditionRequired(
-                "If-Match: missing; send the ETag of the plan that you saw, so that nobody's change is lost",
+                "If-Match: missing; send the ETag of the plan that you saw, so that no other change is lost",
                 param="If-Match",
             )
         content = json_object_with_nulls(body)
@@ -137,7 +137,7 @@ class TrafficApi:
             check_match(if_match, self._view(name, config.endpoints[name], context))
             wanted = wanted_plan(content, name, config, self._unit, time.time())
             if wanted.ttl_s is not None and last is None:
-                raise Unavailable(_NOBODY_ENDS_IT)
+                raise Unavailable(_NO_CONTROLLER)
             return wanted
 
         author = authorship(context.caller.name, last)
@@ -153,7 +153,7 @@ class TrafficApi:
         return Reply(dump(moves))
 
     async def _roll_back(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        """The weights of an earlier generation, as a new one. Overrides stay as they are."""
+        """Restores the weights of an earlier generation, as a new one. Overrides stay as they are."""
         name, control, body = await self._change(request, context)
         target = validated(
             RollbackRequest, json_object_with_nulls(body), lambda it: BadRequest(it.message, param=it.path)
@@ -168,8 +168,8 @@ class TrafficApi:
         def check(config: Config) -> Wanted:
             endpoint = config.endpoints[name]
             check_match(request.headers.get("if-match"), self._view(name, endpoint, context))
-            if gone := [it for it in found.weights if it not in config.deployments]:
-                raise Conflict(f"'{gone[0]}' of generation {target.generation} is not declared any more")
+            if undeclared := [it for it in found.weights if it not in config.deployments]:
+                raise Conflict(f"'{undeclared[0]}' of generation {target.generation} is not declared any more")
             weights = {**dict.fromkeys(endpoint.traffic, 0), **found.weights}
             reason = target.reason or f"back to generation {target.generation}"
             return Wanted(weights, endpoint.plan.overrides, reason=reason)
@@ -183,7 +183,7 @@ class TrafficApi:
         return Reply(msgspec.json.encode({"endpoint": name, "plans": plans}))
 
     async def _change(self, request: HTTPRequest, context: OperationContext) -> tuple[str, ControlPlane, bytes]:
-        """The endpoint to change, where to change it, and the body. Raises Forbidden, NotFound and BadRequest."""
+        """The endpoint to change, the control plane, and the body. Raises Forbidden, NotFound and BadRequest."""
         self._access.require_manager(context.caller)
         name, views = self._endpoint(request, context)
         if self._control is None:

@@ -1,4 +1,4 @@
-"""Who makes a plan, and which number it gets: one more than every plan that the controller of experiments knows."""
+"""A plan's author and its number: one more than every plan that the controller of experiments knows."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from app.ledger.controller_client import ControllerClient
 from app.server.controller_answers import ask
 
 PATIENCE_S = 1.0
-"""How long a change waits for the controller."""
+"""Seconds that a change waits for the controller."""
 
 
 def authorship(caller: str, last: int | None) -> Authorship:

@@ -1,4 +1,4 @@
-"""A plan as the traffic API takes it and tells it."""
+"""A plan as the traffic API accepts and returns it."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ class OverrideRequest(BaseModel):
     unit_key: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
         default=None, description="The unit's sticky key. Only its hash is kept."
     )
-    unit: UnitHash | None = Field(default=None, description="Its hash instead, as `GET` tells it.")
+    unit: UnitHash | None = Field(default=None, description="Its hash instead, as `GET` returns it.")
     deployment: str = Field(description="A deployment of the endpoint's traffic.")
     until: UnixTime | None = Field(default=None, description="Unix seconds. Default: as long as the plan.")
 
@@ -49,7 +49,7 @@ class TrafficDocument(BaseModel):
 
 
 class RollbackRequest(BaseModel):
-    """Which weights are to be in force again."""
+    """The generation whose weights are to be restored."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -60,7 +60,7 @@ class RollbackRequest(BaseModel):
 def wanted_plan(
     content: Mapping[str, Any], name: str, config: Config, unit: Callable[[str], int], now: float
 ) -> Wanted:
-    """What a TrafficDocument asks for the endpoint `name`. Raises InvalidDocument with every problem.
+    """The plan that a TrafficDocument requests for the endpoint `name`. Raises InvalidDocument with every problem.
 
     `unit` hashes a sticky key; `now` is in Unix seconds.
     """
@@ -94,7 +94,7 @@ def wanted_plan(
 
 
 def plan_view(name: str, endpoint: Endpoint, *, with_units: bool) -> dict[str, Any]:
-    """An endpoint's plan. `with_units` False leaves out whose overrides they are: a unit's hash stands for a person."""
+    """An endpoint's plan. Without `with_units` overrides lack their unit: its hash stands for a person."""
     plan = endpoint.plan
     overrides = [
         {"unit": it.unit if with_units else None, "deployment": it.deployment, "until": it.until}

@@ -1,4 +1,4 @@
-"""What a change of an endpoint's plan would move."""
+"""Computes what a change of an endpoint's plan would move."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ def dry_run(
     that the change touches.
 
     Takes about 0.2 s of CPU: for a thread. `recent_keys` are those that this router saw; `unit` hashes one; `now` is
-    what decides on this router beside the weights.
+    what decides on this router apart from the weights.
     """
     return {
         "before": plan_view(name, before, with_units=True),
@@ -78,7 +78,7 @@ def _view(found: Moved) -> dict[str, Any]:
 
 
 def _overrides(before: Endpoint, after: Endpoint) -> dict[str, list[str]]:
-    """Units whose override is new, gone, or another one."""
+    """Units whose override is new, removed, or changed."""
     old = {it.unit: it for it in before.plan.overrides}
     new = {it.unit: it for it in after.plan.overrides}
     return {

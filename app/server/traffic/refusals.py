@@ -1,4 +1,4 @@
-"""Why a change of a plan is refused, and how that is said."""
+"""Reasons to refuse a change of a plan, and their error bodies."""
 
 import json
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def check_match(if_match: str | None, present: Mapping[str, Any]) -> None:
 
 
 def error_words(error: SwitchyardError, request: HTTPRequest, request_id: str) -> Reply:
-    """OpenAI's form; beside it all problems of a document, or the present plan."""
+    """OpenAI's form, with all problems of a document or the present plan added."""
     reply = openai_words(error, request, request_id)
     if isinstance(error, InvalidDocument):
         return replace(reply, body=dump({**json.loads(reply.body), "problems": error.problems}))

@@ -55,7 +55,7 @@ class OtlpExporter:
 
 
 def _resource() -> WireResource:
-    """What the spans are of, with what the standard variables say."""
+    """The resource of the spans, completed by the standard variables."""
     resource = Resource.create()
     if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
         resource = resource.merge(Resource({SERVICE_NAME: SERVICE}))

@@ -1,6 +1,6 @@
-"""One request's trace: what the deployments get of it, and what is noted of the request if it is sampled.
+"""One request's trace: the context for deployments, and the notes on the request if it is sampled.
 
-What is noted are times, names of the configuration, and one word of the answer. Times are in seconds of
+The notes are times, names of the configuration, and one word of the answer. Times are in seconds of
 `time.perf_counter`.
 """
 
@@ -15,7 +15,7 @@ from app.telemetry.access_log import Record
 from app.telemetry.tracing.w3c import Remote, headers_of
 
 _LAST_CHUNKS: Final = 4
-"""Of a stream: the finish reason, the usage and the end may come in a chunk each."""
+"""Last chunks of a stream that are kept: finish reason, usage and end may come in a chunk each."""
 
 
 class Call:
@@ -30,12 +30,12 @@ class Call:
         self.error = ""
 
     def end(self) -> None:
-        """It is over."""
+        """Ends the call."""
         self.ended = time.perf_counter()
 
 
 class RequestSpan:
-    """What is noted of a sampled request.
+    """The notes on a sampled request.
 
     `parent` is the caller's span, None if the trace begins here. `task` is empty until the request is parsed, and for
     requests that no model works on. `finish` is the engine's word for why the answer ended.
@@ -66,13 +66,13 @@ class RequestSpan:
         self._last: deque[bytes] = deque(maxlen=_LAST_CHUNKS)
 
     def calling(self, deployment: str, url: str) -> Call:
-        """The deployment is called now."""
+        """Notes a call of the deployment."""
         call = Call(getrandbits(64) or 1, deployment, url)
         self.calls.append(call)
         return call
 
     def chunk(self, chunk: bytes) -> None:
-        """A part of the engine's stream."""
+        """Notes a chunk of the engine's stream."""
         self._last.append(chunk)
 
     def stream_ended(self) -> None:
@@ -80,7 +80,7 @@ class RequestSpan:
         self.finish = find_finish(b"".join(self._last))
 
     def answered(self, answer: bytes) -> None:
-        """The engine's whole answer."""
+        """Notes the engine's whole answer."""
         self.finish = find_finish(answer)
 
 
@@ -93,23 +93,23 @@ class Trace:
     def __init__(
         self, trace_id: int, span_id: int, flags: int, state: str, send: Callable[[RequestSpan], None] | None = None
     ) -> None:
-        """`send`: gets the span when the request is over."""
+        """`send` is called with the span when the request is over."""
         self.trace_id, self.span_id, self.flags, self.state, self._send = trace_id, span_id, flags, state, send
         self.span: RequestSpan | None = None
 
     def headers(self) -> dict[str, str]:
-        """For the deployment that is called now."""
+        """The trace headers for the deployment that is called now."""
         span = self.span
         parent = span.calls[-1].span_id if span is not None and span.calls else self.span_id
         return headers_of(self.trace_id, parent, self.flags, self.state)
 
     def queued(self, task: str) -> None:
-        """The request is parsed; its limits and the endpoint's queue come next. `task`: "" if no model works on it."""
+        """Notes that the request is parsed; limits and the queue come next. `task`: "" if it uses no model."""
         if self.span is not None:
             self.span.task, self.span.queued = task, time.perf_counter()
 
     def end(self, method: str, route: str, plan: str) -> None:
-        """The response is over. `route`: the path's pattern; `plan`: the id of the endpoint's, "" without one."""
+        """Ends the trace. `route`: the path's pattern; `plan`: the id of the endpoint's plan, or ""."""
         if self.span is not None and self._send is not None:
             span = self.span
             span.method, span.route, span.plan, span.ended = method, route, plan, time.perf_counter()

@@ -1,4 +1,4 @@
-"""Which requests are traced: decided once, from the headers, before anything is noted."""
+"""Samples requests for tracing: once, from the headers, before anything is noted."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ class Allowance:
         self._left, self._at = self._most, clock()
 
     def take(self) -> bool:
-        """Whether there is one left; takes it."""
+        """Takes a grant; False if none is left."""
         now = self._clock()
         self._left = min(self._most, self._left + (now - self._at) * self._per_s)
         self._at = now
@@ -29,9 +29,9 @@ class Allowance:
 class Sampler:
     """Draws a share of the requests; follows callers' own decisions as far as `followed` allows.
 
-    A caller that has not sampled its trace is followed always: that makes less work. One that has is followed within
-    the allowance. Beyond it a fresh number is drawn, since the caller has chosen its trace id and with it what a draw
-    by that id says. `number`: 64 random bits.
+    A caller that has not sampled its trace is always followed: that makes less work. One that has is followed within
+    the allowance. Beyond it a new number is drawn, since the caller has chosen its trace id, and with it the outcome of
+    a draw by that id. `number`: 64 random bits.
     """
 
     def __init__(self, share: float, followed: Allowance, number: Callable[[], int]) -> None:
@@ -39,11 +39,11 @@ class Sampler:
         self._followed, self._number = followed, number
 
     def is_drawn(self, trace_id: int) -> bool:
-        """For a trace that begins here. Its id decides, as with OpenTelemetry's TraceIdRatioBased."""
+        """Whether a trace that begins here is sampled, by its id as in OpenTelemetry's TraceIdRatioBased."""
         return (trace_id & _LOW) < self._bound
 
     def follows(self, caller: Remote) -> bool:
-        """For a trace that a caller has begun."""
+        """Whether the caller's decision on its trace is followed."""
         if not caller.is_sampled:
             return False
         return self._followed.take() or self._number() < self._bound

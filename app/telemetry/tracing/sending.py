@@ -1,7 +1,7 @@
 """The queue of requests whose spans are to be sent, and the thread that sends them.
 
-The event loop only appends to the queue. What does not fit is dropped and counted: a collector that is away costs no
-request anything, and no memory beyond the queue's.
+The event loop only appends to the queue. Requests that do not fit are dropped and counted: a collector that is away
+delays no request, and costs no memory beyond the queue's.
 """
 
 import logging
@@ -24,10 +24,10 @@ _log = logging.getLogger("switchyard")
 
 
 class Exporter(Protocol):
-    """Makes spans of what was noted, and sends them; `otlp.OtlpExporter` is the real one."""
+    """Makes spans of the notes, and sends them; `otlp.OtlpExporter` is the real one."""
 
     def export(self, requests: Sequence[RequestSpan]) -> str | None:
-        """Sends them, waiting as long as it takes; returns what went wrong, None if the collector took them."""
+        """Sends them, waiting as long as it takes; returns the problem, None if the collector took them."""
 
     def close(self) -> None:
         """Ends an `export` that is under way soon. Called from another thread."""
@@ -58,7 +58,7 @@ class SpanSender:
         self._thread = threading.Thread(target=self._run, name="switchyard-traces", daemon=True)
 
     def put(self, request: RequestSpan) -> None:
-        """The request is over."""
+        """Queues the spans of a finished request."""
         waiting = self._waiting
         if self._stopping or len(waiting) >= self._most:
             self._observer.traces_sent(DROPPED, 1)
@@ -72,12 +72,12 @@ class SpanSender:
         self._thread.start()
 
     def stop(self) -> None:
-        """Sends what waits, as long as the collector takes it, then ends the thread. Returns at once."""
+        """Lets the thread send the queue, as far as the collector takes it, and end. Returns at once."""
         self._stopping = True
         self._wake.set()
 
     def join(self, timeout_s: float) -> None:
-        """Waits for the thread's end; after `timeout_s` seconds what is left is dropped."""
+        """Waits for the thread's end; after `timeout_s` seconds the rest is dropped."""
         if not self._thread.is_alive():
             return
         self._thread.join(timeout_s)
@@ -99,7 +99,7 @@ class SpanSender:
             self._waiting.clear()
 
     def _send_what_waits(self) -> None:
-        """Batch by batch, until one is not taken."""
+        """Sends batch by batch, until the collector does not take one."""
         while self._waiting:
             requests = [self._waiting.popleft() for _ in range(min(self._batch, len(self._waiting)))]
             if not self._send(requests) or (not self._stopping and len(self._waiting) < self._batch):

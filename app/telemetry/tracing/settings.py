@@ -31,7 +31,7 @@ class Settings(NamedTuple):
 
 
 def settings(section: Tracing | None, environment: Mapping[str, str]) -> Settings | None:
-    """None: nothing is traced. Raises ConfigError for a variable that cannot be right."""
+    """The settings; None if nothing is traced. Raises ConfigError for an invalid variable."""
     if section is None or environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     endpoint = f"{section.endpoint.rstrip('/')}/v1/traces" if section.endpoint is not None else None
@@ -47,7 +47,7 @@ def settings(section: Tracing | None, environment: Mapping[str, str]) -> Setting
 
 
 def _percent(environment: Mapping[str, str]) -> float:
-    """What the standard sampler's variables say; whether callers are followed is up to `follow_per_s`."""
+    """The percentage in the standard sampler's variables; `follow_per_s` decides whether callers are followed."""
     sampler = environment.get("OTEL_TRACES_SAMPLER", "").strip().lower().removeprefix("parentbased_")
     match sampler:
         case "":

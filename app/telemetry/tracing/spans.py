@@ -1,4 +1,4 @@
-"""Spans from what was noted, in OTLP's messages.
+"""Makes spans of the notes, in OTLP's messages.
 
 Attribute names follow OpenTelemetry's conventions for GenAI and HTTP where one exists
 (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/); the others begin with `switchyard.`. Their values
@@ -35,7 +35,7 @@ _FINISHES: Final = frozenset(
     "stop end_turn stop_sequence length max_tokens max_output_tokens tool_calls tool_use function_call content_filter "
     "refusal abort error cancelled".split()
 )
-"""The engine's words that are shown; another one could be anything."""
+"""The engine's finish reasons that are shown; another one could be any text."""
 
 _MOST: Final = 2**63 - 1
 """JSON integers are unbounded, OTLP's are not."""
@@ -190,7 +190,7 @@ def _own(record: Record) -> list[KeyValue]:
 
 
 def _of_many(request: RequestSpan) -> Mapping[str, Value]:
-    """What a request's attributes are beside its own."""
+    """The attributes that many requests share."""
     record = request.record
     found: dict[str, Value] = {
         "http.request.method": request.method,

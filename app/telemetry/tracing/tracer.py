@@ -10,7 +10,7 @@ from app.telemetry.tracing.w3c import RANDOM, SAMPLED, remote
 
 
 def passed_on(headers: Mapping[str, str]) -> Trace | None:
-    """The caller's own trace, for deployments, of a router that traces nothing; None if the caller has none."""
+    """The caller's trace, to pass on to deployments while nothing is traced here; None if the caller has none."""
     if (caller := remote(headers)) is None:
         return None
     return Trace(caller.trace_id, caller.span_id, caller.flags, caller.state)

@@ -15,7 +15,7 @@ from app.telemetry.tracing.settings import Settings, settings
 from app.telemetry.tracing.tracer import Tracer
 
 FLUSH_S = 2.0
-"""How long a router that ends waits for the collector to take the last spans."""
+"""Seconds that a router waits at its end for the collector to take the last spans."""
 
 
 class Tracing:
@@ -30,11 +30,11 @@ class Tracing:
         self._is_running = False
 
     def check(self, section: Section | None) -> Settings | None:
-        """What the section amounts to. Raises ConfigError."""
+        """The section's settings. Raises ConfigError."""
         return settings(section, self._environment)
 
     def configure(self, new: Settings | None) -> None:
-        """Traces by `new` from the next request on; None: not at all."""
+        """Traces with the settings `new` from the next request on; None: traces nothing."""
         if new == self._settings:
             return
         before, self._sender, self._settings = self._sender, None, new

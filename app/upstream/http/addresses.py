@@ -8,7 +8,7 @@ from typing import NamedTuple
 from aiohappyeyeballs import AddrInfoType
 
 FRESH_S = 10.0
-"""How long a name's addresses are used before it is looked up again."""
+"""Seconds for which a name's addresses are used before it is looked up again."""
 
 
 class _Found(NamedTuple):

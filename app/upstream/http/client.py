@@ -97,7 +97,7 @@ class HttpClient:
         connection = self._pool.idle(at.origin) or await self._pool.connected(at.origin, connect_s)
         try:
             connection.send(head, body or b"")
-            await connection.begun()
+            await connection.wait_for_response()
         except BaseException:
             self._pool.release(at.origin, connection)
             raise

@@ -9,34 +9,34 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from app.upstream.http.errors import Disconnected, HttpError, Malformed
 
 _MOST_WAITING = 128 * 1024
-"""Bytes of a body that nobody has taken: with more, the server has to wait."""
+"""Bytes of a body that are not read yet: beyond them reading pauses, and the server has to wait."""
 
 _MOST_BESIDE_BODY = 64 * 1024
-"""Bytes in a row that are no part of a body: headers, trailers, the lengths of chunks."""
+"""Consecutive bytes that are not part of a body: headers, trailers, the lengths of chunks."""
 
 _SLICE = 256 * 1024
-"""Of a request's body: what is written at once."""
+"""Bytes of a request's body that are written at once."""
 
 _CLOSED = "The server closed the connection"
 _ENDED = "The response ended before it was complete"
 _NO_BODY = frozenset({101, 204, 304})
 
 Take = Callable[[bytes], Awaitable[None] | None]
-"""Takes a part of a body; returns what still has to be awaited before the next one, None if there is nothing."""
+"""Takes a part of a body; returns an awaitable to wait for before the next part, or None."""
 
 
 class Connection(asyncio.Protocol):
-    """Sends one request at a time and keeps what its response brings until it is read.
+    """Sends one request at a time and buffers its response until it is read.
 
-    `send`, `begun`, `read` until it returns b"" or `each`, and then, if `is_reusable`, again. One task at a time may
-    wait.
+    Call `send`, `wait_for_response`, then `each`, or `read` until it returns b"", and start again if `is_reusable`. One
+    task at a time may wait.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._transport: Any = None  # uvloop's is no asyncio.Transport by type
         self._parser: Any = HttpResponseParser(self)
-        # As aiohttp's client reads: engines and proxies in front of them are no browsers' servers.
+        # As lenient as aiohttp's client, since engines and the proxies in front of them differ.
         self._parser.set_dangerous_leniencies(
             lenient_headers=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
@@ -82,14 +82,14 @@ class Connection(asyncio.Protocol):
         self._transport.write(head)
         self._write_on()
 
-    async def begun(self) -> None:
-        """Returns when `status` and `headers` of the response itself are there, and some of its body, or its end: until
-        then nobody could do anything. Raises HttpError."""
+    async def wait_for_response(self) -> None:
+        """Waits for the final response's `status` and `headers`, and for some of its body or its end: without them
+        there is nothing to do. Raises HttpError."""
         while not (self._has_head and (self._chunks or self._is_complete)):
             await self._arrival()
 
     async def read(self) -> bytes:
-        """What has come of the body, as soon as there is some; b"" after its end. Raises HttpError."""
+        """The next bytes of the body, as soon as there are any; b"" after its end. Raises HttpError."""
         while not self._chunks:
             if self._is_complete:
                 return b""
@@ -97,10 +97,10 @@ class Connection(asyncio.Protocol):
         return self._taken()
 
     async def each(self, take: Take) -> bytes:
-        """Calls `take` with each part of the body but the last, which it returns: the one that the end came with.
+        """Calls `take` with each part of the body but the last, which it returns: the part that came with the end.
 
-        `take` runs where the bytes arrive, not in this task: a task's turn costs as much as passing a part on. Raises
-        HttpError, and what `take` raises.
+        `take` runs in the callback that receives the bytes, not in this task: waking a task costs as much as passing a
+        part on. Raises HttpError, and the errors of `take`.
         """
         while True:
             part = await self.read()
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
                 await unfinished
 
     def unread(self, part: bytes) -> None:
-        """What was read last is to be read again."""
+        """Puts back the part that was read last."""
         self._chunks.insert(0, part)
         self._waiting += len(part)
 
@@ -130,12 +130,12 @@ class Connection(asyncio.Protocol):
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def close(self) -> None:
-        """At once, with whatever is on its way in both directions."""
+        """Closes the connection at once, and drops the bytes under way in both directions."""
         if self._transport is not None:
             self._transport.abort()
 
     def _arrival(self) -> asyncio.Future[Awaitable[None] | None]:
-        """Done when something has happened that `_take` could not take. Raises HttpError if nothing will."""
+        """A future for the next event that `_take` does not handle. Raises HttpError after a failure."""
         if self._failure is not None:
             failure, message = self._failure
             raise failure(message)

@@ -12,10 +12,10 @@ from app.upstream.http.errors import ConnectTimedOut, NotConnected
 from app.upstream.http.request import Origin
 
 KEEP_ALIVE_S = 15.0
-"""How long an idle connection is kept."""
+"""Seconds for which an idle connection is kept."""
 
 _NEXT_FAMILY_S = 0.25
-"""How long an address is tried before one of the other family is tried in parallel (RFC 8305, 5)."""
+"""Seconds for which an address is tried before one of the other family is tried in parallel (RFC 8305, 5)."""
 
 
 class Pool:

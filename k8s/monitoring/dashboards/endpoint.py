@@ -1,4 +1,4 @@
-"""One endpoint: who gets which traffic, and how each deployment does."""
+"""One endpoint: its split, and each deployment's speed and failures."""
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
@@ -57,7 +57,7 @@ def dashboard() -> Dashboard:
             plot(
                 "Why the deployment was chosen",
                 PER_SECOND,
-                "`failover`: another one was drawn and fails.",
+                "`failover`: another one was drawn and is failing.",
                 rates("switchyard_requests_total", "reason", _WHERE),
             )
         )
@@ -161,7 +161,7 @@ def dashboard() -> Dashboard:
             plot(
                 "Retries",
                 PER_SECOND,
-                "The deployment failed before the first byte; who was asked instead.",
+                "The deployment failed before the first byte; by the retry's target.",
                 Query(
                     f"sum by (deployment, outcome) (rate(switchyard_retries_total{_WHERE}{RATE}))",
                     "{{deployment}}: {{outcome}}",
@@ -172,7 +172,7 @@ def dashboard() -> Dashboard:
             plot(
                 "Fallbacks",
                 PER_SECOND,
-                "Another deployment was asked than was drawn.",
+                "The request went to another deployment than the one drawn.",
                 Query(
                     f"sum by (deployment, fallback) (rate(switchyard_fallbacks_total{_WHERE}{RATE}))",
                     "{{deployment}} to {{fallback}}",

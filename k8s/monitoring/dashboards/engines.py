@@ -69,7 +69,7 @@ def dashboard() -> Dashboard:
             plot(
                 "First token",
                 SECONDS,
-                "In the engine: without the router and the way.",
+                "In the engine: without the router and the network.",
                 *quantiles("vllm:time_to_first_token_seconds", "application", _WHERE),
             )
         )

@@ -1,4 +1,4 @@
-"""Experiments: what is known so far, and whether it can be trusted."""
+"""Experiments: the evidence so far, and whether it can be trusted."""
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 

@@ -1,4 +1,4 @@
-"""The fleet: whether everything is well, and where to look if it is not."""
+"""The fleet: its health at a glance, and where to look in case of trouble."""
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
@@ -20,13 +20,13 @@ from k8s.monitoring.dashboards.panels import (
 )
 
 _OURS = '{error_type=~"broken|internal|timeout|unavailable"}'
-"""Errors that are no caller's fault."""
+"""Errors that are not a caller's fault."""
 
 
 def dashboard() -> Dashboard:
     """Everything at a glance."""
     return (
-        board("Fleet", "fleet", "Traffic, errors, speed, and whether routers and replicas are well.")
+        board("Fleet", "fleet", "Traffic, errors, speed, and the health of routers and replicas.")
         .with_panel(
             number("Requests", PER_SECOND, "Answered now.", Query(f"sum(rate(switchyard_requests_total{RATE}))", ""))
         )
@@ -44,7 +44,7 @@ def dashboard() -> Dashboard:
             number(
                 "Open breakers",
                 COUNT,
-                "Deployments whose traffic others take.",
+                "Deployments whose traffic goes to others.",
                 Query("sum(max by (deployment) (switchyard_breaker_open))", ""),
             )
         )

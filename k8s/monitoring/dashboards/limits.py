@@ -1,4 +1,4 @@
-"""Limits and credentials: who is refused, and whether the stores answer."""
+"""Limits and credentials: refused requests, and whether the stores answer."""
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 

@@ -1,4 +1,4 @@
-"""What the dashboards have in common: the data source, their variables, and panels from queries."""
+"""The parts that dashboards share: the data source, their variables, and panels from queries."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -18,7 +18,7 @@ _WIDTH, _HEIGHT = 8, 8
 
 
 class Query(NamedTuple):
-    """A PromQL expression, and how its series are called."""
+    """A PromQL expression, and the legend of its series."""
 
     expr: str
     legend: str
@@ -38,7 +38,7 @@ def board(title: str, uid: str, description: str) -> Dashboard:
 
 
 class Choice(NamedTuple):
-    """What a dashboard is about: a label whose values its reader chooses, and a metric that has all of them."""
+    """The variable of a dashboard: a label whose values its reader chooses, and a metric that has all of them."""
 
     label: str
     metric: str

@@ -97,7 +97,7 @@ def test_limits_are_named_though_their_store_is_away(callers: Callers) -> None:
     assert [it["limits"] for it in me["endpoints"]] == [[left], [left]]
 
 
-def test_without_a_key_nobody_is_somebody(callers: Callers, rig: Rig) -> None:
+def test_callers_without_a_key_are_anonymous(callers: Callers, rig: Rig) -> None:
     assert callers.get("/api/me").status_code == 401
     assert callers.get("/api/callers").status_code == 401
     rig.change(access={"allow_anonymous": True})
@@ -111,7 +111,7 @@ def test_without_access_everybody_on_the_machine_manages(rig: Rig) -> None:
     assert [it["limits"] for it in me["endpoints"]] == [[], []]
 
 
-def test_what_an_experiment_wants_to_hear_and_which_models_read_images_is_said(rig: Rig) -> None:
+def test_the_scores_of_experiments_and_models_that_read_images_are_listed(rig: Rig) -> None:
     rig.change(deployments={"green": {**rig.config["deployments"]["green"], "images": True}})
     rig.change(
         experiments={
@@ -133,7 +133,7 @@ def test_what_an_experiment_wants_to_hear_and_which_models_read_images_is_said(r
     assert [it["images"] for it in chat["deployments"]] == [False, True]
 
 
-def test_managers_see_what_callers_used_and_nobody_sees_a_key(callers: Callers) -> None:
+def test_managers_see_what_callers_used_and_no_answer_has_a_key(callers: Callers) -> None:
     started = time.time()
     callers.chat("ann")
     callers.chat("eve", model="gone")

@@ -1,4 +1,4 @@
-"""How much a caller may ask for: limits, what the headers tell, and that nothing stays taken."""
+"""Limits of callers: rejections, response headers, and that reservations are released."""
 
 import asyncio
 import re
@@ -84,7 +84,7 @@ def test_over_a_limit_every_dialect_answers_429_in_its_format(rig: Rig, name: st
 
 
 def test_a_limit_is_a_status_on_tgis_streams_too(rig: Rig) -> None:
-    """Where TGI would tell most errors in an event after a 200."""
+    """Where TGI would send most errors in an event after a 200."""
     limit(rig, requests_per_minute=1)
     path, streamed = "/tgi/chat/v1/chat/completions", {**DIALECTS["tgi"].body, "stream": True}
     served, refused = (httpx.post(rig.url + path, json=streamed) for _ in range(2))

@@ -103,7 +103,7 @@ def test_a_deployment_that_is_left_out_gets_nothing(managed: Managed) -> None:
     assert managed.split() == {"blue": 0, "green": 100}
 
 
-def test_a_dry_run_prints_the_change_and_makes_none(managed: Managed) -> None:
+def test_a_dry_run_prints_the_change_without_making_it(managed: Managed) -> None:
     code, out, err = managed.switchyard("traffic", "chat", "green=100", "--dry-run")
     assert (code, out) == (0, "chat\n  blue   100 % → 0 %\n  green  0 % → 100 %\n")
     assert err == "Dry run: nothing is changed.\n"

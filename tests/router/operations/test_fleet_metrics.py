@@ -135,10 +135,10 @@ def test_one_address_for_several_routers_counts_wrong(cluster: Cluster) -> None:
     for id in ("r1", "r2", "r1"):
         lines = cluster.get("/metrics", id).text.splitlines()
         seen.append(sum(float(it.rpartition(" ")[2]) for it in lines if it.startswith(REQUESTS + "{")))
-    assert seen == [4.0, 1.0, 4.0], "it falls, so that 3 requests are counted that nobody made"
+    assert seen == [4.0, 1.0, 4.0], "it falls, so that 3 requests are counted that were never made"
 
 
-def test_a_replica_that_is_stopped_says_so_and_keeps_its_labels(cluster: Cluster) -> None:
+def test_a_replica_that_is_stopped_shows_it_and_keeps_its_labels(cluster: Cluster) -> None:
     scraper = Scraper(cluster.urls["r1"])
     before = scraper.targets()
     assert by_replica(scraper.scrape(), "switchyard_draining") == {"r1": 0.0, "r2": 0.0, "b1": 0.0}
@@ -151,7 +151,7 @@ def test_a_replica_that_is_stopped_says_so_and_keeps_its_labels(cluster: Cluster
     ("failure", "status"),
     [(NotFound("ended"), 404), (Broken("failed"), 502), (Unavailable("away"), 503), (TimedOut("late"), 504)],
 )
-def test_a_replica_that_gives_no_metrics_is_an_error_in_words(
+def test_a_replica_without_metrics_is_an_error_with_a_message(
     cluster: Cluster, failure: SwitchyardError, status: int
 ) -> None:
     cluster.get("/metrics/targets")
@@ -160,7 +160,7 @@ def test_a_replica_that_gives_no_metrics_is_an_error_in_words(
     assert (answer.status_code, answer.json()["error"]["message"]) == (status, failure.message)
 
 
-def test_what_does_not_run_is_not_found_and_nobody_is_asked(cluster: Cluster) -> None:
+def test_a_process_that_does_not_run_is_not_found_without_a_call(cluster: Cluster) -> None:
     for path in ("/metrics/replicas/gone", "/metrics/proxies/10.9.9.9", "/metrics/proxies/127.0.0.1:22"):
         assert cluster.get(path).status_code == 404
     assert set(cluster.fleet.calls) == {"fleet"}
@@ -174,7 +174,7 @@ def test_while_the_control_plane_is_away_the_last_list_is_served(cluster: Cluste
     assert cluster.get("/metrics").status_code == 200
 
 
-def test_targets_are_at_the_address_at_which_they_were_asked_for(cluster: Cluster) -> None:
+def test_targets_have_the_address_at_which_they_were_requested(cluster: Cluster) -> None:
     (found, *_) = cluster.get("/metrics/targets", host="llm.example").json()
     assert found["targets"] == ["llm.example"]
     answer = cluster.get("/metrics/targets", host='x"y')

@@ -67,7 +67,7 @@ def test_without_requests_nothing_is_claimed(rig: Rig) -> None:
     assert (blue["share"], blue["requests"], blue["errors"], blue["first_token_s"]) == (None, 0, 0, None)
 
 
-def test_failures_and_refusals_are_told_apart(rig: Rig) -> None:
+def test_failures_and_refusals_are_distinguished(rig: Rig) -> None:
     rig.chat_endpoint(fallback=[])
     rig.blue.answer = refuse(500, "broken")
     assert httpx.post(f"{rig.url}/v1/chat/completions", json=CHAT).status_code >= 500

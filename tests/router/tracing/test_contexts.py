@@ -47,7 +47,9 @@ def test_a_callers_trace_is_continued_and_handed_to_the_deployment(traced: Rig, 
 
 
 @pytest.mark.parametrize("sender", [None, UNSAMPLED], ids=["no caller's trace", "a caller that does not sample"])
-def test_deployments_are_told_what_is_not_sampled(traced: Rig, collector: OtlpReceiver, sender: str | None) -> None:
+def test_deployments_get_the_context_of_unsampled_requests(
+    traced: Rig, collector: OtlpReceiver, sender: str | None
+) -> None:
     """Else an engine that traces would begin a trace of its own for each of them."""
     tracing(traced, percent=0 if sender is None else 100)
     ask(traced, **({"traceparent": sender} if sender else {}))
@@ -96,7 +98,7 @@ def test_without_tracing_a_callers_context_reaches_the_engines_as_it_is(rig: Rig
     assert [[*sent(rig)], [*sent(rig)]] == [[], []]
 
 
-def test_a_server_elsewhere_gets_no_context_unless_the_configuration_says_so(traced: Rig) -> None:
+def test_a_server_elsewhere_gets_no_context_unless_it_is_configured(traced: Rig) -> None:
     deployment = {**traced.config["deployments"]["blue"], "trace_context": False}
     traced.change(deployments={"blue": deployment})
     ask(traced, traceparent=SAMPLED, tracestate="vendor=1")

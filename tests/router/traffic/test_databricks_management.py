@@ -189,7 +189,7 @@ def test_before_the_first_configuration_it_is_unavailable(servers: ServerPool) -
 # --- what is not offered ---------------------------------------------------------------------------
 
 
-def test_every_other_documented_call_says_that_it_is_not_offered(rig: Rig) -> None:
+def test_every_other_documented_call_is_an_error_that_it_is_not_offered(rig: Rig) -> None:
     for (method, path), why in NOT_OFFERED_CALLS.items():
         answer = httpx.request(method, rig.url + path.format(name="chat", entity="blue", id="0"), json={})
         assert (answer.status_code, answer.json()["error_code"]) == (400, "FEATURE_DISABLED")
@@ -323,7 +323,7 @@ def test_the_traffic_that_is_there_already_changes_nothing(managed: Managed) -> 
     assert managed.control.replaced == 0
 
 
-def test_an_update_in_progress_is_a_conflict_and_its_repetition_is_none(managed: Managed) -> None:
+def test_an_update_in_progress_is_a_conflict_unless_it_is_the_same(managed: Managed) -> None:
     managed.endpoints.update_config("chat", traffic_config=traffic(blue=0, green=100))
     with pytest.raises(ResourceConflict, match="in progress") as raised:
         managed.endpoints.update_config("chat", traffic_config=traffic(blue=50, green=50))

@@ -25,7 +25,7 @@ async def ask(rig: Rig, **fields: Any) -> httpx.Response:
 
 
 def failed(code: int, message: str) -> str:
-    """An error inside a stream, as vLLM tells it."""
+    """An error inside a stream, as vLLM sends it."""
     error = {"message": message, "type": "X", "param": None, "code": code}
     return f"data: {json.dumps({'error': error})}\n\n"
 
@@ -46,7 +46,7 @@ def unknown(body: dict[str, Any]) -> Response:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_an_ingress_that_does_not_know_the_application_yet_is_asked_again(rig: Rig, streamed: bool) -> None:
+async def test_an_ingress_that_does_not_know_the_application_yet_is_called_again(rig: Rig, streamed: bool) -> None:
     answers = iter([unknown, unknown, chat])
     rig.blue.answer = lambda body: next(answers)(body)
     served = await ask(rig, stream=streamed)

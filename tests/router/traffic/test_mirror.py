@@ -113,7 +113,7 @@ def test_prompts_of_tokens_are_not_copied(mirrored: Rig, prompt: Any) -> None:
     assert the_pair(mirrored).skipped is Skip.BOUND_TO_MODEL
 
 
-def test_other_words_are_other_words(mirrored: Rig) -> None:
+def test_pairs_record_whether_texts_and_words_are_equal(mirrored: Rig) -> None:
     def says(text: str, finish: str = "stop") -> Answer:
         return lambda body: stream([chunk(text), chunk("", finish_reason=finish), "data: [DONE]\n\n"])
 
@@ -276,7 +276,7 @@ def test_a_bad_shadow_is_a_row_and_nothing_else(mirrored: Rig, kind: str) -> Non
     assert mirrored.router.state.health._breakers.of("green").faults == 0
 
 
-async def test_a_shadow_that_is_not_there_or_breaks_off_is_a_row_and_nothing_else(mirrored: Rig) -> None:
+async def test_an_unreachable_or_failing_shadow_is_a_row_and_nothing_else(mirrored: Rig) -> None:
     async with RawServer(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{") as url:
         mirrored.change(deployments={"green": {"url": url, "model": "m"}})
         async with httpx.AsyncClient() as client:
@@ -413,7 +413,7 @@ def test_the_budget_is_kept(mirrored: Rig) -> None:
     assert [it.item.tokens for it in mirrored.keeper.pairs] == [cost] * 3 + [None] * 4
 
 
-def test_copies_count_against_nobody(mirrored: Rig) -> None:
+def test_copies_count_against_no_limit(mirrored: Rig) -> None:
     cost = USAGE["total_tokens"]
     limits = {"endpoints": {"chat": {"requests_per_minute": 2, "tokens_per_minute": 10 * cost}}}
     mirrored.change(access={"limits": limits})

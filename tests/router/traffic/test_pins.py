@@ -35,7 +35,7 @@ def said(opening: str, turns: int = 0) -> dict[str, Any]:
 
 
 class Stopping(LiveController):
-    """One that also tells stops of the test's."""
+    """One that also sends stops of the test's."""
 
     def __init__(self, base: Path) -> None:
         super().__init__(base)
@@ -138,7 +138,7 @@ def test_several_changes_in_a_row_move_no_chat_that_runs(talking: Talking) -> No
     assert (began["first"], began["second"], began["fourth"]) == ("blue", "green", "blue")
 
 
-def test_a_router_that_starts_after_a_plan_follows_what_the_plan_says(talking: Talking) -> None:
+def test_a_router_that_starts_after_a_plan_follows_its_earlier_weights(talking: Talking) -> None:
     earlier = [{"weights": ALL_BLUE, "until": 4e9}]
     talking.change(traffic=ALL_GREEN, plan={"generation": 1, "earlier": earlier})
     assert talking.ask("new") == "green"
@@ -147,7 +147,7 @@ def test_a_router_that_starts_after_a_plan_follows_what_the_plan_says(talking: T
     assert (talking.ask("old", 1, router=2), talking.ask("new", 1, router=2)) == ("blue", "green")
 
 
-def test_a_router_that_starts_after_a_file_hears_what_it_replaced(talking: Talking) -> None:
+def test_a_router_that_starts_after_a_file_gets_the_weights_that_it_replaced(talking: Talking) -> None:
     talking.change(traffic=ALL_GREEN)
     assert talking.ask("new") == "green"
     running = [router.state.snapshot for router in talking.routers]

@@ -205,7 +205,7 @@ def test_the_same_document_again_is_the_same_generation(planned: Planned) -> Non
     assert planned.change(weights=document["weights"])["generation"] == 2
 
 
-def test_a_change_says_which_plan_it_was_made_for(planned: Planned) -> None:
+def test_a_change_names_the_plan_that_it_was_made_for(planned: Planned) -> None:
     seen = planned.get()["plan"]
     missing = planned.put({"weights": {"green": 100}}, tag="")
     assert (missing.status_code, missing.json()["error"]["param"]) == (428, "If-Match")
@@ -222,7 +222,7 @@ def test_a_change_says_which_plan_it_was_made_for(planned: Planned) -> None:
     assert planned.control.replaced == 1
 
 
-def test_a_wrong_document_changes_nothing_and_is_told_whole(planned: Planned) -> None:
+def test_an_invalid_document_changes_nothing_and_all_its_problems_are_reported(planned: Planned) -> None:
     refused = planned.put({"weights": {"pink": 90}, "overrides": [{"deployment": "green"}], "ttl_s": -1})
     assert refused.status_code == 400
     assert [it.partition(":")[0] for it in refused.json()["problems"]] == [
@@ -315,7 +315,7 @@ def test_requests_of_an_override_are_recorded_as_forced(planned: Planned) -> Non
 # --- dry runs --------------------------------------------------------------------------------------
 
 
-def test_a_dry_run_tells_what_would_move_and_changes_nothing(planned: Planned) -> None:
+def test_a_dry_run_reports_what_would_move_and_changes_nothing(planned: Planned) -> None:
     planned.change(weights=SEED, overrides=[{"unit_key": "ann", "deployment": "green"}])
     served = {f"user-{n}": planned.ask(f"user-{n}").headers["azureml-model-deployment"] for n in range(40)}
     replaced = planned.control.replaced
@@ -369,7 +369,7 @@ def test_a_dry_run_of_the_present_plan_moves_nothing(planned: Planned) -> None:
 # --- history and rollback --------------------------------------------------------------------------
 
 
-def test_the_history_has_every_plan_whoever_made_it(planned: Planned) -> None:
+def test_the_history_has_every_plan_of_every_author(planned: Planned) -> None:
     first = planned.change(weights={"blue": 80, "green": 20}, reason="a step")
     body = {"traffic_config": {"routes": [{"served_entity_name": "green", "traffic_percentage": 100}]}}
     assert planned.call("PUT", "/api/2.0/serving-endpoints/chat/config", json=body).status_code == 200
@@ -424,7 +424,7 @@ def test_the_history_survives_the_controller(planned: Planned) -> None:
 # --- temporary plans -------------------------------------------------------------------------------
 
 
-async def test_a_temporary_plan_ends_in_the_one_before_and_the_history_says_so(planned: Planned) -> None:
+async def test_a_temporary_plan_ends_in_the_one_before_and_the_history_shows_it(planned: Planned) -> None:
     shown = planned.change(weights={"green": 100}, ttl_s=3600)
     assert shown["expires"] == {"at": shown["since"] + 3600, "restores": {"generation": 0, "weights": SEED}}
     assert planned.ask().headers["azureml-model-deployment"] == "green"

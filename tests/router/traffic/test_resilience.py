@@ -115,7 +115,7 @@ def is_full(body: dict[str, Any]) -> Response:
     return PlainTextResponse("Request dropped due to backpressure", 503)
 
 
-def test_a_deployment_that_is_full_is_well(rig: Rig, client: httpx.Client) -> None:
+def test_a_deployment_that_is_full_counts_as_healthy(rig: Rig, client: httpx.Client) -> None:
     rig.chat_endpoint(fallback=[])
     rig.blue.answer = is_full
     for _ in range(2 * FAULTS_IN_A_ROW):
@@ -263,7 +263,7 @@ def test_a_clients_fault_opens_nothing(rig: Rig, client: httpx.Client, status: i
     assert len(rig.blue.requests) == 2 * FAULTS_IN_A_ROW + 1
 
 
-def test_being_busy_opens_nothing_and_goes_elsewhere(rig: Rig, client: httpx.Client) -> None:
+def test_a_busy_deployment_opens_no_breaker_and_its_requests_go_elsewhere(rig: Rig, client: httpx.Client) -> None:
     rig.chat_endpoint(fallback=["green"])
     rig.blue.answer = refuse(503, "too many requests in flight")
     served = [ask(client).headers["azureml-model-deployment"] for _ in range(FAULTS_IN_A_ROW + 2)]

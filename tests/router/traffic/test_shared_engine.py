@@ -44,7 +44,7 @@ def open_breakers(rig: Rig) -> list[str]:
     return found
 
 
-def test_each_is_asked_by_its_own_model_and_answers_by_its_own_name(shared: Rig) -> None:
+def test_each_adapter_is_called_by_its_own_model_and_answers_by_its_own_name(shared: Rig) -> None:
     for name in ADAPTERS:
         answer = ask(shared, name)
         assert answer.json()["choices"][0]["message"]["content"] == f"Hello {name}-lora"

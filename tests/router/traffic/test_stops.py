@@ -1,4 +1,4 @@
-"""Stops that the controller tells, on real routers: they take traffic away at once, and nothing else."""
+"""Stops of the controller on real routers: they take traffic away at once, and change nothing else."""
 
 from collections.abc import Iterator
 from random import Random
@@ -53,7 +53,7 @@ class Stoppable:
         return name
 
     def stops(self, *stops: Stop) -> None:
-        """Waits until both routers have heard it, without any request."""
+        """Waits until both routers have got it, without any request."""
         self.keeper.stops = list(stops)
         wanted = {"chat": {it.deployment: it.control for it in stops}} if stops else {}
         for router in (self.rig.router, self.other):
@@ -68,10 +68,10 @@ def stoppable(rig: Rig, servers: ServerPool) -> Iterator[Stoppable]:
         yield both
 
 
-def test_two_idle_routers_hear_a_stop_and_hear_that_it_is_lifted(stoppable: Stoppable) -> None:
+def test_two_idle_routers_apply_a_stop_and_its_end(stoppable: Stoppable) -> None:
     assert stoppable.keeper.batches == {}
     stoppable.stops(GREEN)
-    assert stoppable.keeper.batches == {}, "nobody has asked anything"
+    assert stoppable.keeper.batches == {}, "there was no request"
     assert [stoppable.serving(router=n) for n in (0, 1)] == ["blue", "blue"]
     assert [stoppable.serving(None, router=n) for n in (0, 1)] == ["blue", "blue"]
     stoppable.stops()
@@ -133,7 +133,7 @@ def test_what_is_recorded_is_by_the_weights_in_force(stoppable: Stoppable) -> No
     assert 'switchyard_stops{deployment="green",endpoint="chat"} 0.0' in metrics
 
 
-def test_a_stop_survives_a_new_configuration_and_says_nothing_once_the_weight_is_0(stoppable: Stoppable) -> None:
+def test_a_stop_survives_a_new_configuration_and_has_no_effect_once_the_weight_is_0(stoppable: Stoppable) -> None:
     stoppable.stops(GREEN)
     stoppable.rig.chat_endpoint(traffic={"blue": 10, "green": 90})
     assert stoppable.serving() == "blue"

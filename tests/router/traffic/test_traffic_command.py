@@ -55,7 +55,7 @@ def commanded(rig: Rig, servers: ServerPool, tmp_path: Path, capsys: pytest.Capt
     commanded.controller.close()
 
 
-def test_a_dry_run_says_which_keys_would_move(commanded: Commanded) -> None:
+def test_a_dry_run_reports_which_keys_would_move(commanded: Commanded) -> None:
     code, out, err = commanded.traffic("blue=40", "green=60", "--dry-run")
     split, made_up, recent = out.rsplit("\n", 3)[:3]
     assert (code, split) == (0, "chat\n  blue   90 % → 40 %\n  green  10 % → 60 %")
@@ -66,7 +66,7 @@ def test_a_dry_run_says_which_keys_would_move(commanded: Commanded) -> None:
     assert commanded.control.replaced == 0
 
 
-def test_a_temporary_change_says_when_it_ends(commanded: Commanded) -> None:
+def test_a_temporary_change_shows_when_it_ends(commanded: Commanded) -> None:
     code, out, err = commanded.traffic("green=100", "--ttl", "90m", "--reason", "load test")
     assert (code, out) == (0, "chat\n  blue   90 % → 0 %\n  green  10 % → 100 %\n")
     assert "After 90m, the previous split is restored." in err
@@ -80,7 +80,7 @@ def test_a_temporary_change_says_when_it_ends(commanded: Commanded) -> None:
     assert err.endswith(": load test\n")
 
 
-def test_overrides_stay(commanded: Commanded) -> None:
+def test_a_change_of_weights_keeps_the_overrides(commanded: Commanded) -> None:
     override = {"unit": "00000000000000ab", "deployment": "green", "until": time.time() + 3600}
     document = {"weights": {"blue": 90, "green": 10}, "overrides": [override]}
     url = f"{commanded.url}/api/endpoints/chat/traffic"
@@ -125,7 +125,7 @@ def test_what_makes_no_sense_together_is_refused(arguments: list[str], said: str
     assert commanded.control.replaced == 0
 
 
-def test_a_generation_that_never_was_is_told(commanded: Commanded) -> None:
+def test_an_unknown_generation_is_an_error(commanded: Commanded) -> None:
     code, _, err = commanded.traffic("--rollback", "7")
     assert code == ExitCode.WRONG
     assert "no generation 7; the latest: 0" in err

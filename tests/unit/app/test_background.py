@@ -7,7 +7,7 @@ import pytest
 from app.background import run_in_background
 
 
-async def test_it_goes_on_while_the_block_runs_and_ends_with_it() -> None:
+async def test_work_runs_while_the_block_runs_and_ends_with_it() -> None:
     going_on, ended = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:

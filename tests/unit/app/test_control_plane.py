@@ -338,7 +338,7 @@ def test_a_deployment_stays_withdrawn_until_it_has_a_share_again() -> None:
     assert planned(out, Wanted(MOVED, (GREEN,)), Authorship("alice", 2000.0)).plan.withdrawn == {}, "nobody is pinned"
 
 
-def test_who_has_left_a_withdrawn_deployment_does_not_go_back_when_it_has_a_share_again() -> None:
+def test_a_conversation_that_left_a_withdrawn_deployment_does_not_go_back_when_it_has_a_share_again() -> None:
     out = planned(chat_endpoint(), Wanted(MOVED, withdrawn={"blue": "green"}), Authorship("alice", 1000.0))
     again = planned(out, Wanted(SEEN), Authorship("alice", 1010.0))
     assert [(dict(it.weights), it.withdrawn) for it in again.plan.earlier] == [

@@ -1,4 +1,4 @@
-"""The script that stands for HAProxy's binary: real HAProxy processes on loopback, in front of small servers."""
+"""The script that replaces HAProxy's binary: real HAProxy processes on loopback, in front of small servers."""
 
 import http.client
 import json
@@ -213,7 +213,7 @@ def test_serves_own_routes_are_closed_however_they_are_written(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("before", ["/v1/whole", "/v1/stream"])
-def test_a_kept_connection_outlives_every_replica_that_its_process_knows(tmp_path: Path, before: str) -> None:
+def test_an_idle_connection_outlives_every_replica_that_its_process_knows(tmp_path: Path, before: str) -> None:
     with proxy(tmp_path) as running, serve(replica("green")) as green, ExitStack() as connections:
         with serve(replica("blue")) as blue:
             running.start(port_of(blue))
@@ -251,7 +251,7 @@ def test_answers_announce_a_little_less_than_the_idle_time(tmp_path: Path) -> No
 
 
 def timers(process: subprocess.Popen[bytes]) -> dict[int, float | None]:
-    """Of HAProxy's connections, by the port of the other side: when the kernel next asks whether it is there (s)."""
+    """Seconds until the next keepalive probe of HAProxy's connections, by the other side's port; None without one."""
     ours = {
         (it.laddr.port, it.raddr.port)
         for it in psutil.Process(process.pid).net_connections("tcp4")
@@ -271,7 +271,7 @@ KEEPALIVE_TIMER = "02"
 """Which of a socket's timers runs, in /proc/net/tcp."""
 
 
-def test_the_kernel_asks_whether_a_silent_side_is_still_there(tmp_path: Path) -> None:
+def test_silent_connections_are_probed_with_tcp_keepalive(tmp_path: Path) -> None:
     with proxy(tmp_path) as running, serve(replica("blue")) as url, closing(running.connection()) as kept:
         running.start(port_of(url))
         answer(kept, "/v1/whole")

@@ -94,7 +94,7 @@ def test_only_usable_keys_are_kept() -> None:
     assert set(read_keys(json.dumps({"keys": listed}).encode())) == {"a", "b"}
 
 
-def test_the_only_key_serves_tokens_that_name_none() -> None:
+def test_the_only_key_verifies_tokens_without_a_key_id() -> None:
     assert verify(ISSUER.token(kid=None), KEYS[None], OIDC).name == "alice"
     two = LocalIssuer(keys={"first": ("RS256", rsa_key()), "second": ("RS256", rsa_key())})
     assert None not in read_keys(json.dumps(two.jwks()).encode())

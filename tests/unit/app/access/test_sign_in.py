@@ -18,7 +18,7 @@ ABOUT = {
 }
 
 
-def test_an_issuer_that_says_nothing_of_pkce_is_used_and_one_that_has_another_method_is_not() -> None:
+def test_an_issuer_that_does_not_mention_pkce_is_used_and_one_with_another_method_is_not() -> None:
     assert read_endpoints(ABOUT) == SignInEndpoints(f"{ISSUER}/authorize", f"{ISSUER}/token", False)
     also = {"code_challenge_methods_supported": ["plain", "S256"]}
     named = {"authorization_response_iss_parameter_supported": True}
@@ -80,7 +80,7 @@ async def test_the_endpoints_are_read_once_and_then_kept_while_the_issuer_is_awa
     assert await net.issuer.sign_in() == read_endpoints(ABOUT)
 
 
-async def test_an_issuer_that_is_away_is_asked_once_in_a_while() -> None:
+async def test_an_unreachable_issuer_is_called_at_intervals() -> None:
     net = Net()
     net.about = {}
     for _ in range(5):

@@ -48,7 +48,7 @@ def test_another_system_prompt_question_or_set_of_tools_is_another_beginning() -
     assert len(set(different)) == len(different)
 
 
-def test_long_texts_count_at_both_ends_and_by_their_length() -> None:
+def test_long_texts_are_hashed_at_both_ends_with_their_length() -> None:
     def calls(text: str) -> str:
         found = chat({"role": "user", "content": text})
         assert found is not None
@@ -152,7 +152,7 @@ def test_by_session_needs_a_session_or_a_sticky_key() -> None:
     assert header(configured({"by": "user"}, by="session"), key="ann", headers=one) == header(snapshot, key="ann")
 
 
-def test_after_a_failure_the_request_belongs_nowhere() -> None:
+def test_after_a_failure_the_request_has_no_key() -> None:
     snapshot = configured()
     place = Place(
         snapshot, Assignment("chat", "blue", "traffic"), Call("chat", {"messages": [ASKS]}, cast(Any, None)), {}

@@ -18,14 +18,14 @@ CHUNKS = st.fixed_dictionaries({"delta": TEXTS}, optional={"model": st.just("org
 
 
 @given(st.lists(CHUNKS))
-def test_events_name_the_deployment_and_texts_stay(chunks: list[dict[str, Any]]) -> None:
+def test_events_name_the_deployment_and_keep_texts_unchanged(chunks: list[dict[str, Any]]) -> None:
     renamed = [{**chunk, "model": "blue"} if "model" in chunk else chunk for chunk in chunks]
     frames = b"".join(encode(dump(chunk)) for chunk in chunks)
     assert NAMES.in_events(frames) == b"".join(encode(dump(chunk)) for chunk in renamed)
 
 
 @given(TEXTS)
-def test_an_answer_names_the_deployment_and_texts_stay(text: str) -> None:
+def test_an_answer_names_the_deployment_and_keeps_texts_unchanged(text: str) -> None:
     answer = {"model": "org/M-1", "content": text, "system_fingerprint": "f"}
     expected = {"model": "blue", "content": text, "system_fingerprint": "blue-f"}
     assert NAMES.in_answer(dump(answer)) == dump(expected)

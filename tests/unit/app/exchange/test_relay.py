@@ -18,7 +18,7 @@ async def test_what_does_not_wait_is_done_at_once() -> None:
     assert done == [1]
 
 
-async def test_the_rest_goes_on_where_it_waited() -> None:
+async def test_the_rest_resumes_where_it_waited() -> None:
     go, seen = asyncio.Event(), []
 
     async def in_steps() -> None:

@@ -248,7 +248,7 @@ def by(machine: RunningConversations) -> set[str]:
     return {deployment for _, deployment, _ in machine.last.values()}
 
 
-def test_a_stop_that_is_lifted_moves_nobody_back() -> None:
+def test_a_lifted_stop_moves_no_conversation_back() -> None:
     machine = RunningConversations()
     machine.begin(2)
     machine.a_plan_changes_the_weights(WEIGHTS[2])
@@ -259,7 +259,7 @@ def test_a_stop_that_is_lifted_moves_nobody_back() -> None:
     assert by(machine) == {"a", "c"}
 
 
-def test_a_router_that_starts_after_a_rollback_brings_nobody_back(two: RunningConversations) -> None:
+def test_a_router_that_starts_after_a_rollback_moves_no_conversation_back(two: RunningConversations) -> None:
     two.a_plan_changes_the_weights(WEIGHTS[2])
     two.a_treatment_is_stopped("b")
     two.a_rollback_is_planned_and_its_stop_lifted()
@@ -268,7 +268,7 @@ def test_a_router_that_starts_after_a_rollback_brings_nobody_back(two: RunningCo
     assert by(two) == {"a"}, "nobody had begun on c"
 
 
-def test_a_router_that_starts_when_a_withdrawn_deployment_has_traffic_again_brings_nobody_back(
+def test_a_router_that_starts_when_a_withdrawn_deployment_has_traffic_again_moves_no_conversation_back(
     two: RunningConversations,
 ) -> None:
     two.a_plan_changes_the_weights(WEIGHTS[2])
@@ -280,7 +280,7 @@ def test_a_router_that_starts_when_a_withdrawn_deployment_has_traffic_again_brin
     assert "a" in by(two)
 
 
-def test_a_router_that_starts_hears_the_pins_from_another_controller(two: RunningConversations) -> None:
+def test_a_new_router_gets_the_pins_from_another_controller(two: RunningConversations) -> None:
     two.last.clear()
     two.a_plan_changes_the_weights(WEIGHTS[2])
     assert by(two) == {"a", "b", "c"}

@@ -1,4 +1,4 @@
-"""What a router that has just started hears of the weights before."""
+"""The earlier weights that a router gets when it starts."""
 
 from collections.abc import Mapping
 
@@ -47,7 +47,7 @@ class _Chance:
         raise AssertionError("there is a key")
 
 
-def test_a_router_that_starts_lets_running_conversations_follow_what_it_hears() -> None:
+def test_a_new_router_lets_running_conversations_follow_the_weights_that_were_replaced() -> None:
     starting = Starting(GREEN)
     snapshot = starting.builder.replaced([before(BLUE, GREEN)])
     assert (who(snapshot, carried=True), who(snapshot, carried=False)) == ("blue", "green")
@@ -56,7 +56,7 @@ def test_a_router_that_starts_lets_running_conversations_follow_what_it_hears() 
     assert starting.builder.replaced([before(BLUE, GREEN)]) is None, "nothing new"
 
 
-def test_one_that_has_seen_the_change_learns_nothing() -> None:
+def test_a_router_that_has_seen_the_change_ignores_what_was_replaced() -> None:
     running = Starting(BLUE)
     running.builder.configured(config(GREEN, pin_s=20.0), {})
     assert running.builder.replaced([before(BLUE, GREEN, 1025.0)]) is None
@@ -72,7 +72,7 @@ def test_what_was_before_another_plan_or_is_over_or_of_another_endpoint_counts_f
     assert starting.builder.replaced([Replaced("gone", other.plan, other.weights, other.until)]) is None
 
 
-def test_it_asks_and_believes_for_a_minute() -> None:
+def test_a_new_router_asks_for_earlier_weights_for_a_minute() -> None:
     starting = Starting(GREEN)
     asks = [starting.builder.is_watched]
     starting.now += NEW_S

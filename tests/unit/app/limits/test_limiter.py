@@ -19,7 +19,7 @@ BODY = {"prompt": "x" * 400}  # 100 tokens
 
 
 class Watch:
-    """Remembers what it was told."""
+    """Records the calls."""
 
     def __init__(self) -> None:
         self.reported: list[str] = []
@@ -47,7 +47,7 @@ class Usage:
 
 
 class Desk:
-    """A limiter with some limits for everyone, in memory unless told otherwise."""
+    """A limiter with some limits for everyone, in memory by default."""
 
     def __init__(self, store: Store | None = None, *, on_store_failure: str = "allow", **limits: Any) -> None:
         self.watch, self.store, self.now = Watch(), store or Store.in_memory(), 0.0
@@ -176,7 +176,7 @@ async def test_a_request_that_failed_costs_no_tokens_and_one_that_was_left_does(
     assert (await desk.run())["x-ratelimit-remaining-tokens"] == "500"
 
 
-async def test_a_rejected_request_uses_none_of_its_other_limits() -> None:
+async def test_a_rejected_request_counts_against_no_other_limit() -> None:
     desk = Desk(requests_per_minute=3, tokens_per_minute=1000, concurrent_requests=1)
     async with desk.running():
         for _ in range(5):
@@ -235,7 +235,7 @@ class Flaky(Store):
 
     async def acquire(self, key: str, limit: int, holder: str) -> bool:
         got = await super().acquire(key, limit, holder)
-        if self.hang is not None:  # counted, and not told yet
+        if self.hang is not None:  # counted, but not answered yet
             await self.hang()
         return got
 

@@ -15,7 +15,7 @@ moments = st.floats(0.001, PERIOD_S)
 
 
 def later(window: Window, seconds: float) -> Window:
-    """The same counts `seconds` on, with nothing added: what the library's storages tell then."""
+    """The same counts `seconds` on, with nothing added: as the library's storages return them."""
     left = window.current_left_s - seconds
     if left > PERIOD_S:
         return Window(window.previous, window.previous_left_s - seconds, window.current, left)

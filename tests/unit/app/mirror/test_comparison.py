@@ -39,7 +39,9 @@ def vectors(*values: list[float]) -> MeasuredAnswer:
         ("é", "e\u0301", 0, 0, 2.0),
     ],
 )
-def test_texts(primary: str | None, shadow: str, equal: int, equal_words: int, ratio: float | None) -> None:
+def test_texts_are_compared_exactly_and_by_words(
+    primary: str | None, shadow: str, equal: int, equal_words: int, ratio: float | None
+) -> None:
     found = compare(says(primary), says(shadow), None)
     assert (found["equal"], found["equal_words"], found["length_ratio"]) == (equal, equal_words, ratio)
     assert found["same_tools"] is None
@@ -58,7 +60,9 @@ def test_texts(primary: str | None, shadow: str, equal: int, equal_words: int, r
         ([], [("f", "{}")], 0),
     ],
 )
-def test_calls(primary: list[tuple[str, str]], shadow: list[tuple[str, str]], same: int) -> None:
+def test_tool_calls_are_compared_by_name_and_arguments(
+    primary: list[tuple[str, str]], shadow: list[tuple[str, str]], same: int
+) -> None:
     found = compare(says("x", *primary), says("x", *shadow), None)
     assert (found["same_tools"], found["equal_words"]) == (same, same)
 
@@ -80,14 +84,14 @@ def test_promises_are_checked_on_both_sides() -> None:
     assert "valid" not in compare(says("no"), says("[1]"), None)
 
 
-def test_an_answer_that_cannot_be_read_is_not_compared_by_words() -> None:
+def test_an_unreadable_answer_is_not_compared_by_words() -> None:
     found = compare(says("a"), says("a")._replace(answer=b"?"), None)
     assert "equal" not in found
     assert found["duration_s"] == 0.0
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=8), st.floats(0.1, 100))
-def test_the_cosine_knows_directions_only(vector: list[float], factor: float) -> None:
+def test_the_cosine_depends_on_directions_only(vector: list[float], factor: float) -> None:
     found = compare_vectors(vectors(vector), vectors([factor * it for it in vector]))["cosine"]
     if math.sqrt(sum(it * it for it in vector)) > 1e-100:
         assert found == pytest.approx(1.0)

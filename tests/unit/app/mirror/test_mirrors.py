@@ -175,7 +175,7 @@ async def test_copies_wait_for_a_slot_in_their_order_and_leave_nothing_behind() 
     assert bench.room == (0, 0)
 
 
-async def test_what_was_asked_is_kept_once_as_it_is_sent() -> None:
+async def test_a_requests_content_is_kept_once_as_it_is_sent() -> None:
     bench = Bench(max_concurrent=1)
     async with bench.mirrors.running():
         bench.upstream.go.clear()
@@ -242,7 +242,7 @@ async def test_the_breaker_opens_after_faults_in_a_row_and_one_copy_tries_again(
         assert [(it.error, it.skipped) for it in bench.pairs()] == [(Failure.NONE, Skip.NONE)] * 2
 
 
-async def test_an_answer_that_is_none_is_a_fault_of_the_shadow() -> None:
+async def test_a_malformed_answer_is_a_fault_of_the_shadow() -> None:
     bench = Bench()
     async with bench.mirrors.running():
         bench.upstream.answer = lambda: b'{"choices": []'
@@ -334,7 +334,7 @@ async def test_what_cannot_be_compared_is_not_copied(served: dict[str, Any], ski
     assert (bench.upstream.calls, bench.room) == (0, (0, 0))
 
 
-async def test_a_bug_while_a_copy_is_made_reaches_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_while_a_copy_is_made_affects_no_request(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench(max_concurrent=1)
 
     def broken() -> Any:

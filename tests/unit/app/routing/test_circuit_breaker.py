@@ -73,7 +73,7 @@ def test_it_stays_open_longer_with_every_failed_check_up_to_a_bound() -> None:
     assert waits[-1] == LONGEST_OPEN_S
 
 
-def test_open_ones_come_last_and_nobody_is_taken_out() -> None:
+def test_open_breakers_come_last_and_no_deployment_is_removed() -> None:
     breakers = Breakers(lambda: 0.0)
     for _ in range(FAULTS_IN_A_ROW):
         breakers.of("a").failed(Fault.CONNECTION, 0.0)

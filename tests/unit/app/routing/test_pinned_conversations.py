@@ -1,4 +1,4 @@
-"""Where conversations began: kept for a while, within a bound, and told to the other routers."""
+"""Pinned conversations: kept for a while, within a bound, and sent to the other routers."""
 
 from app.routing.pinned_conversations import MOST_AT_ONCE, Pinned, PinnedConversations
 
@@ -69,7 +69,7 @@ def test_what_is_not_sent_is_sent_again_and_what_was_sent_is_not() -> None:
     kept.pins.pin("chat", 1, "blue")
     begin = [Pinned("chat", "", 2000.0, []), Pinned("other", "", 3000.0, [])]
     first = [Pinned("chat", "blue", 2000.0, [1])]
-    assert sorted(kept.pins.unsent()) == sorted([*begin, *first]), "the endpoints' times are told, too"
+    assert sorted(kept.pins.unsent()) == sorted([*begin, *first]), "the endpoints' times are sent, too"
     assert sorted(answer(kept.pins)) == sorted([*begin, *first])
     assert kept.pins.unsent() == []
     kept.pins.pin("chat", 2, "blue")
@@ -79,7 +79,7 @@ def test_what_is_not_sent_is_sent_again_and_what_was_sent_is_not() -> None:
     assert kept.pins.unsent() == [Pinned("chat", "green", 2000.0, [2])], "changed while it was under way"
 
 
-def test_another_controller_hears_what_began_here_and_not_what_was_heard() -> None:
+def test_a_new_controller_gets_this_routers_own_pins_only() -> None:
     kept = Kept()
     kept.pins.pin("chat", 1, "blue")
     kept.pins.heard(Pinned("chat", "green", 2000.0, [2]))
@@ -106,7 +106,7 @@ def test_pins_of_a_change_that_is_not_here_yet_are_kept_and_what_is_over_is_not(
     assert kept.pins.deployment("new", 1) is None
 
 
-def test_this_routers_newer_pin_is_not_overwritten_by_what_others_said_before() -> None:
+def test_this_routers_newer_pin_is_not_overwritten_by_older_ones_of_others() -> None:
     kept = Kept()
     kept.pins.pin("chat", 1, "green")
     kept.pins.heard(Pinned("chat", "blue", 2000.0, [1]))

@@ -1,4 +1,4 @@
-"""Stops and overrides decide before the weights, and move nobody else."""
+"""Stops and overrides decide before the weights, and move no other request."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -33,7 +33,7 @@ def closed(name: str) -> bool:
 
 
 def unasked() -> Turn:
-    raise AssertionError("outside the time after a change nobody looks into the conversation")
+    raise AssertionError("the conversation is not read outside the time after a change")
 
 
 def decided(rules: Rules, key: str | None, random: Random | None = None) -> Decision:

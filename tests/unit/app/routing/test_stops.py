@@ -26,7 +26,7 @@ def test_a_stopped_deployments_share_is_controls() -> None:
     assert effective(TRAFFIC, {"green": "idle"})["idle"] == 60, "a control without a share of its own"
 
 
-def test_a_stop_of_what_is_not_there_is_none() -> None:
+def test_a_stop_of_an_unknown_deployment_is_ignored() -> None:
     nothing = [Stopped("gone"), Stopped("green", "gone"), Stopped("green", endpoint="other"), Stopped("red", "red")]
     assert stops_of("chat", TRAFFIC, nothing) == {}
     assert stops_of("chat", TRAFFIC, [Stopped("green"), Stopped("red", "green")]) == {"green": "blue"}
@@ -52,6 +52,6 @@ def test_stops_take_away_and_no_percent_is_lost(traffic: dict[str, int], stops: 
     assert sum(weights.values()) == sum(traffic.values())
     assert all(weights[deployment] == 0 for deployment in found)
     grown = {name for name in traffic if weights[name] > traffic[name]}
-    assert grown <= set(found.values()), "nobody but a control gets more"
+    assert grown <= set(found.values()), "only a control gets more"
     assert effective(weights, found) == weights, "applied twice"
     assert stops_of("chat", traffic, [*stops, *stops]) == found

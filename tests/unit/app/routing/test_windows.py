@@ -14,7 +14,7 @@ def after(before: InForce | None, weights: Mapping[str, int], *, now: float = 10
     return in_force(before, weights, given.pop("stops"), given.pop("listed"), now=now, **given)
 
 
-def test_a_router_that_starts_knows_what_the_plan_says() -> None:
+def test_a_new_router_follows_the_plans_earlier_weights() -> None:
     assert after(None, HALF) == InForce(HALF, {}, [])
     listed = [Earlier(BLUE, 999.0), Earlier(GREEN, 1001.0)]
     assert after(None, HALF, listed=listed).earlier == [Earlier(GREEN, 1001.0)], "what is over is left out"
@@ -37,7 +37,7 @@ def test_the_time_begins_anew_for_all_that_is_still_followed() -> None:
     assert after(changed, GREEN, now=1061.0).earlier == [Earlier(HALF, 1121.0)]
 
 
-def test_what_the_plan_says_and_what_was_seen_are_one() -> None:
+def test_weights_of_the_plan_and_weights_that_were_seen_are_merged() -> None:
     running = after(None, BLUE)
     listed = [Earlier(BLUE, 1059.0)]
     assert after(running, HALF, listed=listed).earlier == [Earlier(BLUE, 1060.0)]
@@ -55,7 +55,7 @@ def test_going_back_and_forth_keeps_each_weights_once() -> None:
     assert [it.weights for it in state.earlier] == [BLUE, HALF]
 
 
-def test_pinning_for_no_time_is_none() -> None:
+def test_without_a_pinning_time_no_earlier_weights_are_followed() -> None:
     assert after(after(None, BLUE), HALF, pin_s=0.0).earlier == []
 
 
@@ -67,7 +67,7 @@ def test_a_stop_is_no_change_and_lifting_one_is() -> None:
     assert after(after(stopped, BLUE, stops=STOPPED), BLUE).earlier == [Earlier(HALF, 1060.0, STOPPED)]
 
 
-def test_nobody_goes_back_to_what_was_stopped_when_the_plan_has_taken_over() -> None:
+def test_no_conversation_returns_to_a_stopped_deployment_when_the_plan_has_taken_over() -> None:
     stopped = after(after(None, HALF), HALF, stops=STOPPED)
     planned = after(stopped, BLUE, stops=STOPPED, listed=[Earlier(HALF, 1060.0)])
     lifted = after(planned, BLUE, listed=[Earlier(HALF, 1060.0)])
@@ -86,7 +86,7 @@ def test_weights_are_the_same_if_they_draw_the_same() -> None:
     assert not same({"a": 99, "b": 1}, {"a": 100})
 
 
-def test_what_was_withdrawn_is_remembered_when_the_plan_says_so_no_more() -> None:
+def test_a_withdrawal_is_remembered_when_the_plan_no_longer_has_it() -> None:
     planned = after(None, BLUE, listed=[Earlier(HALF, 1060.0)], withdrawn=STOPPED)
     assert planned.earlier == [Earlier(HALF, 1060.0, STOPPED)]
     assert after(planned, BLUE).earlier == [Earlier(HALF, 1060.0, STOPPED)]
@@ -94,6 +94,6 @@ def test_what_was_withdrawn_is_remembered_when_the_plan_says_so_no_more() -> Non
     assert heard.earlier == [Earlier(HALF, 1060.0, STOPPED)], "also by a router that had not heard it"
 
 
-def test_who_was_moved_twice_is_where_the_second_stop_brought_it() -> None:
+def test_a_conversation_that_was_moved_twice_is_where_the_second_stop_moved_it() -> None:
     moved = after(None, BLUE, listed=[Earlier(HALF, 1060.0, STOPPED)], withdrawn={"blue": "red"})
     assert moved.earlier[0].stops == {"green": "red", "blue": "red"}

@@ -85,7 +85,7 @@ async def test_the_last_one_wins_however_long_the_others_take() -> None:
     assert snapshot.config.endpoints["e0"].traffic == {"blue": 70, "green": 30}
 
 
-async def test_a_wrong_one_leaves_the_last_good_one() -> None:
+async def test_an_invalid_configuration_leaves_the_last_valid_one() -> None:
     it = router()
     await it.apply(document(10))
     before = it.state.snapshot

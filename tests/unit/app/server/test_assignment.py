@@ -101,7 +101,7 @@ def test_pins_of_running_conversations_are_reported() -> None:
         ({"by": "conversation"}, "the header x-session-id"),
     ],
 )
-def test_a_missing_key_is_asked_for_in_the_endpoints_words(sticky: dict[str, str], words: str) -> None:
+def test_a_missing_key_is_an_error_that_describes_the_endpoints_key(sticky: dict[str, str], words: str) -> None:
     with pytest.raises(BadRequest, match=f"^key: name .*{words}"):
         explain("chat", endpoint(**sticky), None, unit=None, failing=frozenset())
 

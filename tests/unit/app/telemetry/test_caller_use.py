@@ -32,10 +32,10 @@ def test_requests_failures_and_tokens_are_counted_by_caller_and_endpoint() -> No
     ]
 
 
-@pytest.mark.parametrize("nobodys", [("", "chat"), ("ann", "")])
-def test_what_has_no_caller_or_no_endpoint_is_not_counted(nobodys: tuple[str, str]) -> None:
+@pytest.mark.parametrize("labels", [("", "chat"), ("ann", "")])
+def test_requests_without_a_caller_or_endpoint_are_not_counted(labels: tuple[str, str]) -> None:
     use = CallerUse()
-    use.count(record(*nobodys))
+    use.count(record(*labels))
     assert list(use.items()) == []
 
 

@@ -48,7 +48,7 @@ def test_quantiles_rise_with_the_share_and_stay_within_the_bounds(counts: list[f
         assert 0 <= low <= high <= 4.0
 
 
-def test_what_is_counted_without_a_deployment_is_none() -> None:
+def test_requests_without_a_deployment_are_left_out() -> None:
     telemetry = Telemetry()
     telemetry.limited("chat", "requests")
     telemetry.limit_used("chat", "requests", 0.5)

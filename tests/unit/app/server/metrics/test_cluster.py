@@ -93,7 +93,7 @@ async def test_a_paused_experiment_has_its_series(scraped: Scraped) -> None:
     assert {it.labels["state"]: it.value for it in states} == {"running": 1.0, "paused": 0.0, "stopped": 0.0}
 
 
-async def test_without_a_running_experiment_nobody_is_asked(scraped: Scraped) -> None:
+async def test_without_a_running_experiment_the_controller_is_not_called(scraped: Scraped) -> None:
     assert await scraped.samples(LIFT, config=config("draft")) == []
     assert scraped.controller.calls == []
 

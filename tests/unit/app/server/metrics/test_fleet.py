@@ -26,7 +26,7 @@ def known() -> Known:
     return Known()
 
 
-async def test_the_control_plane_is_asked_once_in_some_seconds(known: Known) -> None:
+async def test_the_control_plane_is_called_once_in_some_seconds(known: Known) -> None:
     for _ in range(3):
         assert (await known.fleet.now()).replicas == [ONE]
     assert known.source.calls == ["fleet"]

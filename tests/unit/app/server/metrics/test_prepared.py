@@ -31,7 +31,7 @@ class Maker:
         raise AssertionError("nothing was made")
 
 
-def test_whoever_looks_does_not_wait() -> None:
+def test_a_reader_does_not_wait() -> None:
     maker = Maker()
     assert maker.prepared.look(None) is None
     assert maker.prepared.look(None) is None
@@ -64,7 +64,7 @@ def test_readers_of_different_endpoints_get_their_own() -> None:
     assert maker.until_ready() == b"2 of None"
 
 
-def test_a_failure_is_told() -> None:
+def test_a_failure_is_raised() -> None:
     def fail(endpoints: Collection[str] | None) -> bytes:
         raise ValueError("no metrics")
 

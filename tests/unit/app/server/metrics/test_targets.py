@@ -1,4 +1,4 @@
-"""What a Prometheus server is told to scrape."""
+"""The targets of a Prometheus server."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`/ready` asks nobody who may sleep."""
+"""`/ready` probes no application that may be scaled to zero."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,7 +47,7 @@ class Fixture:
         return dict(await self.readiness.of(CONFIG, TARGETS))
 
 
-async def test_only_servers_elsewhere_are_asked() -> None:
+async def test_only_servers_elsewhere_are_probed() -> None:
     given = Fixture({"blue": {"RUNNING": 1}, "green": {}}, frozenset({"green"}))
     assert await given.healthy() == {"blue": True, "green": True, "hosted": True}
     assert given.probed == ["hosted"]
@@ -65,7 +65,7 @@ async def test_what_neither_runs_nor_sleeps_is_not_ready(applications: Mapping[s
     assert "blue" not in given.probed
 
 
-async def test_serve_is_asked_at_most_every_few_seconds() -> None:
+async def test_serve_is_called_at_most_every_few_seconds() -> None:
     given = Fixture({"blue": {"RUNNING": 1}})
     assert (await given.healthy())["blue"]
     given.plane.running = Replicas({"blue": {}}, {})
@@ -75,7 +75,7 @@ async def test_serve_is_asked_at_most_every_few_seconds() -> None:
     assert not (await given.healthy())["blue"]
 
 
-async def test_servers_are_asked_once_a_second() -> None:
+async def test_servers_are_probed_once_a_second() -> None:
     given = Fixture({})
     await given.healthy()
     given.now += CACHE_S - 0.1
@@ -94,14 +94,14 @@ async def test_while_serve_does_not_answer_its_last_answer_holds() -> None:
     assert (await given.healthy())["blue"]
 
 
-async def test_before_serve_has_answered_nobody_is_woken() -> None:
+async def test_before_serve_has_answered_no_application_is_started() -> None:
     given = Fixture({"blue": {"RUNNING": 1}})
     given.plane.failure = Unavailable("away")
     assert not (await given.healthy())["blue"]
     assert given.probed == ["hosted"]
 
 
-async def test_without_a_control_plane_all_are_asked() -> None:
+async def test_without_a_control_plane_all_deployments_are_probed() -> None:
     given = Fixture({})
     await Readiness(given.probe, RunningReplicas(None)).of(CONFIG, TARGETS)
     assert given.probed == ["blue", "green", "hosted"]

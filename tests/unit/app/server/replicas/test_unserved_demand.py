@@ -42,7 +42,7 @@ async def test_the_end_is_reported_once_and_nothing_else() -> None:
     assert plane.unserved == [{"llama": 1}, {"llama": 0}]
 
 
-async def test_a_control_plane_that_is_away_is_asked_again() -> None:
+async def test_an_unavailable_control_plane_is_called_again() -> None:
     unserved, plane = Unserved(), control()
     demand = UnservedDemand(unserved, lambda: VIEWS, plane)
     with unserved.waiting("blue"):

@@ -1,4 +1,4 @@
-"""A plan as callers write it: everything that is wrong is told at once."""
+"""A plan as callers write it: all problems are reported together."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def test_an_override_names_a_key_or_its_hash_and_only_the_hash_is_kept() -> None
     assert found == wanted({"weights": {"blue": 100}, "overrides": [by_hash, {**by_key, "until": None}]}).overrides
 
 
-def test_what_is_told_can_be_sent_back() -> None:
+def test_a_document_that_was_returned_can_be_sent_back() -> None:
     plan = {"overrides": [{"unit": ANN, "deployment": "green", "until": 5000.0}]}
     answer = plan_view("chat", config(plan).endpoints["chat"], with_units=True)
     again = {name: answer[name] for name in ("weights", "overrides", "reason")}
@@ -63,19 +63,19 @@ def test_what_is_told_can_be_sent_back() -> None:
     )
 
 
-def test_units_are_for_those_who_manage() -> None:
+def test_units_are_shown_to_managers_only() -> None:
     plan = {"overrides": [{"unit": ANN, "deployment": "green"}]}
     answer = plan_view("chat", config(plan).endpoints["chat"], with_units=False)
     assert answer["overrides"] == [{"unit": None, "deployment": "green", "until": None}]
 
 
-def test_a_temporary_plan_tells_its_end() -> None:
+def test_a_temporary_plan_shows_its_end() -> None:
     expires = {"at": 2000.0, "generation": 3, "weights": {"blue": 100}}
     answer = plan_view("chat", config({"generation": 4, "expires": expires}).endpoints["chat"], with_units=True)
     assert answer["expires"] == {"at": 2000.0, "restores": {"generation": 3, "weights": {"blue": 100}}}
 
 
-def test_all_problems_are_told_at_once_with_their_paths() -> None:
+def test_all_problems_are_reported_together_with_their_paths() -> None:
     override = {"unit_key": "ann", "deployment": "green"}
     assert problems(
         {

@@ -71,10 +71,10 @@ def test_what_does_not_fit_is_dropped_and_counted() -> None:
     ended(it)
     assert counts == {DROPPED: 3, EXPORTED: 2}
     it.put(span())
-    assert counts[DROPPED] == 4, "nobody sends it any more"
+    assert counts[DROPPED] == 4, "it is not sent any more"
 
 
-def test_at_the_end_a_collector_that_takes_nothing_is_asked_once() -> None:
+def test_at_the_end_a_failing_collector_is_called_once() -> None:
     exporter, counts = Exporter(), Counts()
     exporter.problem = "refused"
     it = sender(exporter, counts, batch=2)

@@ -19,7 +19,7 @@ def test_without_the_section_variables_switch_nothing_on() -> None:
     assert settings(Tracing(), {"OTEL_SDK_DISABLED": "true"}) is None
 
 
-def test_defaults() -> None:
+def test_settings_have_defaults() -> None:
     assert settings(Tracing(), {}) == Settings(None, 0.1, 10.0, 2048, 512, 1.0)
 
 
@@ -78,7 +78,7 @@ def test_the_queue_and_its_batches_are_as_the_standard_variables_say() -> None:
         ("http://collector:4318/v1/traces", "leave out /v1/traces"),
     ],
 )
-def test_an_endpoint_that_is_none_is_refused(endpoint: str, problem: str) -> None:
+def test_an_invalid_endpoint_is_refused(endpoint: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as raised:
         parse({**DOCUMENT, "tracing": {"endpoint": endpoint}})
     assert raised.value.problems[0].startswith("tracing: ")

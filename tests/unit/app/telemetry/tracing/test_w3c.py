@@ -38,7 +38,7 @@ def test_what_is_written_is_read_back_here_and_by_opentelemetry(trace: int, span
         pytest.param(PARENT + "\n", id="a line's end"),
     ],
 )
-def test_what_is_no_context_is_none(header: str) -> None:
+def test_an_invalid_context_is_ignored(header: str) -> None:
     assert remote({"traceparent": header}) is None
 
 
@@ -71,6 +71,6 @@ LATIN = st.binary(max_size=80).map(lambda raw: raw.decode("latin-1"))
 
 
 @given(LATIN, LATIN)
-def test_no_text_breaks_the_reader_or_goes_on_as_it_is(parent: str, state: str) -> None:
+def test_any_text_is_parsed_and_only_ascii_is_passed_on(parent: str, state: str) -> None:
     found = remote({"traceparent": parent, "tracestate": state})
     assert found is None or found.state.isascii()

@@ -42,7 +42,7 @@ async def first(known: Addresses) -> str:
     return str((await known.of("engine", 80))[0][4][0])
 
 
-async def test_all_who_ask_share_a_lookup_and_take_turns(names: Names) -> None:
+async def test_concurrent_callers_share_a_lookup_and_rotate_addresses(names: Names) -> None:
     known = Addresses()
     asking = [asyncio.create_task(first(known)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -73,6 +73,6 @@ async def test_a_failure_is_not_kept(names: Names) -> None:
     assert (await first(known)).startswith("10.0.0.")
 
 
-async def test_the_system_knows_addresses_as_they_are() -> None:
+async def test_addresses_are_resolved_to_themselves() -> None:
     known = await Addresses().of("127.0.0.1", 80)
     assert [it[4] for it in known] == [("127.0.0.1", 80)]

@@ -237,7 +237,7 @@ def no_authorities() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_authorities")
-async def test_tls_checks_who_the_server_is(
+async def test_tls_verifies_the_servers_name(
     client: HttpClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificate, key = certificate_for("127.0.0.1", tmp_path)

@@ -59,7 +59,7 @@ def requesting() -> tuple[Connection, Any]:
 
 
 async def whole(connection: Connection) -> bytes:
-    await connection.begun()
+    await connection.wait_for_response()
     parts = []
     while part := await connection.read():
         parts.append(part)
@@ -115,7 +115,7 @@ async def test_what_came_before_the_end_is_read_first() -> None:
     connection, _ = requesting()
     connection.data_received(WITH_LENGTH[:-2])
     connection.connection_lost(ConnectionResetError())
-    await connection.begun()
+    await connection.wait_for_response()
     assert await connection.read() == b"hel"
     with pytest.raises(Malformed):
         await connection.read()
@@ -221,7 +221,7 @@ async def test_a_server_waits_for_a_slow_reader() -> None:
     while not transport.paused:
         connection.data_received(b"x" * 50_000)
         sent += 50_000
-    await connection.begun()
+    await connection.wait_for_response()
     assert 100_000 <= sent <= 200_000
     assert len(await connection.read()) == sent
     assert not transport.paused
@@ -253,7 +253,7 @@ async def test_a_response_before_the_whole_body_is_sent_is_read_and_ends_the_con
 
 async def test_a_reader_that_is_cancelled_leaves_the_connection_as_it_is() -> None:
     connection, _ = requesting()
-    reader = asyncio.create_task(connection.begun())
+    reader = asyncio.create_task(connection.wait_for_response())
     await asyncio.sleep(0)
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -267,7 +267,7 @@ async def test_an_error_is_raised_for_every_reader() -> None:
     connection.connection_lost(OSError())
     for _ in range(2):
         with pytest.raises(HttpError):
-            await connection.begun()
+            await connection.wait_for_response()
 
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -23,7 +23,7 @@ async def used(pool: Pool, origin: Origin) -> Connection:
     """A connection that has just served a request."""
     connection = await pool.connected(origin, WITHIN_S)
     connection.send(b"GET / HTTP/1.1\r\n\r\n", b"")
-    await connection.begun()
+    await connection.wait_for_response()
     return connection
 
 
@@ -49,7 +49,7 @@ async def test_a_connection_that_waits_too_long_is_closed() -> None:
         assert pool.idle(origin) is None
 
 
-async def test_a_closed_pool_keeps_and_makes_none() -> None:
+async def test_a_closed_pool_keeps_and_makes_no_connections() -> None:
     pool = Pool()
     async with serving(answer) as server:
         origin = place(server.url).origin

@@ -5,7 +5,7 @@ import pytest
 from app.upstream.http.request import Origin, place
 
 
-def test_a_head_has_what_the_url_says_and_the_headers_of_the_request() -> None:
+def test_a_head_has_the_urls_parts_and_the_requests_headers() -> None:
     head = place("http://engine:8000/v1/chat").head("POST", {"x-request-id": "7", "x": "é"}, 12)
     assert head.decode() == (
         "POST /v1/chat HTTP/1.1\r\nHost: engine:8000\r\nAccept: */*\r\nContent-Length: 12\r\n"
