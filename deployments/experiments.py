@@ -28,7 +28,7 @@ CPUS = 0.2
 """Logical. 20,000 requests a second take a sixth of a core."""
 
 GRACE_S = 60.0
-"""What waits is written within the first seconds."""
+"""Waiting records are written within the first seconds."""
 
 
 class ExperimentsArgs(BaseModel):

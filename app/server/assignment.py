@@ -20,7 +20,7 @@ def explain(
     override: str | None = None,
     now: BesideTheWeights = BesideTheWeights(),  # noqa: B008  it is not changed
 ) -> dict[str, Any]:
-    """Who would answer a request with the sticky key `key`, in the plan that is in force.
+    """Explains which deployment answers a request with the sticky key `key`, in the plan in force.
 
     `unit` is the key's hash in the ledger, None to leave it out. `failing` are the deployments whose breaker is open:
     they are assigned all the same, and replaced. `override` is the deployment that the plan gives this key. `now` is
@@ -71,7 +71,7 @@ def explain(
 
 
 def _what(sticky: Sticky) -> str:
-    """What a sticky key is, in words."""
+    """A sticky key in words."""
     if sticky.by == "header":
         return f"a value of the header {sticky.name}"
     return {

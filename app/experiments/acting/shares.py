@@ -22,7 +22,7 @@ def treated(arms: Weights, experiment: Experiment) -> int:
 
 
 def share_at(step: int, arms: Weights, experiment: Experiment) -> int:
-    """What a percentage of `ramp.steps` gives treatments: never more than the arms have, less the holdout."""
+    """The share of treatments at a percentage of `ramp.steps`: never more than the arms have, less the holdout."""
     return max(0, min(step, sum(arms.values()) - experiment.holdout))
 
 

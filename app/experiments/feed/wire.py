@@ -9,14 +9,14 @@ from app.errors import BadRequest
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """What `GET /api/events` sends."""
+    """An event of `GET /api/events`."""
 
     id: str
     """``<Unix seconds>-<hash of the entry>``."""
     kind: str
-    """What the event stream calls it: verdict, alarm, plan …"""
+    """The event's name in the stream: verdict, alarm, plan …"""
     endpoint: str | None
-    """Who may use it may see the event; None: everybody may."""
+    """Callers that may use it may see the event; None: all may."""
     data: dict[str, Any]
     """`at` (Unix seconds), `experiment` and `endpoint` if it is about one, `text`, and the kind's own members."""
 

@@ -27,7 +27,7 @@ def read(store: Store) -> list[Entry]:
 
 
 def read_days(store: Store, days: Iterable[str], besides: str) -> list[Entry]:
-    """The same of some days (as `date_of`), but for what the writer `besides` has written."""
+    """The entries of some days (as `date_of`), without those of the writer `besides`."""
     files = [file for day in sorted(set(days)) for file in store.list(f"{FOLDER}/date={day}")]
     return _read(store, [file for file in files if not _name(file).startswith(f"{besides}-")])
 

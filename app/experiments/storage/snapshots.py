@@ -1,4 +1,4 @@
-"""What an analysis cannot compute from exposures again: its largest evidence so far, latched verdicts.
+"""State that an analysis cannot recompute from exposures: its largest evidence so far, latched verdicts, alarms.
 
 One small file for each experiment and writer, `state/<experiment>/<writer>.json`, replaced each time.
 """
