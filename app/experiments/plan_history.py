@@ -64,7 +64,7 @@ def replaced(entries: Iterable[Entry], config: Config) -> list[Replaced]:
     """Weights that running conversations follow by the journal, where the present plan does not list all of them: it
     came with a file, or after one. The journal must have the plans of `config`.
 
-    The same as on routers that see the changes: the time begins anew with each, for all weights that are still followed.
+    As on routers that see the changes, the time begins anew with each, for all weights that are still followed.
     """
     plans: dict[str, list[PlanEntry]] = {}
     for it in _plans(entries):

@@ -41,7 +41,7 @@ class Acting(msgspec.Struct, frozen=True, kw_only=True):
     share: int = 0
     """Percent of the traffic that treatments have."""
     next_share: int | None = None
-    """Their weights at the ramp's next step; None: it is at its end."""
+    """Their share at the ramp's next step; None: it is at its end."""
     waits_for: list[str] = []
     """The conditions that the next step waits for, a sentence each."""
     until: float | None = None

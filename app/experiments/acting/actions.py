@@ -78,7 +78,7 @@ class Actions:
                 self._states[name] = state
 
     def learn(self, entries: Iterable[Entry], runs: Mapping[str, Run]) -> None:
-        """Takes another controller's entries about the same runs. One that began a run of its own has its own states."""
+        """Takes another controller's entries about the same runs. A controller's own runs have their own states."""
         same = {name: run.started_at for name, run in runs.items()}
         self.restore(it for it in entries if it.experiment in same and _started_at(it) == same[it.experiment])
 
