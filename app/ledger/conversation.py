@@ -21,7 +21,7 @@ _BY_THE_MODEL = frozenset({"function_call", "reasoning", "custom_tool_call", "mc
 """Items of a Responses request, without a role, that are parts of the model's turns."""
 
 _NOT_CONTENT = frozenset({"type", "cache_control", "detail"})
-"""Members of content parts that are no content: clients move `cache_control` from turn to turn."""
+"""Members of content parts that are not content: clients move `cache_control` from turn to turn."""
 
 
 def conversation_key(caller: str, task: str, body: Mapping[str, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""Shares of arms. Percentages are of the endpoint's traffic; deployments that are no arms keep theirs.
+"""Shares of arms. Percentages are of the endpoint's traffic; deployments that are not arms keep theirs.
 
 Treatments share a step equally; what cannot be divided goes to the first ones, a percent each. Control gets the rest of
 what the arms have together, and at least `holdout`.

@@ -40,5 +40,5 @@ def time_of(id: str, name: str = "after") -> float:
     except ValueError:
         at = math.nan
     if not math.isfinite(at):
-        raise BadRequest(f"{name}: '{id}' is no event's id and no Unix time", param=name)
+        raise BadRequest(f"{name}: '{id}' is neither an event's id nor a Unix time", param=name)
     return at

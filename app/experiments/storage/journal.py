@@ -22,7 +22,7 @@ def append(store: Store, name: str, entries: list[Entry]) -> None:
 
 
 def read(store: Store) -> list[Entry]:
-    """Every entry, in order of time. Lines that are no entries are left out. Raises StoreError."""
+    """Every entry, in order of time. Lines that are not entries are left out. Raises StoreError."""
     return _read(store, store.list(FOLDER))
 
 

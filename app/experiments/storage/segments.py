@@ -86,7 +86,7 @@ def date_of(at: float) -> str:
 
 
 def segment_at(path: str) -> Segment | None:
-    """The segment of a file; None if it is no segment's file."""
+    """The segment of a file; None for other files."""
     match = _PATH.fullmatch(path)
     return Segment(match[1], match[2]) if match and not match[2].startswith(".") else None
 

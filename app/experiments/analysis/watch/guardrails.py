@@ -154,7 +154,7 @@ class Guardrails:
             _add(watches, hit, hit if rail.max_rate is None else applies, rows, placed, arms)
 
     def add_late(self, late: LateColumns, placed: Placement, arms: Arms) -> None:
-        """Late records of running requests. Those that do not have the event yet are no trials."""
+        """Late records of running requests. Those without the event so far are not trials."""
         if self.since is not None:
             late, placed = _later(late, placed, self.since)
         for rail, watches in self._watches:
