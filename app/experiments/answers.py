@@ -71,13 +71,13 @@ class Reader(Protocol):
         """The evidence of a running experiment; None if there is none."""
 
     def acting(self, report: Report) -> Acting | None:
-        """What is being done with the experiment of a report; None if nothing is."""
+        """The state of acting on the experiment of a report; None if nothing acts on it."""
 
     def decide(self, report: Report, request: Request) -> None:
         """Takes a decision on the experiment of a report. Raises Conflict and PreconditionFailed."""
 
     def foresee(self, report: Report, request: Request) -> Foreseen:
-        """What a decision would do. Raises what `decide` raises."""
+        """The consequences of a decision. Raises what `decide` raises."""
 
     def exposures(self, request: int) -> Sequence[Mapping[str, Any]]:
         """The exposures of a request id's hash, or of an answer id's, as plain data; the latest last."""
@@ -89,7 +89,7 @@ class Reader(Protocol):
         """The endpoints with a mirror."""
 
     def shadow(self, endpoint: str) -> ShadowReport | None:
-        """What is known of an endpoint's shadow; None if it has no mirror."""
+        """The report on an endpoint's shadow; None if it has no mirror."""
 
 
 class Answers:

@@ -70,7 +70,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What all kinds share. `router` is the hash of the router's id, `batch` the number of its batch."""
+    """Columns of all kinds of records. `router` is the hash of the router's id, `batch` the number of its batch."""
 
     router: U64
     batch: U32
@@ -103,7 +103,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class _Requests(Columns):
-    """What starts, rows and late records share."""
+    """Columns of starts, rows and late records."""
 
     seq: U64
     unit: U64

@@ -348,7 +348,7 @@ class Controller:
         }
 
     def _configuration(self, config: Config, now: float) -> list[Entry]:
-        """What judging depends on besides the experiments' sections, for the journal; nothing if it says so already."""
+        """Settings that judging needs besides the experiments' sections, for the journal; empty if it has them."""
         detail = {
             "traffic": {name: dict(endpoint.traffic) for name, endpoint in config.endpoints.items()},
             "experiments": {name: it.state for name, it in config.experiments.items()},

@@ -231,7 +231,7 @@ class ControllerHost:
                 await self._in_thread(partial(self._configure, config, settled, turns))
 
     async def _read(self) -> tuple[Config | None, bool]:
-        """What is in force, and whether every router has it. Raises UpstreamError."""
+        """The configuration in force, and whether every router has it. Raises UpstreamError."""
         config = await self._read_configuration()
         if self._control is None:
             return config, True

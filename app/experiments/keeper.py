@@ -53,7 +53,7 @@ States = Callable[[], list[Snapshot]]
 
 
 class Health(NamedTuple):
-    """How the directory fares. `failing_since`: Unix seconds; None if the last attempt went well."""
+    """The state of the directory. `failing_since`: Unix seconds; None if the last attempt went well."""
 
     failing_since: float | None
     error: str | None
@@ -126,7 +126,7 @@ class Keeper:
         return self._journalled
 
     def news(self) -> list[Entry]:
-        """What another controller has added to the journal since the last call."""
+        """Entries that another controller has added to the journal since the last call."""
         news, self._news = self._news, []
         return news
 
@@ -156,7 +156,7 @@ class Keeper:
         return True
 
     def history(self, since: float) -> Iterator[Exposures]:
-        """What was taken since a Unix time and maybe before, each batch once; last what is not stored yet.
+        """Exposures since a Unix time and maybe before, each batch once; last those that are not stored yet.
 
         Raises StoreError.
         """
@@ -254,7 +254,7 @@ class Keeper:
         return self._target, Exposures.concat([it.exposures for it in taken]), footer
 
     def _entries(self) -> tuple[str, list[Entry]] | None:
-        """What the journal waits for. After a failure the same file again, with what came meanwhile."""
+        """Entries to write. After a failure the same file again, with entries added meanwhile."""
         if not self._queue:
             return None
         self._journal_file = self._journal_file or self._name()
@@ -310,7 +310,7 @@ class Keeper:
                 self.entries.append(entry)
 
     def _others(self, found: list[Segment], now: float) -> list[Exposures]:
-        """What another controller stored, and the analyses have not seen."""
+        """Exposures that another controller stored, and the analyses have not seen."""
         assert self._store is not None
         self._looked_at = now
         exposures: list[Exposures] = []

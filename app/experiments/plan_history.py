@@ -43,7 +43,7 @@ class PlanEntry(msgspec.Struct, frozen=True):
 
 
 def new_plans(entries: Sequence[Entry], config: Config, now: float) -> list[Entry]:
-    """What the journal must say about the plans of `config`; nothing of those that it ends with already.
+    """Entries about the plans of `config` that the journal lacks.
 
     A plan that says what the last one said keeps its number.
     """
@@ -61,10 +61,10 @@ def history(entries: Iterable[Entry], endpoint: str) -> list[PlanEntry]:
 
 
 def replaced(entries: Iterable[Entry], config: Config) -> list[Replaced]:
-    """What running conversations follow by the journal, where the present plan does not say all of it: it came with a
-    file, or after one. The journal must have the plans of `config`.
+    """Weights that running conversations follow by the journal, where the present plan does not list all of them: it
+    came with a file, or after one. The journal must have the plans of `config`.
 
-    As routers do that see the changes: the time begins anew with each, for all weights that are still followed.
+    As on routers that see the changes, the time begins anew with each, for all weights that are still followed.
     """
     plans: dict[str, list[PlanEntry]] = {}
     for it in _plans(entries):

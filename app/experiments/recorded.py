@@ -34,7 +34,7 @@ REPLAYED = "replayed"
 
 
 class RecordedLedger:
-    """What a directory holds, until the Unix time `at` if it is given. `url` is as `ledger.url`, relative to `base`.
+    """The content of a directory, until the Unix time `at` if given. `url` is as `ledger.url`, relative to `base`.
 
     Raises StoreError if the directory cannot be read, Missing if it holds no ledger.
     """

@@ -20,7 +20,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArmValue(msgspec.Struct, frozen=True, kw_only=True):
-    """What a metric is in one arm, unadjusted: the statistic over its requests, in the metric's own unit."""
+    """A metric in one arm, unadjusted: the statistic over its requests, in the metric's own unit."""
 
     arm: str
     value: float | None
@@ -52,7 +52,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     since: float | None = None
     """When a verdict that stays was reached, in Unix seconds."""
     reason: str = ""
-    """Why it is invalid, or why there is no interval."""
+    """The reason why it is invalid, or why there is no interval."""
     discovery: bool | None = None
     """For secondary metrics: kept by e-BH at 10 %."""
     units_needed: int | None = None
@@ -166,7 +166,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     details: list[str]
     """The following sentences."""
     next: str
-    """What happens next, or what to do."""
+    """The next event, or what to do."""
     weights: dict[str, int]
     units: dict[str, int]
     requests: dict[str, int]
@@ -204,7 +204,7 @@ class HistoryPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """What an experiment needs to find an effect with some power, from what it has recorded so far."""
+    """The sample size for an effect with some power, from the exposures recorded so far."""
 
     metric: str
     effect: float

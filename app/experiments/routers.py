@@ -64,7 +64,7 @@ class RouterProgress:
         return RouterState(self.stored.union(Numbers(storing)).dump(), lost, self.heard_at)
 
     def absorb(self, state: RouterState) -> None:
-        """What a footer said of this router."""
+        """Takes a footer's state of this router."""
         self.stored.update(Numbers(ranges=state.stored))
         for lost in state.lost:
             key = (lost.endpoint, lost.deployment)

@@ -27,7 +27,7 @@ class Run:
     experiment: Experiment
     """The section that the evidence was last judged by."""
     unit: str
-    """What the endpoint is sticky by: another unit is another run."""
+    """The endpoint's `sticky`: another unit is another run."""
     started_at: float
     """Unix seconds; earlier requests do not count."""
     lost_before: dict[str, int]
@@ -47,7 +47,7 @@ class Run:
 
 
 def unit_of(experiment: Experiment, config: Config) -> str:
-    """What the experiment's endpoint is sticky by, as text."""
+    """The `sticky` of the experiment's endpoint, as text."""
     endpoint = config.endpoints.get(experiment.endpoint)
     return endpoint.sticky.model_dump_json() if endpoint is not None and endpoint.sticky is not None else ""
 

@@ -37,7 +37,7 @@ def stand_in(
 
 
 def evenly(names: Sequence[str]) -> dict[str, int]:
-    """The same share for each, in percent; the first has what is left over."""
+    """Equal shares in percent; the first has the remainder."""
     shares = dict.fromkeys(names, 100 // len(names))
     shares[names[0]] += 100 - sum(shares.values())
     return shares

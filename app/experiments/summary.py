@@ -21,29 +21,29 @@ Cause = Literal[
     "completeness",
     "file",
 ]
-"""Why an experiment is paused, stopped or held."""
+"""The reason why an experiment is paused, stopped or held."""
 
 
 class Acting(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done with the evidence. Times are Unix seconds."""
+    """The state of acting on the evidence. Times are Unix seconds."""
 
     state: Literal["running", "paused", "stopped"]
     revision: int
     """Rises with every step, decision and stop: the experiment's ETag."""
     cause: Cause = ""
-    """Why it is paused, stopped or held."""
+    """The reason why it is paused, stopped or held."""
     text: str = ""
     """The same in a sentence."""
     by: str | None = None
-    """Whose decision it was."""
+    """The author of the decision."""
     step: int | None = None
     """Index into `ramp.steps`; None without a ramp."""
     share: int = 0
     """Percent of the traffic that treatments have."""
     next_share: int | None = None
-    """What the ramp gives them next; None: it is at its end."""
+    """Their share at the ramp's next step; None: it is at its end."""
     waits_for: list[str] = []
-    """What the next step waits for, a sentence each."""
+    """The conditions that the next step waits for, a sentence each."""
     until: float | None = None
     """When a freeze ends."""
     stopped: list[str] = []
@@ -63,7 +63,7 @@ class PrimaryEffect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
-    """What a decision would do, if it were made now."""
+    """The consequences of a decision, if it were made now."""
 
     revision: int
     """The present one: `Acting.revision`."""
@@ -78,7 +78,7 @@ class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What `GET /api/experiments` lists. Without evidence, there is neither a decision nor a plan."""
+    """An entry of `GET /api/experiments`. Without evidence, there is neither a decision nor a plan."""
 
     experiment: str
     endpoint: str

@@ -10,7 +10,7 @@ from app.experiments.storage.segments import Footer
 from app.ledger.acknowledgement import Acknowledgement
 
 MAX_WAITING_RECORDS = 1_000_000
-"""What is held in memory while the directory fails: about 110 MB."""
+"""Records held in memory while the directory fails: about 110 MB."""
 
 
 class HeldBatch(NamedTuple):
@@ -23,7 +23,7 @@ class HeldBatch(NamedTuple):
 
 
 class Waiting:
-    """What the controller holds, and what it knows of each router.
+    """Batches that the controller holds, and its state of each router.
 
     Above `max_records` it holds no more: batches are counted only. Their routers keep them, and send them again once
     something was stored and `received` goes back.
@@ -48,7 +48,7 @@ class Waiting:
         return self._held[0].taken_at if self._held else None
 
     def router(self, name: str) -> RouterProgress:
-        """What is known of a router, which may be new."""
+        """The state of a router, which may be new."""
         return self.routers.setdefault(name, RouterProgress())
 
     def hold(self, taken: HeldBatch) -> None:
@@ -89,7 +89,7 @@ class Waiting:
             router.counted.update(Numbers(ranges=ranges))
 
     def resume(self, footer: Footer) -> None:
-        """What an earlier controller knew of routers. Nothing is counted yet."""
+        """Takes an earlier controller's state of routers. Nothing is counted yet."""
         self.absorb(footer)
         for name, state in footer.routers.items():
             self.router(name).absorb(state)

@@ -1,4 +1,4 @@
-"""What the controller answers to a router's batch, as MessagePack: what it has, and what routers shall know."""
+"""The controller's answer to a router's batch, as MessagePack: the batches that it has, and state for routers."""
 
 import msgspec
 
@@ -40,7 +40,7 @@ class Acknowledgement(msgspec.Struct, frozen=True):
     """A random id of the controller's process. Another one has forgotten all pins: routers send theirs again, and read
     from 0."""
     stops: list[Stop] = []
-    """All that are in force."""
+    """All stops that are in force."""
     pins: list[Pins] = []
     """Pins of other routers, after `Batch.pins_seen`; not necessarily all of them at once."""
     pins_end: int = 0

@@ -45,11 +45,13 @@ class ExportStream:
 
 
 class ExportClient(Protocol):
-    """The same seam for exports of what was recorded."""
+    """The same seam for exports of recorded exposures."""
 
     def export(self, query: Mapping[str, str]) -> AbstractAsyncContextManager[ExportStream | Answer]:
-        """What a query asks for (`app.experiments.export`); an Answer is a refusal. Raises UpstreamError, and the
-        pieces do if the controller goes away meanwhile."""
+        """The export that a query asks for (`app.experiments.export`); an Answer is a refusal.
+
+        Raises UpstreamError, and the pieces do if the controller goes away meanwhile.
+        """
 
 
 class RecordingClient(Protocol):

@@ -1,4 +1,4 @@
-"""Which conversation a request belongs to, and how far it has come. Pure functions of a request in vLLM's fields."""
+"""The conversation that a request belongs to, and its number of turns. Pure functions of a request in vLLM's fields."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ _BY_THE_MODEL = frozenset({"function_call", "reasoning", "custom_tool_call", "mc
 """Items of a Responses request, without a role, that are parts of the model's turns."""
 
 _NOT_CONTENT = frozenset({"type", "cache_control", "detail"})
-"""Members of content parts that are no content: clients move `cache_control` from turn to turn."""
+"""Members of content parts that are not content: clients move `cache_control` from turn to turn."""
 
 
 def conversation_key(caller: str, task: str, body: Mapping[str, Any]) -> str | None:
@@ -82,7 +82,7 @@ def _by_the_model(task: str, body: Mapping[str, Any]) -> Iterator[bool]:
 
 
 def _parts(task: str, body: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
-    """What stands before the messages, and the messages or items; a text alone is the user's."""
+    """The texts before the messages, and the messages or items; a text alone is the user's."""
     before, items = ("system", "messages") if task == "chat" else ("instructions", "input")
     if task not in CONVERSATIONS:
         return None, ()

@@ -76,7 +76,7 @@ class Arrival(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """What is recorded of an arrival in place of its words; as in `wire.Row`."""
+    """The record of an arrival, without its words; as in `wire.Row`."""
 
     at: float
     request: int
@@ -88,7 +88,7 @@ class Identity(NamedTuple):
 
 
 class Exposure:
-    """What has been seen of one request. Times are in seconds.
+    """The observations of one request. Times are in seconds.
 
     `served` is the deployment that answered, "" while none has. `kept` is the answer so far, of a request with a
     `promise` about its form; None if it is too long to be checked. `identity` is computed later, for many at once.

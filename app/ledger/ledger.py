@@ -79,7 +79,7 @@ class Ledger:
         carried_until: Mapping[str, float] = {},
         now: float | None = None,
     ) -> Mapping[str, Scope]:
-        """What is recorded by `config`, by endpoint. `plans`: those that decide, if not the configuration's own.
+        """The recorded scopes of `config`, by endpoint. `plans`: those that decide, if not the configuration's own.
         `carried_until`: how long running conversations follow earlier weights. `now`: in Unix seconds.
         """
         self._url = config.ledger.url
@@ -172,7 +172,7 @@ class Ledger:
         return self.hashes.unit(key if key is not None else f"\0{self.router}:{exposure.seq}")
 
     def identity_of(self, exposure: Exposure) -> Identity:
-        """Who the request is, without its words."""
+        """The request's identity, without its words."""
         if exposure.identity is None:
             self.catch_up()
         assert exposure.identity is not None, "every start is recorded"

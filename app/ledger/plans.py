@@ -1,4 +1,4 @@
-"""Plans, and what is recorded of which endpoint. Pure functions of the configuration."""
+"""Plans, and the scope of recording for each endpoint. Pure functions of the configuration."""
 
 import hashlib
 import json
@@ -31,7 +31,7 @@ def plan_of(name: str, endpoint: Endpoint, stops: Mapping[str, str] = NO_STOPS) 
 
 
 def content_of(endpoint: Endpoint) -> dict[str, Any]:
-    """What a plan says, whichever generation it is, as plain data."""
+    """A plan's content without its generation, as plain data."""
     plan = endpoint.plan.model_dump(mode="json", include={"overrides", "expires"}, exclude_defaults=True)
     sticky = endpoint.sticky.model_dump(exclude_none=True) if endpoint.sticky is not None else None
     mirror = {"mirror": endpoint.mirror.model_dump(mode="json")} if endpoint.mirror is not None else {}
@@ -46,7 +46,7 @@ def digest_of(content: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Scope:
-    """What is recorded of an endpoint's requests.
+    """The scope of recording for an endpoint's requests.
 
     `slow` and `unfinished` are the limits, in seconds and rising, at which a request is reported while it runs.
     `carried_until` is until when its conversations may have begun under another plan, in Unix seconds; None: no plan

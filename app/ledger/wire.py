@@ -1,4 +1,4 @@
-"""What routers send to the controller: batches of starts and rows, as MessagePack. It answers in an `acknowledgement`.
+"""Messages of routers to the controller: batches of starts and rows, as MessagePack. `acknowledgement` has its answers.
 
 A **start** is recorded when a request's arm is drawn, a **row** when the request ends; both carry the request's `seq`,
 which counts from 1 in each router process. No text, no user name, no key: `unit`, `caller` and `request` are hashes.
@@ -13,7 +13,7 @@ VERSION = 2
 
 
 class Reason(IntEnum):
-    """Why the assigned deployment was chosen. Header and model are a client's choice, an override a manager's: flagged
+    """The reason for the assigned deployment. Header and model are a client's choice, an override a manager's: flagged
     FORCED."""
 
     TRAFFIC = 0
@@ -147,7 +147,7 @@ class Late(NamedTuple):
 
 
 class Skip(IntEnum):
-    """Why a request that was drawn to be mirrored was not copied; NONE: it was."""
+    """The reason why a request drawn for mirroring was not copied; NONE: it was."""
 
     NONE = 0
     BUDGET = 1
@@ -199,7 +199,7 @@ class Pair(NamedTuple):
     error: int = 0
     """A `Failure` of the shadow."""
     tokens: int | None = None
-    """That the shadow's call cost."""
+    """Tokens that the shadow's call cost."""
     equal: int | None = None
     """The same texts and tool calls."""
     equal_words: int | None = None
@@ -259,7 +259,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What a router sends at once. `(router, number)` identifies it: repeats are harmless."""
+    """One message of a router. `(router, number)` identifies it: repeats are harmless."""
 
     version: int
     router: str

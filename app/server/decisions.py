@@ -22,7 +22,7 @@ from app.server.controller_answers import ask
 
 
 class DecisionRequest(BaseModel):
-    """What is to be done with an experiment, and why."""
+    """An action on an experiment, with its reason."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -70,7 +70,7 @@ async def decide(
 
 
 async def foresee(controller: ControllerClient | None, name: str, body: bytes, caller: str) -> Foreseen:
-    """What the decision would do, if it were made now. Raises BadRequest, Conflict, and Unavailable."""
+    """The consequences of the decision, if it were made now. Raises BadRequest, Conflict, and Unavailable."""
     given = _given(body)
     await _present(controller, name)
     decision = dump({**given, "by": caller})

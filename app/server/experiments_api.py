@@ -47,7 +47,7 @@ from app.telemetry.metrics import Telemetry
 
 
 class Ledger(Protocol):
-    """What this API needs of `app.ledger.ledger.Ledger`. `hashes` is None while nothing is recorded."""
+    """The part of `app.ledger.ledger.Ledger` that this API needs. `hashes` is None while nothing is recorded."""
 
     @property
     def hashes(self) -> Hashes | None: ...
@@ -137,7 +137,7 @@ class ExperimentsApi:
         return Reply(renderer.render(list_document(found)).encode(), media_type=f"text/{_SUBTYPES[form]}")
 
     async def _forward(self, suffix: str, request: HTTPRequest, context: OperationContext) -> Reply:
-        """What the controller answers at the same path."""
+        """Forwards the controller's answer at the same path."""
         name = self._experiment(request, context)
         answer = await ask(self._controller, "GET", f"/experiments/{name}{suffix}", dict(request.query_params))
         headers = etag(answer.body) if not suffix and request.query_params.get("format", "json") == "json" else {}
@@ -167,7 +167,7 @@ class ExperimentsApi:
         return Reply(summary, headers=etag(summary))
 
     async def _foresee(self, name: str, body: bytes, config: Config, context: OperationContext) -> Reply:
-        """What a decision would do, and which keys it would move, if every router had the present plan."""
+        """The consequences of a decision, and the keys that it would move if every router had the present plan."""
         foreseen = await foresee(self._controller, name, body, context.caller.name)
         endpoint = config.experiments[name].endpoint
         plan = config.endpoints[endpoint]
@@ -180,7 +180,7 @@ class ExperimentsApi:
         return Reply(dump(view), headers={"etag": f'"{foreseen.revision}"'})
 
     async def _check(self, request: HTTPRequest, context: OperationContext) -> Reply:
-        """What a section for an experiment would lead to. Nothing is changed: experiments are declared in the file."""
+        """Checks a section for an experiment. Nothing is changed: experiments are declared in the file."""
         views = self._views()
         body = await read_body(request.receive, request.headers, views.config)
         return Reply(dump(check(body, views.of(context.caller))))

@@ -1,4 +1,4 @@
-"""What callers send to `POST /api/feedback`: the body, and its check against the running experiments."""
+"""The body of `POST /api/feedback`, and its check against the running experiments."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any

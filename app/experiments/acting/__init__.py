@@ -1,1 +1,1 @@
-"""What follows from evidence: ramps, rollbacks, budgets of harm, decisions. Start at `machine.py`, which is pure."""
+"""Acting on evidence: ramps, rollbacks, budgets of harm, decisions. Start at `machine.py`, which is pure."""

@@ -1,4 +1,4 @@
-"""What is being done with the experiments of a controller: their states, which the journal keeps, and what follows.
+"""Acting on a controller's experiments: their states, which the journal keeps, and the changes that follow.
 
 Synchronous, in the controller's thread. A change of the traffic is due once the journal's directory has its intent; a
 stop, too, unless the directory fails or takes long: then traffic is taken away all the same, since a failing treatment
@@ -33,7 +33,7 @@ RETRY_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 @dataclass(slots=True)
 class _Course:
-    """What is known of one experiment besides its state."""
+    """Facts about one experiment besides its state."""
 
     turn: int = 0
     """The number of its last turn."""
@@ -48,7 +48,7 @@ class _Course:
 
 
 class Journal:
-    """What actions need of the journal: `add` returns how many entries there are, of which `durable` are written."""
+    """The journal as actions need it: `add` returns how many entries there are, of which `durable` are written."""
 
     def __init__(
         self, add: Callable[[Sequence[Entry]], int], durable: Callable[[], int], is_failing: Callable[[], bool]
@@ -78,12 +78,12 @@ class Actions:
                 self._states[name] = state
 
     def learn(self, entries: Iterable[Entry], runs: Mapping[str, Run]) -> None:
-        """What another controller has done with the same runs. One that began a run of its own has its own states."""
+        """Takes another controller's entries about the same runs. A controller's own runs have their own states."""
         same = {name: run.started_at for name, run in runs.items()}
         self.restore(it for it in entries if it.experiment in same and _started_at(it) == same[it.experiment])
 
     def interventions(self, run: Run) -> Interventions:
-        """What counting depends on."""
+        """The actions on which counting depends."""
         return self._state(run).interventions
 
     def act(self, run: Run, config: Config, report: Report, now: float) -> bool:
@@ -103,7 +103,7 @@ class Actions:
         self._take(run.name, turn, now, **by)
 
     def foresee(self, run: Run, config: Config, report: Report, request: Request, now: float) -> Foreseen:
-        """What that would do. Raises the same."""
+        """The consequences of that decision. Raises the same."""
         turn = self._decided(run, config, report, request, now)
         return foreseen(turn, self._state(run), self._facts(run, config, report))
 
@@ -117,7 +117,7 @@ class Actions:
         return decided(state, self._facts(run, config, report), request, now)
 
     def stops(self, runs: Mapping[str, Run], now: float) -> list[Stop]:
-        """Those that routers are to apply."""
+        """Stops that routers are to apply."""
         present = ((name, state) for name, state in self._states.items() if _is_of(state, runs.get(name)))
         return [stop for name, state in present for stop in state.stops if self._is_due(name, stop, now)]
 

@@ -20,7 +20,7 @@ _GONE = "the arms are not in the endpoint's traffic any more"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an experiment wants of its endpoint's traffic."""
+    """A change that an experiment wants of its endpoint's traffic."""
 
     experiment: str
     section: Experiment

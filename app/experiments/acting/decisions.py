@@ -45,7 +45,7 @@ def decided(state: State, facts: Facts, request: Request, now: float) -> Turn:
 
 
 def foreseen(turn: Turn, state: State, facts: Facts) -> Foreseen:
-    """What a `decided` turn does to the traffic. `state`: before it."""
+    """The effect of a `decided` turn on the traffic. `state`: before it."""
     arms, intent = shares.of_arms(facts.traffic, facts.experiment), turn.state.intent
     after = arms
     if intent is not None and intent.kind == "rollback":

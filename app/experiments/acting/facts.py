@@ -39,7 +39,7 @@ class Facts:
     traffic: Mapping[str, int]
     """The endpoint's, as it is applied."""
     planned_by: str | None
-    """Who made that plan."""
+    """The author of that plan."""
     is_temporary: bool
     """That plan ends by itself."""
     can_move: bool
@@ -47,10 +47,10 @@ class Facts:
     settled: bool
     """Every router has what is applied."""
     is_fresh: bool
-    """What is applied was read after the experiment's last turn."""
+    """The applied configuration was read after the experiment's last turn."""
     report: Report
     trouble: str = ""
-    """Why the control plane has not made the change that is wanted."""
+    """The reason why the control plane has not made the wanted change."""
 
     @property
     def author(self) -> str:

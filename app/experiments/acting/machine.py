@@ -32,7 +32,7 @@ class Turn:
 
 
 def next_turn(state: State, facts: Facts, now: float) -> Turn | None:
-    """What happens next; None: nothing until the facts or the time are others. `now`: Unix seconds."""
+    """The next turn; None: nothing happens until the facts or the time change. `now`: Unix seconds."""
     if facts.experiment.mode == "aa":
         return None
     for rule in _RULES:

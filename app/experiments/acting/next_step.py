@@ -20,7 +20,7 @@ class NextStep:
     weights: dict[str, int]
     waits_for: tuple[str, ...]
     decision: str = ""
-    """What of that is a decision that the step must not do without."""
+    """The part of that which is a decision that the step needs."""
 
 
 def next_step(state: State, facts: Facts, now: float) -> NextStep | None:
@@ -45,7 +45,7 @@ def next_step(state: State, facts: Facts, now: float) -> NextStep | None:
 
 
 def _obstacles(facts: Facts) -> Iterator[str]:
-    """What no step is taken with, not even the first one."""
+    """Reasons that hold up every step, even the first one."""
     if not facts.can_move:
         yield "there is no control plane: change the traffic in the router's configuration file"
     if facts.trouble:

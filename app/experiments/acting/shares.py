@@ -1,4 +1,4 @@
-"""Shares of arms. Percentages are of the endpoint's traffic; deployments that are no arms keep theirs.
+"""Shares of arms. Percentages are of the endpoint's traffic; deployments that are not arms keep theirs.
 
 Treatments share a step equally; what cannot be divided goes to the first ones, a percent each. Control gets the rest of
 what the arms have together, and at least `holdout`.
@@ -22,7 +22,7 @@ def treated(arms: Weights, experiment: Experiment) -> int:
 
 
 def share_at(step: int, arms: Weights, experiment: Experiment) -> int:
-    """What a percentage of `ramp.steps` gives treatments: never more than the arms have, less the holdout."""
+    """The share of treatments at a percentage of `ramp.steps`: never more than the arms have, less the holdout."""
     return max(0, min(step, sum(arms.values()) - experiment.holdout))
 
 

@@ -1,4 +1,4 @@
-"""What is being done with one experiment, as the journal keeps it: every entry has the whole state after it."""
+"""The state of acting on one experiment, as the journal keeps it: every entry has the whole state after it."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -59,7 +59,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def interventions(self) -> Interventions:
-        """What counting depends on."""
+        """The actions on which counting depends."""
         return Interventions(self.armed_since, self.since)
 
     def entry(self, name: str, kind: str, at: float, text: str, **detail: Any) -> Entry:

@@ -1,4 +1,4 @@
-"""What is being done with an experiment, and what comes next, in words."""
+"""The state of acting on an experiment and the next step, in words."""
 
 from typing import get_args
 
@@ -33,7 +33,7 @@ def acting_of(state: State, facts: Facts, now: float) -> Acting:
 
 
 def next_sentence(state: State, facts: Facts, now: float) -> str:
-    """What happens next, or what to do: one or two sentences."""
+    """The next event, or what to do: one or two sentences."""
     if state.stops:
         return f"Next: {_stopping(state, facts)}"
     if state.phase == "stopped":

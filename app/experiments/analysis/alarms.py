@@ -9,7 +9,7 @@ from app.experiments.report import Alarm, Occurrence
 
 
 class Alarms:
-    """Those that stay, and those that hold only while their cause lasts."""
+    """Alarms that stay, and alarms that hold only while their cause lasts."""
 
     def __init__(self) -> None:
         self._alarms: dict[str, Alarm] = {}

@@ -116,7 +116,7 @@ class Monitoring:
         ]
 
     def invalidates(self, column: int, treatment: int) -> str:
-        """Why no verdict on a measure counts, in words; empty if nothing is wrong."""
+        """The reason why no verdict on a measure counts, in words; empty if there is none."""
         if self.alarms.raised_at(SPLIT) is not None:
             return "the units contradict the weights"
         if lost := self.traffic.too_many_lost():

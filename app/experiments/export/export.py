@@ -11,7 +11,7 @@ from app.ledger.controller_client import Export
 
 
 def export(store: Store, query: Mapping[str, str]) -> Export:
-    """What a query asks for: `experiment`, `endpoint`, `since`, `until`, `format`.
+    """The export that a query asks for: `experiment`, `endpoint`, `since`, `until`, `format`.
 
     The rows are those of the directory: what was recorded within the last minute may not be there yet. Raises
     BadRequest, and while it is read StoreError, and NotFound if the experiment never ran.

@@ -18,7 +18,7 @@ class Selection(NamedTuple):
     """`since` and `until`, which is not included, are Unix seconds of a request's arrival."""
 
     experiment: str | None = None
-    """Those of its last run: its endpoint's, by its arms, since its start, without pauses."""
+    """Exposures of its last run: its endpoint's, by its arms, since its start, without pauses."""
     endpoint: str | None = None
     since: float | None = None
     until: float | None = None

@@ -16,8 +16,8 @@ _SEARCHED_S = 1e-6
 
 
 def page(entries: Sequence[Entry], declared: Mapping[str, Experiment], query: Mapping[str, str]) -> Page:
-    """What `query` asks for: what came after `position`; if that does not hold, after the event `after`; if there is no
-    such event, after its time, or after the Unix time `since`. Without any, nothing: where the journal ends.
+    """The page that `query` asks for: entries after `position`; if that does not hold, after the event `after`; if
+    there is no such event, after its time, or after the Unix time `since`. Without any, only the end of the journal.
 
     Raises BadRequest for an `after` or `since` that has no time.
     """

@@ -9,14 +9,14 @@ from app.errors import BadRequest
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """What `GET /api/events` sends."""
+    """An event of `GET /api/events`."""
 
     id: str
     """``<Unix seconds>-<hash of the entry>``."""
     kind: str
-    """What the event stream calls it: verdict, alarm, plan …"""
+    """The event's name in the stream: verdict, alarm, plan …"""
     endpoint: str | None
-    """Who may use it may see the event; None: everybody may."""
+    """Callers that may use it may see the event; None: all may."""
     data: dict[str, Any]
     """`at` (Unix seconds), `experiment` and `endpoint` if it is about one, `text`, and the kind's own members."""
 
@@ -40,5 +40,5 @@ def time_of(id: str, name: str = "after") -> float:
     except ValueError:
         at = math.nan
     if not math.isfinite(at):
-        raise BadRequest(f"{name}: '{id}' is no event's id and no Unix time", param=name)
+        raise BadRequest(f"{name}: '{id}' is neither an event's id nor a Unix time", param=name)
     return at

@@ -1,1 +1,1 @@
-"""What judges the evidence, for the controller: an analysis for each run, and the shadows."""
+"""The judges of the evidence, for the controller: an analysis for each run, and the shadows."""

@@ -48,5 +48,5 @@ def path_of(file: RecordingFile) -> str:
     except (ValueError, OverflowError, OSError) as error:
         raise InvalidRecording(f"written_at: {file.written_at} is not a valid time") from error
     if not _ROUTER.fullmatch(file.router):
-        raise InvalidRecording("router: is no id")
+        raise InvalidRecording("router: is not an id")
     return f"{RECORDINGS}/date={at:%Y-%m-%d}/{at:%Y%m%dT%H%M%S}-{file.router}-{file.number:06d}.jsonl.gz"

@@ -16,7 +16,7 @@ _ENDINGS = (".jsonl", ".jsonl.gz")
 
 
 class UnreadableRecording(Exception):
-    """There is no recording, or a line of it is none. The message names the place."""
+    """There is no recording, or a line of it is invalid. The message names the place."""
 
 
 def read(url: str, base: Path) -> list[RecordedRequest]:
@@ -68,4 +68,4 @@ def _lines(path: str, data: bytes) -> Iterator[RecordedRequest]:
         try:
             yield decode_line(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise UnreadableRecording(f"{path}:{number}: is no recorded request: {error}") from error
+            raise UnreadableRecording(f"{path}:{number}: is not a recorded request: {error}") from error

@@ -1,4 +1,4 @@
-"""What is being done with an experiment, and what was done, as people read it."""
+"""The state of acting on an experiment and its latest actions, for people."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""What a report says to a person: the verdict first, then what it rests on."""
+"""The report as a document for people: the verdict first, then its basis."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -132,7 +132,7 @@ def _verdict(report: Report, comparison: Comparison) -> str:
 
 
 def _notes(report: Report, comparison: Comparison, treatment: str) -> Iterator[str]:
-    """What a table has no room for."""
+    """Notes that do not fit into the table."""
     metric = comparison.metric
     values = {it.arm: it for it in comparison.values}
     if comparison.reason and comparison.events is None:
@@ -232,7 +232,7 @@ def _joined(numbers: Mapping[str, object], arms: Sequence[str]) -> str:
 
 
 def _served(report: Report) -> Iterator[Block]:
-    """Who answered, where that is not the assigned deployment alone."""
+    """The deployments that answered, where that is not the assigned one alone."""
     if all(set(by) <= {arm} for arm, by in report.served.items()):
         return
     rows = [

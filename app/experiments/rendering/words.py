@@ -73,7 +73,7 @@ def metric_value(comparison: Comparison, value: float | None, *, signed: bool = 
 
 
 def in_unit(metric: str, value: float | None, *, signed: bool = False) -> str:
-    """A number of a metric that is no share, with its unit."""
+    """A number of a metric that is not a share, with its unit."""
     if value is None:
         return MISSING
     if metric in LATENCIES:

@@ -28,7 +28,7 @@ _DEFAULT_TOKENS = 128
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What is sent. `is_synthetic`: the text is made up, since the recording has none."""
+    """The request that is sent. `is_synthetic`: the text is made up, since the recording has none."""
 
     recorded: RecordedRequest
     path: str

@@ -105,7 +105,7 @@ class Replay:
         journal.append(open_store(self.config.ledger.url, Path.cwd()), f"{REPLAYED}-000001", notes)
 
     def notes(self) -> list[str]:
-        """What a report has to say of this replay."""
+        """Notes for the report of this replay."""
         found = [
             f"A replay of {len(self.requests)} recorded requests at {self.speed:g} times their pace; a unit is one of "
             "them, answered by every arm. Times are those of the client that replayed"

@@ -11,7 +11,7 @@ NAME = "replay"
 """The experiment's, unless it is one of a configuration."""
 
 PAIR_HEADER = "x-switchyard-pair"
-"""What the endpoint of a replay is sticky by, on paper: a unit is one recorded request, answered by every arm."""
+"""The nominal `sticky` of a replay's endpoint: a unit is one recorded request, answered by every arm."""
 
 _STREAMED = ("ttft", "itl", "tokens_per_second", "duration")
 _WHOLE = ("duration",)
@@ -58,7 +58,7 @@ def _alerts(guardrails: Sequence[Guardrail]) -> tuple[Guardrail, ...]:
 def config_of(
     name: str, experiment: Experiment, ledger: str, *, prices: Mapping[str, object] | None = None, total_s: float
 ) -> Config:
-    """What a router and a controller of the replay are configured with. Raises ConfigError."""
+    """The configuration of the replay's router and controller. Raises ConfigError."""
     sticky = {"by": "header", "name": PAIR_HEADER}
     return stand_in(
         name,

@@ -28,7 +28,7 @@ _TEXTS = ("system", "instructions", "messages", "prompt", "input")
 
 @dataclass(slots=True)
 class Estimates:
-    """What is not as the engine counted it, in requests."""
+    """Requests whose tokens are not as the engine counted them."""
 
     prompts: int = 0
     answers: int = 0

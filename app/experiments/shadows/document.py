@@ -1,4 +1,4 @@
-"""What a report of a shadow says to a person: one sentence, then what it rests on."""
+"""The report of a shadow as a document for people: one sentence, then its basis."""
 
 from collections.abc import Iterator, Mapping
 

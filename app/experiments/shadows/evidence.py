@@ -62,7 +62,7 @@ class ShadowEvidence:
 
     @property
     def copies(self) -> int:
-        """That were sent."""
+        """Copies that were sent."""
         return self.compared + self.failed.total()
 
     def add(self, pairs: PairColumns) -> None:

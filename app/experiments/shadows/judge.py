@@ -83,7 +83,7 @@ class ShadowJudge:
             it.evidence, it.skipped = {}, Counter()
 
     def count(self, pairs: PairColumns) -> None:
-        """What was recorded, whatever it is of."""
+        """Pairs of any endpoint."""
         if not len(pairs) or not self._judged:
             return
         plans, names = self._tables.plans, self._tables.names
@@ -121,7 +121,7 @@ class ShadowJudge:
         return msgspec.structs.replace(report, headline=headline(report))
 
     def endpoints(self) -> list[str]:
-        """Those with a mirror."""
+        """Endpoints with a mirror."""
         return list(self._judged)
 
 

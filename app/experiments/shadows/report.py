@@ -1,4 +1,4 @@
-"""What is known of an endpoint's shadow: returned as JSON by the API, rendered as Markdown and as words."""
+"""The report on an endpoint's shadow: returned as JSON by the API, rendered as Markdown and as words."""
 
 from typing import Literal
 
@@ -57,9 +57,9 @@ class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
     alpha: float
     """For each interval, and for each event's evidence."""
     copies: int
-    """That were sent."""
+    """Copies that were sent."""
     tokens: int
-    """That they cost, as far as the engine said."""
+    """Tokens that they cost, as far as the engine said."""
     skipped: dict[str, int]
     """Requests that were drawn and not copied, by why."""
     primaries: list[ShadowOf]

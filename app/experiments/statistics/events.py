@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 Trials = Literal["events", "exposures"]
-"""What a trial is: an event of either arm (relative limits), or an exposure of the treatment (absolute ones)."""
+"""A trial is an event of either arm (relative limits), or an exposure of the treatment (absolute ones)."""
 
 MULTIPLES: Floats = np.exp(np.linspace(math.log(1.15), math.log(50.0), 40))
 """The alternatives, as multiples of what is allowed."""
@@ -63,7 +63,7 @@ def ln_likelihood(hit: ArrayLike, p0: ArrayLike, trials: Trials) -> Floats:
 
 
 class EvidenceState(TypedDict):
-    """What is kept of an `EventEvidence`, as JSON."""
+    """The stored state of an `EventEvidence`, as JSON."""
 
     counts: list[tuple[float, int, int]]
     largest: float

@@ -32,7 +32,7 @@ _ROUNDING_OF_MOMENTS = 1e-13
 
 
 class Lines(NamedTuple):
-    """What is known of each (unit, stratum, arm): equally long arrays.
+    """Sums of each (unit, stratum, arm): equally long arrays.
 
     The same combination may stand in several lines. `unit` and `stratum` are codes from 0, without large gaps.
     """
@@ -50,7 +50,7 @@ class Lines(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """What is known of each stratum and arm where the request is the unit: arrays of shape (strata, 2)."""
+    """Moments of each stratum and arm where the request is the unit: arrays of shape (strata, 2)."""
 
     n: Floats
     x: Floats

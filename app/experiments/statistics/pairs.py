@@ -85,5 +85,5 @@ class Discordant:
 
     @property
     def units(self) -> tuple[int, int]:
-        """Those with the event on the primary alone, and on the shadow alone."""
+        """Pairs with the event on the primary alone, and on the shadow alone."""
         return self._more.misses, self._more.hits

@@ -1,4 +1,4 @@
-"""What a t-test says that is looked at again and again: for comparison only. It finds effects that are not there."""
+"""A t-test that is checked repeatedly, for comparison only. It finds effects that do not exist."""
 
 import math
 

@@ -1,1 +1,1 @@
-"""What the controller of experiments keeps for good: Parquet segments, a journal, small states. Start at `store.py`."""
+"""Durable data of the controller of experiments: Parquet segments, a journal, small states. Start at `store.py`."""

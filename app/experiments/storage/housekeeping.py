@@ -17,7 +17,7 @@ RECORDINGS = "recordings"
 """The folder of recorded requests, which are as old as exposures may become."""
 
 MERGED_RECORDS = 500_000
-"""What a merged segment holds at most, in records, so that merging needs little memory."""
+"""The most records of a merged segment, so that merging needs little memory."""
 
 ABANDONED_S = 3600.0
 """After this long, a part without its commit or a temporary file is what a crash left."""

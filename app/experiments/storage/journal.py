@@ -22,12 +22,12 @@ def append(store: Store, name: str, entries: list[Entry]) -> None:
 
 
 def read(store: Store) -> list[Entry]:
-    """Every entry, in order of time. Lines that are no entries are left out. Raises StoreError."""
+    """Every entry, in order of time. Lines that are not entries are left out. Raises StoreError."""
     return _read(store, store.list(FOLDER))
 
 
 def read_days(store: Store, days: Iterable[str], besides: str) -> list[Entry]:
-    """The same of some days (as `date_of`), but for what the writer `besides` has written."""
+    """The entries of some days (as `date_of`), without those of the writer `besides`."""
     files = [file for day in sorted(set(days)) for file in store.list(f"{FOLDER}/date={day}")]
     return _read(store, [file for file in files if not _name(file).startswith(f"{besides}-")])
 

@@ -32,7 +32,7 @@ class Numbers:
             self._ranges = Numbers([number], ranges=self._ranges)._ranges
 
     def union(self, other: "Numbers") -> "Numbers":
-        """What either holds."""
+        """The union."""
         return Numbers(ranges=[*self._ranges, *other._ranges])
 
     def update(self, other: "Numbers") -> None:

@@ -19,7 +19,7 @@ from app.ledger.wire import FeedbackItem
 
 _EARLY_S = 3600.0
 UNREADABLE = (Missing, Damaged)
-"""What a segment raises that another controller has merged or deleted, or that is not ours."""
+"""Errors of a segment that another controller has merged or deleted, or that is not ours."""
 
 
 class Contents(NamedTuple):
@@ -43,7 +43,7 @@ def contents(store: Store) -> Contents:
 def history(
     store: Store, since: float, tables: Tables, known: dict[int, Numbers], *, of: Mapping[int, Numbers] | None = None
 ) -> Iterator[Exposures]:
-    """What was stored since a Unix time, and maybe before: each batch once, in the order of writing.
+    """Exposures stored since a Unix time, and maybe before: each batch once, in the order of writing.
 
     Batches by router hash: only those of `of` if it is given, and not those that are `known`, to which the found ones
     are added. Raises StoreError.

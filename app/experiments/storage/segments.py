@@ -60,7 +60,7 @@ class Segment:
 
 
 class RouterState(msgspec.Struct, frozen=True):
-    """What a controller knew of one router: its stored batches (`Numbers.dump`), the rows that it said were lost."""
+    """One router as a controller knew it: its stored batches (`Numbers.dump`), the rows that it said were lost."""
 
     stored: list[list[int]]
     lost: list[Lost]
@@ -68,7 +68,7 @@ class RouterState(msgspec.Struct, frozen=True):
 
 
 class Footer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a segment says of itself."""
+    """The metadata of a segment."""
 
     written_at: float
     batches: dict[str, list[list[int]]]
@@ -86,7 +86,7 @@ def date_of(at: float) -> str:
 
 
 def segment_at(path: str) -> Segment | None:
-    """The segment of a file; None if it is no segment's file."""
+    """The segment of a file; None for other files."""
     match = _PATH.fullmatch(path)
     return Segment(match[1], match[2]) if match and not match[2].startswith(".") else None
 

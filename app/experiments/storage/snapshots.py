@@ -1,4 +1,4 @@
-"""What an analysis cannot compute from exposures again: its largest evidence so far, latched verdicts.
+"""State that an analysis cannot recompute from exposures: its largest evidence so far, latched verdicts, alarms.
 
 One small file for each experiment and writer, `state/<experiment>/<writer>.json`, replaced each time.
 """
@@ -27,7 +27,7 @@ def write(store: Store, writer: str, snapshot: Snapshot) -> None:
 
 
 def latest(store: Store) -> dict[str, Snapshot]:
-    """The newest of each experiment. Files that are no snapshots are left out. Raises StoreError."""
+    """The newest of each experiment. Other files are left out. Raises StoreError."""
     found: dict[str, Snapshot] = {}
     for file in store.list(FOLDER):
         if not file.path.endswith(".json") or file.path.rpartition("/")[2].startswith("."):

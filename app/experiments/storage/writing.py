@@ -12,7 +12,7 @@ from app.experiments.storage.store import Store, StoreError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What is to be done, in this order. A failure ends the round: what follows would fail, too."""
+    """Work in this order. A failure ends the round: the rest would fail, too."""
 
     writer: str
     now: float

@@ -1,4 +1,4 @@
-"""What a router writes down of requests: which of them, and their lines. `sender.Sender` hands them to the controller.
+"""Recordings of requests on a router: their choice, and their lines. `sender.Sender` sends them to the controller.
 
 Synchronous. `begin` and `end` run on the event loop and only append to a list, `lines` runs in a thread.
 """
@@ -34,7 +34,7 @@ Redact = Callable[[Mapping[str, Any], Sequence[str]], dict[str, Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class RecordedEndpoint:
-    """What is recorded of an endpoint: its settings, and which units' hashes are below `limit` of 2**64."""
+    """The recording of an endpoint: its settings, and which units' hashes are below `limit` of 2**64."""
 
     endpoint: str
     settings: Recording
@@ -57,7 +57,7 @@ class PendingRequest:
     status: int = 0
     usage: Usage | None = None
     max_tokens: object = None
-    """What the engine was allowed to write."""
+    """The tokens that the engine was allowed to write."""
     turn: int = 0
     parameters: dict[str, int | float] = field(default_factory=dict)
 
@@ -101,7 +101,7 @@ class Recorder:
             self._unit_of("")  # reads the secret now, not with the first request
 
     def scope(self, endpoint: str) -> RecordedEndpoint | None:
-        """What is recorded of an endpoint; None if nothing is."""
+        """The recording of an endpoint; None if it is not recorded."""
         return self._scopes.get(endpoint)
 
     def unit(self, scope: RecordedEndpoint, key: str | None) -> int | None:

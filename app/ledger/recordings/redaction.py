@@ -16,7 +16,7 @@ CALLERS = frozenset(
 """Fields that name the caller or hold its own records: they are never written down."""
 
 _DEEPEST = 100
-"""JSON that is nested deeper is left out: it is no request that a model would answer."""
+"""JSON that is nested deeper is left out: no model would answer such a request."""
 
 
 class NotRedactable(Exception):

@@ -164,7 +164,7 @@ class RecordingSender:
                 _log.error("The controller refused a recording", extra=event("recording_refused", error=str(error)))
                 self._lose(self._waiting.popleft())
                 continue
-            except Exception as error:  # noqa: BLE001  whatever goes wrong there, nothing may go wrong here
+            except Exception as error:  # noqa: BLE001  no failure of the controller may end the sender
                 if not self._backoff.is_failing:
                     unsent = event("recording_not_sent", error=type(error).__name__)
                     _log.warning("The controller does not take recordings; they wait here", extra=unsent)

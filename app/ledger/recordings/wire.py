@@ -1,4 +1,4 @@
-"""What is written down of a request, and how routers hand it to the controller: gzipped JSON lines in a message."""
+"""The record of a request, and its transport to the controller: gzipped JSON lines in a message."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     parameters: dict[str, int | float] = {}
-    """What decides the cost, as numbers: `facts.parameters`."""
+    """Numeric parameters that decide the cost: `facts.parameters`."""
     body: dict[str, Any] | None = None
     """With `text: full`: the request in vLLM's fields, redacted. Never headers, callers' names or keys."""
 

@@ -87,7 +87,7 @@ class EventsApi:
             await writer.end_stream()
 
     async def _stream(self, listener: Listener, since: str | None, caller: Caller) -> AsyncIterator[bytes]:
-        """What is sent: first what came after `since`, then what comes, and a comment when nothing does."""
+        """The stream: first events after `since`, then new ones, and a comment when there are none."""
         now = asyncio.get_running_loop().time
         end, sent_at = now() + self._stream_s, now()
         yield _BEGIN
@@ -114,7 +114,7 @@ class EventsApi:
                 sent_at = now()
 
     async def _missed(self, since: str, end: float) -> AsyncIterator[Item]:
-        """What the journal has after `since`; None whenever the controller does not answer, until `end`."""
+        """Events of the journal after `since`; None whenever the controller does not answer, until `end`."""
         query = {"after": since}
         while True:
             try:
@@ -132,7 +132,7 @@ class EventsApi:
             query = {"position": page.position, "after": page.latest}
 
     def _data(self, item: Item, caller: Caller) -> bytes | None:
-        """What the caller gets of it: None if it is not for them."""
+        """The item as the caller gets it; None if it is not for them."""
         if item is None:
             return _AWAY
         if item.endpoint is None:

@@ -24,14 +24,14 @@ def seen(client: RouterClient, name: str) -> Summary:
 
 
 def described(summary: Summary) -> str:
-    """What holds, a line each."""
+    """The present state, a line for each fact."""
     acting = summary["acting"]
     lines = [summary["headline"], f"Now: {acting['state']}, {_share(summary)}.", summary["next"]]
     return "\n".join(line for line in lines if line)
 
 
 def consequence(summary: Summary, action: str, treatment: str | None) -> str:
-    """What the decision will do, in a sentence. It is refused if it makes no sense."""
+    """The consequence of the decision, in a sentence. It is refused if it is not applicable."""
     control, treatments, next_share = summary["control"], summary["treatments"], summary["acting"]["next_share"]
     share = f"{next_share} %" if next_share is not None else "the next step's share"
     get = "gets" if len(treatments) == 1 else "get"
@@ -47,7 +47,8 @@ def consequence(summary: Summary, action: str, treatment: str | None) -> str:
 
 
 def foreseen(client: RouterClient, summary: Summary, action: str, reason: str, treatment: str | None) -> str:
-    """What the decision moves, a line each; empty if it moves nothing now. Raises CommandError if it makes no sense."""
+    """The traffic that the decision moves, a line each; empty if it moves none now. Raises CommandError if it is not
+    applicable."""
     path = path_of(summary["experiment"], "/decision")
     answer = json.loads(client.ask("POST", path, {"dry_run": "true"}, _body(action, reason, treatment)))
     if answer["before"] == answer["after"]:

@@ -7,7 +7,7 @@ from deployments.cli.table import table
 
 
 def explanation(assignment: Mapping[str, Any]) -> str:
-    """Who answers and why, then every deployment's weight and score."""
+    """The deployment that answers and why, then every deployment's weight and score."""
     name = assignment["deployment"]
     lines = [f"{assignment['endpoint']}: {name or 'drawn for each request'}", assignment["why"], ""]
     rows = [

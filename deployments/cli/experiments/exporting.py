@@ -31,7 +31,7 @@ def of_server(client: RouterClient) -> Exposures:
 
 
 def of_directory(url: str) -> Exposures:
-    """Those of a directory, or of an object store's address."""
+    """Recordings of a directory, or of an object store's address."""
 
     def pieces(wanted: Selection, form: ExposureFormat) -> Iterator[bytes]:
         try:

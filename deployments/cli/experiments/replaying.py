@@ -31,8 +31,8 @@ TOTAL_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the command line says. `config`: the file with `experiment`, whose metrics are taken; None: the directory
-    of the recording may have it, too."""
+    """The options of the command line. `config`: the file with `experiment`, whose metrics are taken; None: the
+    directory of the recording may have it, too."""
 
     recording: str
     arms: Sequence[str]

@@ -42,7 +42,7 @@ def read(file: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 def summary(answers: list[dict[str, Any]]) -> str:
-    """What became of the scores, in one line."""
+    """The result of sending the scores, in one line."""
     accepted = sum(answer["accepted"] for answer in answers)
     pending = [answer["pending"] for answer in answers]
     unknown = dict.fromkeys(name for answer in answers for name in answer["unknown_metric"])

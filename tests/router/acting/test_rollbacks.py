@@ -116,7 +116,7 @@ async def test_a_router_that_cannot_reach_control_does_not_apply_the_stop(acting
     assert [len(failed(outcomes)) for outcomes in answered] == [0, 0, 0]
 
 
-async def test_the_report_has_the_traffic_as_it_is_though_nobody_asks_any_more(acting: ActingRig) -> None:
+async def test_the_report_has_the_present_traffic_without_new_requests(acting: ActingRig) -> None:
     acting.green.answer = empty
     acting.deploy(green=50, guardrails=GUARDRAILS)
     acting.control.delivery = Delivery.DELIVERING

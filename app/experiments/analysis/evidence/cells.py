@@ -77,7 +77,7 @@ class Cells:
             self._thin(self._bits + 1)
 
     def lines(self, metric: int, strata: I32, treatment: int, without: "Cells | None" = None) -> Lines:
-        """Those of control and one treatment that have a value.
+        """Lines of control and one treatment that have a value.
 
         `strata` maps recorded strata to those of the comparison. `without` are requests that are to be taken away:
         cells that hold a part of what these hold.

@@ -103,7 +103,7 @@ class Collected:
 
     @property
     def has_cold_minutes(self) -> bool:
-        """Any replica was new, so that a look without those minutes is another one."""
+        """Whether any replica was new, so that a look without those minutes differs."""
         return bool(len(self._cold.minutes))
 
     @property
@@ -126,7 +126,7 @@ class Collected:
         return look(self._cells.lines(column, strata, treatment, cold), _scale(measure))
 
     def look_of_requests(self, column: int, treatment: int, *, without_cold: bool = False) -> Look | None:
-        """The same, as if every request were a unit of its own."""
+        """The same look, as if every request were a unit of its own."""
         cold = self._cold_totals.sums if without_cold else None
         moments = self._totals.moments(column, self.strata_for(treatment), treatment, cold)
         return look_of_requests(moments, _scale(self.measures[column]))

@@ -20,7 +20,7 @@ MAX_PENDING = 5_000_000
 """Exposures, about 150 bytes each. Above, the oldest ones count at once, without waiting for a score."""
 
 GRACE_S = 5.0
-"""What a score may take from the router to here."""
+"""The longest way of a score from the router to here."""
 
 UNKNOWN_S = 60.0
 """A score of an answer that is not known yet waits so long: its request may still run."""

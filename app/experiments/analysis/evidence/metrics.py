@@ -1,4 +1,4 @@
-"""What each metric says of a request: a numerator x and a denominator d, or that it has no value.
+"""Each metric's value of a request: a numerator x and a denominator d, or that it has no value.
 
 A mean or a proportion has d = 1; a geometric mean x = ln(value), d = 1; a ratio of sums its two sums; a quantile
 x = ln(value), kept one by one. A request to which a metric does not apply (a whole answer has no time to its first
@@ -75,7 +75,7 @@ class Values(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
-    """What a value needs besides its row."""
+    """Inputs of a value besides its row."""
 
     total_s: float
     prices: Mapping[str, tuple[float, float]]

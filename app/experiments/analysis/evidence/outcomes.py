@@ -1,4 +1,4 @@
-"""What happened to a request, as 0 or 1: the events of guardrails and proportions."""
+"""Outcomes of a request, as 0 or 1: the events of guardrails and proportions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What requests are compared within: the treatment's share under the plan that assigned them, and declared strata.
+"""Strata of requests: the treatment's share under the plan that assigned them, and declared strata.
 
 A request's stratum is known before its arm acts. The recorded stratum holds the plan's weights; the share follows from
 them for each treatment, so that plans with the same share are one stratum. With many shares, neighbours are merged.

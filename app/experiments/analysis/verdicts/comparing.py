@@ -21,7 +21,7 @@ POWER = 0.8
 
 @dataclass(frozen=True)
 class LatestLook:
-    """What the latest look says."""
+    """The result of the latest look."""
 
     effect: Effect = NO_EFFECT
     ln_e: float | None = None
@@ -52,7 +52,7 @@ class Comparator:
     history: History = field(default_factory=History)
     looked_at: float = -math.inf
     looked_version: int = -1
-    """What the latest look knew, as its owner counts."""
+    """The version of the data at the latest look, as its owner counts."""
 
     @property
     def key(self) -> str:
@@ -89,7 +89,7 @@ class Comparator:
         return collected.units(self.column, 0), collected.units(self.column, self.treatment)
 
     def _few_events(self, collected: Collected) -> str:
-        """Why there is no interval; empty if there is one."""
+        """The reason why there is no interval; empty if there is one."""
         events = [collected.sums(self.column, arm)[1] for arm in (0, self.treatment)]
         return f"fewer than {FEW} events in an arm" if min(events) < FEW else ""
 
@@ -185,7 +185,7 @@ class Comparator:
         )
 
     def state(self) -> dict[str, Any]:
-        """What cannot be computed anew from the exposures, as plain data."""
+        """State that cannot be recomputed from the exposures, as plain data."""
         return {"ln_e_max": self.ln_e_max, "verdict": self.stays, "since": self.since, "history": self.history.state()}
 
     def restore(self, state: dict[str, Any]) -> None:

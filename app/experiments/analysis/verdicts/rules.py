@@ -1,4 +1,4 @@
-"""The rules of verdicts: what a confidence sequence says, in the direction that is good for the metric."""
+"""The rules of verdicts: from a confidence sequence to a verdict, in the direction that is good for the metric."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def effect_of(estimate: float, bounds: tuple[float, float] | None, scale: Scale)
 
 
 def verdict_of(effect: Effect, measure: Measure) -> Verdict:
-    """What the interval says now.
+    """The verdict of the present interval.
 
     For a metric of which neither direction is better, a difference is worse: the treatment was to be the same.
     """

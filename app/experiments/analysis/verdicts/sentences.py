@@ -1,4 +1,4 @@
-"""What a report says to a person: plain words, without statistics."""
+"""The report's sentences: plain words, without statistics."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,7 +33,7 @@ _UNITS = {"conversation": "conversations", "user": "users", "api_key": "keys", "
 
 
 def noun_of_units(endpoint: Endpoint) -> str:
-    """What is drawn at random, in the plural."""
+    """The noun for what is drawn at random, in the plural."""
     return "requests" if endpoint.sticky is None else _UNITS[endpoint.sticky.by]
 
 
@@ -164,7 +164,8 @@ def _split(report: Report) -> str:
 
 
 def next_step(report: Report, decisions: Mapping[str, Decision], earliest: float) -> str:
-    """What to do. `decisions` per treatment; `earliest`: nothing is promoted before, in Unix seconds."""
+    """The sentence about what to do. `decisions` per treatment; `earliest`: nothing is promoted before, in Unix
+    seconds."""
     if report.mode == "aa":
         return "Next: nothing to do; a difference would raise an alarm."
     if report.decision == "do_not_ship":

@@ -1,1 +1,1 @@
-"""What makes a treatment dangerous or a comparison invalid: events, sample ratio, completeness."""
+"""Checks for dangerous treatments and invalid comparisons: events, sample ratio, completeness."""

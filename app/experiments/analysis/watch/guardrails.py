@@ -68,16 +68,16 @@ class GuardrailWatch:
 
     @property
     def unhealthy(self) -> bool:
-        """Control itself exceeds an absolute limit."""
+        """Whether control itself exceeds an absolute limit."""
         return self._trials is not None and self._trials.control_exceeds
 
     @property
     def acts(self) -> bool:
-        """Its alarm does more than alert."""
+        """Whether its alarm does more than alert."""
         return self._action != "alert"
 
     def is_new_alarm(self) -> bool:
-        """The evidence has reached a threshold, and there was no alarm before."""
+        """Whether the evidence has reached a threshold, without an alarm before."""
         if self.alarmed_at is not None or self._events.units[1] < MIN_UNITS or self.unhealthy:
             return False
         largest, detected = self._evidence_so_far()
@@ -154,7 +154,7 @@ class Guardrails:
             _add(watches, hit, hit if rail.max_rate is None else applies, rows, placed, arms)
 
     def add_late(self, late: LateColumns, placed: Placement, arms: Arms) -> None:
-        """The same, of requests that still run. Those that do not have the event yet are no trials."""
+        """Late records of running requests. Those without the event so far are not trials."""
         if self.since is not None:
             late, placed = _later(late, placed, self.since)
         for rail, watches in self._watches:

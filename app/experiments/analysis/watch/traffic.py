@@ -103,7 +103,7 @@ class Traffic:
         return ""
 
     def differences(self) -> list[str]:
-        """What differs by arm more than chance explains, in words."""
+        """Differences between arms that chance does not explain, in words."""
         open_ = np.maximum(self._starts - self._rows - self._lost, 0.0)
         kinds = [
             ("lost rows", self._lost, self._lost + self._rows),
@@ -127,7 +127,7 @@ class Traffic:
 
 
 def _differs(counts: Floats, totals: Floats) -> bool:
-    """Any arm's share is far from control's, in standard errors."""
+    """Whether any arm's share is far from control's, in standard errors."""
     counts, totals = counts[totals > 0], totals[totals > 0]
     if len(totals) < 2:
         return False

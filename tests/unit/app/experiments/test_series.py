@@ -30,7 +30,7 @@ def test_units_guardrails_and_the_sample_ratio() -> None:
     assert values("switchyard_sample_ratio_ln_e") == [-2.1]
 
 
-def test_what_is_done_with_it() -> None:
+def test_the_series_show_the_state_of_acting() -> None:
     states = [values("switchyard_experiment_state", state=it) for it in ("running", "paused", "stopped")]
     assert states == [[1.0], [0.0], [0.0]]
     assert values("switchyard_experiment_step") == [2.0]

@@ -92,7 +92,7 @@ def test_the_engines_error_event_is_a_failure() -> None:
     assert streamed((1.0, talk), (1.1, DONE)).failure is Failure.NONE
 
 
-def test_a_whole_answer() -> None:
+def test_a_whole_answer_gives_its_finish_reason_and_id() -> None:
     seen = exposure(stream=False)
     seen.sent(PATH, {})
     seen.answer(b'{"id":"chatcmpl-2","choices":[{"message":{"content":"Hi"},"finish_reason":"tool_calls"}]}')

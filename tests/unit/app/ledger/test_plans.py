@@ -111,7 +111,7 @@ def test_the_limits_are_those_of_the_guardrails(
     assert stream == min((*slow, *unfinished), default=NEVER)
 
 
-def test_a_stop_is_another_plan_with_the_weights_in_force_and_without_a_share_it_is_none() -> None:
+def test_a_stop_makes_another_plan_unless_its_deployment_has_no_share() -> None:
     chat = config().endpoints["chat"]
     shares = dict(chat.traffic)
     stopped, control = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)

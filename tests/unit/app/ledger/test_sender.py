@@ -242,7 +242,7 @@ def test_an_absent_controller_is_left_alone_and_used_when_it_is_back() -> None:
     assert Recorder().ledger.idle().number == 0
 
 
-def test_a_batch_without_anything_says_what_the_router_still_keeps() -> None:
+def test_an_empty_batch_has_the_oldest_number_that_the_router_keeps() -> None:
     recorder = Recorder()
     recorder.record()
     recorder.ledger.seal()

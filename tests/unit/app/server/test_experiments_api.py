@@ -86,7 +86,7 @@ def test_without_a_configuration_everything_is_a_503(rig: Rig) -> None:
         assert refusal(rig.get(path, ""))[0] == 503
 
 
-def test_without_experiments_nobody_needs_a_controller(rig: Rig) -> None:
+def test_without_experiments_no_controller_is_needed(rig: Rig) -> None:
     rig.configure({**rig.plain, "experiments": {}})
     rig.controller = None
     assert rig.get("/api/experiments").json() == {"experiments": []}
@@ -156,7 +156,7 @@ def test_feedback_is_kept_while_the_controller_is_away(rig: Rig) -> None:
     assert len(rig.ledger.items) == 1
 
 
-def test_unknown_metrics_are_told_and_the_others_count(rig: Rig) -> None:
+def test_unknown_metrics_are_reported_and_the_others_count(rig: Rig) -> None:
     answer = rig.call("POST", "/api/feedback", json=[score(), score("thumb")]).json()
     assert (answer["accepted"], answer["unknown_metric"]) == (1, ["thumb"])
     assert rig.call("POST", "/api/feedback", "embed team", json=score()).json()["unknown_metric"] == ["thumbs"]

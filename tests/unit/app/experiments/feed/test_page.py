@@ -64,7 +64,7 @@ def test_a_position_of_another_controller_does_not_hold_and_the_event_does() -> 
     assert texts(after) == ["The controller of experiments started", "4.0"]
 
 
-def test_a_position_does_not_hold_once_the_directory_told_what_was_before() -> None:
+def test_a_position_is_invalid_once_earlier_entries_have_been_read() -> None:
     own = [Entry(5.0, "controller_started", writer="b"), begun(5.0, "b"), alarm(6.0, writer="b")]
     found = calls(own, since="5.5")
     opened = [begun(), alarm(1.0), *own, alarm(7.0, writer="b")]
@@ -72,7 +72,7 @@ def test_a_position_does_not_hold_once_the_directory_told_what_was_before() -> N
 
 
 @pytest.mark.parametrize("position", ["", "x", "a.0.000000.99", "a.0.000000.-1", "a.0.000000.²"])
-def test_a_position_that_never_was_is_none(position: str) -> None:
+def test_an_unknown_position_is_ignored(position: str) -> None:
     assert texts(calls([begun(), alarm(1.0)], position=position, since="0.5")) == ["1.0"]
 
 

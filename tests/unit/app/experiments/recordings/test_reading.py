@@ -52,13 +52,13 @@ def test_a_ledgers_directory_a_folder_and_a_file_are_read_in_order_of_arrival(tm
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        pytest.param("it.jsonl", line(1.0) + b"\nnonsense\n", "it.jsonl:2: is no recorded request", id="no JSON"),
-        pytest.param("it.jsonl", b'{"at": 1}\n', "it.jsonl:1: is no recorded request", id="another object"),
+        pytest.param("it.jsonl", line(1.0) + b"\nnonsense\n", "it.jsonl:2: is not a recorded request", id="no JSON"),
+        pytest.param("it.jsonl", b'{"at": 1}\n', "it.jsonl:1: is not a recorded request", id="another object"),
         pytest.param("it.jsonl.gz", b"nonsense", "it.jsonl.gz: is not compressed with gzip", id="no gzip"),
         pytest.param("it.jsonl", b"\n", "holds no recorded requests; an endpoint with `record`", id="nothing"),
     ],
 )
-def test_what_is_no_recording_is_told_with_its_place(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+def test_an_invalid_recording_is_an_error_with_its_place(tmp_path: Path, name: str, content: bytes, says: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UnreadableRecording, match=says):
         read(name, tmp_path)

@@ -62,7 +62,7 @@ def test_a_metrics_row_has_both_values_the_change_its_interval_and_the_verdict()
     ]
 
 
-def test_few_events_are_told_by_their_exact_test() -> None:
+def test_few_events_show_their_exact_test() -> None:
     assert "-60.0 % to +240 %" in line(SHIP, "empty")
     assert "- empty: 4 events on control and 6 on treatment; the interval is their exact test." in as_text(SHIP)
 
@@ -85,7 +85,7 @@ def test_a_quiet_guardrail_says_what_would_have_been_seen() -> None:
     )
 
 
-def test_an_alarm_is_told_with_its_time_and_action() -> None:
+def test_an_alarm_is_shown_with_its_time_and_action() -> None:
     assert "ALARM since 12 Nov 14:55 |" in as_markdown(INVALID)
 
 
@@ -101,7 +101,7 @@ def test_control_above_an_absolute_limit_is_shown() -> None:
     assert "control itself exceeds the limit" in as_markdown(report)
 
 
-def test_a_split_that_is_not_as_configured_is_told_with_what_differs() -> None:
+def test_a_wrong_split_is_shown_with_the_differences() -> None:
     shown = as_text(INVALID)
     assert "ALARM since 12 November 16:05: the units contradict the weights. Verdicts are invalid." in shown
     assert "- smollm2-green lost 4,790 rows (30.0 %), smollm2-blue 20 (0.1 %)." in shown
@@ -153,7 +153,7 @@ def test_primary_and_secondary_metrics_stand_apart() -> None:
     assert shown.index("PRIMARY") < shown.index("\nttft ") < shown.index("SECONDARY") < shown.index("\nttft.p95")
 
 
-def test_the_units_that_are_missing_are_told_roughly() -> None:
+def test_missing_units_are_rounded() -> None:
     assert "undecided: about 3,200 more units, 2.1 days" in as_markdown(SHIP)
 
 

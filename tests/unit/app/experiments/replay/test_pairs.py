@@ -25,7 +25,7 @@ def lines(*, paired: bool) -> Lines:
     )
 
 
-def test_pairs_tell_a_difference_that_single_requests_do_not() -> None:
+def test_pairs_show_a_difference_that_single_requests_do_not() -> None:
     pairs, singles = look(lines(paired=True), "difference"), look(lines(paired=False), "difference")
     assert pairs is not None
     assert singles is not None

@@ -40,7 +40,7 @@ async def test_requests_go_out_at_their_times_divided_by_the_speed(ats: list[flo
     assert punctuality == Punctuality()
 
 
-async def test_without_a_free_slot_a_request_waits_and_is_told_as_late() -> None:
+async def test_without_a_free_slot_a_request_waits_and_counts_as_late() -> None:
     time, punctuality, slots = Time(), Punctuality(), asyncio.Semaphore(1)
     sent = []
     async for number, _ in due(requests(0, 1, 2), 1.0, slots, punctuality, clock=time, sleep=time.sleep):

@@ -69,7 +69,7 @@ def test_every_line_is_what_guidellm_and_vllm_require(requests: list[RecordedReq
             assert all(line["prompt"] and line["output_tokens"] == line["output_length"] for line in found)
 
 
-def test_prompts_of_one_unit_share_their_blocks_and_others_none() -> None:
+def test_prompts_share_blocks_within_a_unit_only() -> None:
     found, _ = lines(
         [
             request(unit="a", prompt_tokens=40),

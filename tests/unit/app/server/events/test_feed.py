@@ -90,7 +90,7 @@ async def test_every_listener_gets_what_is_new_and_one_question_is_asked(control
         assert controller.calls == ["GET /journal"] * 4
 
 
-async def test_nobody_asks_while_nobody_listens(controller: FakeController) -> None:
+async def test_the_controller_is_not_polled_without_listeners(controller: FakeController) -> None:
     rounds = Rounds()
     feed = feed_of(controller, rounds)
     async with AsyncExitStack() as stack:
