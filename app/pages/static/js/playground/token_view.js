@@ -1,4 +1,4 @@
-// The text of an answer, token by token: each with its probability, for the mouse, the keyboard and screen readers.
+// The text of an answer, token by token, with probabilities: for mouse, keyboard and screen readers.
 
 import { h } from "../dom.js";
 import { percent } from "./answer.js";
@@ -81,7 +81,7 @@ export class TokenView {
 function facts({ tokens }) {
   return tokens.flatMap((it) => [
     h("strong", {}, visible(it.token)),
-    ` ${it.logprob === null ? "has no probability" : percent(it.logprob)}`,
+    ` ${it.logprob === null ? "without a probability" : percent(it.logprob)}`,
     ...(it.others.length ? ["; instead ", ...it.others.flatMap((other, index) => [index ? ", " : "", h("span", { class: "mono" }, visible(other.token)), ` ${percent(other.logprob)}`])] : []),
     ". ",
   ]);
