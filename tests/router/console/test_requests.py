@@ -50,7 +50,7 @@ def judged(managed: Managed) -> Managed:
 
 @pytest.mark.parametrize(("name", "width"), [("requests", 1280), ("requests-360", 360)])
 async def test_a_request_is_found_and_gets_a_thumb(open_page: OpenPage, judged: Managed, name: str, width: int) -> None:
-    page, _ = await open_page(judged.url, width=width, height=640)
+    page, _ = await open_page(judged.url, width=width, height=640 if width > 360 else 800)
     await found(page, await chat(judged))
     card = page.get_by_role("article", name="Request at chat")
     facts = {
