@@ -384,10 +384,10 @@ async def test_too_few_units_are_not_shown_as_an_alarm(compared: Compared, open_
     compared.report(msgspec.structs.replace(SHOWN, primary=[early], decision="keep_going"))
     page = await opened(open_page, compared)
     metric = page.get_by_role("region", name="Metrics").get_by_role("row").nth(1)
-    await expect(metric.locator(".mark-wait")).to_contain_text("too few units yet")
+    await expect(metric.locator(".mark-wait")).to_contain_text("too few units so far")
     await page.goto("/ui#/experiments")
     line = page.get_by_role("row").filter(has_text="green-float32")
-    await expect(line.get_by_text("too few units yet")).to_be_visible()
+    await expect(line.get_by_text("too few units so far")).to_be_visible()
 
 
 async def test_alarms_are_shown_in_words(compared: Compared, open_page: OpenPage) -> None:

@@ -146,7 +146,7 @@ function inWords(comparison, points, plans) {
   const first = points[0], last = points.at(-1);
   const within = plans.filter((it) => it >= first.at && it <= last.at).length;
   const held = comparison.since ? ` The verdict “${verdictInWords(comparison.verdict)}” has held since ${moment(comparison.since)}${comparison.since >= first.at && comparison.since <= last.at ? " (solid line)" : ""}.` : "";
-  return `${points.length} looks from ${moment(first.at)} to ${moment(last.at)}. It began ${between(first, comparison)}, and is now ${effectInWords({ ...comparison, effect: last.effect })}.${within ? ` The traffic changed ${within} ${within === 1 ? "time" : "times"} (dashed lines).` : ""}${held}`;
+  return `${points.length} looks from ${moment(first.at)} to ${moment(last.at)}. It started ${between(first, comparison)}, and is now ${effectInWords({ ...comparison, effect: last.effect })}.${within ? ` The traffic changed ${within} ${within === 1 ? "time" : "times"} (dashed lines).` : ""}${held}`;
 }
 
 function between({ effect }, { scale }) {

@@ -36,7 +36,7 @@ export function decision(summary) {
 
 /** `alarms`: whether there are any. Without one, an invalid verdict only means that it is too early. */
 export function verdict(value, alarms) {
-  if (value === "invalid" && !alarms) return mark("wait", "too few units yet");
+  if (value === "invalid" && !alarms) return mark("wait", "too few units so far");
   return mark(...(VERDICTS[value] ?? ["wait", value]));
 }
 

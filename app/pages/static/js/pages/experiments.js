@@ -47,7 +47,7 @@ export async function mount(root, context) {
 
 function summary(found) {
   const running = found.filter((it) => (it.acting?.state ?? it.state) === "running").length;
-  return `${count(found.length, "experiment", "experiments")}, ${running} running. Intervals hold at any time you look.`;
+  return `${count(found.length, "experiment", "experiments")}, ${running} running. Intervals are valid whenever you look.`;
 }
 
 /** Running experiments come first, then paused ones. */

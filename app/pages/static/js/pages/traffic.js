@@ -130,7 +130,7 @@ function deviation(rows) {
   const drawn = rows.filter((it) => it.role === "traffic" && it.share !== null);
   if (drawn.length < 2) return "";
   const worst = drawn.reduce((a, b) => (Math.abs(b.share * 100 - b.weight) > Math.abs(a.share * 100 - a.weight) ? b : a));
-  return `${worst.deployment} got ${percent(worst.share)} of the requests, ${worst.weight}\u00a0% are configured.`;
+  return `${worst.deployment} got ${percent(worst.share)} of the requests; ${worst.weight}\u00a0% is configured.`;
 }
 
 function figure(value, label) {

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { percent } from "./answer.js";
 
-const NO_TOKEN = "Point at a token, or move with the arrow keys, to see how likely it was. The likeliest are plain; dotted (blue) is below 90\u00a0%, underlined (amber) below 50\u00a0%, underlined twice (red) below 10\u00a0%.";
+const NO_TOKEN = "Point at a token, or move with the arrow keys, to see how likely it was. The most likely are plain; dotted (blue) is below 90\u00a0%, underlined (amber) below 50\u00a0%, underlined twice (red) below 10\u00a0%.";
 
 export class TokenView {
   #pieces = [];
